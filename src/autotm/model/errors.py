@@ -1,0 +1,34 @@
+"""The one error family a user sees: what is wrong, where, the limit, and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AutotmError(Exception):
+    """A fault of input, file or machine that the user can mend; commands print it and exit with 1."""
+
+
+class BadInputError(AutotmError):
+    """A value the user gave is not acceptable."""
+
+
+class DamagedFileError(AutotmError):
+    """A file that autotm wrote cannot be read back as what it should be."""
+
+
+class InfeasibleLimitError(AutotmError):
+    """No placement fits the limit; names the kernel, the bytes short and the smallest feasible limit."""
+
+
+class IllegalPlanError(AutotmError):
+    """A plan, layout or program breaks a rule; raised by `check` only."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> BadInputError:
+    """An error that names the nearest known name, and all of them."""
+    choices = sorted(known)
+    near = difflib.get_close_matches(name, choices, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return BadInputError(f"unknown {kind} '{name}'{hint} (known: {', '.join(choices)})")

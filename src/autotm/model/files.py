@@ -1,0 +1,115 @@
+"""Reading and writing whole files: atomic, versioned, and honest about damage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from autotm.model.errors import DamagedFileError
+
+SCHEMA_VERSION = 1
+
+T = TypeVar("T")
+
+
+def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a temporary file beside `path`, then fsync and rename: readers see the old or the new file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, kind: str, payload: dict[str, Any]) -> None:
+    """Write `payload` with its kind and schema version; keys keep their order."""
+    document = {"kind": kind, "schema_version": SCHEMA_VERSION, **payload}
+    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path, kind: str) -> dict[str, Any]:
+    """Read what `write_json` wrote.
+
+    Raises:
+        DamagedFileError: the file is missing, cut, of another kind or of another schema version.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DamagedFileError(f"{path}: no such {kind} file; build it with: snakemake {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise damaged(path, kind, f"not valid JSON ({error})") from None
+    if not isinstance(document, dict) or document.get("kind") != kind:
+        raise damaged(path, kind, f"not a {kind} file")
+    if document.get("schema_version") != SCHEMA_VERSION:
+        found = document.get("schema_version")
+        raise damaged(path, kind, f"schema_version {found!r}, this autotm reads {SCHEMA_VERSION}")
+    return document
+
+
+def damaged(path: Path, kind: str, reason: str) -> DamagedFileError:
+    """The error for a file that must be rebuilt."""
+    return DamagedFileError(f"{path}: damaged {kind} file: {reason}; remove it and rebuild: rm {path} && snakemake {path}")
+
+
+def content_hash(document: Any) -> str:
+    """A short stable hash of a JSON-able value."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def hash_of(value: Any) -> str:
+    """The content hash of a dataclass, equal for equal values."""
+    return content_hash(_adapter(type(value)).dump_python(value, mode="json"))
+
+
+def save(path: Path, kind: str, value: Any, provenance: Mapping[str, Any]) -> None:
+    """Write a dataclass as a JSON file with its provenance."""
+    payload = _adapter(type(value)).dump_python(value, mode="json")
+    write_json(path, kind, {"provenance": dict(provenance), kind: payload})
+
+
+def load(path: Path, kind: str, value_type: type[T]) -> T:
+    """Read a dataclass that `save` wrote.
+
+    Raises:
+        DamagedFileError: as `read_json`, or a field is missing or breaks an invariant.
+    """
+    return load_with_provenance(path, kind, value_type)[0]
+
+
+def load_with_provenance(path: Path, kind: str, value_type: type[T]) -> tuple[T, dict[str, Any]]:
+    """As `load`, with the provenance block of the file."""
+    document = read_json(path, kind)
+    try:
+        value: T = _adapter(value_type).validate_python(document[kind], strict=False)
+        return value, dict(document["provenance"])
+    except KeyError as error:
+        raise damaged(path, kind, f"lacks {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise damaged(path, kind, f"{where}: {first['msg']}") from None

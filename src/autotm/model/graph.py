@@ -1,0 +1,186 @@
+"""The training step as data: kernels in execution order, the tensors between them, and their liveness."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+
+ALIGNMENT_BYTES = 64
+"""Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
+
+
+class Role(StrEnum):
+    """What a tensor is to the step."""
+
+    PARAMETER = "parameter"
+    INPUT = "input"
+    CONSTANT = "constant"
+    INTERMEDIATE = "intermediate"
+    WORKSPACE = "workspace"
+    RESULT = "result"
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether a plan decides where the tensor lives; the other roles stay in fast memory, outside the pools."""
+        return self in {Role.INTERMEDIATE, Role.WORKSPACE}
+
+
+class OpClass(StrEnum):
+    """What a kernel does to memory; the emulated tier and the schedules are chosen by it."""
+
+    CONV_FORWARD = "conv_forward"
+    CONV_DATA_GRADIENT = "conv_data_gradient"
+    CONV_WEIGHT_GRADIENT = "conv_weight_gradient"
+    MATMUL = "matmul"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    WINDOW = "window"
+    WINDOW_GRADIENT = "window_gradient"
+    DATA_MOVEMENT = "data_movement"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One slot of a kernel: the tensor bound to it, and the shape and dtype the kernel sees (a view may differ)."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One call of one compiled function.
+
+    Slots are ordered inputs, outputs, workspaces; the function takes its buffers in that order. `identity` is the
+    hash of the scheduled TIR: kernels with equal identity run the same code on the same shapes.
+    """
+
+    name: str
+    function: str
+    identity: str
+    op: str
+    op_class: OpClass
+    flops: int
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    workspaces: tuple[Operand, ...] = ()
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """All slots in calling order."""
+        return self.inputs + self.outputs + self.workspaces
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A value in memory.
+
+    `producer` is the index of the kernel that writes it (None for parameters, inputs and constants); `readers` are
+    the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
+    over (an updated parameter is written over the old one); an alias has no storage of its own.
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    producer: int | None
+    readers: tuple[int, ...]
+    alias_of: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.role.is_movable and self.producer is None:
+            raise ValueError(f"tensor '{self.name}' has role {self.role} but no producer")
+        if list(self.readers) != sorted(set(self.readers)):
+            raise ValueError(f"tensor '{self.name}': readers must ascend and be distinct, got {self.readers}")
+        if self.producer is not None and self.readers and self.readers[0] <= self.producer:
+            raise ValueError(f"tensor '{self.name}' is read by kernel {self.readers[0]}, not after its producer")
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes that an allocation of the tensor takes: its size rounded up to the alignment."""
+        return math.ceil(max(self.size_bytes, 1) / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+    @property
+    def users(self) -> tuple[int, ...]:
+        """Producer first, then the readers: the kernels at which the tensor must be somewhere."""
+        return self.readers if self.producer is None else (self.producer, *self.readers)
+
+    @property
+    def live(self) -> range:
+        """Kernel indices [producer, last reader + 1) during which a movable tensor holds memory."""
+        users = self.users
+        return range(users[0], users[-1] + 1)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One training step of one network.
+
+    Attributes:
+        network: registered name of the network.
+        scale: `tiny`, `laptop`, `paper` or a user's own.
+        batch: samples per step.
+        kernels: in execution order.
+        tensors: every tensor any slot names, each with its own storage unless it is an alias.
+    """
+
+    network: str
+    scale: str
+    batch: int
+    kernels: tuple[Kernel, ...]
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        seen: dict[str, Tensor] = {}
+        for tensor in self.tensors:
+            if tensor.name in seen:
+                raise ValueError(f"tensor '{tensor.name}' appears twice")
+            seen[tensor.name] = tensor
+        for index, kernel in enumerate(self.kernels):
+            for operand in kernel.operands:
+                tensor = seen.get(operand.tensor)
+                if tensor is None:
+                    raise ValueError(f"kernel '{kernel.name}' names unknown tensor '{operand.tensor}'")
+                if index not in tensor.users:
+                    raise ValueError(f"tensor '{tensor.name}' does not list its user, kernel {index} '{kernel.name}'")
+
+    @cached_property
+    def by_name(self) -> dict[str, Tensor]:
+        """Tensor by its name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
+    def movable(self) -> tuple[Tensor, ...]:
+        """Intermediates and workspaces: what a plan places."""
+        return tuple(tensor for tensor in self.tensors if tensor.role.is_movable)
+
+    @cached_property
+    def live_bytes(self) -> tuple[int, ...]:
+        """Allocated bytes of movable tensors live during each kernel, wherever they are."""
+        change = [0] * (len(self.kernels) + 1)
+        for tensor in self.movable:
+            change[tensor.live.start] += tensor.allocated_bytes
+            change[tensor.live.stop] -= tensor.allocated_bytes
+        totals, total = [], 0
+        for difference in change[:-1]:
+            total += difference
+            totals.append(total)
+        return tuple(totals)
+
+    @property
+    def peak_live_bytes(self) -> int:
+        """Fast memory that the step needs when nothing is ever slow: what ratios divide."""
+        return max(self.live_bytes, default=0)
+
+    def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
+        """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
+        slots: dict[str, tuple[int, ...]] = {}
+        for slot, operand in enumerate(kernel.operands):
+            if self.by_name[operand.tensor].role.is_movable:
+                slots[operand.tensor] = (*slots.get(operand.tensor, ()), slot)
+        return slots

@@ -1,0 +1,119 @@
+"""A machine file: which memory is fast, which is slow and how real it is, which cores run the kernels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from autotm.model.errors import BadInputError
+
+Reality = Literal["real", "emulated", "modelled"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EmulatedTier(_Strict):
+    """Slow memory made of DRAM and delays (`docs/emulation.md`)."""
+
+    kind: Literal["emulated"]
+    device: str = Field(description="name of a file in config/devices, without .yaml")
+    share: Literal["balanced", "whole"] = Field(
+        "balanced",
+        description="balanced: the device's delays are stretched by how much slower this process computes than the "
+        "original socket did; whole: the device's constants as they are",
+    )
+
+
+class MachineFile(_Strict):
+    """The contents of config/machines/NAME.yaml."""
+
+    description: str
+    threads: Literal["auto"] | int = Field("auto", description="kernel threads; auto = physical cores this process may use")
+    cpus: Literal["auto"] | tuple[int, ...] = Field("auto", description="cores to pin to; auto = the first `threads` usable ones")
+    target: Literal["host"] | str = Field("host", description="TVM target of the kernels; host = this CPU")
+    slow_tier: EmulatedTier
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine file with everything automatic resolved.
+
+    Attributes:
+        name: the file's name without .yaml.
+        threads: kernel threads.
+        cpus: the cores they are pinned to, `threads` of them.
+        target: `host` or a TVM target string.
+        slow_tier: what plays slow memory.
+        file_hash: hash of the machine file's text.
+    """
+
+    name: str
+    threads: int
+    cpus: tuple[int, ...]
+    target: str
+    slow_tier: EmulatedTier
+    file_hash: str
+
+    @property
+    def slug(self) -> str:
+        """The `{machine}` of paths: name and threads, so that thread counts stand side by side."""
+        return f"{self.name}-{self.threads}t"
+
+    @property
+    def tier_reality(self) -> Reality:
+        """Whether slow memory is `real`, `emulated` or `modelled`."""
+        return "emulated"
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Cores this process may run on, ascending."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def default_threads() -> int:
+    """Physical cores this process may use."""
+    physical = psutil.cpu_count(logical=False) or 1
+    return max(1, min(physical, len(usable_cpus())))
+
+
+def load_machine(path: Path, threads: int | None = None) -> Machine:
+    """Read a machine file; `threads` overrides its thread count.
+
+    Raises:
+        BadInputError: no such file, an unknown key, a bad value, or more threads than usable cores.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise BadInputError(f"{path}: no such machine file (known: {known or 'none'})") from None
+    try:
+        parsed = MachineFile.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise BadInputError(f"{path}: not valid YAML: {error}") from None
+    except ValidationError as error:
+        raise BadInputError(explain(path, error)) from None
+    count = threads or (default_threads() if parsed.threads == "auto" else parsed.threads)
+    cpus = usable_cpus()[:count] if parsed.cpus == "auto" else parsed.cpus
+    if count < 1 or len(cpus) < count:
+        raise BadInputError(
+            f"{path}: threads: {count} asked, but {len(cpus)} cores are usable here; give 1 to {len(cpus)}"
+        )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return Machine(path.stem, count, tuple(cpus[:count]), parsed.target, parsed.slow_tier, digest)
+
+
+def explain(path: Path, error: ValidationError) -> str:
+    """A pydantic error as one line: file, key, value, what is allowed."""
+    first: Any = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    return f"{path}: {key}: {first['msg']}; got {first.get('input')!r}"

@@ -1,0 +1,95 @@
+"""The solver's answer: where each tensor is when, the moves between, and how good that provably is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autotm.model.tier import Configuration, Tier
+
+
+class Status(StrEnum):
+    """How the search for a plan ended."""
+
+    OPTIMAL = "optimal"
+    WITHIN_GAP = "within_gap"
+    TIME_LIMIT = "time_limit"
+    NOT_OPTIMIZED = "not_optimized"
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A tensor's memory in one tier, held during kernels [start, end).
+
+    The memory may be written by a move just before kernel `start`, and is still intact at the moves just before
+    kernel `end`, until a move into that tier, or kernel `end` itself, reuses it.
+    """
+
+    tensor: str
+    tier: Tier
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A blocking copy of a tensor just before kernel `before`, from the other tier to `destination`.
+
+    Moves before one kernel run in this order: all to slow memory, then all to fast memory. A move to slow reads the
+    fast stay that holds during kernel `before` - 1; a move to fast reads the slow stay that holds during `before`.
+    """
+
+    tensor: str
+    destination: Tier
+    before: int
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Prices of fast memory that prove the bound without a solver.
+
+    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i; the bound is the sum over tensors
+    of the cheapest path at these prices minus the price of the limit, plus the constant cost of the kernels.
+    """
+
+    prices_us_per_byte: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A placement of one step.
+
+    Attributes:
+        graph_hash: hash of the graph file the plan is for.
+        optimizer: how it was decided.
+        limit: the limit as asked, e.g. `8:1`.
+        dram_limit_bytes: the same in bytes of fast memory.
+        counts: which tensors the limit counts (`intermediates`: these and workspaces).
+        stays: sorted by (start, tensor, tier).
+        moves: in execution order.
+        configurations: one per kernel, as the stays imply.
+        objective_us: predicted step time of this plan, from the profile.
+        bound_us: no plan of this optimizer is faster under the profile.
+        gap: (objective - bound) / objective, 0 when proven optimal; at most 1.
+        build_s, solve_s: seconds to build the model and to solve it.
+    """
+
+    graph_hash: str
+    optimizer: str
+    limit: str
+    dram_limit_bytes: int
+    counts: str
+    stays: tuple[Stay, ...]
+    moves: tuple[Move, ...]
+    configurations: tuple[Configuration, ...]
+    objective_us: float
+    bound_us: float
+    status: Status
+    build_s: float
+    solve_s: float
+    certificate: Certificate | None = None
+
+    @property
+    def gap(self) -> float:
+        """Share of the objective that is not proven necessary."""
+        return 0.0 if self.objective_us <= 0 else max(0.0, (self.objective_us - self.bound_us) / self.objective_us)

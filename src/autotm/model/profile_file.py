@@ -1,0 +1,63 @@
+"""`profile.parquet`: one row per (kernel identity, implementation, configuration)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from autotm.model.files import SCHEMA_VERSION, damaged, write_atomically
+from autotm.model.profile import Profile, Timing
+
+_SCHEMA = pa.schema(
+    [
+        ("identity", pa.string()),
+        ("implementation", pa.string()),
+        ("configuration", pa.string()),
+        ("min_ns", pa.int64()),
+        ("median_ns", pa.int64()),
+        ("lower_quartile_ns", pa.int64()),
+        ("upper_quartile_ns", pa.int64()),
+        ("repeats", pa.int64()),
+    ]
+)
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata."""
+    rows = [
+        dict(zip(_SCHEMA.names, (*key, t.min_ns, t.median_ns, t.lower_quartile_ns, t.upper_quartile_ns, t.repeats), strict=True))
+        for key, t in sorted(profile.timings.items())
+    ]
+    metadata = {
+        "kind": "profile",
+        "schema_version": str(SCHEMA_VERSION),
+        "graph_hash": profile.graph_hash,
+        "provenance": json.dumps(dict(profile.provenance)),
+    }
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata(metadata))
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def read_profile(path: Path) -> Profile:
+    """Read what `write_profile` wrote.
+
+    Raises:
+        DamagedFileError: the file is missing, cut or of another schema.
+    """
+    try:
+        table = pq.read_table(path)
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        if metadata.get("schema_version") != str(SCHEMA_VERSION):
+            raise damaged(path, "profile", f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}")
+        timings = {
+            (row["identity"], row["implementation"], row["configuration"]): Timing(
+                row["min_ns"], row["median_ns"], row["lower_quartile_ns"], row["upper_quartile_ns"], row["repeats"]
+            )
+            for row in table.to_pylist()
+        }
+        return Profile(metadata["graph_hash"], timings, json.loads(metadata["provenance"]))
+    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        raise damaged(path, "profile", str(error)) from None
