@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Literal
 
 ALIGNMENT_BYTES = 64
 """Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
@@ -74,13 +75,25 @@ class Kernel:
         return self.inputs + self.outputs + self.workspaces
 
 
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """How a parameter, input or constant is filled before the first step, from the run's seed and the tensor's name.
+
+    `normal` draws N(0, scale^2), `uniform` draws [0, scale), `zeros` and `ones` need no scale, `one_hot` puts a one at
+    a random column of each row.
+    """
+
+    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot"]
+    scale: float = 1.0
+
+
 @dataclass(frozen=True)
 class Tensor:
     """A value in memory.
 
     `producer` is the index of the kernel that writes it (None for parameters, inputs and constants); `readers` are
     the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
-    over (an updated parameter is written over the old one); an alias has no storage of its own.
+    over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills tensors that no kernel produces.
     """
 
     name: str
@@ -91,6 +104,7 @@ class Tensor:
     producer: int | None
     readers: tuple[int, ...]
     alias_of: str | None = None
+    initial: Initial | None = None
 
     def __post_init__(self) -> None:
         if self.role.is_movable and self.producer is None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from autotm.model.tier import Tier
 
@@ -36,11 +34,18 @@ class Link:
 
 @dataclass(frozen=True)
 class Links:
-    """Both directions of one machine, and where the numbers come from (`links.json`)."""
+    """What `rule calibrate` measured on one machine (`links.json`).
+
+    Attributes:
+        to_fast, to_slow: blocking copies between the tiers, as the executor performs them (emulated wait included).
+        contraction_flop_per_s: rate of this process's convolutions.
+        emulation_stretch: factor on the emulated device's delays (1 for real tiers and for `share: whole`).
+    """
 
     to_fast: Link
     to_slow: Link
-    provenance: Mapping[str, Any]
+    contraction_flop_per_s: float
+    emulation_stretch: float
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""
