@@ -1,0 +1,25 @@
+"""Vector width follows the target's CPU, not the host's."""
+
+import pytest
+import tvm
+
+from autotm.kernels.target import TargetInfo, host_target, target_info
+
+
+@pytest.mark.parametrize(
+    ("cpu", "lanes", "registers"),
+    [("x86-64", 4, 16), ("core-avx2", 8, 16), ("znver3", 8, 16), ("znver5", 16, 32), ("sapphirerapids", 16, 32)],
+)
+def test_lanes_follow_the_instruction_set(cpu: str, lanes: int, registers: int) -> None:
+    info = target_info(tvm.target.Target({"kind": "llvm", "mcpu": cpu}))
+    assert (info.lanes, info.registers) == (lanes, registers)
+    assert 8 << 10 <= info.l1_bytes < info.l2_bytes
+
+
+def test_host_target_carries_the_thread_count() -> None:
+    assert int(host_target(3).attrs["num-cores"]) == 3
+
+
+def test_impossible_properties_are_refused() -> None:
+    with pytest.raises(ValueError, match="positive"):
+        TargetInfo(lanes=0, registers=16, l1_bytes=1, l2_bytes=1)
