@@ -1,0 +1,130 @@
+"""Layers in the words of a network description, written as Relax."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import relax
+
+from autotm.model.graph import Initial
+from autotm.zoo.network import Network
+
+Size = int | tuple[int, int]
+
+
+def _pair(size: Size) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+class NetworkBuilder:
+    """Writes one network layer by layer: activations (batch, height, width, channels), float32."""
+
+    def __init__(self, name: str, batch: int, learning_rate: float) -> None:
+        """Start an empty network."""
+        self._name = name
+        self._batch = batch
+        self._learning_rate = learning_rate
+        self._relax = relax.BlockBuilder()
+        self._inputs: dict[str, tuple[relax.Var, Initial]] = {}
+        self._parameters: dict[str, tuple[relax.Var, Initial]] = {}
+        self._scope = self._relax.function("main")
+        self._scope.__enter__()
+        self._dataflow = self._relax.dataflow()
+        self._dataflow.__enter__()
+
+    def input(self, name: str, shape: tuple[int, ...], initial: Initial) -> relax.Var:
+        """An argument that training leaves alone."""
+        var = relax.Var(name, relax.TensorType(shape, "float32"))
+        self._inputs[name] = (var, initial)
+        return var
+
+    def parameter(self, kind: str, shape: tuple[int, ...], initial: Initial) -> relax.Var:
+        """An argument that training updates, named by kind and creation order."""
+        name = f"{kind}_{len(self._parameters)}"
+        var = relax.Var(name, relax.TensorType(shape, "float32"))
+        self._parameters[name] = (var, initial)
+        return var
+
+    def conv(  # noqa: PLR0913  (a convolution has this many properties)
+        self, x: relax.Expr, filters: int, kernel: Size, stride: int = 1, padding: Size = 0, *, relu: bool = True
+    ) -> relax.Var:
+        """Convolution with bias, He-normal weights, and ReLU unless told otherwise."""
+        (height, width), (pad_height, pad_width) = _pair(kernel), _pair(padding)
+        channels = self.shape(x)[-1]
+        scale = math.sqrt(2 / (height * width * channels))
+        weight = self.parameter("conv_weight", (height, width, channels, filters), Initial("normal", scale))
+        bias = self.parameter("conv_bias", (filters,), Initial("zeros"))
+        pads = (pad_height, pad_width, pad_height, pad_width)
+        strides = (stride, stride)
+        y = relax.op.nn.conv2d(x, weight, strides, pads, data_layout="NHWC", kernel_layout="HWIO")
+        y = self._emit(relax.op.add(self._emit(y), bias))
+        return self.relu(y) if relu else y
+
+    def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
+        """Matrix product with bias on (batch, features), and ReLU unless told otherwise."""
+        channels = self.shape(x)[-1]
+        weight = self.parameter("dense_weight", (channels, features), Initial("normal", math.sqrt(2 / channels)))
+        bias = self.parameter("dense_bias", (features,), Initial("zeros"))
+        y = self._emit(relax.op.add(self._emit(relax.op.matmul(x, weight)), bias))
+        return self.relu(y) if relu else y
+
+    def relu(self, x: relax.Expr) -> relax.Var:
+        """max(x, 0)."""
+        return self._emit(relax.op.nn.relu(x))
+
+    def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
+        """Maximum over square windows."""
+        return self._emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
+
+    def avg_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
+        """Mean over square windows; padding does not count."""
+        pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
+        return self._emit(pool)
+
+    def global_mean(self, x: relax.Expr) -> relax.Var:
+        """Mean over height and width: (batch, channels)."""
+        return self._emit(relax.op.mean(x, axis=[1, 2]))
+
+    def flatten(self, x: relax.Expr) -> relax.Var:
+        """(batch, everything else)."""
+        batch, *rest = self.shape(x)
+        return self._emit(relax.op.reshape(x, (batch, math.prod(rest))))
+
+    def concat(self, parts: list[relax.Expr]) -> relax.Var:
+        """Parts one after the other along the channels."""
+        return self._emit(relax.op.concat(parts, axis=3))
+
+    def log_floored(self, x: relax.Expr, floor: float) -> relax.Var:
+        """log(max(x, floor)), the original's guard before its softmax."""
+        return self._emit(relax.op.log(self._emit(relax.op.maximum(x, relax.const(floor, "float32")))))
+
+    def softmax_cross_entropy(self, scores: relax.Expr) -> Network:
+        """Close the network with the mean cross-entropy of softmax(scores) and one-hot labels."""
+        batch, _ = shape = self.shape(scores)
+        labels = self.input("labels", shape, Initial("one_hot"))
+        log_probability = self._emit(relax.op.nn.log_softmax(scores, axis=-1))
+        total = self._emit(relax.op.sum(self._emit(relax.op.multiply(log_probability, labels))))
+        return self._finish(self._emit(relax.op.multiply(total, relax.const(-1.0 / batch, "float32"))))
+
+    @staticmethod
+    def shape(x: relax.Expr) -> tuple[int, ...]:
+        """Static shape of an emitted expression."""
+        return tuple(int(extent) for extent in x.ty.shape)
+
+    def _emit(self, expression: relax.Expr) -> relax.Var:
+        return self._relax.emit(expression)
+
+    def _finish(self, loss: relax.Expr) -> Network:
+        output = self._relax.emit_output(loss)
+        self._dataflow.__exit__(None, None, None)
+        arguments = [var for var, _ in (*self._inputs.values(), *self._parameters.values())]
+        self._relax.emit_func_output(output, arguments)
+        self._scope.__exit__(None, None, None)
+        return Network(
+            self._name,
+            self._batch,
+            self._relax.finalize(),
+            {name: initial for name, (_, initial) in self._inputs.items()},
+            {name: initial for name, (_, initial) in self._parameters.items()},
+            self._learning_rate,
+        )

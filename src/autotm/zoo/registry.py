@@ -1,0 +1,40 @@
+"""The networks by name. Adding one is a file beside this and a line here."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.zoo.inception import inception_v4
+from autotm.zoo.mlp import mlp
+from autotm.zoo.network import Network
+from autotm.zoo.vgg import vgg19
+
+_NETWORKS: dict[str, Callable[..., Network]] = {"inception_v4": inception_v4, "vgg19": vgg19, "mlp": mlp}
+
+
+def networks() -> tuple[str, ...]:
+    """Registered names."""
+    return tuple(sorted(_NETWORKS))
+
+
+def build(name: str, sizes: Mapping[str, int]) -> Network:
+    """The network `name` at the sizes a scale gives it, e.g. `{"batch": 8, "image": 139}`.
+
+    Raises:
+        BadInputError: unknown network or size.
+    """
+    if name not in _NETWORKS:
+        raise unknown_name("network", name, _NETWORKS)
+    factory = _NETWORKS[name]
+    known = inspect.signature(factory).parameters
+    for key, value in sizes.items():
+        if key not in known:
+            raise unknown_name(f"size of network {name}", key, known)
+        if not isinstance(value, int) or value < 1:
+            raise BadInputError(f"network {name}: {key}: {value!r} is not a whole number of at least 1")
+    missing = [key for key, p in known.items() if p.default is p.empty and key not in sizes]
+    if missing:
+        raise BadInputError(f"network {name}: size {missing[0]} is missing")
+    return factory(**sizes)
