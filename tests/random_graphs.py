@@ -1,0 +1,207 @@
+"""Random but valid training steps with a profile and links, for tests that need no compiler and no timing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.link import Link, Links
+from autotm.model.profile import DEFAULT_IMPLEMENTATION, Profile, Timing
+from autotm.model.tier import Tier, all_fast, configuration
+
+READ_NS_PER_BYTE = 0.021
+WRITE_NS_PER_BYTE = 0.187
+
+
+@dataclass(frozen=True)
+class Case:
+    """A step and what a solver needs to know about it."""
+
+    graph: Graph
+    profile: Profile
+    links: Links
+
+
+@dataclass
+class StepBuilder:
+    """Collects kernels and tensors, then makes the graph; a tensor's readers follow from the kernels."""
+
+    kernels: list[Kernel] = field(default_factory=list)
+    shapes: dict[str, int] = field(default_factory=dict)
+    roles: dict[str, Role] = field(default_factory=dict)
+    producers: dict[str, int | None] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
+
+    def argument(self, name: str, elements: int, role: Role = Role.PARAMETER) -> str:
+        """A tensor that no kernel produces."""
+        return self._tensor(name, elements, role, None)
+
+    def kernel(
+        self, inputs: list[str], outputs: dict[str, int], workspaces: dict[str, int] | None = None, role: Role = Role.INTERMEDIATE
+    ) -> None:
+        """The next kernel; `outputs` and `workspaces` map new tensors to their float32 element counts."""
+        index = len(self.kernels)
+        for name, elements in outputs.items():
+            self._tensor(name, elements, role, index)
+        for name, elements in (workspaces or {}).items():
+            self._tensor(name, elements, Role.WORKSPACE, index)
+        for name in dict.fromkeys(inputs):
+            self.readers[name].append(index)
+        self.kernels.append(
+            Kernel(
+                name=f"kernel_{index}",
+                function=f"f{index}",
+                identity=f"id{index}",
+                op="test",
+                op_class=OpClass.ELEMENTWISE,
+                flops=0,
+                inputs=tuple(self._operand(name) for name in inputs),
+                outputs=tuple(self._operand(name) for name in outputs),
+                workspaces=tuple(self._operand(name) for name in workspaces or {}),
+            )
+        )
+
+    def graph(self, network: str = "random") -> Graph:
+        """The finished step."""
+        tensors = tuple(
+            Tensor(
+                name=name,
+                role=self.roles[name],
+                shape=(elements,),
+                dtype="float32",
+                size_bytes=4 * elements,
+                producer=self.producers[name],
+                readers=tuple(self.readers[name]),
+                alias_of=self.aliases.get(name),
+            )
+            for name, elements in self.shapes.items()
+        )
+        return Graph(network, "tiny", 1, tuple(self.kernels), tensors)
+
+    def _tensor(self, name: str, elements: int, role: Role, producer: int | None) -> str:
+        self.shapes[name] = elements
+        self.roles[name] = role
+        self.producers[name] = producer
+        self.readers[name] = []
+        return name
+
+    def _operand(self, name: str) -> Operand:
+        return Operand(name, (self.shapes[name],), "float32")
+
+
+def random_case(
+    seed: int, kernels: int = 6, *, max_elements: int = 400, fast_copies: bool = True, zero_extra: float = 0.1
+) -> Case:
+    """A random step: chains, fan-out, re-use after a while, unread outputs, workspaces, a parameter and its update.
+
+    `fast_copies` makes moves cheap enough that reading back pays; `zero_extra` is the share of operands whose slow
+    memory costs nothing.
+    """
+    draw = random.Random(seed)
+    builder = StepBuilder()
+    builder.argument("weight", draw.randint(1, max_elements))
+    builder.argument("data", draw.randint(1, max_elements), Role.INPUT)
+    living: list[str] = []
+    for index in range(kernels):
+        inputs = draw.sample(living, min(len(living), draw.randint(1, 3)))
+        inputs += [name for name in ("weight", "data") if draw.random() < 0.2]
+        if inputs and draw.random() < 0.1:
+            inputs.append(inputs[0])
+        outputs = {f"t{index}_{slot}": draw.randint(1, max_elements) for slot in range(draw.choice((1, 1, 1, 2)))}
+        workspaces = {f"w{index}": draw.randint(1, max_elements)} if draw.random() < 0.3 else {}
+        builder.kernel(inputs, outputs, workspaces)
+        living += outputs
+    builder.kernel(["weight", living[-1]], {"weight_new": builder.shapes["weight"]}, role=Role.RESULT)
+    builder.aliases["weight_new"] = "weight"
+    graph = builder.graph()
+    return Case(graph, random_profile(graph, seed, zero_extra), make_links(*((1.0, 2.0) if fast_copies else (29.0, 12.0)), fast_copies))
+
+
+def random_profile(graph: Graph, seed: int, zero_extra: float = 0.1) -> Profile:
+    """All-fast and one-slow timings of every kernel, roughly what slow bytes cost, with noise."""
+    draw = random.Random(seed + 1)
+    timings = {}
+    for kernel in graph.kernels:
+        base_ns = draw.randint(500, 5000)
+        timings[(kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel))] = _timing(base_ns)
+        for name in graph.slots_of(kernel):
+            free = draw.random() < zero_extra
+            extra_ns = draw.randint(-50, 0) if free else round(draw.uniform(0.2, 5.0) * graph.by_name[name].size_bytes)
+            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(base_ns + extra_ns)
+    return Profile(hash_of(graph), timings, {})
+
+
+def make_links(to_fast_gb_per_s: float, to_slow_gb_per_s: float, tiny: bool = False) -> Links:
+    """Links of constant bandwidth (and, unless `tiny`, 2 us for anything up to 4 KiB)."""
+    small = 64 if tiny else 4096
+
+    def link(destination: Tier, rate: float) -> Link:
+        return Link(destination, tuple((size, round(size / rate) + (20 if tiny else 2000)) for size in (small, 10**6, 10**9)))
+
+    return Links(link(Tier.DRAM, to_fast_gb_per_s), link(Tier.PMEM, to_slow_gb_per_s), 1e12, 1.0)
+
+
+def training_step_case(layers: int = 100, seed: int = 0, branches: int = 4, mean_elements: int = 500_000) -> Case:
+    """A step shaped like a branching convolutional network: forward, backward in reverse order, one update a layer.
+
+    A layer has `branches` convolutions that read the block's input, and a concatenation; the backward pass reads the
+    activations again in reverse order, sums the branches' gradients, and makes one short-lived weight gradient each.
+    """
+    draw = random.Random(seed)
+    builder = StepBuilder()
+    builder.argument("data", mean_elements, Role.INPUT)
+    previous, tape = "data", []
+    for layer in range(layers):
+        width = max(16, round(mean_elements * draw.lognormvariate(0, 0.4) * (1.5 - layer / layers)))
+        parts = []
+        for branch in range(branches):
+            name = f"{layer}.{branch}"
+            builder.argument(f"weight{name}", 2000)
+            workspace = {f"pad{name}": width // 3} if draw.random() < 0.2 else {}
+            builder.kernel([previous, f"weight{name}"], {f"conv{name}": width // branches}, workspace)
+            builder.kernel([f"conv{name}"], {f"norm{name}": width // branches, f"mean{name}": 64})
+            parts.append(name)
+        builder.kernel([f"norm{name}" for name in parts], {f"block{layer}": width})
+        tape.append((layer, previous, parts, width))
+        previous = f"block{layer}"
+    builder.kernel([previous], {"gradient": builder.shapes[previous]})
+    gradient = "gradient"
+    for layer, source, parts, width in reversed(tape):
+        shares = []
+        for name in parts:
+            builder.kernel([gradient], {f"slice{name}": width // branches})
+            builder.kernel([f"slice{name}", f"conv{name}", f"mean{name}"], {f"dnorm{name}": width // branches})
+            builder.kernel([f"dnorm{name}", source], {f"dweight{name}": 2000})
+            builder.kernel([f"dweight{name}", f"weight{name}"], {f"new{name}": 2000}, role=Role.RESULT)
+            builder.aliases[f"new{name}"] = f"weight{name}"
+            if source != "data":
+                builder.kernel([f"dnorm{name}", f"weight{name}"], {f"dsource{name}": builder.shapes[source]})
+                shares.append(f"dsource{name}")
+        if source != "data":
+            builder.kernel(shares, {f"dblock{layer}": builder.shapes[source]})
+            gradient = f"dblock{layer}"
+    graph = builder.graph("synthetic")
+    return Case(graph, roofline_profile(graph, seed), make_links(29.0, 12.0))
+
+
+def roofline_profile(graph: Graph, seed: int) -> Profile:
+    """Times of a memory-bound machine (50 GB/s) whose slow memory costs what Optane does, with lognormal noise."""
+    draw = random.Random(seed + 2)
+    timings = {}
+    for kernel in graph.kernels:
+        moved = sum(graph.by_name[operand.tensor].size_bytes for operand in kernel.operands)
+        base_ns = 3000 + round(moved / 50 * draw.lognormvariate(0.5, 0.5))
+        timings[(kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel))] = _timing(base_ns)
+        inputs = {operand.tensor for operand in kernel.inputs}
+        for name in graph.slots_of(kernel):
+            rate = READ_NS_PER_BYTE if name in inputs else WRITE_NS_PER_BYTE
+            extra_ns = round(rate * graph.by_name[name].size_bytes * draw.lognormvariate(0, 0.5))
+            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(base_ns + extra_ns)
+    return Profile(hash_of(graph), timings, {})
+
+
+def _timing(median_ns: int) -> Timing:
+    return Timing(median_ns, median_ns, median_ns, median_ns, 5)
