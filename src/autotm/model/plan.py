@@ -14,7 +14,15 @@ class Status(StrEnum):
     OPTIMAL = "optimal"
     WITHIN_GAP = "within_gap"
     TIME_LIMIT = "time_limit"
+    ABOVE_GAP = "above_gap"
     NOT_OPTIMIZED = "not_optimized"
+
+
+class BoundProof(StrEnum):
+    """What proves a plan's bound: its certificate's prices alone, or beyond them the solver's branch and bound."""
+
+    PRICES = "prices"
+    BRANCH_AND_BOUND = "branch_and_bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,10 @@ class Plan:
         objective_us: predicted step time of this plan, from the profile.
         bound_us: no plan of this optimizer is faster under the profile.
         gap: (objective - bound) / objective, 0 when proven optimal; at most 1.
-        build_s, solve_s: seconds to build the model and to solve it.
+        build_s, solve_s: seconds to build the model and to solve it, over all attempts.
+        certificate: prices that prove a bound; None where the optimizer has exactly one plan.
+        bound_proof: whether the prices prove `bound_us`, or less than that.
+        attempts_s: (build, solve) seconds of each attempt; more than one when packing needed a shaved limit.
     """
 
     graph_hash: str
@@ -88,6 +99,8 @@ class Plan:
     build_s: float
     solve_s: float
     certificate: Certificate | None = None
+    bound_proof: BoundProof = BoundProof.PRICES
+    attempts_s: tuple[tuple[float, float], ...] = ()
 
     @property
     def gap(self) -> float:
