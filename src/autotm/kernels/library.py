@@ -1,0 +1,99 @@
+"""Compiled kernels: loading them, and binding them to memory so that a call does nothing but compute."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+
+from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
+from autotm.model.graph import ALIGNMENT_BYTES
+
+Array = npt.NDArray[Any]
+BoundKernel = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """An opened `kernels.so`.
+
+    Attributes:
+        path: where it was read from.
+        content_hash: hash of the file; equal hashes run the same machine code.
+    """
+
+    path: Path
+    content_hash: str
+    _module: Any = field(repr=False)
+
+    @classmethod
+    def load(cls, path: Path) -> KernelLibrary:
+        """Open a library that `lower` exported.
+
+        Raises:
+            DamagedFileError: the file is missing or is not a library this TVM can open.
+        """
+        try:
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        except FileNotFoundError:
+            raise DamagedFileError(f"{path}: no such kernel library; build it with: snakemake {path}") from None
+        try:
+            return cls(path, digest, tvm.runtime.load_module(str(path)))
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DamagedFileError(
+                f"{path}: damaged kernel library: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
+            ) from None
+
+    def function(self, symbol: str) -> Callable[..., None]:
+        """The compiled function of that name.
+
+        Raises:
+            BadInputError: the library has no such function.
+        """
+        try:
+            function: Callable[..., None] = self._module[symbol]
+        except AttributeError:
+            raise BadInputError(
+                f"{self.path}: no kernel '{symbol}'; the library belongs to another graph: rebuild both"
+            ) from None
+        return function
+
+    def bind(self, symbol: str, views: Sequence[Array]) -> BoundKernel:
+        """The kernel as a call without arguments on `views`, one per slot in calling order, copying nothing.
+
+        The views' memory is held as long as the returned callable is. A call returns when the kernel is done.
+
+        Raises:
+            BadInputError: no such function.
+            AutotmError: a view is not contiguous or does not start at a multiple of 64 bytes.
+        """
+        for slot, view in enumerate(views):
+            _check_view(symbol, slot, view)
+        return functools.partial(self.function(symbol), *(tvm.runtime.from_dlpack(view) for view in views))
+
+
+def _check_view(symbol: str, slot: int, view: Array) -> None:
+    if not view.flags.c_contiguous or not view.flags.writeable:
+        raise AutotmError(f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable")
+    if view.ctypes.data % ALIGNMENT_BYTES:
+        raise AutotmError(
+            f"kernel '{symbol}' slot {slot}: memory starts {view.ctypes.data % ALIGNMENT_BYTES} bytes past a multiple of "
+            f"{ALIGNMENT_BYTES}; compiled kernels need it aligned"
+        )
+
+
+def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """An uninitialised array that a compiled kernel accepts: contiguous, starting at a multiple of 64 bytes."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + size].view(kind).reshape(tuple(shape))
