@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-import psutil
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from autotm.model.config_errors import explain
 from autotm.model.errors import BadInputError
 
 Reality = Literal["real", "emulated", "modelled"]
@@ -37,9 +38,13 @@ class MachineFile(_Strict):
     """The contents of config/machines/NAME.yaml."""
 
     description: str
-    threads: Literal["auto"] | int = Field("auto", description="kernel threads; auto = physical cores this process may use")
-    cpus: Literal["auto"] | tuple[int, ...] = Field("auto", description="cores to pin to; auto = the first `threads` usable ones")
-    target: Literal["host"] | str = Field("host", description="TVM target of the kernels; host = this CPU")
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="kernel threads; auto = physical cores this process may use"
+    )
+    cpus: Literal["auto"] | tuple[int, ...] = Field(
+        "auto", description="cores to pin to, `threads` of them; auto = one hardware thread of each physical core first"
+    )
+    target: str = Field("host", description="TVM target of the kernels; host = this CPU")
     slow_tier: EmulatedTier
 
 
@@ -79,10 +84,25 @@ def usable_cpus() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
+def one_per_core(cpus: Sequence[int]) -> tuple[int, ...]:
+    """The first hardware thread of each physical core, then the others: pinned threads should not share a core."""
+    firsts: dict[str, int] = {}
+    for cpu in cpus:
+        firsts.setdefault(_siblings(cpu), cpu)
+    chosen = set(firsts.values())
+    return (*firsts.values(), *(cpu for cpu in cpus if cpu not in chosen))
+
+
+def _siblings(cpu: int) -> str:
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return str(cpu)
+
+
 def default_threads() -> int:
     """Physical cores this process may use."""
-    physical = psutil.cpu_count(logical=False) or 1
-    return max(1, min(physical, len(usable_cpus())))
+    return len({_siblings(cpu) for cpu in usable_cpus()})
 
 
 def load_machine(path: Path, threads: int | None = None) -> Machine:
@@ -101,19 +121,12 @@ def load_machine(path: Path, threads: int | None = None) -> Machine:
     except yaml.YAMLError as error:
         raise BadInputError(f"{path}: not valid YAML: {error}") from None
     except ValidationError as error:
-        raise BadInputError(explain(path, error)) from None
+        raise BadInputError(explain(path, error, MachineFile)) from None
     count = threads or (default_threads() if parsed.threads == "auto" else parsed.threads)
-    cpus = usable_cpus()[:count] if parsed.cpus == "auto" else parsed.cpus
-    if count < 1 or len(cpus) < count:
-        raise BadInputError(
-            f"{path}: threads: {count} asked, but {len(cpus)} cores are usable here; give 1 to {len(cpus)}"
-        )
+    cpus = one_per_core(usable_cpus()) if parsed.cpus == "auto" else parsed.cpus
+    if absent := sorted(set(cpus) - set(usable_cpus())):
+        raise BadInputError(f"{path}: cpus: this process may not use {absent}; give cores among {list(usable_cpus())}")
+    if len(cpus) < count:
+        raise BadInputError(f"{path}: threads: {count} is more than the {len(cpus)} usable cores; give 1 to {len(cpus)}")
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Machine(path.stem, count, tuple(cpus[:count]), parsed.target, parsed.slow_tier, digest)
-
-
-def explain(path: Path, error: ValidationError) -> str:
-    """A pydantic error as one line: file, key, value, what is allowed."""
-    first: Any = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    return f"{path}: {key}: {first['msg']}; got {first.get('input')!r}"

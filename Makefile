@@ -1,0 +1,101 @@
+# Everything sets itself up: `make figures/fig10.pdf` on a fresh clone makes .venv, measures, solves, runs and draws.
+#
+#   make figures/fig10.pdf                  one figure at the default scale
+#   make figures                            all figures
+#   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
+#   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
+#   make setup | test | lint | lock | clean
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+CORES ?= $(shell nproc 2>/dev/null || echo 2)
+SCALE ?=
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(VENV)/bootstrap/bin/uv
+SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(if $(SCALE),--config scale=$(SCALE))
+
+.PHONY: help setup setup-test figures test lint lock clean toolchain
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# --- environment -----------------------------------------------------------------------------------------------------
+# A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
+setup: $(VENV)/.run-stamp
+setup-test: $(VENV)/.test-stamp
+
+toolchain:
+	@for candidate in "$${CXX:-}" g++ gcc clang++ clang c++ cc; do
+		if [ -n "$$candidate" ] && command -v "$$candidate" >/dev/null; then exit 0; fi
+	done
+	echo "autotm: no C compiler found (looked for \$$CXX, g++, gcc, clang++, clang, c++, cc); kernels are linked with one." >&2
+	echo "        Remedy: sudo apt-get install g++   (or your system's equivalent)" >&2
+	exit 1
+
+$(VENV)/.made-stamp: | toolchain
+	@fits='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+	python=""
+	for candidate in $${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+		if command -v $$candidate >/dev/null && $$candidate -c "$$fits" 2>/dev/null; then python=$$candidate; break; fi
+	done
+	if [ -z "$$python" ]; then
+		echo "autotm: no Python 3.11, 3.12 or 3.13 with the venv module found (tried \$$PYTHON, python3, python3.13 ...)." >&2
+		echo "        Remedy: sudo apt-get install python3 python3-venv, or make PYTHON=/path/to/python3.12 ..." >&2
+		exit 1
+	fi
+	echo "autotm: making $(VENV) with $$($$python -V)"
+	$$python -m venv $(VENV)
+	$$python -m venv $(VENV)/bootstrap
+	$(VENV)/bootstrap/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt \
+		|| echo "autotm: uv is not to be had; pip installs instead"
+	touch $@
+
+define install
+@if [ -x $(UV) ]; then
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1)
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+else
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+fi
+touch $@
+endef
+.ONESHELL:
+
+$(VENV)/.run-stamp: requirements/run.txt pyproject.toml $(VENV)/.made-stamp
+	$(call install,requirements/run.txt)
+
+$(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
+	$(call install,requirements/test.txt)
+
+# --- study -----------------------------------------------------------------------------------------------------------
+# Snakemake knows what is out of date; make only passes the wish on.
+FORCE:
+figures/fig%.pdf: setup FORCE
+	@$(SNAKEMAKE) $@
+
+figures: setup
+	@$(SNAKEMAKE)
+
+# --- development -----------------------------------------------------------------------------------------------------
+test: setup-test
+	@$(BIN)/pytest -q
+
+lint: setup-test
+	@$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/snakemake --lint
+	$(BIN)/snakefmt --check Snakefile rules
+
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+lock: setup
+	@export UV_CUSTOM_COMPILE_COMMAND="make lock"
+	$(LOCK) requirements/uv.in -o requirements/uv.txt
+	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
+
+clean:
+	@rm -rf results figures logs .snakemake

@@ -1,0 +1,78 @@
+"""What is wrong in a file that a person wrote, in one line: file, key, value, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+
+def explain(source: object, error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """The first fault of `error`; `model`, the type that was validated, lets unknown keys get their nearest name."""
+    faults: list[Any] = error.errors()
+    key, known = _locate(faults[0]["loc"], model)
+    if faults[0]["type"] == "extra_forbidden":
+        return f"{source}: unknown key '{key}'{_nearest(str(faults[0]['loc'][-1]), known)}"
+    if faults[0]["type"] == "missing":
+        return f"{source}: key '{key}' is missing"
+    same_key = [fault for fault in faults if _locate(fault["loc"], model)[0] == key]
+    allowed = " or ".join(dict.fromkeys(_lower_first(fault["msg"]) for fault in same_key))
+    return f"{source}: {key}: {faults[0].get('input')!r} is not allowed: {allowed}"
+
+
+def _lower_first(message: str) -> str:
+    message = message.removeprefix("Value error, ").replace("Input should", "it should")
+    return message[:1].lower() + message[1:]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    if not known:
+        return ""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return f"{hint} (known: {', '.join(sorted(known))})"
+
+
+def _locate(location: tuple[int | str, ...], model: type[BaseModel] | None) -> tuple[str, list[str]]:
+    """The key as a person writes it, without pydantic's names of union members, and the keys known beside it."""
+    parts: list[str] = []
+    known: list[str] = []
+    current: Any = model
+    for depth, part in enumerate(location):
+        fields = _fields(current)
+        if fields is None:
+            if isinstance(part, int) or current is None or _is_mapping(current):
+                parts.append(str(part))
+                current = _item_type(current)
+            continue
+        known = list(fields)
+        parts.append(str(part))
+        current = fields[part].annotation if part in fields else None
+        if current is None and depth < len(location) - 1:
+            parts.extend(str(rest) for rest in location[depth + 1 :])
+            break
+    return ".".join(parts), known
+
+
+def _fields(annotation: Any) -> Any:  # noqa: ANN401 - pydantic's annotations have no common type
+    for candidate in _members(annotation):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate.model_fields
+    return None
+
+
+def _members(annotation: Any) -> Iterator[Any]:  # noqa: ANN401
+    yield annotation
+    if not _is_mapping(annotation) and getattr(annotation, "__origin__", None) not in {list, tuple}:
+        yield from get_args(annotation)
+
+
+def _is_mapping(annotation: Any) -> bool:  # noqa: ANN401
+    return getattr(annotation, "__origin__", None) is dict
+
+
+def _item_type(annotation: Any) -> Any:  # noqa: ANN401
+    arguments = get_args(annotation)
+    return arguments[-1] if arguments else None

@@ -1,0 +1,64 @@
+"""Where the files of a study lie. The rules write the same paths as patterns; a test compares the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotm.model.limit import Limit
+from autotm.model.machine import Machine
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The files of one network at one scale on one machine, under `results`."""
+
+    results: Path
+    machine: Machine
+    scale: str
+    network: str
+
+    @property
+    def _of_machine(self) -> Path:
+        return self.results / self.machine.slug
+
+    @property
+    def _of_network(self) -> Path:
+        return self._of_machine / self.scale / self.network
+
+    @property
+    def links(self) -> Path:
+        """What calibration measured."""
+        return self._of_machine / "links.json"
+
+    @property
+    def store(self) -> Path:
+        """The kernel store: timings kept across networks and runs; a cache, not a result."""
+        return self._of_machine / "kernels.sqlite"
+
+    @property
+    def graph(self) -> Path:
+        """The training step."""
+        return self._of_network / "graph.json"
+
+    @property
+    def library(self) -> Path:
+        """Its compiled kernels."""
+        return self._of_network / "kernels.so"
+
+    @property
+    def profile(self) -> Path:
+        """Times of its kernels by configuration."""
+        return self._of_network / "profile.parquet"
+
+    def plan(self, optimizer: str, limit: Limit) -> Path:
+        """The solver's answer."""
+        return self._of_network / optimizer / limit.slug / "plan.json"
+
+    def program(self, optimizer: str, limit: Limit) -> Path:
+        """The plan with addresses."""
+        return self._of_network / optimizer / limit.slug / "program.json"
+
+    def record(self, optimizer: str, limit: Limit) -> Path:
+        """What running the program measured."""
+        return self._of_network / optimizer / limit.slug / "record.json"

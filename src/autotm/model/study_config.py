@@ -1,0 +1,172 @@
+"""The study as a person writes it: `config/config.yaml` and `config/scales/*.yaml`, checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from autotm.model.config_errors import explain
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+
+ALL_FAST = "0:1"
+
+
+def _quoted_limit(value: object) -> object:
+    """Refuse numbers: YAML reads an unquoted 8:1 as the base-60 number 481."""
+    if not isinstance(value, str):
+        raise ValueError('it should be quoted text: a ratio slow:fast such as "8:1", or bytes such as "4500MB"')  # noqa: TRY004
+    try:
+        Limit.parse(value)
+    except BadInputError as error:
+        raise ValueError(str(error).removeprefix("limit: ")) from None
+    return value
+
+
+def _distinct(values: list[str]) -> list[str]:
+    twice = sorted({value for value in values if values.count(value) > 1})
+    if twice:
+        raise ValueError(f"{', '.join(twice)} appears twice")
+    return values
+
+
+def _has_all_fast(values: list[str]) -> list[str]:
+    if ALL_FAST not in values:
+        raise ValueError(f'it should contain "{ALL_FAST}", the all-fast run that slow-downs are divided by')
+    return values
+
+
+LimitText = Annotated[str, BeforeValidator(_quoted_limit)]
+Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
+
+
+class Strict(BaseModel):
+    """Unknown keys and values of another type are errors."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ProfileConfig(Strict):
+    """How kernels are timed (rule kernel_profile)."""
+
+    configurations: Literal["additive", "full"] = Field(
+        "additive",
+        description="additive: all fast, then each tensor slow alone (k + 1 timings a kernel of k tensors); "
+        "full: all 2^k placements",
+    )
+    repeats: int = Field(9, ge=3, le=1000, description="timed runs of a kernel in a configuration, after the warm-up")
+    min_milliseconds: float = Field(
+        2.0, ge=0, le=10_000, description="least total time of those runs, ms; short kernels are run more often"
+    )
+
+
+class SolveConfig(Strict):
+    """When a placement is good enough (rule ilp_solve)."""
+
+    gap: float = Field(0.01, ge=0, le=1, description="accepted share of the objective that is not proven necessary")
+    time_limit_s: float = Field(60.0, gt=0, le=86_400, description="wall time after which the best plan found is taken, s")
+
+
+class RunConfig(Strict):
+    """How a program is timed (rule run)."""
+
+    min_seconds: float = Field(2.0, ge=0, le=3600, description="least total time of the timed steps, s")
+    repeats: int = Field(5, ge=1, le=10_000, description="least number of timed steps")
+    verify_steps: int = Field(
+        2, ge=0, le=100, description="steps whose losses and weights are compared with the plain step, bit for bit"
+    )
+
+
+class CaseStudyConfig(Strict):
+    """Figure 10: one network over many limits."""
+
+    network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
+    optimizers: Names = Field(["static", "synchronous"], description="one line each")
+    limits: Annotated[list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)] = (
+        Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
+    )
+
+
+class FiguresConfig(Strict):
+    """What each figure shows."""
+
+    fig10: CaseStudyConfig
+
+
+class StyleConfig(Strict):
+    """How figures look; changing it redraws, and measures nothing."""
+
+    panel_width_cm: float = Field(8.0, gt=2, le=50, description="width of one panel, cm")
+    panel_height_cm: float = Field(6.0, gt=2, le=50, description="height of one panel, cm")
+    font_size_pt: float = Field(8.0, ge=4, le=30, description="size of axis labels, pt")
+    dots_per_inch: int = Field(200, ge=50, le=1200, description="resolution of the .png")
+    palette: str = Field("colorblind", description="a seaborn palette")
+    caption: bool = Field(default=True, description="machine, threads, versions and seed under the panels")
+
+
+class StudyConfig(Strict):
+    """The whole study."""
+
+    scale: str = Field(description="a file in config/scales, without .yaml: tiny, laptop, paper or your own")
+    machine: str = Field(description="a file in config/machines, without .yaml")
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto", description="kernel threads; auto = as the machine file says"
+    )
+    seed: int = Field(20, ge=0, lt=2**31, description="of weights, data and the solver")
+    profile: ProfileConfig = ProfileConfig()
+    solve: SolveConfig = SolveConfig()
+    run: RunConfig = RunConfig()
+    figures: FiguresConfig
+    style: StyleConfig = StyleConfig()
+
+
+class ScaleFile(Strict):
+    """A file in config/scales: how large each network is; never what is done with it."""
+
+    description: str
+    networks: dict[str, dict[str, int]] = Field(description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}")
+    memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
+    minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
+
+
+def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
+    """Check a study that was read from `source`.
+
+    Raises:
+        BadInputError: names source, key, value and what is allowed.
+    """
+    try:
+        return StudyConfig.model_validate(dict(raw))
+    except ValidationError as error:
+        raise BadInputError(explain(source, error, StudyConfig)) from None
+
+
+def load_scale(path: Path) -> ScaleFile:
+    """Read a scale file.
+
+    Raises:
+        BadInputError: no such file, not YAML, an unknown key or a bad value.
+    """
+    try:
+        return ScaleFile.model_validate(read_yaml(path, "scale"))
+    except ValidationError as error:
+        raise BadInputError(explain(path, error, ScaleFile)) from None
+
+
+def read_yaml(path: Path, kind: str) -> object:
+    """The contents of a YAML file that a person wrote.
+
+    Raises:
+        BadInputError: no such file, or not YAML.
+    """
+    try:
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise BadInputError(f"{path}: no such {kind} file (known: {known or 'none'})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
