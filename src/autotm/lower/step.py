@@ -1,0 +1,50 @@
+"""Forward pass and loss -> one whole training step: gradients and SGD updates appended."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from autotm.lower import gradient as _  # noqa: F401  (registers our gradient rules)
+from autotm.zoo import Network
+
+
+def training_step(network: Network) -> tvm.IRModule:
+    """A module whose `main` takes the network's arguments and returns (loss, updated parameters in argument order).
+
+    The update is new = old - learning_rate * gradient.
+    """
+    forward = network.module["main"]
+    trained = [var for var in forward.params if var.name in network.parameters]
+    differentiated = relax.transform.Gradient("main", trained)(network.module)
+    adjoint = differentiated["main_adjoint"]
+    loss, gradients = _outputs(adjoint)
+    old = [var for var in adjoint.params if var.name in network.parameters]
+    bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
+    rate = relax.const(network.learning_rate, "float32")
+    updated = []
+    for parameter, slope in zip(old, gradients, strict=True):
+        scaled = relax.DataflowVar(f"{parameter.name}_change", parameter.ty)
+        new = relax.Var(f"{parameter.name}_new", parameter.ty)
+        bindings.append(relax.VarBinding(scaled, relax.op.multiply(slope, rate)))
+        bindings.append(relax.VarBinding(new, relax.op.subtract(parameter, scaled)))
+        updated.append(new)
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], relax.Tuple([loss, *updated]))
+    function = relax.Function(list(adjoint.params), body, relax.TupleType([item.ty for item in (loss, *updated)]))
+    functions = {var: item for var, item in differentiated.functions.items() if not isinstance(item, relax.Function)}
+    step = tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")})
+    return relax.transform.Normalize()(step)
+
+
+def _outputs(adjoint: relax.Function) -> tuple[relax.Var, list[relax.Var]]:
+    """The loss and the gradients that `Gradient` made the adjoint return."""
+    result = adjoint.body.body
+    bound = {
+        binding.var: binding.value for block in adjoint.body.blocks for binding in block.bindings
+    }
+    while isinstance(result, relax.Var):
+        result = bound[result]
+    loss, gradients = result.fields
+    while isinstance(gradients, relax.Var):
+        gradients = bound[gradients]
+    return loss, list(gradients.fields)
