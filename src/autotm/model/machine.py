@@ -127,6 +127,8 @@ def load_machine(path: Path, threads: int | None = None) -> Machine:
     if absent := sorted(set(cpus) - set(usable_cpus())):
         raise BadInputError(f"{path}: cpus: this process may not use {absent}; give cores among {list(usable_cpus())}")
     if len(cpus) < count:
-        raise BadInputError(f"{path}: threads: {count} is more than the {len(cpus)} usable cores; give 1 to {len(cpus)}")
+        raise BadInputError(
+            f"{path}: threads: {count} is more than the {len(cpus)} usable cores; give 1 to {len(cpus)}"
+        )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Machine(path.stem, count, tuple(cpus[:count]), parsed.target, parsed.slow_tier, digest)

@@ -68,7 +68,9 @@ class SolveConfig(Strict):
     """When a placement is good enough (rule ilp_solve)."""
 
     gap: float = Field(0.01, ge=0, le=1, description="accepted share of the objective that is not proven necessary")
-    time_limit_s: float = Field(60.0, gt=0, le=86_400, description="wall time after which the best plan found is taken, s")
+    time_limit_s: float = Field(
+        60.0, gt=0, le=86_400, description="wall time after which the best plan found is taken, s"
+    )
 
 
 class RunConfig(Strict):
@@ -86,9 +88,9 @@ class CaseStudyConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizers: Names = Field(["static", "synchronous"], description="one line each")
-    limits: Annotated[list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)] = (
-        Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
-    )
+    limits: Annotated[
+        list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)
+    ] = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
 
 
 class FiguresConfig(Strict):
@@ -128,7 +130,9 @@ class ScaleFile(Strict):
     """A file in config/scales: how large each network is; never what is done with it."""
 
     description: str
-    networks: dict[str, dict[str, int]] = Field(description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}")
+    networks: dict[str, dict[str, int]] = Field(
+        description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
+    )
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 

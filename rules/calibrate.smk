@@ -1,0 +1,19 @@
+rule calibrate:
+    output:
+        links="results/{machine}/links.json",
+    log:
+        "logs/{machine}/calibrate.log",
+    params:
+        machine=machine_params,
+        seed=STUDY.config.seed,
+    threads: timing_threads
+    resources:
+        timing=1,
+        mem_mb=2000,
+        runtime=10,
+    conda:
+        "../envs/measure.yaml"
+    message:
+        "Measuring how fast {wildcards.machine} copies between its memories"
+    script:
+        "../workflow/scripts/calibrate.py"

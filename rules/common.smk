@@ -1,0 +1,104 @@
+# What the rules share: the checked study, and functions of wildcards. Nothing here runs a job.
+import os
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from autotm.model.errors import AutotmError
+from autotm.model.limit import Limit
+from autotm.model.machine import Machine
+from autotm.model.study_config import load_scale
+from autotm.study.setup import (
+    load_study,
+    machine_named,
+    machine_settings,
+    require_compiler,
+)
+
+
+wildcard_constraints:
+    machine=r"[A-Za-z0-9_.-]+-\d+t",
+    scale=r"[A-Za-z0-9_.-]+",
+    network=r"[a-z0-9_]+",
+    optimizer=r"[a-z0-9-]+",
+    limit=r"\d+to\d+|\d+[kMGT]?B",
+
+
+CONFIG = Path("config")
+SOURCE = ", ".join(str(path) for path in workflow.configfiles)
+
+
+def or_stop(function, *arguments):
+    """Call a function; what a person can mend ends Snakemake with that one message."""
+    try:
+        return function(*arguments)
+    except AutotmError as error:
+        raise WorkflowError(str(error)) from None
+
+
+STUDY = or_stop(load_study, config, SOURCE, CONFIG, Path("results"))
+or_stop(require_compiler)
+
+# Timing rules own the machine: one at a time, and with all cores, so that nothing runs beside them. The profile says
+# so too; this holds where it is left out.
+if "timing" not in set(workflow.global_resources):
+    workflow.register_resource("timing", 1)
+
+
+def cores_given():
+    """Cores that Snakemake may use here; None on a cluster, or when it only lints."""
+    return workflow.resource_settings.cores
+
+
+if cores_given() and cores_given() < STUDY.machine.threads:
+    raise WorkflowError(
+        f"--cores {cores_given()}: machine {STUDY.machine.slug} runs kernels on {STUDY.machine.threads} threads; "
+        f"give --cores {STUDY.machine.threads} or more, or --config threads={cores_given()}"
+    )
+
+
+def machine_of(wildcards):
+    """The machine that a path names, e.g. laptop-2t."""
+    name, _, threads = wildcards.machine.removesuffix("t").rpartition("-")
+    return or_stop(machine_named, CONFIG, name, int(threads))
+
+
+def machine_params(wildcards):
+    """What of the machine and its device decides a measurement."""
+    return machine_settings(CONFIG, machine_of(wildcards))
+
+
+def scale_of(wildcards):
+    """The scale file that a path names."""
+    return or_stop(load_scale, CONFIG / "scales" / f"{wildcards.scale}.yaml")
+
+
+def sizes_params(wildcards):
+    """Batch, image and so on of a network at a scale."""
+    networks = scale_of(wildcards).networks
+    if wildcards.network not in networks:
+        raise WorkflowError(
+            f"config/scales/{wildcards.scale}.yaml: networks: no sizes for '{wildcards.network}' "
+            f"(known: {', '.join(sorted(networks))})"
+        )
+    return networks[wildcards.network]
+
+
+def timing_threads(wildcards):
+    """All cores for what measures time, so that no other job runs beside it."""
+    return cores_given() or machine_of(wildcards).threads
+
+
+def scale_memory_mb(wildcards):
+    """Memory of a job that touches every tensor of a step."""
+    return scale_of(wildcards).memory_mb
+
+
+def scale_minutes(wildcards):
+    """Time of a job that measures."""
+    return scale_of(wildcards).minutes
+
+
+def solve_minutes(wildcards):
+    """The solver's limit, with room for building the model and one re-solve."""
+    return 5 + round(3 * STUDY.config.solve.time_limit_s / 60)

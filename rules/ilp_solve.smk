@@ -1,0 +1,26 @@
+rule ilp_solve:
+    input:
+        graph="results/{machine}/{scale}/{network}/graph.json",
+        profile="results/{machine}/{scale}/{network}/profile.parquet",
+        links="results/{machine}/links.json",
+    output:
+        plan="results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json",
+    log:
+        "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.benchmark.tsv"
+    params:
+        machine=machine_params,
+        options=STUDY.config.solve.model_dump(),
+        seed=STUDY.config.seed,
+    # Solves do not depend on each other and HiGHS searches with one worker: many run at once.
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=solve_minutes,
+    conda:
+        "../envs/solve.yaml"
+    message:
+        "Placing the tensors of {wildcards.network}: {wildcards.optimizer}, limit {wildcards.limit}"
+    script:
+        "../workflow/scripts/ilp_solve.py"

@@ -1,0 +1,29 @@
+rule kernel_profile:
+    input:
+        links="results/{machine}/links.json",
+    output:
+        graph="results/{machine}/{scale}/{network}/graph.json",
+        library="results/{machine}/{scale}/{network}/kernels.so",
+        profile="results/{machine}/{scale}/{network}/profile.parquet",
+    log:
+        "logs/{machine}/{scale}/{network}/kernel_profile.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/kernel_profile.benchmark.tsv"
+    params:
+        machine=machine_params,
+        sizes=sizes_params,
+        options=STUDY.config.profile.model_dump(),
+        seed=STUDY.config.seed,
+        # A cache beside the results, not an output: a killed profile goes on where it was.
+        store="results/{machine}/kernels.sqlite",
+    threads: timing_threads
+    resources:
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    conda:
+        "../envs/measure.yaml"
+    message:
+        "Compiling the training step of {wildcards.network} ({wildcards.scale}) and timing its kernels on {wildcards.machine}"
+    script:
+        "../workflow/scripts/kernel_profile.py"

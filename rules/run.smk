@@ -1,0 +1,29 @@
+rule run:
+    input:
+        graph="results/{machine}/{scale}/{network}/graph.json",
+        library="results/{machine}/{scale}/{network}/kernels.so",
+        profile="results/{machine}/{scale}/{network}/profile.parquet",
+        links="results/{machine}/links.json",
+        plan="results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json",
+        program="results/{machine}/{scale}/{network}/{optimizer}/{limit}/program.json",
+    output:
+        record="results/{machine}/{scale}/{network}/{optimizer}/{limit}/record.json",
+    log:
+        "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/run.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/run.benchmark.tsv"
+    params:
+        machine=machine_params,
+        options=STUDY.config.run.model_dump(),
+        seed=STUDY.config.seed,
+    threads: timing_threads
+    resources:
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    conda:
+        "../envs/measure.yaml"
+    message:
+        "Running {wildcards.network} ({wildcards.scale}): {wildcards.optimizer}, limit {wildcards.limit}"
+    script:
+        "../workflow/scripts/run.py"

@@ -1,0 +1,109 @@
+"""Figure 10, AutoTM's case study: what a limit on fast memory costs, and what the placements do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from autotm.model.study_config import StyleConfig
+from autotm.study.records import table_of_records
+from autotm.study.style import (
+    GB,
+    GRAY,
+    caption,
+    finish,
+    optimizer_colors,
+    panels,
+    read_table,
+    save_figure,
+    styled,
+    write_caption,
+    write_table,
+)
+
+MOVER = "synchronous"
+_X = "fast_memory_gb"
+_X_LABEL = "fast memory allowed, with I/O tensors (GB)"
+_OPERANDS = (("dram_input_fraction", "inputs", "o", "-"), ("dram_output_fraction", "outputs", "s", "--"))
+_DIRECTIONS = (("bytes_moved_pmem", "fast → slow", "v", "-"), ("bytes_moved_dram", "slow → fast", "^", "--"))
+_PREDICTED: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
+_ENOUGH: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.8}
+
+
+def make_figure(records: Sequence[Path], csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
+    """Records -> .csv -> .pdf and .png.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+        BadInputError: the records are not one case study with an all-fast run.
+    """
+    write_table(table_of_records(records), csv)
+    draw(csv, pdf, png, style)
+
+
+def draw(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
+    """Draw the figure from its table alone: no records, no machine."""
+    table = read_table(csv)
+    # Parameters, inputs and results are in fast memory whatever the limit, so every x holds them, the line's too.
+    table[_X] = (table["dram_limit_bytes"] + table["io_bytes"]) / GB
+    enough = float((table["peak_live_bytes"] + table["io_bytes"]).iloc[0]) / GB
+    with styled(style):
+        figure, (slowdown, traffic, movement) = panels(3, style)
+        _draw_slowdown(slowdown, table, style)
+        _draw_traffic(traffic, table, style)
+        _draw_movement(movement, table, style)
+        for axes in (slowdown, traffic, movement):
+            axes.axvline(enough, color=GRAY, zorder=1, **_ENOUGH)
+        text = caption(table)
+        if style.caption:
+            write_caption(figure, text, style)
+        save_figure(figure, pdf, png, text, style)
+
+
+def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
+    """Panel a: measured step time over the all-fast one; the plan's prediction beside it."""
+    colors = optimizer_colors(style)
+    axes.axhline(1.0, color=GRAY, linewidth=0.6)
+    for optimizer, runs in table.groupby("optimizer", sort=False):
+        color = colors[str(optimizer)]
+        sns.lineplot(runs, x=_X, y="slowdown", marker="o", color=color, label=str(optimizer), ax=axes, errorbar=None)
+        axes.plot(runs[_X], runs["predicted_slowdown"], color=color, **_PREDICTED)
+    axes.plot([], [], color=GRAY, label="predicted", **_PREDICTED)
+    axes.plot([], [], color=GRAY, label="whole step fits", **_ENOUGH)
+    axes.set_ylim(bottom=0.0)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, integer=bool(axes.get_ylim()[1] > 3)))
+    axes.set(xlabel=_X_LABEL, ylabel="slow-down over all fast")
+    axes.legend(loc="best")
+    finish(axes, "a", "Performance")
+
+
+def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
+    """Panel b: share of the bytes that kernels read and write which are in fast memory."""
+    colors = optimizer_colors(style)
+    for optimizer, runs in table.groupby("optimizer", sort=False):
+        for column, kind, marker, line in _OPERANDS:
+            look = {"marker": marker, "linestyle": line, "color": colors[str(optimizer)], "markeredgecolor": "white"}
+            axes.plot(runs[_X], runs[column], label=f"{optimizer}: {kind}", markeredgewidth=0.5, **look)
+    axes.set_ylim(-0.03, 1.03)
+    axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
+    axes.set(xlabel=_X_LABEL, ylabel="kernel I/O in fast memory")
+    axes.legend(loc="best")
+    finish(axes, "b", "Where kernels read and write")
+
+
+def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
+    """Panel c: bytes that synchronous moves copy in one step, by direction."""
+    runs = table[table["optimizer"] == MOVER]
+    for column, label, marker, line in _DIRECTIONS:
+        look = {"marker": marker, "linestyle": line, "color": optimizer_colors(style)[MOVER]}
+        axes.plot(runs[_X], runs[column] / GB, label=label, markeredgecolor="white", markeredgewidth=0.5, **look)
+    axes.set_ylim(bottom=0.0)
+    axes.set(xlabel=_X_LABEL, ylabel="moved in one step (GB)")
+    axes.legend(loc="best", title=MOVER, alignment="left")
+    finish(axes, "c", "Data moved")

@@ -1,0 +1,110 @@
+"""From `config/` to a study whose every name is known: what the rules and the commands start from."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.limit import Limit
+from autotm.model.machine import Machine, load_machine
+from autotm.model.paths import Paths
+from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
+from autotm.solve import optimizers
+
+_COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study.
+
+    Attributes:
+        config_dir: the folder that holds scales, machines and devices.
+        results: the folder that the files of the study lie in.
+        config: what the person wrote.
+        machine: of the config, with threads resolved.
+        scale: the sizes of the networks.
+    """
+
+    config_dir: Path
+    results: Path
+    config: StudyConfig
+    machine: Machine
+    scale: ScaleFile
+
+    @property
+    def devices_dir(self) -> Path:
+        """Where the device files of emulated tiers are."""
+        return self.config_dir / "devices"
+
+    def paths(self, network: str) -> Paths:
+        """The files of a network at the study's scale, on its machine."""
+        return Paths(self.results, self.machine, self.config.scale, network)
+
+    def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
+        """The records that a case study reads, in the order of its config."""
+        paths = self.paths(case.network)
+        return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
+
+
+def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
+    """Check a study that was read from `source`, with every file and name that it refers to.
+
+    Raises:
+        BadInputError: names file, key, value and what is allowed.
+    """
+    config = parse_study(raw, source)
+    machine = machine_named(config_dir, config.machine, None if config.threads == "auto" else config.threads)
+    scale_path = config_dir / "scales" / f"{config.scale}.yaml"
+    scale = load_scale(scale_path)
+    case = config.figures.fig10
+    if case.network not in scale.networks:
+        raise BadInputError(f"{source}: figures.fig10.network: {unknown_name('network', case.network, scale.networks)}")
+    for optimizer in case.optimizers:
+        if optimizer not in optimizers():
+            raise BadInputError(
+                f"{source}: figures.fig10.optimizers: {unknown_name('optimizer', optimizer, optimizers())}"
+            )
+    return Study(config_dir, results, config, machine, scale)
+
+
+def machine_named(config_dir: Path, name: str, threads: int | None) -> Machine:
+    """The machine `name` of `config/machines`.
+
+    Raises:
+        BadInputError: no such machine, a fault in its file, or no such device.
+    """
+    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads)
+    device_settings(config_dir, machine)
+    return machine
+
+
+def device_settings(config_dir: Path, machine: Machine) -> object:
+    """The contents of the device file that the machine's slow tier is emulated after."""
+    return read_yaml(config_dir / "devices" / f"{machine.slow_tier.device}.yaml", "device")
+
+
+def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
+    """What of the machine decides a measurement; comments and wording of its file do not."""
+    settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
+    del settings["file_hash"]
+    return settings | {"device": device_settings(config_dir, machine)}
+
+
+def require_compiler() -> None:
+    """Raise when no compiler that can link a kernel library is on the path.
+
+    Raises:
+        AutotmError: none of the compilers that TVM looks for is there.
+    """
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else []
+    if not any(shutil.which(name) for name in (*wanted, *_COMPILERS)):
+        raise AutotmError(
+            f"no C compiler found (looked for $CXX, {', '.join(_COMPILERS)}); kernels are linked with one. "
+            "Install one: sudo apt-get install g++"
+        )

@@ -1,0 +1,125 @@
+"""How every figure looks, and how it is saved: the same table gives the same bytes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from autotm.model.files import write_atomically
+from autotm.model.study_config import StyleConfig
+
+CM_PER_INCH = 2.54
+GB = 1e9
+GRAY = "0.35"
+OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+_POINTS_PER_INCH = 72.0
+_CAPTION_CHARACTERS_PER_INCH = 124.0
+"""Times the size in points: a character of the font is about 0.55 em wide."""
+
+
+@contextmanager
+def styled(style: StyleConfig) -> Iterator[None]:
+    """Draw under the project's look."""
+    look = {
+        "font.size": style.font_size_pt,
+        "axes.labelsize": style.font_size_pt,
+        "axes.titlesize": style.font_size_pt + 1,
+        "xtick.labelsize": style.font_size_pt - 1,
+        "ytick.labelsize": style.font_size_pt - 1,
+        "legend.fontsize": style.font_size_pt - 1.5,
+        "legend.labelspacing": 0.35,
+        "legend.framealpha": 0.85,
+        "legend.edgecolor": "none",
+        "legend.handlelength": 2.6,
+        "font.family": "DejaVu Sans",
+        "axes.edgecolor": GRAY,
+        "axes.linewidth": 0.6,
+        "grid.linewidth": 0.4,
+        "grid.color": "0.88",
+        "lines.linewidth": 1.3,
+        "lines.markersize": 3.6,
+        "pdf.fonttype": 42,
+        "svg.hashsalt": "autotm",
+    }
+    with sns.axes_style("whitegrid"), mpl.rc_context(look):
+        yield
+
+
+def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
+    """One colour an optimizer, the same in every figure whichever of them it shows."""
+    return dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
+
+
+def panels(count: int, style: StyleConfig) -> tuple[Figure, list[Axes]]:
+    """A row of panels with room for a caption below."""
+    width, height = style.panel_width_cm / CM_PER_INCH, style.panel_height_cm / CM_PER_INCH
+    figure = Figure(figsize=(count * width, height), layout="constrained")
+    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+
+
+def finish(axes: Axes, letter: str, title: str) -> None:
+    """Panel letter and title; no lines where there is no data."""
+    axes.set_title(f"({letter})  {title}", loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(length=2.5, width=0.6, color=GRAY)
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What a reader must know to trust the figure: machine, how real the slow memory is, threads, gap, seed, versions."""
+    first = table.iloc[0]
+    reality = {
+        "real": "real slow memory",
+        "emulated": "slow memory EMULATED: DRAM plus injected delay",
+        "modelled": "slow memory MODELLED: times computed, not run",
+    }[str(first["tier_reality"])]
+    # A step that was timed while the machine was busy has a larger error; the spread of the reference tells how busy.
+    return (
+        f"{first['network']}, batch {first['batch']}, scale {first['scale']}; machine {first['machine']}: "
+        f"{first['cpu_model']}, {first['threads']} threads; {reality}. Runtimes are medians of at least "
+        f"{table['samples'].min()} timed steps; all-fast step {first['all_fast_runtime_s']:.4g} s. Placements within "
+        f"{100 * table['gap'].max():.2g} % of a proven bound on the predicted runtime; outputs of "
+        f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
+        f"seed {first['seed']}. {first['versions']}."
+    )
+
+
+def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
+    """Put `text` under the panels, wrapped to the figure's width, which grows by the caption's height."""
+    points = style.font_size_pt - 2.0
+    columns = int(figure.get_figwidth() * _CAPTION_CHARACTERS_PER_INCH / points)
+    lines = textwrap.wrap(text, columns)
+    figure.set_figheight(figure.get_figheight() + len(lines) * points * 1.4 / _POINTS_PER_INCH)
+    figure.supxlabel("\n".join(lines), fontsize=points, color=GRAY, x=0.008, ha="left", linespacing=1.3)
+
+
+def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:
+    """Write both files, each whole; neither holds a date."""
+    described = {"Title": pdf.stem, "Subject": text, "Creator": "autotm"}
+    metadata = {**described, "CreationDate": None, "Producer": None}
+    write_atomically(pdf, lambda path: figure.savefig(path, format="pdf", metadata=metadata, bbox_inches="tight"))
+    described_png = {"Title": pdf.stem, "Description": text, "Software": None}
+    write_atomically(
+        png,
+        lambda path: figure.savefig(
+            path, format="png", dpi=style.dots_per_inch, metadata=described_png, bbox_inches="tight"
+        ),
+    )
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write the table; numbers keep every digit, so that a figure drawn from the file is the same figure."""
+    write_atomically(path, lambda temporary: table.to_csv(temporary, index=False, lineterminator="\n"))
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read what `write_table` wrote, digit for digit."""
+    return pd.read_csv(path, float_precision="round_trip", keep_default_na=False, na_values=[""])

@@ -1,0 +1,52 @@
+"""Records of a study that was never run: shaped like a case study, with numbers that a test can recompute."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotm.model.files import save
+from autotm.model.limit import Limit
+from autotm.model.record import Record
+
+LIMITS = ("1:0", "99:1", "19:1", "9:1", "4:1", "2:1", "1:1", "1:3", "0:1")
+PEAK_BYTES = 1_500_000_000
+IO_BYTES = 400_000_000
+PROVENANCE = {
+    "autotm_commit": "0123456789ab",
+    "versions": {"autotm": "0.1.0", "apache-tvm": "0.27.0.post1", "highspy": "1.15.1", "python": "3.11.7"},
+    "cpu_model": "Imaginary CPU @ 1 GHz",
+}
+
+
+def record(optimizer: str, limit: str, *, scale: str = "laptop", step_s: float = 1.0) -> Record:
+    """A run that is `step_s` when all fast and slower by what is slow."""
+    limit_bytes = Limit.parse(limit).fast_bytes(PEAK_BYTES)
+    slow = 1 - limit_bytes / PEAK_BYTES
+    times = 3.5 if optimizer == "static" else 1.4
+    median = step_s * (1 + times * slow**2)
+    moved = round(2e9 * slow * (1 - slow) * 4) if optimizer == "synchronous" else 0
+    return Record(
+        network="inception_v4", scale=scale, batch=8, machine="laptop-2t", threads=2, tier_reality="emulated",
+        optimizer=optimizer, limit=limit, dram_limit_bytes=limit_bytes, ratio_achieved=None, io_size=IO_BYTES,
+        default_alloc_size=PEAK_BYTES, dram_alloc_size=limit_bytes, pmem_alloc_size=PEAK_BYTES - limit_bytes,
+        predicted_runtime_s=median * 1.04, bound_s=median, gap=0.0096, solver_status="within_gap",
+        creation_times=(0.3,), optimization_times=(0.7,), actual_runtime_s=median * 0.98,
+        actual_runtime_median_s=median, samples_s=(median * 0.98, median, median * 1.05), num_kernels=600,
+        num_input_tensors=1300, num_output_tensors=700, num_dram_input_tensors=900, num_dram_output_tensors=400,
+        bytes_input_tensors=9_000_000_000, bytes_output_tensors=4_000_000_000,
+        bytes_dram_input_tensors=round(9e9 * (1 - slow * 0.9)), bytes_dram_output_tensors=round(4e9 * (1 - slow)),
+        num_move_nodes=10, num_dram_move_nodes=5, num_pmem_move_nodes=5, num_async_move_nodes=0,
+        bytes_moved=2 * moved, bytes_moved_dram=moved, bytes_moved_pmem=moved // 2, bytes_async_moved=0,
+        move_time_us=1e5, kernel_times_us={}, verified_steps=2, seed=20,
+    )  # fmt: skip
+
+
+def write_study(folder: Path, limits: tuple[str, ...] = LIMITS) -> list[Path]:
+    """Record files of static and synchronous over `limits`, in the order a config lists them."""
+    paths = []
+    for optimizer in ("static", "synchronous"):
+        for limit in limits:
+            path = folder / optimizer / Limit.parse(limit).slug / "record.json"
+            save(path, "record", record(optimizer, limit), PROVENANCE)
+            paths.append(path)
+    return paths
