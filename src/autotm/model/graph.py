@@ -39,6 +39,8 @@ class OpClass(StrEnum):
     REDUCTION = "reduction"
     WINDOW = "window"
     WINDOW_GRADIENT = "window_gradient"
+    NORMALIZATION = "normalization"
+    NORMALIZATION_GRADIENT = "normalization_gradient"
     DATA_MOVEMENT = "data_movement"
 
 
