@@ -82,11 +82,13 @@ class KernelLibrary:
 
 def _check_view(symbol: str, slot: int, view: Array) -> None:
     if not view.flags.c_contiguous or not view.flags.writeable:
-        raise AutotmError(f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable")
+        raise AutotmError(
+            f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable"
+        )
     if view.ctypes.data % ALIGNMENT_BYTES:
         raise AutotmError(
-            f"kernel '{symbol}' slot {slot}: memory starts {view.ctypes.data % ALIGNMENT_BYTES} bytes past a multiple of "
-            f"{ALIGNMENT_BYTES}; compiled kernels need it aligned"
+            f"kernel '{symbol}' slot {slot}: memory starts {view.ctypes.data % ALIGNMENT_BYTES} bytes past a multiple "
+            f"of {ALIGNMENT_BYTES}; compiled kernels need it aligned"
         )
 
 

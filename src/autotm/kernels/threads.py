@@ -80,10 +80,12 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
             return use
     if use.wanting < _ENOUGH * machine.threads:
         raise AutotmError(
-            f"kernels keep only {use.wanting:.2f} cores busy, machine '{machine.name}' asks for {machine.threads} threads "
-            f"on cores {list(machine.cpus)}; lower 'threads' or free the cores"
+            f"kernels keep only {use.wanting:.2f} cores busy, machine '{machine.name}' asks for {machine.threads} "
+            f"threads on cores {list(machine.cpus)}; lower 'threads' or free the cores"
         )
-    log.warning("other processes hold the cores: %.2f of %d are ours; timings will be too long", use.running, machine.threads)
+    log.warning(
+        "other processes hold the cores: %.2f of %d are ours; timings will be too long", use.running, machine.threads
+    )
     return use
 
 

@@ -1,0 +1,80 @@
+"""How fast this process computes: the rate of its best convolutions, against which emulated memory is balanced."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import te
+
+from autotm.kernels.build import build_library
+from autotm.kernels.conv import conv2d
+from autotm.kernels.dispatch import ScheduledKernel, schedule
+from autotm.kernels.library import BoundKernel, KernelLibrary, aligned_empty
+from autotm.kernels.threads import check_cores, pinned
+from autotm.model.machine import Machine
+
+_SECONDS_EACH = 0.4
+_MIN_RUNS = 5
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A 3 x 3 convolution with padding 1 that keeps its image's size."""
+
+    batch: int
+    image: int
+    channels: int
+    features: int
+
+
+LAYERS = (Layer(8, 56, 64, 64), Layer(8, 28, 128, 128), Layer(8, 14, 256, 256), Layer(8, 28, 96, 128))
+"""Middle layers of the zoo's networks: large enough to reach the cores' rate, small enough to take a few ms."""
+
+
+def contraction_flop_per_s(machine: Machine, target: tvm.target.Target) -> float:
+    """Median over `LAYERS` of each layer's best rate, in floating-point operations a second (2 a multiply-add).
+
+    Raises:
+        AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
+    """
+    kernels = {f"layer_{index}": _scheduled(layer, target, machine.threads) for index, layer in enumerate(LAYERS)}
+    with tempfile.TemporaryDirectory() as folder, pinned(machine):
+        path = Path(folder) / "kernels.so"
+        build_library({name: kernel.func for name, kernel in kernels.items()}, target, path)
+        library = KernelLibrary.load(path)
+        calls = {name: _bound(library, name, kernel) for name, kernel in kernels.items()}
+        check_cores(machine, calls["layer_0"])
+        return statistics.median(kernels[name].flops / _best_s(call) for name, call in calls.items())
+
+
+def _scheduled(layer: Layer, target: tvm.target.Target, threads: int) -> ScheduledKernel:
+    x = te.placeholder((layer.batch, layer.image, layer.image, layer.channels), "float32", "x")
+    w = te.placeholder((3, 3, layer.channels, layer.features), "float32", "w")
+    y = conv2d(x, w, (1, 1), (1, 1, 1, 1))
+    return schedule(te.create_prim_func([x, w, y]), target, threads)
+
+
+def _bound(library: KernelLibrary, name: str, kernel: ScheduledKernel) -> BoundKernel:
+    buffers = [kernel.func.buffer_map[param] for param in kernel.func.params]
+    views = [aligned_empty([int(extent) for extent in buffer.shape], str(buffer.dtype)) for buffer in buffers]
+    generator = np.random.default_rng(0)
+    for view in views:
+        view[...] = generator.standard_normal(view.shape, dtype=np.float32)
+    return library.bind(name, views)
+
+
+def _best_s(call: BoundKernel) -> float:
+    """Least seconds of a call: disturbances only ever make it longer."""
+    times: list[float] = []
+    deadline = time.perf_counter() + _SECONDS_EACH
+    while len(times) < _MIN_RUNS or time.perf_counter() < deadline:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)

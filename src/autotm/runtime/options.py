@@ -1,0 +1,30 @@
+"""What a user may set about a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a program is verified and timed.
+
+    Attributes:
+        min_steps: timed steps at least.
+        min_seconds: the timed steps together last at least this long.
+        verify_steps: steps compared with the plain step; they come first and also warm up. 0 leaves verification out.
+        instrumented_steps: further steps in which every kernel is timed; their median is recorded.
+        poison: during verification, overwrite memory with NaN as soon as its tensor is dead.
+        seed: seed of the arguments.
+    """
+
+    min_steps: int = 3
+    min_seconds: float = 2.0
+    verify_steps: int = 2
+    instrumented_steps: int = 1
+    poison: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.min_steps < 1 or self.verify_steps < 0 or self.instrumented_steps < 1:
+            raise ValueError(f"run: min_steps and instrumented_steps must be >= 1, verify_steps >= 0, got {self}")

@@ -1,0 +1,106 @@
+"""The record of a run: what it measured, and what its plan and program say, under the original's field names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from autotm.model.graph import Graph, Kernel, Operand
+from autotm.model.link import Links
+from autotm.model.machine import Machine
+from autotm.model.plan import Plan
+from autotm.model.program import Address, KernelStep, MoveStep, Program
+from autotm.model.record import Record
+from autotm.model.tier import Tier
+from autotm.runtime.arguments import io_bytes
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the executor measured: seconds of every timed step, microseconds of every kernel, steps verified."""
+
+    samples_s: tuple[float, ...]
+    kernel_times_us: dict[str, float]
+    verified_steps: int
+    seed: int
+
+
+def build_record(
+    graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, measured: Measured
+) -> Record:
+    """Put together the record of one run."""
+    return Record(
+        network=graph.network,
+        scale=graph.scale,
+        batch=graph.batch,
+        machine=machine.name,
+        threads=machine.threads,
+        tier_reality=machine.tier_reality,
+        optimizer=program.optimizer,
+        limit=program.limit,
+        dram_limit_bytes=program.dram_limit_bytes,
+        ratio_achieved=program.slow_bytes / program.fast_bytes if program.fast_bytes else None,
+        io_size=io_bytes(graph),
+        default_alloc_size=graph.peak_live_bytes,
+        dram_alloc_size=program.fast_bytes,
+        pmem_alloc_size=program.slow_bytes,
+        predicted_runtime_s=plan.objective_us / 1e6,
+        bound_s=plan.bound_us / 1e6,
+        gap=plan.gap,
+        solver_status=str(plan.status),
+        creation_times=(plan.build_s,),
+        optimization_times=(plan.solve_s,),
+        actual_runtime_s=min(measured.samples_s),
+        actual_runtime_median_s=median(measured.samples_s),
+        samples_s=measured.samples_s,
+        kernel_times_us=measured.kernel_times_us,
+        verified_steps=measured.verified_steps,
+        seed=measured.seed,
+        **_slot_counts(graph, program),
+        **_move_counts(program, links),
+    )
+
+
+def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
+    inputs, outputs = [], []
+    for step in program.steps:
+        if isinstance(step, KernelStep):
+            kernel = graph.kernels[step.kernel]
+            slots = list(zip(kernel.operands, step.addresses, strict=True))
+            inputs += slots[: len(kernel.inputs)]
+            outputs += slots[len(kernel.inputs) : _first_workspace(kernel)]
+    counts: dict[str, Any] = {"num_kernels": len(graph.kernels)}
+    for side, slots in (("input", inputs), ("output", outputs)):
+        fast = [slot for slot in slots if slot[1].tier is Tier.DRAM]
+        counts[f"num_{side}_tensors"] = len(slots)
+        counts[f"num_dram_{side}_tensors"] = len(fast)
+        counts[f"bytes_{side}_tensors"] = _movable_bytes(graph, slots)
+        counts[f"bytes_dram_{side}_tensors"] = _movable_bytes(graph, fast)
+    return counts
+
+
+def _first_workspace(kernel: Kernel) -> int:
+    return len(kernel.inputs) + len(kernel.outputs)
+
+
+def _movable_bytes(graph: Graph, slots: list[tuple[Operand, Address]]) -> int:
+    tensors = (graph.by_name[operand.tensor] for operand, _ in slots)
+    return sum(tensor.size_bytes for tensor in tensors if tensor.role.is_movable)
+
+
+def _move_counts(program: Program, links: Links) -> dict[str, Any]:
+    moves = [step for step in program.steps if isinstance(step, MoveStep)]
+    to_fast = [move.size_bytes for move in moves if move.destination.tier is Tier.DRAM]
+    to_slow = [move.size_bytes for move in moves if move.destination.tier is Tier.PMEM]
+    return {
+        "num_move_nodes": len(moves),
+        "num_dram_move_nodes": len(to_fast),
+        "num_pmem_move_nodes": len(to_slow),
+        "num_async_move_nodes": 0,
+        "bytes_moved": sum(to_fast) + sum(to_slow),
+        "bytes_moved_dram": sum(to_fast),
+        "bytes_moved_pmem": sum(to_slow),
+        "bytes_async_moved": 0,
+        "move_time_us": sum(links.copy_us(move.destination.tier, move.size_bytes) for move in moves),
+    }

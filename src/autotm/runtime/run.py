@@ -1,0 +1,92 @@
+"""`rule run`: verify one program, time it, and record both."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.threads import check_cores, pinned
+from autotm.memory.tiers import open_tiers
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph
+from autotm.model.link import Links
+from autotm.model.machine import Machine
+from autotm.model.plan import Plan
+from autotm.model.program import KernelStep, Program
+from autotm.model.record import Record
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import Executor, prepare
+from autotm.runtime.options import RunOptions
+from autotm.runtime.poison import poisoned
+from autotm.runtime.record import Measured, build_record
+from autotm.runtime.timing import time_kernels, time_steps
+from autotm.runtime.verify import reference, verify
+
+log = logging.getLogger(__name__)
+
+
+def run(
+    graph: Graph,
+    library: KernelLibrary,
+    program: Program,
+    plan: Plan,
+    machine: Machine,
+    links: Links,
+    options: RunOptions,
+    devices_dir: Path,
+    reference_file: Path | None = None,
+) -> Record:
+    """Verify and time `program`; `reference_file` keeps the plain step's results for other programs of the graph.
+
+    Raises:
+        BadInputError: program, plan and graph do not belong together, or the library lacks a kernel.
+        AutotmError: kernels run on fewer threads than the machine asks for.
+        VerificationError: the program computes something else than the plain step.
+    """
+    _check_pedigree(graph, program, plan)
+    with pinned(machine):
+        arguments = Arguments.allocate(graph)
+        with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
+            executor = prepare(graph, library, program, arguments, tiers)
+            check_cores(machine, _heaviest(graph, executor))
+            arguments.fill(options.seed)
+            if options.verify_steps:
+                expected = reference(
+                    graph, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
+                )
+                checked = poisoned(graph, executor, tiers) if options.poison else executor
+                verify(graph, checked, arguments, expected, options.verify_steps)
+            if options.poison or not options.verify_steps:
+                executor.step()
+            samples = time_steps(executor, options.min_steps, options.min_seconds)
+            kernel_times = time_kernels(graph, executor, options.instrumented_steps)
+    log.info(
+        "%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, plan.objective_us / 1e6, min(samples)
+    )
+    measured = Measured(samples, kernel_times, options.verify_steps, options.seed)
+    return build_record(graph, program, plan, machine, links, measured)
+
+
+def _check_pedigree(graph: Graph, program: Program, plan: Plan) -> None:
+    for what, found, wanted in (
+        ("program's graph", program.graph_hash, hash_of(graph)),
+        ("plan's graph", plan.graph_hash, hash_of(graph)),
+        ("program's plan", program.plan_hash, hash_of(plan)),
+    ):
+        if found != wanted:
+            raise BadInputError(
+                f"run: the {what} has hash {found}, the one given has {wanted}; rerun ilp_solve and compile"
+            )
+
+
+def _heaviest(graph: Graph, executor: Executor) -> Callable[[], None]:
+    """The kernel with the most arithmetic, without its wait."""
+    spans = [
+        (graph.kernels[step.kernel].flops, first)
+        for step, (first, _) in zip(executor.program.steps, executor.spans, strict=True)
+        if isinstance(step, KernelStep)
+    ]
+    return executor.calls[max(spans)[1]]

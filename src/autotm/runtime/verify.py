@@ -1,0 +1,126 @@
+"""Does the planned step compute what the plain step computes, bit for bit, over several steps?"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from autotm.kernels.library import KernelLibrary
+from autotm.memory.tiers import open_tiers
+from autotm.model.errors import AutotmError, DamagedFileError
+from autotm.model.files import hash_of, load, save
+from autotm.model.graph import Graph, Role
+from autotm.model.machine import Machine
+from autotm.model.provenance import provenance
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import Executor, prepare
+from autotm.runtime.plain import plain_program
+
+log = logging.getLogger(__name__)
+
+KIND = "reference"
+
+
+class VerificationError(AutotmError):
+    """A program computes something else than the plain step, or the plain step computes nothing to compare with."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What the plain step computes.
+
+    Attributes:
+        graph_hash, library_hash, threads, seed: what the digests depend on.
+        digests: per step, a digest of every result (losses, updated parameters) by tensor name.
+    """
+
+    graph_hash: str
+    library_hash: str
+    threads: int
+    seed: int
+    digests: tuple[dict[str, str], ...]
+
+
+def results(graph: Graph) -> tuple[str, ...]:
+    """Names of the tensors that a step is run for, in graph order."""
+    return tuple(tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT)
+
+
+def digests(graph: Graph, arguments: Arguments) -> dict[str, str]:
+    """A digest of the bytes of every result, by tensor name."""
+    return {name: hashlib.blake2b(arguments.value(name).data, digest_size=16).hexdigest() for name in results(graph)}
+
+
+def plain_reference(
+    graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path
+) -> Reference:
+    """Run `steps` plain steps and digest their results. Call inside `pinned`.
+
+    Raises:
+        VerificationError: a result is not finite.
+    """
+    program = plain_program(graph)
+    arguments = Arguments.allocate(graph)
+    arguments.fill(seed)
+    with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
+        executor = prepare(graph, library, program, arguments, tiers)
+        found = []
+        for number in range(1, steps + 1):
+            executor.step()
+            _check_finite(graph, arguments, number)
+            found.append(digests(graph, arguments))
+    return Reference(hash_of(graph), library.content_hash, machine.threads, seed, tuple(found))
+
+
+def reference(
+    graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path, cache: Path | None
+) -> Reference:
+    """As `plain_reference`, read from or written to `cache`: many programs of one graph share it."""
+    wanted = (hash_of(graph), library.content_hash, machine.threads, seed)
+    if cache is not None and cache.exists():
+        try:
+            known = load(cache, KIND, Reference)
+        except DamagedFileError as error:
+            log.warning("%s (made again now)", error)
+        else:
+            if (known.graph_hash, known.library_hash, known.threads, known.seed) == wanted and len(
+                known.digests
+            ) >= steps:
+                return known
+    computed = plain_reference(graph, library, machine, seed, steps, devices_dir)
+    if cache is not None:
+        save(cache, KIND, computed, provenance(machine, seed))
+    return computed
+
+
+def verify(graph: Graph, executor: Executor, arguments: Arguments, expected: Reference, steps: int) -> None:
+    """Run `steps` steps of a program on freshly filled arguments and compare every result with the plain step's.
+
+    Raises:
+        VerificationError: a result differs; names step, program and tensor.
+    """
+    for number, plain in enumerate(expected.digests[:steps], start=1):
+        executor.step()
+        found = digests(graph, arguments)
+        wrong = [name for name in plain if found[name] != plain[name]]
+        if wrong:
+            program = executor.program
+            raise VerificationError(
+                f"{program.optimizer} at limit {program.limit}: step {number} differs from the plain step in "
+                f"{len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory it "
+                "must not: rerun with poison on, and report plan.json and program.json"
+            )
+
+
+def _check_finite(graph: Graph, arguments: Arguments, number: int) -> None:
+    for name in results(graph):
+        value = arguments.value(name)
+        if value.dtype.kind == "f" and not np.isfinite(value).all():
+            raise VerificationError(
+                f"network '{graph.network}': plain step {number} gives values that are not finite in '{name}', so "
+                "nothing can be compared; lower its learning rate"
+            )
