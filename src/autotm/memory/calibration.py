@@ -1,0 +1,102 @@
+"""Measuring the links between the tiers of a machine, through the same copies that programs use."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from time import perf_counter_ns
+
+from autotm.memory.clock import wait_until
+from autotm.memory.device import load_device
+from autotm.memory.emulation import emulation_stretch
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.errors import BadInputError
+from autotm.model.graph import ALIGNMENT_BYTES
+from autotm.model.link import Link, Links
+from autotm.model.machine import Machine
+from autotm.model.tier import Tier
+
+LINK_SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
+"""4 KiB to 64 MiB: below, the fixed cost of a copy rules; above, its bandwidth no longer changes."""
+
+_POOL_BYTES = 256 << 20
+_STRIDE_BYTES = 67 << 20
+"""Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
+
+_SETTLE_NS = 100_000
+"""Pause before each copy: helper threads of the copy before it are still going back to sleep."""
+
+_DESTINATIONS = (Tier.DRAM, Tier.PMEM)
+
+
+def calibrate_links(
+    machine: Machine,
+    devices_dir: Path,
+    contraction_flop_per_s: float,
+    sizes_bytes: Sequence[int] = LINK_SIZES_BYTES,
+    repeats: int = 15,
+) -> Links:
+    """Time blocking copies in both directions, emulated wait included, and take the median of each size.
+
+    Args:
+        machine: the machine this process runs on.
+        devices_dir: folder of the device files.
+        contraction_flop_per_s: measured rate of this process's convolutions with the machine's threads.
+        sizes_bytes: sizes to measure, at least two, ascending; multiples of 64.
+        repeats: copies of each size and direction, after one warm-up.
+
+    Raises:
+        BadInputError: sizes or repeats that measure nothing, or what `open_tiers` raises.
+    """
+    _check(sizes_bytes, repeats)
+    device = load_device(devices_dir, machine.slow_tier.device)
+    stretch = emulation_stretch(device, machine.slow_tier, contraction_flop_per_s)
+    pool_bytes = max(_POOL_BYTES, *sizes_bytes)
+    with open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers:
+        samples = _copy_samples_ns(tiers, sizes_bytes, repeats)
+    to_fast, to_slow = (
+        Link(destination, tuple((size, round(statistics.median(samples[size, destination]))) for size in sizes_bytes))
+        for destination in _DESTINATIONS
+    )
+    return Links(to_fast, to_slow, contraction_flop_per_s, stretch)
+
+
+def _check(sizes_bytes: Sequence[int], repeats: int) -> None:
+    ascending = list(sizes_bytes) == sorted(set(sizes_bytes))
+    aligned = all(size > 0 and size % ALIGNMENT_BYTES == 0 for size in sizes_bytes)
+    if len(sizes_bytes) < 2 or not ascending or not aligned:  # noqa: PLR2004 - a line needs two points
+        raise BadInputError(
+            f"calibration sizes {list(sizes_bytes)}: give at least two, ascending multiples of {ALIGNMENT_BYTES} bytes"
+        )
+    if repeats < 1:
+        raise BadInputError(f"calibration repeats: {repeats} measures nothing; give at least 1")
+
+
+def _copy_samples_ns(tiers: Tiers, sizes_bytes: Sequence[int], repeats: int) -> dict[tuple[int, Tier], list[int]]:
+    """Nanoseconds of `repeats` copies of each size to each destination, after one round of warm-up.
+
+    Rounds go through all sizes, so that a disturbance hits one sample of each and not all samples of one. Every copy
+    uses another part of the pools: programs move tensors that other work has pushed out of the near caches.
+    """
+    samples: dict[tuple[int, Tier], list[int]] = {
+        (size, destination): [] for size in sizes_bytes for destination in _DESTINATIONS
+    }
+    for repeat in range(-1, repeats):
+        for size in sizes_bytes:
+            for direction, destination in enumerate(_DESTINATIONS):
+                place = (2 * repeat + direction) * _STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
+                elapsed_ns = _timed_copy_ns(tiers, place * size, size, destination)
+                if repeat >= 0:
+                    samples[size, destination].append(elapsed_ns)
+    return samples
+
+
+def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
+    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+    from_view = tiers.pool(source).view(offset, (size_bytes,), "uint8")
+    to_view = tiers.pool(destination).view(offset, (size_bytes,), "uint8")
+    wait_until(perf_counter_ns() + _SETTLE_NS)
+    start_ns = perf_counter_ns()
+    tiers.copy(to_view, from_view, destination)
+    return perf_counter_ns() - start_ns

@@ -1,0 +1,94 @@
+"""The model of emulated memory: what slow operands and moves cost beyond what the same work in DRAM takes.
+
+A kernel runs with every operand in DRAM and then waits for
+
+    stretch x (sum over slow reads of bytes x e_read + sum over slow writes of bytes x e_write)
+
+with e in ns/B fitted per op class on kernels that were timed with real slow memory (`docs/emulation.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from autotm.memory.device import Device
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass
+from autotm.model.link import Links
+from autotm.model.machine import EmulatedTier
+from autotm.model.tier import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class Emulation:
+    """A device as one process sees it.
+
+    Attributes:
+        device: the constants.
+        stretch: factor on every delay; above 1 where the process gets only a share of the device.
+    """
+
+    device: Device
+    stretch: float
+
+    def kernel_delay_ns(
+        self,
+        op_class: OpClass,
+        slow_read_bytes: Sequence[int],
+        slow_write_bytes: Sequence[int],
+        *,
+        first_touch: bool = False,
+    ) -> int:
+        """Nanoseconds that a kernel's slow operands add to its time with all operands in fast memory.
+
+        Args:
+            op_class: of the kernel.
+            slow_read_bytes: size of each slow operand that it reads.
+            slow_write_bytes: size of each slow operand that it writes; a workspace stands in both.
+            first_touch: also charge the first touch of each written operand, as the recorded kernels paid it; a
+                program's pools are touched before it runs.
+        """
+        cost = self.device.constants.kernels[op_class]
+        delay_ns = sum(slow_read_bytes) * cost.read_ns_per_byte + sum(slow_write_bytes) * cost.write_ns_per_byte
+        if first_touch:
+            delay_ns += len(slow_write_bytes) * self.device.constants.first_touch_ns
+        return round(delay_ns * self.stretch)
+
+    def move_ns(self, destination: Tier, size_bytes: int) -> int:
+        """Nanoseconds that a blocking copy of `size_bytes` to `destination` takes at least."""
+        moves = self.device.constants.moves
+        bandwidth = moves.to_fast_bytes_per_s if destination is Tier.DRAM else moves.to_slow_bytes_per_s
+        return round(size_bytes / bandwidth * 1e9 * self.stretch)
+
+
+def emulation_stretch(device: Device, slow_tier: EmulatedTier, contraction_flop_per_s: float) -> float:
+    """How much longer than on the original processor slow memory takes for this process.
+
+    `balanced` keeps the ratio of compute to slow memory that the device's constants were measured with, so a process
+    that computes faster than the original gets a stretch below 1; `whole` takes the constants as they are.
+
+    Raises:
+        BadInputError: the measured rate is not positive.
+    """
+    if slow_tier.share == "whole":
+        return 1.0
+    if not contraction_flop_per_s > 0:
+        raise BadInputError(f"contraction rate: {contraction_flop_per_s} FLOP/s is not a rate; measure it again")
+    return device.constants.contraction_flop_per_s / contraction_flop_per_s
+
+
+def stretch_of(slow_tier: EmulatedTier, links: Links | None) -> float:
+    """The stretch that calibration stored; 1 for `whole`, which needs no calibration.
+
+    Raises:
+        BadInputError: `balanced` without calibration results.
+    """
+    if links is not None:
+        return links.emulation_stretch
+    if slow_tier.share == "whole":
+        return 1.0
+    raise BadInputError(
+        f"slow tier '{slow_tier.device}' with share 'balanced' needs links.json: "
+        "run the rule calibrate, or set share: whole in the machine file"
+    )

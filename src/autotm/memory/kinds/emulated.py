@@ -1,0 +1,64 @@
+"""Slow memory made of DRAM and delays: both pools are DRAM, copies and kernels wait for what the device would take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy.typing as npt
+
+from autotm.memory.clock import wait_until
+from autotm.memory.copying import CopyEngine
+from autotm.memory.device import load_device
+from autotm.memory.emulation import Emulation, stretch_of
+from autotm.memory.pool import Pool
+from autotm.memory.tiers import Tiers
+from autotm.model.graph import OpClass
+from autotm.model.link import Links
+from autotm.model.machine import Machine
+from autotm.model.tier import Tier
+
+
+class EmulatedTiers(Tiers):
+    """Two DRAM pools, the slow one played by `emulation`."""
+
+    def __init__(self, fast: Pool, slow: Pool, engine: CopyEngine, emulation: Emulation) -> None:
+        super().__init__(fast, slow)
+        self.emulation = emulation
+        self._engine = engine
+
+    def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
+        """Copy, then wait up to the time that the device would have taken for the same bytes."""
+        start_ns = perf_counter_ns()
+        self._engine.copy(destination_view, source_view)
+        wait_until(start_ns + self.emulation.move_ns(destination, source_view.nbytes))
+
+    def kernel_delay_ns(
+        self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
+    ) -> int:
+        """The emulated cost of a kernel's slow operands."""
+        return self.emulation.kernel_delay_ns(op_class, slow_read_bytes, slow_write_bytes)
+
+    def close(self) -> None:
+        """End the copying threads and free both pools."""
+        self._engine.close()
+        super().close()
+
+
+def open_kind(
+    machine: Machine,
+    links: Links | None,
+    fast_bytes: int,
+    slow_bytes: int,
+    devices_dir: Path,
+    *,
+    stretch: float | None,
+) -> EmulatedTiers:
+    """As `open_tiers`."""
+    tier = machine.slow_tier
+    device = load_device(devices_dir, tier.device)
+    emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch)
+    fast = Pool(Tier.DRAM, fast_bytes)
+    slow = Pool(Tier.PMEM, slow_bytes)
+    return EmulatedTiers(fast, slow, CopyEngine(machine.cpus), emulation)

@@ -1,0 +1,99 @@
+"""The two memories of a machine, opened: a pool in each, the copies between them, and what slow operands cost."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy.typing as npt
+
+from autotm.memory import kinds
+from autotm.memory.pool import Pool
+from autotm.model.errors import unknown_name
+from autotm.model.graph import OpClass
+from autotm.model.link import Links
+from autotm.model.machine import Machine
+from autotm.model.tier import Tier
+
+
+class Tiers(ABC):
+    """A fast and a slow pool with the engine that moves tensors between them; a context manager that frees both."""
+
+    def __init__(self, fast: Pool, slow: Pool) -> None:
+        self.fast = fast
+        self.slow = slow
+
+    def pool(self, tier: Tier) -> Pool:
+        """The pool that plays `tier`."""
+        return self.fast if tier is Tier.DRAM else self.slow
+
+    @abstractmethod
+    def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
+        """Blocking move: returns when the bytes of `source_view` are in `destination_view`, which is in `destination`.
+
+        Raises:
+            AutotmError: sizes differ, or a view is not contiguous.
+        """
+
+    @abstractmethod
+    def kernel_delay_ns(
+        self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
+    ) -> int:
+        """Nanoseconds to wait after a kernel for what its slow operands would have cost; 0 where they really are slow.
+
+        Depends on nothing but its arguments, so that executors compute it before they run. A workspace is written and
+        read: it stands in both tuples.
+        """
+
+    def close(self) -> None:
+        """Free both pools."""
+        self.fast.close()
+        self.slow.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def tier_kinds() -> tuple[str, ...]:
+    """Kinds of slow tier that a machine file can choose: one module each in `autotm.memory.kinds`."""
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(kinds.__path__)))
+
+
+def open_tiers(
+    machine: Machine,
+    links: Links | None,
+    fast_bytes: int,
+    slow_bytes: int,
+    devices_dir: Path,
+    *,
+    stretch: float | None = None,
+) -> Tiers:
+    """Allocate and touch both pools of `machine`.
+
+    Args:
+        machine: says what plays slow memory, and which cores copy.
+        links: calibration results; None only where nothing is stretched or `stretch` is given.
+        fast_bytes: size of the pool in fast memory.
+        slow_bytes: size of the pool in slow memory.
+        devices_dir: folder of the device files (`config/devices`).
+        stretch: factor on emulated delays in place of the one in `links`; for calibration, which has no links yet.
+
+    Raises:
+        BadInputError: unknown kind or device, a faulty device file, or missing calibration results.
+        AutotmError: the system does not give the memory.
+    """
+    kind = machine.slow_tier.kind
+    if kind not in tier_kinds():
+        raise unknown_name("kind of slow tier", kind, tier_kinds())
+    module = importlib.import_module(f"{kinds.__name__}.{kind}")
+    opened: Tiers = module.open_kind(machine, links, fast_bytes, slow_bytes, devices_dir, stretch=stretch)
+    return opened
