@@ -36,6 +36,11 @@ def or_stop(function, *arguments):
         raise WorkflowError(str(error)) from None
 
 
+# Environments made from envs/ hold the packages; autotm itself is this checkout.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    part for part in (str(Path(workflow.basedir) / "src"), os.environ.get("PYTHONPATH")) if part
+)
+
 STUDY = or_stop(load_study, config, SOURCE, CONFIG, Path("results"))
 or_stop(require_compiler)
 

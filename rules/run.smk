@@ -2,7 +2,6 @@ rule run:
     input:
         graph="results/{machine}/{scale}/{network}/graph.json",
         library="results/{machine}/{scale}/{network}/kernels.so",
-        profile="results/{machine}/{scale}/{network}/profile.parquet",
         links="results/{machine}/links.json",
         plan="results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json",
         program="results/{machine}/{scale}/{network}/{optimizer}/{limit}/program.json",
@@ -16,6 +15,8 @@ rule run:
         machine=machine_params,
         options=STUDY.config.run.model_dump(),
         seed=STUDY.config.seed,
+        # Results of the plain step, shared by all programs of a network: a cache beside them, not an output.
+        reference="results/{machine}/{scale}/{network}/reference.json",
     threads: timing_threads
     resources:
         timing=1,

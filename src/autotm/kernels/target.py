@@ -9,6 +9,9 @@ from pathlib import Path
 import tvm
 from tvm.target import codegen
 
+from autotm.model.errors import BadInputError
+from autotm.model.machine import Machine
+
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _DEFAULT_L1_BYTES = 32 << 10
@@ -39,6 +42,24 @@ def host_target(threads: int | None = None) -> tvm.target.Target:
     """The LLVM target of this host's CPU; `num-cores` is `threads`, or the cores this process may use."""
     cores = threads if threads is not None else len(os.sched_getaffinity(0))
     return tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu()), "num-cores": cores})
+
+
+def machine_target(machine: Machine) -> tvm.target.Target:
+    """The target that a machine file names: this host's CPU, or a TVM target string.
+
+    Raises:
+        BadInputError: TVM does not know the target.
+    """
+    if machine.target == "host":
+        return host_target(machine.threads)
+    try:
+        return tvm.target.Target(machine.target)
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise BadInputError(
+            f"machine '{machine.name}': target: {machine.target!r} is not a TVM target ({reason}); give host, or e.g. "
+            '\'{"kind": "llvm", "mcpu": "haswell"}\''
+        ) from None
 
 
 def target_info(target: tvm.target.Target) -> TargetInfo:

@@ -51,6 +51,11 @@ class Paths:
         """Times of its kernels by configuration."""
         return self._of_network / "profile.parquet"
 
+    @property
+    def reference(self) -> Path:
+        """What the plain step computes, for verifying the others; a cache, not a result."""
+        return self._of_network / "reference.json"
+
     def plan(self, optimizer: str, limit: Limit) -> Path:
         """The solver's answer."""
         return self._of_network / optimizer / limit.slug / "plan.json"

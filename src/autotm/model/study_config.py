@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from autotm.model.config_errors import explain
 from autotm.model.errors import BadInputError
@@ -41,6 +41,7 @@ def _has_all_fast(values: list[str]) -> list[str]:
 
 
 LimitText = Annotated[str, BeforeValidator(_quoted_limit)]
+Limits = Annotated[list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 
 
@@ -58,16 +59,31 @@ class ProfileConfig(Strict):
         description="additive: all fast, then each tensor slow alone (k + 1 timings a kernel of k tensors); "
         "full: all 2^k placements",
     )
-    repeats: int = Field(9, ge=3, le=1000, description="timed runs of a kernel in a configuration, after the warm-up")
-    min_milliseconds: float = Field(
-        2.0, ge=0, le=10_000, description="least total time of those runs, ms; short kernels are run more often"
+    min_repeats: int = Field(7, ge=1, le=1000, description="least number of timed runs of a configuration")
+    max_repeats: int = Field(200, ge=1, le=10_000, description="most timed runs of a configuration")
+    kernel_s: float = Field(
+        0.15, ge=0, le=3600, description="time after which a kernel with enough repeats is done, s"
     )
+    spread: float = Field(
+        0.003, ge=0, le=1, description="a kernel is done earlier once the standard errors of its medians are below this share"
+    )
+    rotation_bytes: int = Field(
+        128_000_000,
+        ge=0,
+        description="operands rotate over copies that fill this many bytes, so that caches help no more than in a step",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_repeats > self.max_repeats:
+            raise ValueError(f"min_repeats {self.min_repeats} should be at most max_repeats {self.max_repeats}")
+        return self
 
 
 class SolveConfig(Strict):
     """When a placement is good enough (rule ilp_solve)."""
 
-    gap: float = Field(0.01, ge=0, le=1, description="accepted share of the objective that is not proven necessary")
+    gap: float = Field(0.01, ge=0, lt=1, description="accepted share of the objective that is not proven necessary")
     time_limit_s: float = Field(
         60.0, gt=0, le=86_400, description="wall time after which the best plan found is taken, s"
     )
@@ -76,11 +92,13 @@ class SolveConfig(Strict):
 class RunConfig(Strict):
     """How a program is timed (rule run)."""
 
+    min_steps: int = Field(3, ge=1, le=10_000, description="least number of timed steps")
     min_seconds: float = Field(2.0, ge=0, le=3600, description="least total time of the timed steps, s")
-    repeats: int = Field(5, ge=1, le=10_000, description="least number of timed steps")
     verify_steps: int = Field(
         2, ge=0, le=100, description="steps whose losses and weights are compared with the plain step, bit for bit"
     )
+    instrumented_steps: int = Field(1, ge=1, le=100, description="further steps in which every kernel is timed")
+    poison: bool = Field(default=False, description="while verifying, overwrite dead memory with NaN")
 
 
 class CaseStudyConfig(Strict):

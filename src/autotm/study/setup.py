@@ -42,6 +42,11 @@ class Study:
         """Where the device files of emulated tiers are."""
         return self.config_dir / "devices"
 
+    @property
+    def links(self) -> Path:
+        """What calibration of the study's machine measured."""
+        return self.results / self.machine.slug / "links.json"
+
     def paths(self, network: str) -> Paths:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)

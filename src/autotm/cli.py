@@ -1,0 +1,171 @@
+"""The commands: each stage of the pipeline alone, on the same files as the rules."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotm import stages
+from autotm.model.errors import AutotmError, unknown_name
+from autotm.model.limit import Limit
+from autotm.model.paths import Paths
+from autotm.model.study_config import StudyConfig, read_yaml
+from autotm.stages import Context
+from autotm.study.setup import Study, load_study, require_compiler
+
+log = logging.getLogger("autotm")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 1 a fault that its message tells how to mend."""
+    options = _parser().parse_args(arguments)
+    level = logging.DEBUG if options.verbose else logging.INFO
+    logging.basicConfig(level=level, format="autotm: %(message)s", stream=sys.stderr)
+    try:
+        options.command(options)
+    except AutotmError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message is all a user needs
+        return 1
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="autotm", description=sys.modules["autotm"].__doc__)
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what happens in detail")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    study = argparse.ArgumentParser(add_help=False)
+    study.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="the study (%(default)s)")
+    study.add_argument("--results", type=Path, default=Path("results"), help="where files go (%(default)s)")
+    study.add_argument("--scale", help="instead of the study's scale")
+    study.add_argument("--machine", help="instead of the study's machine")
+    study.add_argument("--threads", type=int, help="instead of the study's kernel threads")
+    network = argparse.ArgumentParser(add_help=False, parents=[study])
+    network.add_argument("network", help="a network of the scale file, e.g. inception_v4")
+    placed = argparse.ArgumentParser(add_help=False, parents=[network])
+    placed.add_argument("optimizer", help="static, synchronous, all-fast, all-slow")
+    placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
+
+    for name, command, parent, text in (
+        ("calibrate", _calibrate, study, "measure the copies between the machine's memories"),
+        ("profile", _profile, network, "compile a training step and time its kernels"),
+        ("solve", _solve, placed, "place a step's tensors within a limit"),
+        ("compile", _compile, placed, "give the tensors of a plan their addresses"),
+        ("run", _run, placed, "verify and time a program"),
+        ("check", _check, placed, "tell whether plan and program are legal"),
+    ):
+        commands.add_parser(name, parents=[parent], help=text, description=text).set_defaults(command=command)
+    schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
+    schema.set_defaults(command=_schema)
+    return parser
+
+
+def _study(options: argparse.Namespace) -> Study:
+    raw = read_yaml(options.config, "study")
+    overrides = {key: getattr(options, key) for key in ("scale", "machine", "threads") if getattr(options, key)}
+    if not isinstance(raw, dict):
+        raw = {}
+    return load_study(raw | overrides, options.config, options.config.parent, options.results)
+
+
+def _context(study: Study) -> Context:
+    return Context(study.machine, study.devices_dir, study.config.seed)
+
+
+def _paths(study: Study, network: str) -> Paths:
+    if network not in study.scale.networks:
+        raise unknown_name("network", network, study.scale.networks)
+    return study.paths(network)
+
+
+def _calibrate(options: argparse.Namespace) -> None:
+    require_compiler()
+    study = _study(options)
+    stages.calibrate_stage(_context(study), links=study.links)
+
+
+def _profile(options: argparse.Namespace) -> None:
+    require_compiler()
+    study = _study(options)
+    paths = _paths(study, options.network)
+    stages.kernel_profile_stage(
+        _context(study),
+        options.network,
+        study.config.scale,
+        study.scale.networks[options.network],
+        study.config.profile,
+        links=paths.links,
+        store=paths.store,
+        graph=paths.graph,
+        library=paths.library,
+        profile=paths.profile,
+    )
+
+
+def _solve(options: argparse.Namespace) -> None:
+    study = _study(options)
+    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    stages.ilp_solve_stage(
+        _context(study),
+        options.optimizer,
+        limit,
+        study.config.solve,
+        graph=paths.graph,
+        profile=paths.profile,
+        links=paths.links,
+        plan=paths.plan(options.optimizer, limit),
+    )
+
+
+def _compile(options: argparse.Namespace) -> None:
+    study = _study(options)
+    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    stages.compile_stage(
+        _context(study),
+        graph=paths.graph,
+        profile=paths.profile,
+        links=paths.links,
+        plan=paths.plan(options.optimizer, limit),
+        program=paths.program(options.optimizer, limit),
+    )
+
+
+def _run(options: argparse.Namespace) -> None:
+    study = _study(options)
+    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    stages.run_stage(
+        _context(study),
+        study.config.run,
+        graph=paths.graph,
+        library=paths.library,
+        program=paths.program(options.optimizer, limit),
+        plan=paths.plan(options.optimizer, limit),
+        links=paths.links,
+        reference=paths.reference,
+        record=paths.record(options.optimizer, limit),
+    )
+
+
+def _check(options: argparse.Namespace) -> None:
+    study = _study(options)
+    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    stages.check_stage(
+        graph=paths.graph,
+        profile=paths.profile,
+        links=paths.links,
+        plan=paths.plan(options.optimizer, limit),
+        program=paths.program(options.optimizer, limit),
+    )
+    log.info("plan and program of %s %s %s are legal", options.network, options.optimizer, limit)
+
+
+def _schema(_: argparse.Namespace) -> None:
+    sys.stdout.write(json.dumps(StudyConfig.model_json_schema(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

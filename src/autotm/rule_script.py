@@ -1,0 +1,56 @@
+"""What every script of a rule does around its stage: log to the rule's file, and end with one message."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from autotm.model.errors import AutotmError
+from autotm.model.machine import load_machine
+from autotm.stages import Context
+
+CONFIG_DIR = Path("config")
+
+
+@contextmanager
+def rule(job: Any) -> Iterator[Context | None]:  # noqa: ANN401 - Snakemake's object has no importable type
+    """Log to the rule's log file and yield the context of its machine, if its paths name one.
+
+    What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
+    the log file keeps in both cases.
+    """
+    _log_to(Path(job.log[0]))
+    try:
+        yield _context(job)
+    except AutotmError as error:
+        logging.getLogger(__name__).debug("%s", traceback.format_exc())
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message is all a user needs
+        sys.exit(1)
+    except Exception:
+        logging.getLogger(__name__).exception("rule %s failed", job.rule)
+        sys.exit(1)
+
+
+def _context(job: Any) -> Context | None:  # noqa: ANN401
+    path = job.wildcards.get("machine")
+    if path is None:
+        return None
+    name, _, threads = path.removesuffix("t").rpartition("-")
+    machine = load_machine(CONFIG_DIR / "machines" / f"{name}.yaml", int(threads))
+    return Context(machine, CONFIG_DIR / "devices", job.params.seed)
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = logging.FileHandler(path, mode="w", encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    console = logging.StreamHandler(sys.stderr)
+    console.setLevel(logging.INFO)
+    console.setFormatter(logging.Formatter("autotm: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[file, console], force=True)
+    logging.getLogger("autotm").setLevel(logging.DEBUG)

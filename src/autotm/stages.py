@@ -1,0 +1,169 @@
+"""The pipeline's stages: each reads files, asks the packages, and writes its files whole, saying where they come from.
+
+Snakemake's scripts and the commands call these; nothing else decides how files and packages meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotm.check import check_plan, check_program
+from autotm.model.files import hash_of, load, save
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.machine import Machine
+from autotm.model.plan import Plan
+from autotm.model.profile_file import read_profile, write_profile
+from autotm.model.program import Program
+from autotm.model.provenance import provenance
+from autotm.model.study_config import ProfileConfig, RunConfig, SolveConfig, StyleConfig
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and with which randomness a stage runs."""
+
+    machine: Machine
+    devices_dir: Path
+    seed: int
+
+
+def calibrate_stage(context: Context, *, links: Path) -> None:
+    """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against."""
+    from autotm.kernels.target import machine_target
+    from autotm.memory.calibration import calibrate_links
+    from autotm.profile.contraction_rate import contraction_flop_per_s
+
+    came_from = provenance(context.machine, context.seed)
+    rate = contraction_flop_per_s(context.machine, machine_target(context.machine))
+    measured = calibrate_links(context.machine, context.devices_dir, rate)
+    save(links, "links", measured, came_from)
+
+
+def kernel_profile_stage(
+    context: Context,
+    network: str,
+    scale: str,
+    sizes: Mapping[str, int],
+    config: ProfileConfig,
+    *,
+    links: Path,
+    store: Path,
+    graph: Path,
+    library: Path,
+    profile: Path,
+) -> None:
+    """Compile the training step of `network`, then time its kernels; what `store` knows is not timed again."""
+    from autotm import zoo
+    from autotm.kernels.library import KernelLibrary
+    from autotm.kernels.target import machine_target
+    from autotm.lower.lower import lower_network
+    from autotm.profile.options import ProfileOptions
+    from autotm.profile.profiler import profile_kernels
+    from autotm.profile.store import KernelStore
+
+    machine = context.machine
+    came_from = provenance(machine, context.seed, sizes=dict(sizes))
+    built = zoo.build(network, sizes)
+    step = lower_network(built, scale, machine_target(machine), machine.threads, graph, library, came_from)
+    options = ProfileOptions(**config.model_dump(), seed=context.seed)
+    with KernelStore(store) as opened:
+        timed = profile_kernels(
+            step,
+            KernelLibrary.load(library),
+            machine,
+            load(links, "links", Links),
+            opened,
+            options,
+            context.devices_dir,
+        )
+    write_profile(profile, timed)
+
+
+def ilp_solve_stage(
+    context: Context,
+    optimizer: str,
+    limit: Limit,
+    config: SolveConfig,
+    *,
+    graph: Path,
+    profile: Path,
+    links: Path,
+    plan: Path,
+) -> None:
+    """Place the tensors within the limit; a plan is written only after the independent checker accepts it."""
+    from autotm.solve import SolveOptions, solve
+
+    came_from = provenance(context.machine, context.seed, options=config.model_dump())
+    step, times, copies = load(graph, "graph", Graph), read_profile(profile), load(links, "links", Links)
+    placed = solve(step, times, copies, optimizer, limit, SolveOptions(**config.model_dump(), seed=context.seed))
+    check_plan(step, times, copies, placed)
+    save(plan, "plan", placed, came_from)
+
+
+def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+    """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
+    from autotm.layout import compile_program, pack
+
+    came_from = provenance(context.machine, context.seed, plan_file=str(plan))
+    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    check_plan(step, read_profile(profile), load(links, "links", Links), placed)
+    compiled = compile_program(step, placed, pack(step, placed))
+    check_program(step, placed, compiled)
+    save(program, "program", compiled, came_from)
+
+
+def check_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+    """Raise unless plan and program are legal.
+
+    Raises:
+        IllegalPlanError: names the rule that is broken, and where.
+    """
+    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    check_plan(step, read_profile(profile), load(links, "links", Links), placed)
+    check_program(step, placed, load(program, "program", Program))
+
+
+def run_stage(
+    context: Context,
+    config: RunConfig,
+    *,
+    graph: Path,
+    library: Path,
+    program: Path,
+    plan: Path,
+    links: Path,
+    reference: Path,
+    record: Path,
+) -> None:
+    """Check the program once more, verify its results against the plain step, time it, and write the record."""
+    from autotm.kernels.library import KernelLibrary
+    from autotm.runtime.options import RunOptions
+    from autotm.runtime.run import run
+
+    came_from = provenance(context.machine, context.seed, options=config.model_dump())
+    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    compiled = load(program, "program", Program)
+    check_program(step, placed, compiled)
+    measured = run(
+        step,
+        KernelLibrary.load(library),
+        compiled,
+        placed,
+        context.machine,
+        load(links, "links", Links),
+        RunOptions(**config.model_dump(), seed=context.seed),
+        context.devices_dir,
+        reference,
+    )
+    save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
+
+
+def figure_10_stage(style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path) -> None:
+    """Records -> table -> picture."""
+    from autotm.study.fig10 import make_figure
+
+    make_figure(records, csv, pdf, png, style)

@@ -1,0 +1,20 @@
+"""Rule ilp_solve: place the tensors of a step within a limit."""
+
+from pathlib import Path
+
+from autotm.model.limit import Limit
+from autotm.model.study_config import SolveConfig
+from autotm.rule_script import rule
+from autotm.stages import ilp_solve_stage
+
+with rule(snakemake) as context:
+    ilp_solve_stage(
+        context,
+        snakemake.wildcards.optimizer,
+        Limit.parse(snakemake.wildcards.limit),
+        SolveConfig(**snakemake.params.options),
+        graph=Path(snakemake.input.graph),
+        profile=Path(snakemake.input.profile),
+        links=Path(snakemake.input.links),
+        plan=Path(snakemake.output.plan),
+    )

@@ -1,0 +1,21 @@
+"""Rule kernel_profile: compile a training step, and time its kernels."""
+
+from pathlib import Path
+
+from autotm.model.study_config import ProfileConfig
+from autotm.rule_script import rule
+from autotm.stages import kernel_profile_stage
+
+with rule(snakemake) as context:
+    kernel_profile_stage(
+        context,
+        snakemake.wildcards.network,
+        snakemake.wildcards.scale,
+        snakemake.params.sizes,
+        ProfileConfig(**snakemake.params.options),
+        links=Path(snakemake.input.links),
+        store=Path(snakemake.params.store),
+        graph=Path(snakemake.output.graph),
+        library=Path(snakemake.output.library),
+        profile=Path(snakemake.output.profile),
+    )

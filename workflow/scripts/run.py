@@ -1,0 +1,20 @@
+"""Rule run: verify a program, time it, and record both."""
+
+from pathlib import Path
+
+from autotm.model.study_config import RunConfig
+from autotm.rule_script import rule
+from autotm.stages import run_stage
+
+with rule(snakemake) as context:
+    run_stage(
+        context,
+        RunConfig(**snakemake.params.options),
+        graph=Path(snakemake.input.graph),
+        library=Path(snakemake.input.library),
+        program=Path(snakemake.input.program),
+        plan=Path(snakemake.input.plan),
+        links=Path(snakemake.input.links),
+        reference=Path(snakemake.params.reference),
+        record=Path(snakemake.output.record),
+    )
