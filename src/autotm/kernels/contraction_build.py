@@ -1,0 +1,216 @@
+"""Each kind of contraction brought to one of the two generated forms, with its operands made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from autotm.kernels import tir
+from autotm.kernels.contraction_pixels import Panels, Pixels, Source, contract_pixels, feature_tiles
+from autotm.kernels.contraction_prepare import Grid, Taps, pack_panels, pad_pixels, turn_panels
+from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_weights import Code, Weights, contract_weights
+from autotm.kernels.target import TargetInfo
+from autotm.kernels.tir import Index
+
+
+def _extents(buffer: tirx.Buffer) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in buffer.shape)
+
+
+def _grid(buffer: tirx.Buffer) -> Grid:
+    return Grid(buffer, *_extents(buffer))
+
+
+def _padded(
+    grid: Grid, padding: tuple[int, int, int, int], info: TargetInfo
+) -> tuple[Grid, list[tirx.Stmt], list[tirx.Buffer]]:
+    if not any(padding):
+        return grid, [], []
+    padded, code = pad_pixels(grid, padding, "padded", info.lanes)
+    return padded, [code], [padded.buffer]
+
+
+def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Convolution: pixels of the padded input times weights."""
+    taps, columns, channels, features = _extents(problem.right)
+    grid, code, spaces = _padded(_grid(problem.left), problem.padding, info)
+    batch, rows, width, _ = problem.shape
+    source = Source(
+        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
+    )
+    if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens:
+        source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
+        batch, rows, width = 1, 1, batch * rows * width
+    run = columns * channels
+    return _multiply(
+        problem, info, threads, (batch, rows, width, features), (taps, run), source, (code, spaces), _same
+    )
+
+
+def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """A B."""
+    rows, steps = _extents(problem.left)
+    source = Source(problem.left, 0, 0, 0, steps, 0)
+    return _multiply(
+        problem, info, threads, (1, 1, rows, problem.shape[1]), (1, steps), source, ([], []), lambda n, i, j, k: (j, k)
+    )
+
+
+def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
+    return n, i, j, k
+
+
+def _multiply(
+    problem: Problem,
+    info: TargetInfo,
+    threads: int,
+    extents: tuple[int, int, int, int],
+    reduction: tuple[int, int],
+    source: Source,
+    ready: tuple[list[tirx.Stmt], list[tirx.Buffer]],
+    coordinates: Callable[[Index, Index, Index, Index], tuple[Index, ...]],
+) -> Code:
+    code, spaces = ready
+    panels = Panels(problem.right, 0, packed=False)
+    pixels = Pixels(*extents, *reduction, source, panels, coordinates)
+    classes = feature_tiles(pixels, info)
+    if _packing_pays(pixels, classes):
+        buffer, fill = pack_panels(problem.right, pixels.steps, pixels.features, classes, info.lanes)
+        pixels = Pixels(*extents, *reduction, source, Panels(buffer, 0, packed=True), coordinates)
+        code, spaces = [*code, fill], [*spaces, buffer]
+    body = contract_pixels(pixels, problem, info, threads)
+    return Code(tir.sequence([*code, body]), tuple(spaces))
+
+
+def _packing_pays(pixels: Pixels, classes: list[tuple[int, int, int]]) -> bool:
+    tiles = sum(count for _, count, _ in classes)
+    return tiles > 1 and pixels.batch * pixels.rows * pixels.columns >= 256
+
+
+def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
+    shape = _extents(problem.right)
+    vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
+    horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
+    grid = _grid(problem.left)
+    margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
+    padding = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
+    grid, code, spaces = _padded(grid, padding, info)
+    panels = tir.workspace(shape[0] * shape[1] * shape[2] * shape[3], "turned_weights")
+    base = 0
+    for above in vertical:
+        for across in horizontal:
+            pixels = _phase(problem, grid, padding, (above, across), Panels(panels, base, packed=True))
+            if min(pixels.rows, pixels.columns) == 0:
+                continue
+            if pixels.steps:
+                classes = feature_tiles(pixels, info)
+                taps = above.taps, across.taps
+                code.append(turn_panels(problem.right, shape, taps, panels, base, classes, info.lanes))
+            base += pixels.steps * pixels.features
+            code.append(contract_pixels(pixels, problem, info, threads))
+    return Code(tir.sequence(code), (*spaces, panels))
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Rows (or columns) of the input with the same remainder by the stride."""
+
+    first: int
+    """First such row of the input."""
+    step: int
+    count: int
+    origin: int
+    """Row of dy that the first tap of the first such row meets; may lie outside."""
+    taps: Taps
+
+
+def _phases(extent: int, window: int, stride: int, before: int) -> list[_Phase]:
+    phases = []
+    for remainder in range(stride):
+        taps = len(range(remainder, window, stride))
+        start = max(0, -(-(before - remainder) // stride))
+        first = start * stride + remainder - before
+        count = max(0, -(-(extent - first) // stride))
+        phases.append(_Phase(first, stride, count, start - (taps - 1), Taps(remainder, stride, taps)))
+    return phases
+
+
+def _margin(phases: list[_Phase], extent: int) -> tuple[int, int]:
+    used = [phase for phase in phases if phase.taps.count and phase.count]
+    before = max([0, *(-phase.origin for phase in used)])
+    after = max([0, *(phase.origin + phase.count + phase.taps.count - 1 - extent for phase in used)])
+    return before, after
+
+
+def _phase(
+    problem: Problem, grid: Grid, padding: tuple[int, int, int, int], phases: tuple[_Phase, _Phase], panels: Panels
+) -> Pixels:
+    above, across = phases
+    batch, _, _, channels = problem.shape
+    base = (above.origin + padding[0]) * grid.row + (across.origin + padding[1]) * grid.channels
+    source = Source(grid.buffer, base, grid.image, grid.row, grid.channels, grid.row)
+    extents = batch, above.count, across.count, channels
+    taps, run = above.taps.count, across.taps.count * grid.channels
+
+    def coordinates(n: Index, i: Index, j: Index, c: Index) -> tuple[Index, ...]:
+        return n, i * above.step + above.first, j * across.step + across.first, c
+
+    if taps * across.taps.count == 0:
+        taps, run = 0, 0
+    if problem.stride == (1, 1) and (taps, run) == (1, grid.channels) and not any(padding) and problem.flattens:
+        extents = 1, 1, batch * above.count * across.count, channels
+        return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), panels, _same)
+    return Pixels(*extents, taps, run, source, panels, coordinates)
+
+
+def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """A Bᵀ: B is turned into panels."""
+    rows, steps = _extents(problem.left)
+    features = problem.shape[1]
+    panels = tir.workspace(steps * features, "turned")
+    source = Source(problem.left, 0, 0, 0, steps, 0)
+    pixels = Pixels(
+        1, 1, rows, features, 1, steps, source, Panels(panels, 0, packed=True), lambda n, i, j, k: (j, k)
+    )
+    tap = Taps(0, 1, 1)
+    classes = feature_tiles(pixels, info)
+    turn = turn_panels(problem.right, (1, 1, features, steps), (tap, tap), panels, 0, classes, info.lanes)
+    return Code(tir.sequence([turn, contract_pixels(pixels, problem, info, threads)]), (panels,))
+
+
+def weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Gradient with respect to a convolution's weights: a reduction over pixels."""
+    taps, columns, channels, features = problem.shape
+    grid, code, spaces = _padded(_grid(problem.left), problem.padding, info)
+    right = _grid(problem.right)
+    batch, rows, width = right.batch, right.rows, right.columns
+    source = Source(
+        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
+    )
+    other = Source(right.buffer, 0, right.image, right.row, right.channels, 0)
+    if taps == 1 and columns == 1 and problem.stride == (1, 1):
+        source = Source(grid.buffer, 0, 0, grid.channels, 0, 0)
+        other = Source(right.buffer, 0, 0, right.channels, 0, 0)
+        batch, rows, width = 1, batch * rows * width, 1
+
+    merged = columns == 1 or problem.flattens
+
+    def coordinates(tap: Index, q: Index, k: Index) -> tuple[Index, ...]:
+        return (tap, 0, q, k) if merged else (tap, q // channels, q % channels, k)
+
+    weights = Weights(batch, rows, width, features, taps, columns * channels, source, other, coordinates)
+    made = contract_weights(weights, problem, info, threads)
+    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
+
+
+def product_tn(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Aᵀ B: a reduction over the rows of both."""
+    rows, run = _extents(problem.left)
+    features = problem.shape[1]
+    source, other = Source(problem.left, 0, 0, run, 0, 0), Source(problem.right, 0, 0, features, 0, 0)
+    weights = Weights(1, rows, 1, features, 1, run, source, other, lambda tap, q, k: (q, k))
+    return contract_weights(weights, problem, info, threads)
