@@ -40,7 +40,11 @@ class StepBuilder:
         return self._tensor(name, elements, role, None)
 
     def kernel(
-        self, inputs: list[str], outputs: dict[str, int], workspaces: dict[str, int] | None = None, role: Role = Role.INTERMEDIATE
+        self,
+        inputs: list[str],
+        outputs: dict[str, int],
+        workspaces: dict[str, int] | None = None,
+        role: Role = Role.INTERMEDIATE,
     ) -> None:
         """The next kernel; `outputs` and `workspaces` map new tensors to their float32 element counts."""
         index = len(self.kernels)
@@ -117,7 +121,11 @@ def random_case(
     builder.kernel(["weight", living[-1]], {"weight_new": builder.shapes["weight"]}, role=Role.RESULT)
     builder.aliases["weight_new"] = "weight"
     graph = builder.graph()
-    return Case(graph, random_profile(graph, seed, zero_extra), make_links(*((1.0, 2.0) if fast_copies else (29.0, 12.0)), fast_copies))
+    return Case(
+        graph,
+        random_profile(graph, seed, zero_extra),
+        make_links(*((1.0, 2.0) if fast_copies else (29.0, 12.0)), fast_copies),
+    )
 
 
 def random_profile(graph: Graph, seed: int, zero_extra: float = 0.1) -> Profile:
@@ -130,7 +138,9 @@ def random_profile(graph: Graph, seed: int, zero_extra: float = 0.1) -> Profile:
         for name in graph.slots_of(kernel):
             free = draw.random() < zero_extra
             extra_ns = draw.randint(-50, 0) if free else round(draw.uniform(0.2, 5.0) * graph.by_name[name].size_bytes)
-            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(base_ns + extra_ns)
+            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(
+                base_ns + extra_ns
+            )
     return Profile(hash_of(graph), timings, {})
 
 
@@ -139,7 +149,9 @@ def make_links(to_fast_gb_per_s: float, to_slow_gb_per_s: float, tiny: bool = Fa
     small = 64 if tiny else 4096
 
     def link(destination: Tier, rate: float) -> Link:
-        return Link(destination, tuple((size, round(size / rate) + (20 if tiny else 2000)) for size in (small, 10**6, 10**9)))
+        return Link(
+            destination, tuple((size, round(size / rate) + (20 if tiny else 2000)) for size in (small, 10**6, 10**9))
+        )
 
     return Links(link(Tier.DRAM, to_fast_gb_per_s), link(Tier.PMEM, to_slow_gb_per_s), 1e12, 1.0)
 
@@ -199,7 +211,9 @@ def roofline_profile(graph: Graph, seed: int) -> Profile:
         for name in graph.slots_of(kernel):
             rate = READ_NS_PER_BYTE if name in inputs else WRITE_NS_PER_BYTE
             extra_ns = round(rate * graph.by_name[name].size_bytes * draw.lognormvariate(0, 0.5))
-            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(base_ns + extra_ns)
+            timings[(kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name}))] = _timing(
+                base_ns + extra_ns
+            )
     return Profile(hash_of(graph), timings, {})
 
 

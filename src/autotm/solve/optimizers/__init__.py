@@ -1,0 +1,1 @@
+"""One module per optimizer; the registry finds them."""

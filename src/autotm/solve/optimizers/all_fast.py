@@ -1,0 +1,28 @@
+"""Everything in fast memory: the baseline that slow-downs are relative to."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from autotm.model.errors import BadInputError
+from autotm.model.tier import Tier
+from autotm.solve.flow import Flow, flows_in
+from autotm.solve.problem import Problem
+from autotm.solve.single_tier import SingleTier
+
+
+class AllFast(SingleTier):
+    """No slow memory at all."""
+
+    name: ClassVar[str] = "all-fast"
+
+    def flows(self, problem: Problem) -> tuple[Flow, ...]:
+        """Fast for life.
+
+        Raises:
+            BadInputError: a tensor is fixed in slow memory.
+        """
+        for tensor, tier in problem.options.fixed.items():
+            if tier is Tier.PMEM:
+                raise BadInputError(f"optimizer 'all-fast': tensor '{tensor}' is fixed in slow memory; use 'static'")
+        return flows_in(problem, Tier.DRAM)

@@ -1,0 +1,91 @@
+"""The exact re-check of what a search returns: integers for bytes, the profile for time, no tolerance anywhere."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from autotm.model.graph import Kernel, Tensor
+from autotm.model.plan import Move, Stay
+from autotm.model.tier import Configuration, Tier, configuration
+from autotm.solve.problem import Problem
+
+
+class SolverDefectError(RuntimeError):
+    """An optimizer returned an illegal plan: a defect of autotm, never of the input."""
+
+
+def price(problem: Problem, stays: Sequence[Stay], moves: Sequence[Move]) -> tuple[tuple[Configuration, ...], float]:
+    """The configuration of every kernel and the predicted step time in microseconds.
+
+    Raises:
+        SolverDefectError: the limit is exceeded, an operand is nowhere, or a move lacks its source or destination.
+    """
+    held = _Held(stays)
+    _require_capacity(problem, stays)
+    for move in moves:
+        held.require_move(move)
+    slow = [_slow_operands(problem, held, index) for index in range(len(problem.graph.kernels))]
+    configurations = tuple(
+        configuration(problem.graph, kernel, operands)
+        for kernel, operands in zip(problem.graph.kernels, slow, strict=True)
+    )
+    kernels_us = sum(
+        problem.profile.additive_us(problem.graph, kernel, operands)
+        for kernel, operands in zip(problem.graph.kernels, slow, strict=True)
+    )
+    by_name = problem.graph.by_name
+    moves_us = sum(problem.links.copy_us(move.destination, by_name[move.tensor].size_bytes) for move in moves)
+    return configurations, kernels_us + moves_us
+
+
+class _Held:
+    """Which stays hold a tensor in a tier."""
+
+    def __init__(self, stays: Sequence[Stay]) -> None:
+        self._spans: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
+        for stay in stays:
+            self._spans[stay.tensor, stay.tier].append((stay.start, stay.end))
+
+    def during(self, tensor: str, tier: Tier, kernel: int) -> bool:
+        return any(start <= kernel < end for start, end in self._spans[tensor, tier])
+
+    def begins(self, tensor: str, tier: Tier, kernel: int) -> bool:
+        return any(start == kernel for start, _ in self._spans[tensor, tier])
+
+    def require_move(self, move: Move) -> None:
+        to_slow = move.destination is Tier.PMEM
+        source = Tier.DRAM if to_slow else Tier.PMEM
+        if not self.during(move.tensor, source, move.before - 1 if to_slow else move.before):
+            raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no source")
+        if not self.begins(move.tensor, move.destination, move.before):
+            raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no destination")
+
+
+def _slow_operands(problem: Problem, held: _Held, index: int) -> frozenset[str]:
+    kernel: Kernel = problem.graph.kernels[index]
+    slow = set()
+    for name in problem.graph.slots_of(kernel):
+        tensor: Tensor = problem.graph.by_name[name]
+        if held.during(name, Tier.DRAM, index):
+            continue
+        if problem.options.fast_operands_only and name not in problem.options.fixed:
+            raise SolverDefectError(f"'{name}' is not fast at kernel {index}, where it has to be")
+        if not held.during(name, Tier.PMEM, index):
+            raise SolverDefectError(f"'{tensor.name}' is in no memory at kernel {index}")
+        slow.add(name)
+    return frozenset(slow)
+
+
+def _require_capacity(problem: Problem, stays: Sequence[Stay]) -> None:
+    change = [0] * (len(problem.graph.kernels) + 1)
+    for stay in stays:
+        if stay.tier is Tier.DRAM:
+            size = problem.graph.by_name[stay.tensor].allocated_bytes
+            change[stay.start] += size
+            change[stay.end] -= size
+    used = 0
+    for index, difference in enumerate(change):
+        used += difference
+        if used > problem.limit_bytes:
+            raise SolverDefectError(f"{used} bytes are fast at kernel {index}, the limit is {problem.limit_bytes}")

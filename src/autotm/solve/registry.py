@@ -1,0 +1,61 @@
+"""Optimizers by name; every module of `solve.optimizers` that defines one is found by itself."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+
+from autotm.model.errors import unknown_name
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile
+from autotm.solve import optimizers as package
+from autotm.solve.base import Optimizer
+from autotm.solve.options import SolveOptions
+from autotm.solve.problem import Problem
+
+
+@cache
+def _registry() -> dict[str, Optimizer]:
+    found: dict[str, Optimizer] = {}
+    for module_info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Optimizer) and value.__module__ == module.__name__:
+                found[value.name] = value()
+    return found
+
+
+def optimizers() -> tuple[str, ...]:
+    """Names of all optimizers, sorted."""
+    return tuple(sorted(_registry()))
+
+
+def solve(
+    graph: Graph, profile: Profile, links: Links, optimizer: str, limit: Limit, options: SolveOptions | None = None
+) -> Plan:
+    """Place the step's tensors within the limit.
+
+    Args:
+        graph: the step.
+        profile: all-fast and one-slow times of its kernels.
+        links: copy times between the tiers.
+        optimizer: one of `optimizers()`.
+        limit: the fast-memory budget.
+        options: gap, time limit, threads, seed, and restrictions of the machine.
+
+    Returns:
+        A plan that keeps the limit, with its proven bound and gap.
+
+    Raises:
+        BadInputError: unknown optimizer, or contradicting restrictions.
+        InfeasibleLimitError: the restrictions need more fast memory than the limit.
+        AutotmError: the profile lacks a time, or HiGHS failed.
+    """
+    found = _registry().get(optimizer)
+    if found is None:
+        raise unknown_name("optimizer", optimizer, _registry())
+    return found.solve(Problem(graph, profile, links, limit, options or SolveOptions()))
