@@ -264,7 +264,7 @@ def kept_copied(made: Formulation, index: int, k: int) -> Variable:
 
 
 def _get(variables: Variable, index: int, k: int) -> Variable:
-    return variables.get((index, k), None)
+    return variables[index, k] if (index, k) in variables else None  # noqa: SIM401 - no dict, has no get
 
 
 def _less_equal(

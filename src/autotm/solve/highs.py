@@ -70,7 +70,7 @@ class _Hung(Exception):  # noqa: N818 - never leaves this module
 
 
 class _WarmHighs(Highs):  # type: ignore[misc] # Pyomo has no types
-    """Pyomo's interface with checked options, a start solution, and a watchdog; relies on private names of Pyomo 6.10."""
+    """Pyomo's interface with checked options, a start solution and a watchdog; uses private names of Pyomo 6.10."""
 
     checked: Mapping[str, OptionValue]
     warm: bool
