@@ -3,16 +3,16 @@ rule calibrate:
         links="results/{machine}/links.json",
     log:
         "logs/{machine}/calibrate.log",
-    params:
-        machine=machine_params,
-        seed=STUDY.config.seed,
+    conda:
+        "../envs/measure.yaml"
     threads: timing_threads
     resources:
         timing=1,
         mem_mb=2000,
         runtime=10,
-    conda:
-        "../envs/measure.yaml"
+    params:
+        machine=machine_params,
+        seed=STUDY.config.seed,
     message:
         "Measuring how fast {wildcards.machine} copies between its memories"
     script:

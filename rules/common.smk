@@ -1,18 +1,18 @@
 # What the rules share: the checked study, and functions of wildcards. Nothing here runs a job.
-import os
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
-from autotm.model.machine import Machine
 from autotm.model.study_config import load_scale
 from autotm.study.setup import (
+    export_source,
     load_study,
     machine_named,
     machine_settings,
     require_compiler,
+    require_optimizer,
 )
 
 
@@ -36,11 +36,7 @@ def or_stop(function, *arguments):
         raise WorkflowError(str(error)) from None
 
 
-# Environments made from envs/ hold the packages; autotm itself is this checkout.
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    part for part in (str(Path(workflow.basedir) / "src"), os.environ.get("PYTHONPATH")) if part
-)
-
+export_source()
 STUDY = or_stop(load_study, config, SOURCE, CONFIG, Path("results"))
 or_stop(require_compiler)
 
@@ -48,18 +44,6 @@ or_stop(require_compiler)
 # so too; this holds where it is left out.
 if "timing" not in set(workflow.global_resources):
     workflow.register_resource("timing", 1)
-
-
-def cores_given():
-    """Cores that Snakemake may use here; None on a cluster, or when it only lints."""
-    return workflow.resource_settings.cores
-
-
-if cores_given() and cores_given() < STUDY.machine.threads:
-    raise WorkflowError(
-        f"--cores {cores_given()}: machine {STUDY.machine.slug} runs kernels on {STUDY.machine.threads} threads; "
-        f"give --cores {STUDY.machine.threads} or more, or --config threads={cores_given()}"
-    )
 
 
 def machine_of(wildcards):
@@ -89,9 +73,23 @@ def sizes_params(wildcards):
     return networks[wildcards.network]
 
 
+def placement_params(wildcards):
+    """The optimizer and the limit that a path names."""
+    or_stop(require_optimizer, wildcards.optimizer)
+    return {"optimizer": wildcards.optimizer, "limit": str(or_stop(Limit.parse, wildcards.limit))}
+
+
 def timing_threads(wildcards):
     """All cores for what measures time, so that no other job runs beside it."""
-    return cores_given() or machine_of(wildcards).threads
+    machine, cores = machine_of(wildcards), workflow.resource_settings.cores
+    if cores is None:  # on a cluster, where the job has its own node
+        return machine.threads
+    if cores < machine.threads:
+        raise WorkflowError(
+            f"--cores {cores}: machine {machine.slug} runs kernels on {machine.threads} threads; "
+            f"give --cores {machine.threads} or more, or --config threads={cores}"
+        )
+    return cores
 
 
 def scale_memory_mb(wildcards):

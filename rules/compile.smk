@@ -8,15 +8,15 @@ rule compile:
         program="results/{machine}/{scale}/{network}/{optimizer}/{limit}/program.json",
     log:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/compile.log",
-    params:
-        machine=machine_params,
-        seed=STUDY.config.seed,
+    conda:
+        "../envs/solve.yaml"
     threads: 1
     resources:
         mem_mb=1000,
         runtime=10,
-    conda:
-        "../envs/solve.yaml"
+    params:
+        machine=machine_params,
+        seed=STUDY.config.seed,
     message:
         "Giving the tensors of {wildcards.network} their addresses: {wildcards.optimizer}, limit {wildcards.limit}"
     script:

@@ -7,14 +7,14 @@ rule figure_10:
         csv="figures/fig10.csv",
     log:
         "logs/figures/fig10.log",
-    params:
-        style=STUDY.config.style.model_dump(),
+    conda:
+        "../envs/figures.yaml"
     threads: 1
     resources:
         mem_mb=1000,
         runtime=5,
-    conda:
-        "../envs/figures.yaml"
+    params:
+        style=STUDY.config.style.model_dump(),
     message:
         "Drawing figure 10: slow-down, I/O in fast memory and bytes moved against the fast memory allowed"
     script:

@@ -9,17 +9,18 @@ rule ilp_solve:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.benchmark.tsv"
-    params:
-        machine=machine_params,
-        options=STUDY.config.solve.model_dump(),
-        seed=STUDY.config.seed,
+    conda:
+        "../envs/solve.yaml"
     # Solves do not depend on each other and HiGHS searches with one worker: many run at once.
     threads: 1
     resources:
         mem_mb=2000,
         runtime=solve_minutes,
-    conda:
-        "../envs/solve.yaml"
+    params:
+        machine=machine_params,
+        placement=placement_params,
+        options=STUDY.config.solve.model_dump(),
+        seed=STUDY.config.seed,
     message:
         "Placing the tensors of {wildcards.network}: {wildcards.optimizer}, limit {wildcards.limit}"
     script:

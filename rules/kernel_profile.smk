@@ -9,6 +9,13 @@ rule kernel_profile:
         "logs/{machine}/{scale}/{network}/kernel_profile.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/kernel_profile.benchmark.tsv"
+    conda:
+        "../envs/measure.yaml"
+    threads: timing_threads
+    resources:
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
     params:
         machine=machine_params,
         sizes=sizes_params,
@@ -16,13 +23,6 @@ rule kernel_profile:
         seed=STUDY.config.seed,
         # A cache beside the results, not an output: a killed profile goes on where it was.
         store="results/{machine}/kernels.sqlite",
-    threads: timing_threads
-    resources:
-        timing=1,
-        mem_mb=scale_memory_mb,
-        runtime=scale_minutes,
-    conda:
-        "../envs/measure.yaml"
     message:
         "Compiling the training step of {wildcards.network} ({wildcards.scale}) and timing its kernels on {wildcards.machine}"
     script:

@@ -11,19 +11,19 @@ rule run:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/run.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/run.benchmark.tsv"
+    conda:
+        "../envs/measure.yaml"
+    threads: timing_threads
+    resources:
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
     params:
         machine=machine_params,
         options=STUDY.config.run.model_dump(),
         seed=STUDY.config.seed,
         # Results of the plain step, shared by all programs of a network: a cache beside them, not an output.
         reference="results/{machine}/{scale}/{network}/reference.json",
-    threads: timing_threads
-    resources:
-        timing=1,
-        mem_mb=scale_memory_mb,
-        runtime=scale_minutes,
-    conda:
-        "../envs/measure.yaml"
     message:
         "Running {wildcards.network} ({wildcards.scale}): {wildcards.optimizer}, limit {wildcards.limit}"
     script:

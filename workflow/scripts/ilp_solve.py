@@ -10,8 +10,8 @@ from autotm.stages import ilp_solve_stage
 with rule(snakemake) as context:
     ilp_solve_stage(
         context,
-        snakemake.wildcards.optimizer,
-        Limit.parse(snakemake.wildcards.limit),
+        snakemake.params.placement["optimizer"],
+        Limit.parse(snakemake.params.placement["limit"]),
         SolveConfig(**snakemake.params.options),
         graph=Path(snakemake.input.graph),
         profile=Path(snakemake.input.profile),

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
-from autotm.model.machine import Machine, load_machine
+from autotm.model.machine import Machine, load_machine, usable_cpus
 from autotm.model.paths import Paths
 from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
 from autotm.solve import optimizers
@@ -64,7 +64,13 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
         BadInputError: names file, key, value and what is allowed.
     """
     config = parse_study(raw, source)
-    machine = machine_named(config_dir, config.machine, None if config.threads == "auto" else config.threads)
+    threads = None if config.threads == "auto" else config.threads
+    if threads and threads > len(usable_cpus()):
+        usable = len(usable_cpus())
+        raise BadInputError(
+            f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
+        )
+    machine = machine_named(config_dir, config.machine, threads)
     scale_path = config_dir / "scales" / f"{config.scale}.yaml"
     scale = load_scale(scale_path)
     case = config.figures.fig10
@@ -99,6 +105,23 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
     return settings | {"device": device_settings(config_dir, machine)}
+
+
+def export_source() -> None:
+    """Let child processes import this autotm: environments made from `envs/` hold only the packages it needs."""
+    source = str(Path(__file__).parents[2])
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([source, *filter(None, inherited)]))
+
+
+def require_optimizer(name: str) -> None:
+    """Raise when no optimizer has that name.
+
+    Raises:
+        BadInputError: names the nearest and all known.
+    """
+    if name not in optimizers():
+        raise unknown_name("optimizer", name, optimizers())
 
 
 def require_compiler() -> None:
