@@ -1,0 +1,121 @@
+"""Kernels that only move data: concatenation and slices along one axis."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from tvm import relax, te, tirx
+
+from autotm.kernels import tir
+from autotm.kernels.tiling import PARALLEL_BYTES
+
+_MANY_ROWS = 64
+
+
+def concat(inputs: Sequence[te.Tensor], axis: int) -> te.Tensor:
+    """The inputs one after the other along `axis`; one plain copy loop per input, already scheduled.
+
+    A te.compute would have to choose the input at every element; an extern's loops choose nothing.
+    """
+    shape = [int(extent) for extent in inputs[0].shape]
+    axis %= len(shape)
+    extents = [int(tensor.shape[axis]) for tensor in inputs]
+    shape[axis] = sum(extents)
+    dtype = inputs[0].dtype
+    return te.extern(
+        [shape],
+        list(inputs),
+        lambda ins, outs: _copies(ins, outs[0], axis),
+        dtype=[dtype],
+        in_buffers=[_buffer(tensor.shape, dtype, f"input{index}") for index, tensor in enumerate(inputs)],
+        out_buffers=[_buffer(shape, dtype, "concat")],
+        name="concat",
+    )
+
+
+def call_concat(builder: relax.BlockBuilder, inputs: Sequence[relax.Expr], axis: int) -> relax.Expr:
+    """A call of `concat` in a Relax function; not to be fused, so that each input is copied and nothing else."""
+    return builder.call_te(lambda *tensors: concat(tensors, axis), *inputs, primfunc_name_hint="concat")
+
+
+def slice_along(x: te.Tensor, axis: int, begin: int, end: int) -> te.Tensor:
+    """Elements [begin, end) of `axis`; injective, so that it fuses with the elementwise kernels around it."""
+    shape = [int(extent) for extent in x.shape]
+    axis %= len(shape)
+    shape[axis] = end - begin
+    return te.compute(
+        shape,
+        lambda *index: x(*(v + begin if dim == axis else v for dim, v in enumerate(index))),
+        name="slice_along",
+    )
+
+
+def _buffer(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
+    return tirx.decl_buffer(shape, dtype, name, layout=None)
+
+
+def _copies(inputs: Sequence[tirx.Buffer], output: tirx.Buffer, axis: int) -> tirx.Stmt:
+    shape = _extents(output)
+    is_parallel = 2 * math.prod(shape) * int(output.dtype.itemsize) >= PARALLEL_BYTES
+    kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
+    begins = list(itertools.accumulate((_extents(source)[axis] for source in inputs), initial=0))
+    if math.prod(shape[:axis]) >= _MANY_ROWS:
+        return _copy_rows(inputs, begins, output, axis, kind)
+    return tir.sequence(
+        [_copy_one(source, begin, output, axis, kind) for source, begin in zip(inputs, begins, strict=False)]
+    )
+
+
+def _copy_rows(
+    inputs: Sequence[tirx.Buffer], begins: list[int], output: tirx.Buffer, axis: int, kind: tirx.ForKind
+) -> tirx.Stmt:
+    """For each index before `axis`, copy every input: the output is written front to back."""
+    rows = _extents(output)[:axis]
+
+    def copy_row(row: tir.Index) -> tirx.Stmt:
+        outer = _unravel(row, rows)
+        return tir.sequence(
+            [_copy(source, begin, output, outer, axis) for source, begin in zip(inputs, begins, strict=False)]
+        )
+
+    return tir.loop(math.prod(rows), copy_row, "row", kind)
+
+
+def _copy_one(
+    source: tirx.Buffer, begin: int, output: tirx.Buffer, axis: int, kind: tirx.ForKind
+) -> tirx.Stmt:
+    """Few indices before `axis`: share the copy of each input among the threads along `axis`."""
+    rows = _extents(source)[: axis + 1]
+    return tir.loop(
+        math.prod(rows), lambda row: _copy(source, begin, output, _unravel(row, rows), axis), "row", kind
+    )
+
+
+def _copy(
+    source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.Index], axis: int
+) -> tirx.Stmt:
+    """Copy all that lies behind the first indices `outer` of the source."""
+    inner = _extents(source)[len(outer) :]
+
+    def copy_element(position: tir.Index) -> tirx.Stmt:
+        index = [*outer, *_unravel(position, inner)]
+        target = [number + begin if dimension == axis else number for dimension, number in enumerate(index)]
+        value = tirx.BufferLoad(source, [tir.number(number) for number in index])
+        return tirx.BufferStore(output, value, [tir.number(number) for number in target])
+
+    return tir.loop(math.prod(inner), copy_element, "element")
+
+
+def _extents(buffer: tirx.Buffer) -> list[int]:
+    return [int(extent) for extent in buffer.shape]
+
+
+def _unravel(position: tir.Index, shape: Sequence[int]) -> list[tir.Index]:
+    """The index in `shape` of a row-major position."""
+    index, stride = [], math.prod(shape)
+    for axis, extent in enumerate(shape):
+        stride //= extent
+        index.append(position // stride % extent if axis else position // stride)
+    return index

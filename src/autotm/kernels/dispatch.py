@@ -1,0 +1,123 @@
+"""One PrimFunc, possibly fused, unscheduled -> a scheduled one that allocates nothing."""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import ScheduleError
+
+from autotm.kernels.blocks import Nest, read_nest, top_blocks
+from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.general import inline_intermediates, schedule_blocks
+from autotm.kernels.target import target_info
+from autotm.kernels.tiling import Machine
+from autotm.kernels.workspace import Workspace, hoist_workspaces
+from autotm.model.graph import OpClass
+
+_LOG = logging.getLogger(__name__)
+
+_NAMED = {
+    "conv2d": OpClass.CONV_FORWARD,
+    "conv2d_data_gradient": OpClass.CONV_DATA_GRADIENT,
+    "conv2d_weight_gradient": OpClass.CONV_WEIGHT_GRADIENT,
+    "matmul": OpClass.MATMUL,
+    "matmul_nt": OpClass.MATMUL,
+    "matmul_tn": OpClass.MATMUL,
+    "max_pool2d_gradient": OpClass.WINDOW_GRADIENT,
+    "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
+    "max_pool2d": OpClass.WINDOW,
+    "avg_pool2d": OpClass.WINDOW,
+    "concat": OpClass.DATA_MOVEMENT,
+}
+"""Main blocks by name, the one that names a fused function first."""
+CONTRACTIONS = {
+    OpClass.CONV_FORWARD,
+    OpClass.CONV_DATA_GRADIENT,
+    OpClass.CONV_WEIGHT_GRADIENT,
+    OpClass.MATMUL,
+}
+
+
+@dataclass(frozen=True)
+class ScheduledKernel:
+    """A function ready to be compiled.
+
+    Attributes:
+        func: parameters are inputs, outputs, then workspaces.
+        workspaces: shape and dtype of each workspace, in order.
+        op: name of the main block.
+        op_class: what the kernel does to memory.
+        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
+    """
+
+    func: tirx.PrimFunc
+    workspaces: tuple[Workspace, ...]
+    op: str
+    op_class: OpClass
+    flops: int
+
+
+def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
+    """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
+    nests, names = _survey(func)
+    op, op_class = classify(nests, names)
+    scheduled = _schedule(func, op, op_class, target, threads)
+    hoisted, workspaces = hoist_workspaces(scheduled.with_attr("tirx.noalias", True))  # noqa: FBT003
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+
+
+def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
+    """Name and class of a function from its blocks: a known name first, else the largest block decides."""
+    plain = [re.sub(r"_\d+$", "", name) for name in names]
+    for name, op_class in _NAMED.items():
+        if name in plain:
+            return name, op_class
+    reductions = [nest for nest in nests if nest.reduction]
+    if reductions:
+        return max(reductions, key=lambda nest: nest.iterations).name, OpClass.REDUCTION
+    if not nests:
+        return plain[-1] if plain else "opaque", OpClass.ELEMENTWISE
+    moves_only = all(nest.arithmetic == 0 and len(nest.loads) <= 1  for nest in nests)
+    main = max(nests, key=lambda nest: (nest.arithmetic > 0, nest.iterations))
+    return main.name, OpClass.DATA_MOVEMENT if moves_only else OpClass.ELEMENTWISE
+
+
+def _survey(func: tirx.PrimFunc) -> tuple[list[Nest], list[str]]:
+    schedule = Schedule(tvm.IRModule({"main": func}))
+    blocks = top_blocks(schedule)
+    nests = [read_nest(schedule, block) for block in blocks]
+    names = [schedule.get(block).name_hint for block in blocks] or [func.body.block.name_hint]
+    return [nest for nest in nests if nest is not None], names
+
+
+def _schedule(
+    func: tirx.PrimFunc, op: str, op_class: OpClass, target: tvm.target.Target, threads: int
+) -> tirx.PrimFunc:
+    schedule = Schedule(tvm.IRModule({"main": func}))
+    try:
+        if op_class in CONTRACTIONS:
+            schedule_contraction(schedule, schedule.get_sblock(op), target_info(target), threads)
+        else:
+            schedule_blocks(schedule, Machine.of(target, threads))
+    except (ScheduleError, ValueError) as error:
+        _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
+        return _plain(func)
+    return schedule.mod["main"]
+
+
+def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The last resort: the function as it is, but for what TVM cannot compile without inlining."""
+    schedule = Schedule(tvm.IRModule({"main": func}))
+    inline_intermediates(schedule)
+    return schedule.mod["main"]
+
+
+def _flops(nests: list[Nest], op: str, op_class: OpClass) -> int:
+    if op_class in CONTRACTIONS:
+        return sum(2 * nest.iterations for nest in nests if nest.reduction and nest.name.startswith(op))
+    return sum(nest.arithmetic * nest.iterations for nest in nests)

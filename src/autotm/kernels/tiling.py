@@ -1,0 +1,50 @@
+"""Choices common to the schedules of memory-bound kernels: vector tiles, and what is worth more than one thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+from autotm.kernels.target import target_info
+
+PARALLEL_BYTES = 128 << 10
+"""Kernels that touch less than this stay on one thread: waking the others costs some microseconds."""
+
+_VECTORS_PER_TILE = 4
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the schedules of memory-bound kernels need to know: threads, and float32 lanes of a vector."""
+
+    threads: int
+    lanes: int
+
+    @classmethod
+    def of(cls, target: tvm.target.Target, threads: int) -> Machine:
+        """The machine that `target` describes, used with `threads` threads."""
+        return cls(threads, target_info(target).lanes)
+
+    def is_parallel(self, touched_bytes: int) -> bool:
+        """Whether a kernel that touches so many bytes is worth waking the other threads."""
+        return self.threads > 1 and touched_bytes >= PARALLEL_BYTES
+
+    def tile(self, extent: int) -> int | None:
+        """Elements of a contiguous axis to keep in registers: a divisor of `extent`, whole vectors if possible.
+
+        None where no divisor fills a vector at least half: such an axis is best left to the compiler in one piece.
+        """
+        limit = self.lanes * _VECTORS_PER_TILE
+        if extent <= limit:
+            return extent
+        divisors = [size for size in range(self.lanes // 2, limit + 1) if extent % size == 0]
+        whole = [size for size in divisors if size % self.lanes == 0]
+        return max(whole or divisors, default=None)
+
+
+def divisor_near(extent: int, wanted: int) -> int:
+    """The divisor of `extent` nearest to `wanted` by ratio, or `wanted` if none is within a factor of two."""
+    wanted = max(1, min(wanted, extent))
+    divisors = [size for size in range(max(1, wanted // 2), min(extent, 2 * wanted) + 1) if extent % size == 0]
+    return min(divisors, key=lambda size: max(size / wanted, wanted / size), default=wanted)
