@@ -1,0 +1,154 @@
+"""A network of the zoo as an ordinary PyTorch module, read off its Relax forward pass.
+
+The anchor of the benchmarks and the numerical reference of the tests: activations are channels_last, convolutions and
+dense layers take their bias, views stay views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+import tvm
+from tvm import relax
+
+from autotm.zoo import Network
+
+Values = dict[str, torch.Tensor]
+Rule = Callable[[tvm.ir.Call, list[Any]], torch.Tensor]
+_SPATIAL = 4
+
+
+class TorchNetwork(torch.nn.Module):
+    """Computes the loss of one batch; trains with `torch.optim.SGD`."""
+
+    def __init__(self, network: Network, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> None:
+        """Take parameters and inputs from `arrays` (Relax layouts), converted to `dtype`."""
+        super().__init__()
+        self._plan = _instructions(network.module["main"])
+        self._result = self._plan[-1][0]
+        self.weights = torch.nn.ParameterDict(
+            {name: torch.nn.Parameter(_to_torch(arrays[name], dtype)) for name in network.parameters}
+        )
+        self.inputs = {name: _to_torch(arrays[name], dtype, weight=False) for name in network.inputs}
+
+    def forward(self) -> torch.Tensor:
+        """Loss of the fixed batch."""
+        values: dict[str, Any] = {**self.inputs, **self.weights}
+        for name, rule, arguments in self._plan:
+            values[name] = rule(*[_value(values, argument) for argument in arguments])
+        return values[self._result]
+
+    def array(self, name: str) -> np.ndarray:
+        """A parameter in its Relax layout."""
+        weight = self.weights[name].detach()
+        return (weight.permute(2, 3, 1, 0) if weight.dim() == _SPATIAL else weight).numpy()
+
+
+def _to_torch(array: np.ndarray, dtype: torch.dtype, *, weight: bool = True) -> torch.Tensor:
+    tensor = torch.from_numpy(np.array(array)).to(dtype)
+    if tensor.dim() != _SPATIAL:
+        return tensor
+    ordered = tensor.permute(3, 2, 0, 1) if weight else tensor.permute(0, 3, 1, 2)
+    return ordered.contiguous(memory_format=torch.channels_last)
+
+
+def _value(values: Mapping[str, Any], argument: Any) -> Any:
+    if isinstance(argument, list):
+        return [values[name] for name in argument]
+    return values[argument] if isinstance(argument, str) else argument
+
+
+def _instructions(main: relax.Function) -> list[tuple[str, Callable[..., Any], list[Any]]]:
+    """(result, function, arguments) per operator; a bias addition joins the product before it."""
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    names: dict[relax.Var, str] = {var: var.name for var in main.params}
+    plan: list[tuple[str, Callable[..., Any], list[Any]]] = []
+    for index, binding in enumerate(bindings):
+        names[binding.var] = name = f"%{index}"
+        value = binding.value
+        if isinstance(value, relax.Var):
+            names[binding.var] = names[value]
+            continue
+        arguments = [_argument(names, argument) for argument in value.args]
+        if value.op.name == "relax.add" and plan and plan[-1][0] == arguments[0] and plan[-1][1].__name__ == "product":
+            plan[-1] = (name, plan[-1][1], [*plan[-1][2], arguments[1]])
+        else:
+            plan.append((name, _RULES[value.op.name](value), arguments))
+    return plan
+
+
+def _argument(names: Mapping[relax.Var, str], argument: relax.Expr) -> Any:
+    if isinstance(argument, relax.Tuple):
+        return [names[field] for field in argument.fields]
+    if isinstance(argument, tvm.ir.Constant):
+        return float(argument.value.numpy())
+    return names.get(argument) if isinstance(argument, relax.Var) else None
+
+
+def _ints(values: Any) -> list[int]:
+    return [int(value) for value in values]
+
+
+def _symmetric(padding: Any) -> list[int]:
+    top, left, bottom, right = _ints(padding)
+    if (top, left) != (bottom, right):
+        raise NotImplementedError(f"padding {padding} is not symmetric")
+    return [top, left]
+
+
+def _conv2d(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    strides, padding = _ints(call.attrs.strides), _symmetric(call.attrs.padding)
+
+    def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return functional.conv2d(x, w, bias, strides, padding)
+
+    return product
+
+
+def _matmul(_call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return x @ w if bias is None else torch.addmm(bias, x, w)
+
+    return product
+
+
+def _max_pool(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    size, strides, padding = _ints(call.attrs.pool_size), _ints(call.attrs.strides), _symmetric(call.attrs.padding)
+    return lambda x: functional.max_pool2d(x, size, strides, padding)
+
+
+def _avg_pool(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    size, strides, padding = _ints(call.attrs.pool_size), _ints(call.attrs.strides), _symmetric(call.attrs.padding)
+    return lambda x: functional.avg_pool2d(x, size, strides, padding, count_include_pad=False)
+
+
+def _mean(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    axes = [(0, 2, 3, 1)[axis] for axis in _ints(call.attrs.axis)]
+    return lambda x: x.mean(axes)
+
+
+def _reshape(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    shape = _ints(call.ty.shape)
+    return lambda x, _: (x.permute(0, 2, 3, 1) if x.dim() == _SPATIAL else x).reshape(shape)
+
+
+_RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
+    "relax.nn.conv2d": _conv2d,
+    "relax.matmul": _matmul,
+    "relax.nn.max_pool2d": _max_pool,
+    "relax.nn.avg_pool2d": _avg_pool,
+    "relax.mean": _mean,
+    "relax.reshape": _reshape,
+    "relax.concat": lambda _: lambda parts: torch.cat(parts, 1),
+    "relax.nn.relu": lambda _: functional.relu,
+    "relax.nn.log_softmax": lambda _: lambda x: functional.log_softmax(x, -1),
+    "relax.add": lambda _: torch.add,
+    "relax.multiply": lambda _: torch.mul,
+    "relax.maximum": lambda _: torch.clamp_min,
+    "relax.log": lambda _: torch.log,
+    "relax.sum": lambda _: torch.sum,
+}

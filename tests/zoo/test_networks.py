@@ -1,0 +1,74 @@
+"""The networks are the artifact's: layers, parameters and shapes."""
+
+import math
+
+import pytest
+import tvm
+
+from autotm import zoo
+from autotm.model.errors import BadInputError
+
+
+def calls(network: zoo.Network, operator: str) -> list[tvm.ir.Call]:
+    """All calls of one Relax operator, in order."""
+    blocks = network.module["main"].body.blocks
+    values = [binding.value for block in blocks for binding in block.bindings]
+    return [value for value in values if isinstance(value, tvm.ir.Call) and value.op.name == operator]
+
+
+def shape(expression: tvm.ir.Call) -> tuple[int, ...]:
+    return tuple(int(extent) for extent in expression.ty.shape)
+
+
+def parameter_count(network: zoo.Network) -> int:
+    sizes = {var.name: math.prod(shape(var)) for var in network.module["main"].params}
+    return sum(sizes[name] for name in network.parameters)
+
+
+def test_inception_v4_at_paper_size():
+    network = zoo.build("inception_v4", {"batch": 4, "image": 299})
+    assert len(calls(network, "relax.nn.conv2d")) == 149
+    # arXiv:1602.07261, figures 3 to 9: 35x35x384, 17x17x1024, 8x8x1536 after stem and reductions.
+    concats = [shape(call)[1:] for call in calls(network, "relax.concat")]
+    assert concats[2] == (35, 35, 384)
+    assert concats[7] == (17, 17, 1024)
+    assert concats[15] == (8, 8, 1536)
+    assert len(concats) == 3 + 4 + 1 + 7 + 1 + 3
+    assert shape(calls(network, "relax.matmul")[0]) == (4, 1000)
+    # One ReLU a convolution but for the pooled branch of the seven B blocks, one after the dense layer.
+    assert len(calls(network, "relax.nn.relu")) == 149 - 7 + 1
+    assert network.learning_rate == 0.05
+
+
+def test_inception_v4_has_the_published_parameter_count():
+    # timm's inception_v4 has 42 679 816 with batch norm (scale and shift per channel) instead of biases.
+    network = zoo.build("inception_v4", {"batch": 1, "image": 75})
+    channels = sum(shape(call)[-1] for call in calls(network, "relax.nn.conv2d"))
+    assert parameter_count(network) == 42_679_816 - channels
+
+
+def test_vgg19_has_the_published_parameter_count():
+    network = zoo.build("vgg19", {"batch": 2, "image": 224})
+    assert parameter_count(network) == 143_667_240
+    assert len(calls(network, "relax.nn.conv2d")) == 16
+    assert shape(calls(network, "relax.reshape")[0]) == (2, 25088)
+
+
+def test_mlp_is_three_layers_and_a_head():
+    network = zoo.build("mlp", {"batch": 16, "width": 4096})
+    assert [shape(call) for call in calls(network, "relax.matmul")] == [(16, 4096)] * 3 + [(16, 10)]
+    assert network.learning_rate == 0.005
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "words"),
+    [
+        ("inceptoin_v4", {"batch": 1}, "did you mean 'inception_v4'"),
+        ("vgg19", {"batch": 1, "imge": 32}, "did you mean 'image'"),
+        ("vgg19", {"batch": 0}, "batch: 0"),
+        ("vgg19", {"image": 32}, "batch is missing"),
+    ],
+)
+def test_wrong_names_and_sizes_are_named(name, sizes, words):
+    with pytest.raises(BadInputError, match=words):
+        zoo.build(name, sizes)
