@@ -1,0 +1,309 @@
+"""Rates of the three convolution passes over Inception v4's distinct shapes, against the core's peak and PyTorch.
+
+    flock /tmp/timing.lock python benchmarks/contraction_rates.py --batch 8 --image 139 --threads 2
+
+Prints, for each distinct convolution and pass: measured GF/s, share of the measured multiply-add peak, and, where
+PyTorch is installed, its channels-last rate with the same threads, measured in turn with ours. The last lines add up
+the times over the whole network (each shape weighted by how often it occurs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One distinct convolution: NHWC input, HWIO weights."""
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    features: int
+    window: tuple[int, int]
+    stride: int
+    padding: tuple[int, int]
+    """(vertical, horizontal), the same on both sides."""
+
+    @property
+    def output(self) -> tuple[int, int, int, int]:
+        """Shape of the result, NHWC."""
+        rows = (self.height + 2 * self.padding[0] - self.window[0]) // self.stride + 1
+        columns = (self.width + 2 * self.padding[1] - self.window[1]) // self.stride + 1
+        return self.batch, rows, columns, self.features
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of one pass."""
+        batch, rows, columns, features = self.output
+        return 2 * batch * rows * columns * features * self.channels * self.window[0] * self.window[1]
+
+    def __str__(self) -> str:
+        """Map, channels, window and stride on one line."""
+        window = f"{self.window[0]}x{self.window[1]}/{self.stride}"
+        return f"{self.height:3d}² {self.channels:4d}->{self.features:4d} {window}"
+
+
+class _Network:
+    """Collects the convolutions of Inception v4 with their number of occurrences."""
+
+    def __init__(self, batch: int) -> None:
+        self.batch = batch
+        self.layers: collections.Counter[Layer] = collections.Counter()
+
+    def conv(self, side: int, *chain: tuple[int, ...]) -> int:
+        """Chain of (channels, features, rows, columns[, stride, valid]) convolutions; returns the last map's side."""
+        for channels, features, rows, columns, *rest in chain:
+            stride, valid = (*rest, 0)[:2] if rest else (1, 0)
+            padding = (0, 0) if valid or stride > 1 else (rows // 2, columns // 2)
+            layer = Layer(self.batch, side, side, channels, features, (rows, columns), stride, padding)
+            self.layers[layer] += 1
+            side = layer.output[1]
+        return side
+
+
+def inception_v4(batch: int, image: int) -> collections.Counter[Layer]:
+    """Distinct convolutions of Inception v4 and how often each occurs."""
+    net = _Network(batch)
+    side = net.conv(image, (3, 32, 3, 3, 2, 1), (32, 32, 3, 3, 1, 1), (32, 64, 3, 3))
+    side = net.conv(side, (64, 96, 3, 3, 2, 1))
+    net.conv(side, (160, 64, 1, 1), (64, 96, 3, 3, 1, 1))
+    side = net.conv(side, (160, 64, 1, 1), (64, 64, 7, 1), (64, 64, 1, 7), (64, 96, 3, 3, 1, 1))
+    side = net.conv(side, (192, 192, 3, 3, 2, 1))
+    for _ in range(4):
+        net.conv(side, (384, 96, 1, 1))
+        net.conv(side, (384, 96, 1, 1))
+        net.conv(side, (384, 64, 1, 1), (64, 96, 3, 3))
+        net.conv(side, (384, 64, 1, 1), (64, 96, 3, 3), (96, 96, 3, 3))
+    net.conv(side, (384, 384, 3, 3, 2, 1))
+    side = net.conv(side, (384, 192, 1, 1), (192, 224, 3, 3), (224, 256, 3, 3, 2, 1))
+    for _ in range(7):
+        net.conv(side, (1024, 128, 1, 1))
+        net.conv(side, (1024, 384, 1, 1))
+        net.conv(side, (1024, 192, 1, 1), (192, 224, 1, 7), (224, 256, 7, 1))
+        net.conv(side, (1024, 192, 1, 1), (192, 192, 1, 7), (192, 224, 7, 1), (224, 224, 1, 7), (224, 256, 7, 1))
+    net.conv(side, (1024, 192, 1, 1), (192, 192, 3, 3, 2, 1))
+    side = net.conv(side, (1024, 256, 1, 1), (256, 256, 1, 7), (256, 320, 7, 1), (320, 320, 3, 3, 2, 1))
+    for _ in range(3):
+        net.conv(side, (1536, 256, 1, 1))
+        net.conv(side, (1536, 256, 1, 1))
+        net.conv(side, (1536, 384, 1, 1))
+        net.conv(side, (384, 256, 1, 3))
+        net.conv(side, (384, 256, 3, 1))
+        net.conv(side, (1536, 384, 1, 1), (384, 448, 1, 3), (448, 512, 3, 1))
+        net.conv(side, (512, 256, 1, 3))
+        net.conv(side, (512, 256, 3, 1))
+    return net.layers
+
+
+def vgg19(batch: int, image: int) -> collections.Counter[Layer]:
+    """Distinct convolutions of VGG19 and how often each occurs."""
+    net = _Network(batch)
+    channels = 3
+    for features, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+        for _ in range(count):
+            net.conv(image, (channels, features, 3, 3))
+            channels = features
+        image //= 2
+    return net.layers
+
+
+def aligned(shape: tuple[int, ...], generator: np.random.Generator | None = None) -> np.ndarray:
+    """A 64-byte aligned float32 array, random or zero."""
+    count = int(np.prod(shape))
+    raw = np.zeros(count + 16, np.float32)
+    start = (-raw.ctypes.data // 4) % 16
+    array = raw[start : start + count].reshape(shape)
+    if generator is not None:
+        array[...] = generator.standard_normal(shape, dtype=np.float32)
+    return array
+
+
+def compiled(tensors: list[object], block: str, threads: int) -> tuple[Callable[..., None], list[tuple[int, ...]], float]:
+    """Scheduled and compiled function of one contraction, the shapes of its workspaces, compile seconds."""
+    import tvm
+    from tvm import s_tir, te, tirx
+
+    from autotm.kernels.contraction import schedule_contraction
+    from autotm.kernels.target import host_target, target_info
+
+    target = host_target(threads)
+    start = time.perf_counter()
+    sch = s_tir.Schedule(te.create_prim_func(tensors))
+    schedule_contraction(sch, sch.get_sblock(block), target_info(target), threads)
+    function = sch.mod["main"]
+    root = function.body.block
+    spaces = list(root.alloc_buffers)
+    bare = s_tir.SBlock([], root.reads, root.writes, root.name_hint, root.body)
+    body = s_tir.SBlockRealize([], True, bare)
+    function = tirx.PrimFunc([*function.params, *spaces], body, function.ret_type, function.attrs)
+    module = tvm.compile(function.with_attr("global_symbol", "main").with_attr("tirx.noalias", True), target=target)
+    seconds = time.perf_counter() - start
+    return module["main"], [tuple(int(e) for e in space.shape) for space in spaces], seconds
+
+
+def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:
+    """The three passes, each as a call without arguments."""
+    import tvm
+    from tvm import te
+
+    from autotm.kernels import conv
+
+    generator = np.random.default_rng(1)
+    x_shape = (layer.batch, layer.height, layer.width, layer.channels)
+    w_shape = (*layer.window, layer.channels, layer.features)
+    stride, padding = (layer.stride, layer.stride), (*layer.padding, *layer.padding)
+    x, w, dy = (te.placeholder(s, name=n) for s, n in ((x_shape, "x"), (w_shape, "w"), (layer.output, "dy")))
+    expressions = {
+        "forward": ([x, w], conv.conv2d(x, w, stride, padding)),
+        "data": ([dy, w], conv.conv2d_data_gradient(dy, w, x_shape, stride, padding)),
+        "weight": ([x, dy], conv.conv2d_weight_gradient(x, dy, w_shape, stride, padding)),
+    }
+    names = {"forward": "conv2d", "data": "conv2d_data_gradient", "weight": "conv2d_weight_gradient"}
+    calls = {}
+    for name, (inputs, output) in expressions.items():
+        if name == "data" and layer.channels <= 3:
+            continue
+        function, spaces, _ = compiled([*inputs, output], names[name], threads)
+        shapes = [tuple(int(e) for e in t.shape) for t in inputs]
+        arrays = [aligned(s, generator) for s in shapes] + [aligned(tuple(int(e) for e in output.shape))]
+        arguments = [tvm.runtime.from_dlpack(a) for a in [*arrays, *(aligned(s) for s in spaces)]]
+        calls[name] = lambda function=function, arguments=arguments: function(*arguments)
+    return calls
+
+
+def torch_passes(layer: Layer, threads: int) -> dict[str, Callable[[], object]]:
+    """PyTorch's passes in channels-last memory; empty if it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        return {}
+    torch.set_num_threads(threads)
+    last = torch.channels_last
+    x = torch.randn(layer.batch, layer.channels, layer.height, layer.width).contiguous(memory_format=last)
+    w = torch.randn(layer.features, layer.channels, *layer.window).contiguous(memory_format=last)
+    batch, rows, columns, features = layer.output
+    dy = torch.randn(batch, features, rows, columns).contiguous(memory_format=last)
+    stride, padding = [layer.stride] * 2, list(layer.padding)
+
+    def backward(mask: list[bool]) -> Callable[[], object]:
+        return lambda: torch.ops.aten.convolution_backward(
+            dy, x, w, None, stride, padding, [1, 1], False, [0, 0], 1, mask
+        )
+
+    return {
+        "forward": lambda: torch.nn.functional.conv2d(x, w, None, stride, padding),
+        "data": backward([True, False, False]),
+        "weight": backward([False, True, False]),
+    }
+
+
+def best_seconds(calls: list[Callable[[], object]], seconds: float) -> list[float]:
+    """Least time of each call, taken in turn."""
+    best = [float("inf")] * len(calls)
+    for call in calls:
+        call()
+    begin, rounds = time.perf_counter(), 0
+    while rounds < 3 or (time.perf_counter() - begin < seconds and rounds < 200):
+        for index, call in enumerate(calls):
+            call()
+            start = time.perf_counter()
+            call()
+            best[index] = min(best[index], time.perf_counter() - start)
+        rounds += 1
+    return best
+
+
+def peak_flops(threads: int) -> float:
+    """Measured multiply-add rate of a loop that touches registers only."""
+    import tvm
+    from tvm import tirx
+
+    from autotm.kernels import tir
+    from autotm.kernels.target import host_target, target_info
+
+    target = host_target(threads)
+    info = target_info(target)
+    chains, steps = (24 if info.registers >= 32 else 12), 2_000_000
+    result = tirx.decl_buffer((tirx.IntImm("int64", threads * chains * info.lanes),), "float32", name="result")
+
+    def task(index: tir.Index) -> tirx.Stmt:
+        sums = tir.registers(chains * info.lanes)
+        places = [(c, c * info.lanes) for c in range(chains)]
+        begin = index * (chains * info.lanes)
+        value = [tir.load(result, begin + at, info.lanes) for _, at in places]
+        factor = tir.splat(tirx.FloatImm("float32", 0.999), info.lanes)
+
+        def step(_: tir.Index) -> tirx.Stmt:
+            return tir.sequence(
+                [tir.store(sums, at, tir.load(sums, at, info.lanes) * factor + factor, info.lanes) for _, at in places]
+            )
+
+        return tir.sequence(
+            [
+                tirx.AllocBuffer(sums),
+                *(tir.store(sums, at, value[c], info.lanes) for c, at in places),
+                tir.loop(steps, step, "step"),
+                *(tir.store(result, begin + at, tir.load(sums, at, info.lanes), info.lanes) for _, at in places),
+            ]
+        )
+
+    body = tir.loop(threads, task, "task", tirx.ForKind.PARALLEL)
+    function = tirx.PrimFunc([result], body).with_attr("global_symbol", "main")
+    argument = tvm.runtime.from_dlpack(aligned((threads * chains * info.lanes,)))
+    module = tvm.compile(function, target=target)["main"]
+    best = best_seconds([lambda: module(argument)], 1.0)[0]
+    return 2.0 * threads * chains * info.lanes * steps / best
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", choices=("inception_v4", "vgg19"), default="inception_v4")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--image", type=int, default=139)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=0.03, help="time for each shape and pass")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--only", default="", help="only layers whose line contains this text")
+    arguments = parser.parse_args()
+    os.environ["TVM_NUM_THREADS"] = str(arguments.threads)
+    layers = {"inception_v4": inception_v4, "vgg19": vgg19}[arguments.network](arguments.batch, arguments.image)
+    peak = peak_flops(arguments.threads)
+    write = sys.stdout.write
+    write(f"measured peak {peak / 1e9:.0f} GF/s with {arguments.threads} threads\n")
+    totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])
+    for layer, count in layers.items():
+        if arguments.only not in str(layer):
+            continue
+        ours = our_passes(layer, arguments.threads)
+        theirs = {} if arguments.no_torch else torch_passes(layer, arguments.threads)
+        line = f"{layer!s:24s} x{count:2d}"
+        for name, call in ours.items():
+            times = best_seconds([call, *([theirs[name]] if theirs else [])], arguments.seconds)
+            rates = [layer.flops / t / 1e9 for t in times]
+            line += f" | {name} {rates[0]:4.0f} {100e9 * rates[0] / peak:3.0f}%" + "".join(f" vs {r:4.0f}" for r in rates[1:])
+            line += f" {1e3 * count * times[0]:6.2f}ms"
+            for index, value in enumerate([*times, *([0.0] if len(times) == 1 else [])]):
+                totals[name][index] += count * value
+            totals[name][2] += count * layer.flops
+        write(line + "\n")
+        sys.stdout.flush()
+    for name, (own, other, flops) in totals.items():
+        ratio = f", PyTorch {1e3 * other:.1f} ms, ratio {own / other:.2f}" if other else ""
+        write(f"{name}: {1e3 * own:.1f} ms, {flops / own / 1e9:.0f} GF/s, {100 * flops / own / peak:.0f}% of peak{ratio}\n")
+    own, other = (sum(t[i] for t in totals.values()) for i in (0, 1))
+    write(f"all: {1e3 * own:.1f} ms" + (f", PyTorch {1e3 * other:.1f} ms, ratio {own / other:.2f}" if other else "") + "\n")
+
+
+if __name__ == "__main__":
+    main()
