@@ -35,7 +35,7 @@ def calibrate_stage(context: Context, *, links: Path) -> None:
     """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against."""
     from autotm.kernels.target import machine_target
     from autotm.memory.calibration import calibrate_links
-    from autotm.profile.contraction_rate import contraction_flop_per_s
+    from autotm.kernels.contraction_rate import contraction_flop_per_s
 
     came_from = provenance(context.machine, context.seed)
     rate = contraction_flop_per_s(context.machine, machine_target(context.machine))

@@ -43,12 +43,13 @@ def contraction_flop_per_s(machine: Machine, target: tvm.target.Target) -> float
     Raises:
         AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
     """
-    kernels = {f"layer_{index}": _scheduled(layer, target, machine.threads) for index, layer in enumerate(LAYERS)}
+    layers = {f"layer_{index}": layer for index, layer in enumerate(LAYERS)}
+    kernels = {name: _scheduled(layer, target, machine.threads) for name, layer in layers.items()}
     with tempfile.TemporaryDirectory() as folder, pinned(machine):
         path = Path(folder) / "kernels.so"
         build_library({name: kernel.func for name, kernel in kernels.items()}, target, path)
         library = KernelLibrary.load(path)
-        calls = {name: _bound(library, name, kernel) for name, kernel in kernels.items()}
+        calls = {name: _bound(library, name, layers[name], kernel) for name, kernel in kernels.items()}
         check_cores(machine, calls["layer_0"])
         return statistics.median(kernels[name].flops / _best_s(call) for name, call in calls.items())
 
@@ -60,9 +61,11 @@ def _scheduled(layer: Layer, target: tvm.target.Target, threads: int) -> Schedul
     return schedule(te.create_prim_func([x, w, y]), target, threads)
 
 
-def _bound(library: KernelLibrary, name: str, kernel: ScheduledKernel) -> BoundKernel:
-    buffers = [kernel.func.buffer_map[param] for param in kernel.func.params]
-    views = [aligned_empty([int(extent) for extent in buffer.shape], str(buffer.dtype)) for buffer in buffers]
+def _bound(library: KernelLibrary, name: str, layer: Layer, kernel: ScheduledKernel) -> BoundKernel:
+    image = (layer.batch, layer.image, layer.image)
+    shapes = [(*image, layer.channels), (3, 3, layer.channels, layer.features), (*image, layer.features)]
+    views = [aligned_empty(shape, "float32") for shape in shapes]
+    views += [aligned_empty(shape, dtype) for shape, dtype in kernel.workspaces]
     generator = np.random.default_rng(0)
     for view in views:
         view[...] = generator.standard_normal(view.shape, dtype=np.float32)
