@@ -1,0 +1,7 @@
+"""Addresses: a byte offset for every stay of a plan, and the program that runs it."""
+
+from autotm.layout.compile import compile_program
+from autotm.layout.pack import pack
+from autotm.layout.shave import solve_and_pack
+
+__all__ = ["compile_program", "pack", "solve_and_pack"]

@@ -1,0 +1,87 @@
+"""A plan whose offsets fit its limit: where packing needs more than the limit, the limit is shaved and solved again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from autotm.layout.pack import pack
+from autotm.model.errors import AutotmError, InfeasibleLimitError
+from autotm.model.graph import ALIGNMENT_BYTES, Graph
+from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.plan import Plan, Status
+from autotm.model.profile import Profile
+from autotm.model.program import Layout
+from autotm.solve import SolveOptions, solve
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 6
+"""One shave is what packing within 1 % needs; the rest are for limits near a single kernel's operands."""
+
+
+def fits(plan: Plan, layout: Layout) -> bool:
+    """Whether the fast pool keeps the limit; a ratio 0:n means no limit, and fragmentation is then allowed."""
+    return layout.fast_bytes <= plan.dram_limit_bytes or is_unlimited(plan)
+
+
+def is_unlimited(plan: Plan) -> bool:
+    """Whether the limit is a ratio 0:n: everything may be fast."""
+    return Limit.parse(plan.limit).slow == 0
+
+
+def solve_and_pack(
+    graph: Graph, profile: Profile, links: Links, optimizer: str, limit: Limit, options: SolveOptions | None = None
+) -> tuple[Plan, Layout]:
+    """Solve, pack, and where the offsets exceed the limit solve again for a limit smaller by the excess.
+
+    The plan returned is one for the limit that was asked: its bound is that of the first attempt, which holds for every
+    placement within the limit, and its objective and gap are those of the plan that fits.
+
+    Raises:
+        as `solve`; AutotmError when no attempt fits.
+    """
+    first = solve(graph, profile, links, optimizer, limit, options)
+    plan, layout, shaved = first, pack(graph, first), first.dram_limit_bytes
+    attempts = first.attempts_s
+    for _ in range(_ATTEMPTS):
+        if fits(plan, layout):
+            return _as_asked(first, plan, attempts), layout
+        excess = layout.fast_bytes - first.dram_limit_bytes
+        shaved = max(0, shaved - excess) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+        log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, shaved)
+        try:
+            plan = solve(graph, profile, links, optimizer, Limit(size_bytes=shaved), options)
+        except InfeasibleLimitError as error:
+            raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
+        layout = pack(graph, plan)
+        attempts += plan.attempts_s
+    if fits(plan, layout):
+        return _as_asked(first, plan, attempts), layout
+    raise _unpackable(first, layout, f"{_ATTEMPTS} smaller limits were tried")
+
+
+def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...]) -> Plan:
+    if plan is first:
+        return plan
+    shaved_status = Status.WITHIN_GAP if plan.status is Status.OPTIMAL else plan.status
+    return replace(
+        plan,
+        limit=first.limit,
+        dram_limit_bytes=first.dram_limit_bytes,
+        bound_us=min(first.bound_us, plan.objective_us),
+        certificate=first.certificate,
+        bound_proof=first.bound_proof,
+        status=shaved_status,
+        attempts_s=attempts,
+        build_s=sum(build for build, _ in attempts),
+        solve_s=sum(solve for _, solve in attempts),
+    )
+
+
+def _unpackable(first: Plan, layout: Layout, why: str) -> AutotmError:
+    return AutotmError(
+        f"limit {first.limit}: the plan fits {first.dram_limit_bytes} bytes, but its offsets need {layout.fast_bytes}, "
+        f"and {why}; give a limit of at least {layout.fast_bytes} bytes"
+    )
