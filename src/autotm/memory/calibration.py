@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 
-from autotm.memory.clock import wait_until
 from autotm.memory.device import load_device
 from autotm.memory.emulation import emulation_stretch
 from autotm.memory.tiers import Tiers, open_tiers
@@ -23,9 +25,6 @@ LINK_SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
 _POOL_BYTES = 256 << 20
 _STRIDE_BYTES = 67 << 20
 """Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
-
-_SETTLE_NS = 100_000
-"""Pause before each copy: helper threads of the copy before it are still going back to sleep."""
 
 _DESTINATIONS = (Tier.DRAM, Tier.PMEM)
 
@@ -53,13 +52,27 @@ def calibrate_links(
     device = load_device(devices_dir, machine.slow_tier.device)
     stretch = emulation_stretch(device, machine.slow_tier, contraction_flop_per_s)
     pool_bytes = max(_POOL_BYTES, *sizes_bytes)
-    with open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers:
+    with (
+        open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers,
+        _caller_on(machine.cpus[0]),
+    ):
         samples = _copy_samples_ns(tiers, sizes_bytes, repeats)
     to_fast, to_slow = (
         Link(destination, tuple((size, round(statistics.median(samples[size, destination]))) for size in sizes_bytes))
         for destination in _DESTINATIONS
     )
     return Links(to_fast, to_slow, contraction_flop_per_s, stretch)
+
+
+@contextmanager
+def _caller_on(cpu: int) -> Iterator[None]:
+    """Hold the calling thread on the core that it has in a running program, beside the copying threads."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _check(sizes_bytes: Sequence[int], repeats: int) -> None:
@@ -76,16 +89,18 @@ def _check(sizes_bytes: Sequence[int], repeats: int) -> None:
 def _copy_samples_ns(tiers: Tiers, sizes_bytes: Sequence[int], repeats: int) -> dict[tuple[int, Tier], list[int]]:
     """Nanoseconds of `repeats` copies of each size to each destination, after one round of warm-up.
 
-    Rounds go through all sizes, so that a disturbance hits one sample of each and not all samples of one. Every copy
-    uses another part of the pools: programs move tensors that other work has pushed out of the near caches.
+    Rounds go through all sizes, so that a disturbance hits one sample of each and not all samples of one; from large
+    to small, because the first copy after a large one starts with cold caches, which only a small one would feel.
+    Every copy uses another part of the pools: programs move tensors that other work has pushed out of near caches.
     """
     samples: dict[tuple[int, Tier], list[int]] = {
         (size, destination): [] for size in sizes_bytes for destination in _DESTINATIONS
     }
+    copies = itertools.count()
     for repeat in range(-1, repeats):
-        for size in sizes_bytes:
-            for direction, destination in enumerate(_DESTINATIONS):
-                place = (2 * repeat + direction) * _STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
+        for size in reversed(sizes_bytes):
+            for destination in _DESTINATIONS:
+                place = next(copies) * _STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
                 elapsed_ns = _timed_copy_ns(tiers, place * size, size, destination)
                 if repeat >= 0:
                     samples[size, destination].append(elapsed_ns)
@@ -96,7 +111,6 @@ def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier
     source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
     from_view = tiers.pool(source).view(offset, (size_bytes,), "uint8")
     to_view = tiers.pool(destination).view(offset, (size_bytes,), "uint8")
-    wait_until(perf_counter_ns() + _SETTLE_NS)
     start_ns = perf_counter_ns()
     tiers.copy(to_view, from_view, destination)
     return perf_counter_ns() - start_ns

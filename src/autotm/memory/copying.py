@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+import queue
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,27 @@ from autotm.model.errors import AutotmError
 PARALLEL_BYTES = 2 << 20
 """Smaller copies stay on the calling thread: waking the others would take longer than they save."""
 
-_CHUNK_ALIGNMENT_BYTES = 4096
+_CHUNK_BYTES = 1 << 20
+"""Threads take chunks as they get done: one that another process displaces delays the copy by one chunk only."""
 
 
 class CopyEngine:
-    """A team of one thread per core of `cpus`, the calling thread among them.
+    """A team of one thread per core of `cpus`: the calling thread, which belongs on the first, and helpers.
 
-    The helpers pin themselves: created after the kernel threads, they would otherwise inherit the single core that
-    their creator is pinned to, and all copy on that one.
+    Helpers pin themselves to the other cores. Created after the kernel threads, they would else inherit the one core
+    that their creator is pinned to, and all copy there.
     """
 
     def __init__(self, cpus: tuple[int, ...]) -> None:
         self._helpers = len(cpus) - 1
         self._executor: ThreadPoolExecutor | None = None
         if self._helpers:
-            pin = _Pin(cpus[1:])
-            self._executor = ThreadPoolExecutor(self._helpers, thread_name_prefix="autotm-copy", initializer=pin)
+            free: queue.SimpleQueue[int] = queue.SimpleQueue()
+            for cpu in cpus[1:]:
+                free.put(cpu)
+            self._executor = ThreadPoolExecutor(
+                self._helpers, "autotm-copy", initializer=lambda: os.sched_setaffinity(0, {free.get()})
+            )
 
     def copy(self, destination: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
         """Copy all bytes of `source` over `destination`; both contiguous, equally large, not overlapping.
@@ -44,15 +50,11 @@ class CopyEngine:
         if self._executor is None or to.size < PARALLEL_BYTES:
             np.copyto(to, out_of)
             return
-        share = -(-to.size // (self._helpers + 1))
-        share = -(-share // _CHUNK_ALIGNMENT_BYTES) * _CHUNK_ALIGNMENT_BYTES
-        pending: list[Future[None]] = [
-            self._executor.submit(np.copyto, to[start : start + share], out_of[start : start + share])
-            for start in range(share, to.size, share)
-        ]
-        np.copyto(to[:share], out_of[:share])
-        for future in pending:
-            future.result()
+        chunks = iter(range(0, to.size, _CHUNK_BYTES))
+        helping = [self._executor.submit(_copy_chunks, to, out_of, chunks) for _ in range(self._helpers)]
+        _copy_chunks(to, out_of, chunks)
+        for helper in helping:
+            helper.result()
 
     def close(self) -> None:
         """End the helper threads."""
@@ -60,17 +62,10 @@ class CopyEngine:
             self._executor.shutdown()
 
 
-class _Pin:
-    """Run at the start of each helper thread: puts the i-th one on the i-th core."""
-
-    def __init__(self, cpus: tuple[int, ...]) -> None:
-        self._free = list(cpus)
-        self._lock = threading.Lock()
-
-    def __call__(self) -> None:
-        with self._lock:
-            cpu = self._free.pop()
-        os.sched_setaffinity(0, {cpu})
+def _copy_chunks(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], starts: Iterator[int]) -> None:
+    """Copy chunks until none is left; `starts` is shared between threads, `next` of a range is atomic."""
+    for start in starts:
+        np.copyto(to[start : start + _CHUNK_BYTES], out_of[start : start + _CHUNK_BYTES])
 
 
 def _flat_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

@@ -33,13 +33,16 @@ class Pool:
             raise AutotmError(f"{tier} pool: {size_bytes} bytes is negative")
         self.tier = tier
         self.size_bytes = size_bytes
-        self._mapping = _map(tier, max(size_bytes, mmap.PAGESIZE))
+        mapping = _map(tier, max(size_bytes, mmap.PAGESIZE))
         if huge_pages:
             # A kernel built without huge pages refuses the advice; the pool works all the same.
             with contextlib.suppress(OSError, AttributeError):
-                self._mapping.madvise(mmap.MADV_HUGEPAGE)
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+        # Every view leads to this array and so to the mapping, which is freed with the last of them. The mapping is
+        # never closed by hand: NumPy does not tell it of its views, and they would point nowhere.
+        self._bytes: npt.NDArray[np.uint8] = np.frombuffer(mapping, dtype=np.uint8, count=size_bytes)
         # Fresh memory is handed out page by page at first touch, far below copy speed: have it done before timing.
-        np.frombuffer(self._mapping, dtype=np.uint8)[:: mmap.PAGESIZE] = 0
+        self._bytes[:: mmap.PAGESIZE] = 0
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The array that starts `offset` bytes into the pool: no copy, C order, 64-byte aligned.
@@ -51,9 +54,7 @@ class Pool:
         self._check(offset, size_bytes)
         if offset % ALIGNMENT_BYTES:
             raise AutotmError(f"{self.tier} pool: offset {offset} is not a multiple of {ALIGNMENT_BYTES} bytes")
-        if size_bytes == 0:
-            return np.empty(shape, dtype)
-        return np.ndarray(shape, dtype, buffer=self._mapping, offset=offset)
+        return self._bytes[offset : offset + size_bytes].view(dtype).reshape(shape)
 
     def poison(self, offset: int, size_bytes: int) -> None:
         """Overwrite freed bytes [offset, offset + size_bytes) so that a later read of them cannot go unseen.
@@ -62,12 +63,12 @@ class Pool:
             AutotmError: the bytes leave the pool.
         """
         self._check(offset, size_bytes)
-        np.frombuffer(self._mapping, dtype=np.uint8, count=size_bytes, offset=offset).fill(POISON_BYTE)
+        self._bytes[offset : offset + size_bytes] = POISON_BYTE
 
     def close(self) -> None:
-        """Give the memory back; where views are still alive, it goes with the last of them."""
-        with contextlib.suppress(BufferError):
-            self._mapping.close()
+        """Give the memory back; where views are still alive, it goes with the last of them. The pool is empty then."""
+        self._bytes = np.empty(0, dtype=np.uint8)
+        self.size_bytes = 0
 
     def _check(self, offset: int, size_bytes: int) -> None:
         if offset < 0 or offset + size_bytes > self.size_bytes:

@@ -10,8 +10,11 @@ from pydantic import BaseModel, ValidationError
 
 
 def explain(source: object, error: ValidationError, model: type[BaseModel] | None = None) -> str:
-    """The first fault of `error`; `model`, the type that was validated, lets unknown keys get their nearest name."""
-    faults: list[Any] = error.errors()
+    """The first fault of `error`; `model`, the type that was validated, lets unknown keys get their nearest name.
+
+    A misspelt required key is two faults, missing and unknown: the unknown one comes first, it shows the mistake.
+    """
+    faults: list[Any] = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     key, known = _locate(faults[0]["loc"], model)
     if faults[0]["type"] == "extra_forbidden":
         return f"{source}: unknown key '{key}'{_nearest(str(faults[0]['loc'][-1]), known)}"
