@@ -55,7 +55,8 @@ def _draw(initial: Initial, shape: tuple[int, ...], generator: np.random.Generat
             return generator.random(shape) * initial.scale
         case "one_hot":
             columns = generator.integers(shape[-1], size=shape[:-1])
-            return (columns[..., None] == np.arange(shape[-1])).astype(np.float64)
+            hot: Array = columns[..., None] == np.arange(shape[-1])
+            return hot.astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -42,9 +42,12 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
     needed: set[_Place] = set()
     for index in range(len(program.steps) - 1, -1, -1):
-        read, written = _accesses(graph, program.steps[index])
+        step = program.steps[index]
+        read, written = _accesses(graph, step)
+        # A move to slow memory gives the fast copy up, whatever a wrong program may still read there.
+        left = set(read) if isinstance(step, MoveStep) and step.destination.tier is Tier.PMEM else set()
         for place in dict.fromkeys(read + written):
-            if place not in needed:
+            if place not in needed or place in left:
                 dead[index].append((place.tier, place.offset, graph.by_name[place.tensor].size_bytes))
         needed = (needed - set(written)) | set(read)
     return dead

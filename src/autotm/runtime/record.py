@@ -30,6 +30,7 @@ def build_record(
     graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, measured: Measured
 ) -> Record:
     """Put together the record of one run."""
+    attempts = plan.attempts_s or ((plan.build_s, plan.solve_s),)
     return Record(
         network=graph.network,
         scale=graph.scale,
@@ -49,8 +50,8 @@ def build_record(
         bound_s=plan.bound_us / 1e6,
         gap=plan.gap,
         solver_status=str(plan.status),
-        creation_times=(plan.build_s,),
-        optimization_times=(plan.solve_s,),
+        creation_times=tuple(build_s for build_s, _ in attempts),
+        optimization_times=tuple(solve_s for _, solve_s in attempts),
         actual_runtime_s=min(measured.samples_s),
         actual_runtime_median_s=median(measured.samples_s),
         samples_s=measured.samples_s,

@@ -1,0 +1,139 @@
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import small_step
+from autotm.kernels.library import KernelLibrary
+from autotm.model.machine import Machine
+from autotm.model.profile import DEFAULT_IMPLEMENTATION, Profile
+from autotm.model.tier import all_fast, configuration
+from autotm.profile import KernelStore, ProfileOptions, profile_kernels
+from autotm.profile.store import count
+
+QUICK = ProfileOptions(min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
+TESTS = Path(__file__).parents[1]
+
+
+def profile(
+    library: KernelLibrary, path: Path, machine: Machine | None = None, options: ProfileOptions = QUICK
+) -> Profile:
+    with KernelStore(path) as store:
+        return profile_kernels(
+            small_step.graph(),
+            library,
+            machine or small_step.machine(),
+            small_step.links(),
+            store,
+            options,
+            small_step.DEVICES,
+        )
+
+
+def test_the_profile_has_what_plans_may_ask_of_it(library: KernelLibrary, tmp_path: Path) -> None:
+    graph, found = small_step.graph(), profile(library, tmp_path / "kernels.sqlite")
+    for kernel in graph.kernels:
+        assert found.base_us(kernel) > 0
+        for tensor in graph.slots_of(kernel):
+            assert found.timing(kernel, configuration(graph, kernel, {tensor})) is not None
+
+
+def test_the_emulated_wait_is_part_of_the_time(library: KernelLibrary, tmp_path: Path) -> None:
+    slow_device = replace(small_step.links(), emulation_stretch=1000.0)
+    graph = small_step.graph()
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        found = profile_kernels(graph, library, small_step.machine(), slow_device, store, QUICK, small_step.DEVICES)
+    relu = graph.kernels[1]
+    assert found.extra_us(graph, relu, "act") > 1000, "8 KiB written at 0.1 ns/B or more, 1000 times as slow"
+    assert found.base_us(relu) < 500
+
+
+def test_what_is_in_the_store_is_not_timed_again(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    assert profile(library, path).timings == profile(library, path).timings
+
+
+def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    additive = profile(library, path)
+    full = profile(library, path, options=replace(QUICK, configurations="full"))
+    assert set(additive.timings) < set(full.timings)
+    assert count(path) == len(full.timings)
+
+
+def test_another_device_is_timed_for_itself(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    first = profile(library, path)
+    other = replace(small_step.machine(), target="llvm -mcpu=other")
+    profile(library, path, other)
+    assert count(path) == 2 * len(first.timings)
+
+
+def test_a_damaged_store_is_rebuilt(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    first = profile(library, path)
+    path.write_bytes(b"garbage!" * 1000)
+    assert set(profile(library, path).timings) == set(first.timings)
+    assert any(".damaged-" in file.name for file in tmp_path.iterdir())
+
+
+CHILD = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from pathlib import Path
+    import small_step
+    from autotm.kernels.library import KernelLibrary
+    from autotm.profile import KernelStore, ProfileOptions, profile_kernels
+    options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000)
+    with KernelStore(Path({store!r})) as store:
+        profile_kernels(small_step.graph(), KernelLibrary.load(Path({library!r})), small_step.machine(),
+                        small_step.links(), store, options, small_step.DEVICES)
+"""
+
+
+def test_a_killed_profile_goes_on_at_the_kernel_where_it_was(
+    library_path: Path, library: KernelLibrary, tmp_path: Path
+) -> None:
+    path = tmp_path / "kernels.sqlite"
+    code = textwrap.dedent(CHILD.format(tests=str(TESTS), store=str(path), library=str(library_path)))
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_for_rows(path, child)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    kept = rows(path)
+    found = profile(library, path)
+    assert 0 < len(kept) < len(found.timings), "the child was killed half-way"
+    for (identity, config), median_ns in kept.items():
+        assert found.timings[identity, DEFAULT_IMPLEMENTATION, config].median_ns == median_ns
+    assert profile(library, path).timings == found.timings
+    assert {all_fast(kernel) for kernel in small_step.graph().kernels} <= {key[2] for key in found.timings}
+
+
+def wait_for_rows(path: Path, child: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert child.poll() is None, "the child ended before it could be killed"
+        if path.exists() and rows(path):
+            return
+        time.sleep(0.02)
+    pytest.fail("the child stored nothing within a minute")
+
+
+def rows(path: Path) -> dict[tuple[str, str], int]:
+    connection = sqlite3.connect(path, timeout=10)
+    try:
+        found = connection.execute("SELECT identity, configuration, median_ns FROM timings").fetchall()
+    except sqlite3.OperationalError:
+        return {}
+    finally:
+        connection.close()
+    return {(identity, config): median_ns for identity, config, median_ns in found}

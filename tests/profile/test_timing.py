@@ -1,0 +1,41 @@
+import functools
+import time
+
+from autotm.memory.clock import wait_until
+from autotm.profile.options import ProfileOptions
+from autotm.profile.timing import summary, time_interleaved
+
+
+def busy(us: float) -> None:
+    wait_until(time.perf_counter_ns() + round(us * 1000))
+
+
+def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:
+    seen: list[tuple[int, int]] = []
+    calls = [[functools.partial(seen.append, (config, copy)) for copy in range(4)] for config in range(3)]
+    time_interleaved(calls, ProfileOptions(min_repeats=8, max_repeats=8))
+    timed = seen[3:]
+    assert [sorted(config for config, _ in timed[i : i + 3]) for i in range(0, 24, 3)] == [[0, 1, 2]] * 8
+    assert [copy for _, copy in seen] == [turn % 4 for turn in range(len(seen))]
+    assert {timed[i][0] for i in range(0, 24, 3)} == {0, 1, 2}, "no configuration is always the first"
+
+
+def test_times_are_those_of_the_calls() -> None:
+    options = ProfileOptions(min_repeats=20, max_repeats=40)
+    short, long = time_interleaved([[functools.partial(busy, 200)], [functools.partial(busy, 500)]], options)
+    assert 200_000 <= short.min_ns < 260_000
+    assert 500_000 <= long.min_ns < 560_000
+    assert short.min_ns <= short.lower_quartile_ns <= short.median_ns <= short.upper_quartile_ns
+
+
+def test_a_steady_kernel_ends_early_and_a_long_one_after_its_repeats() -> None:
+    steady = ProfileOptions(min_repeats=5, max_repeats=1000, kernel_s=10, spread=0.5)
+    assert time_interleaved([[functools.partial(busy, 100)]], steady)[0].repeats < 50
+    costly = ProfileOptions(min_repeats=3, max_repeats=1000, kernel_s=0.001, spread=0.0)
+    assert time_interleaved([[functools.partial(busy, 2000)]], costly)[0].repeats == 3
+
+
+def test_a_summary_is_min_median_and_quartiles() -> None:
+    timing = summary([50, 10, 40, 20, 30])
+    assert (timing.min_ns, timing.lower_quartile_ns, timing.median_ns, timing.upper_quartile_ns) == (10, 20, 30, 40)
+    assert timing.repeats == 5

@@ -1,0 +1,69 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import small_step
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph, Initial, Role, Tensor
+from autotm.runtime.arguments import Arguments, initial_draw, initial_value, io_bytes
+
+
+def tensor(kind: str, shape: tuple[int, ...] = (200, 100), scale: float = 1.0, name: str = "t") -> Tensor:
+    return Tensor(name, Role.INPUT, shape, "float32", 4 * int(np.prod(shape)), None, (), None, Initial(kind, scale))
+
+
+def test_values_follow_seed_and_name_alone() -> None:
+    first = initial_value(tensor("normal"), 1)
+    assert (first == initial_value(tensor("normal"), 1)).all()
+    assert (first != initial_value(tensor("normal"), 2)).mean() > 0.99
+    assert (first != initial_value(tensor("normal", name="u"), 1)).mean() > 0.99
+
+
+def test_distributions() -> None:
+    normal, uniform = initial_value(tensor("normal", scale=0.1), 0), initial_value(tensor("uniform", scale=3.0), 0)
+    assert normal.std() == pytest.approx(0.1, rel=0.03)
+    assert abs(normal.mean()) < 0.003
+    assert 0 <= uniform.min() < uniform.max() < 3
+    assert uniform.mean() == pytest.approx(1.5, rel=0.03)
+    assert (initial_value(tensor("zeros"), 0) == 0).all()
+    assert (initial_value(tensor("ones"), 0) == 1).all()
+
+
+def test_one_hot_rows_have_one_one_each() -> None:
+    value = initial_value(tensor("one_hot"), 0)
+    assert (value.sum(axis=1) == 1).all()
+    assert set(np.unique(value)) == {0, 1}
+    assert len(set(value.argmax(axis=1))) > 50
+
+
+def test_the_draw_is_float64_and_cast_once() -> None:
+    drawn = initial_draw(tensor("normal"), 0)
+    assert drawn.dtype == np.float64
+    assert (drawn.astype(np.float32) == initial_value(tensor("normal"), 0)).all()
+
+
+def test_an_updated_parameter_shares_memory_and_counts_once() -> None:
+    graph = small_step.graph()
+    arguments = Arguments.allocate(graph)
+    arguments.fill(0)
+    arguments.value("w_new")[...] = 7
+    assert (arguments.value("w") == 7).all()
+    assert (arguments.value("v") != 7).all()
+    assert io_bytes(graph) == 4 * (2 * 32 * 64 + 2 * 64 * 64 + 1)
+
+
+def test_filling_again_restores_the_start() -> None:
+    arguments = Arguments.allocate(small_step.graph())
+    arguments.fill(5)
+    before = arguments.value("w").copy()
+    arguments.value("w")[...] = 0
+    arguments.fill(5)
+    assert (arguments.value("w") == before).all()
+
+
+def test_a_parameter_without_initial_value_is_named() -> None:
+    graph = small_step.graph()
+    bare = tuple(replace(t, initial=None) if t.name == "w" else t for t in graph.tensors)
+    with pytest.raises(AutotmError, match="'w'"):
+        Arguments.allocate(Graph(graph.network, graph.scale, graph.batch, graph.kernels, bare)).fill(0)

@@ -1,0 +1,99 @@
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import small_step
+from autotm.kernels.library import KernelLibrary
+from autotm.memory.tiers import open_tiers
+from autotm.model.errors import AutotmError
+from autotm.model.program import Address, KernelStep, Program
+from autotm.model.tier import Tier
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import prepare
+from autotm.runtime.plain import plain_program
+from autotm.runtime.timing import time_kernels, time_steps
+from small_programs import Trip, program, with_address
+
+
+def numpy_step(values: dict[str, np.ndarray]) -> tuple[float, np.ndarray, np.ndarray]:
+    """Loss and new weights of one step, in float64."""
+    hidden = values["x"] @ values["w"]
+    act = np.maximum(hidden, 0)
+    error = act @ values["v"] - values["target"]
+    gact = error @ values["v"].T * (hidden > 0)
+    rate = small_step.RATE / len(error)
+    return (error**2).sum(), values["w"] - rate * values["x"].T @ gact, values["v"] - rate * act.T @ error
+
+
+@pytest.mark.parametrize("slow", [frozenset(), frozenset({"hidden", "vt", "error"})])
+@pytest.mark.parametrize("trips", [{}, {"act2": Trip(5, 6)}])
+def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], trips: dict[str, Trip]) -> None:
+    graph = small_step.graph()
+    made, arguments = program(graph, slow, trips), Arguments.allocate(graph)
+    arguments.fill(1)
+    values = {name: arguments.value(name).astype(np.float64) for name in ("x", "w", "v", "target")}
+    with open_tiers(
+        small_step.machine(), small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES
+    ) as tiers:
+        executor = prepare(graph, library, made, arguments, tiers)
+        for _ in range(3):
+            executor.step()
+            loss, values["w"], values["v"] = numpy_step(values)
+            assert arguments.value("loss")[0] == pytest.approx(loss, rel=1e-5)
+            np.testing.assert_allclose(arguments.value("w"), values["w"], atol=1e-5)
+            np.testing.assert_allclose(arguments.value("v"), values["v"], atol=1e-5)
+
+
+def instrumented(library: KernelLibrary, made: Program, stretch: float) -> list[int]:
+    graph = small_step.graph()
+    arguments = Arguments.allocate(graph)
+    arguments.fill(1)
+    links = replace(small_step.links(), emulation_stretch=stretch)
+    with open_tiers(small_step.machine(), links, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
+        executor = prepare(graph, library, made, arguments, tiers)
+        return [min(times) for times in zip(*(executor.instrumented_step() for _ in range(5)), strict=True)]
+
+
+def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary) -> None:
+    graph = small_step.graph()
+    stretch = 2000.0
+    made = program(graph, frozenset({"act"}), {"act2": Trip(5, 6)})
+    times = dict(zip(made.steps, instrumented(library, made, stretch), strict=True))
+    fast = dict(zip(made.steps, instrumented(library, made, 1e-9), strict=True))
+    extra = {step: times[step] - fast[step] for step in made.steps}
+    arguments, to_slow, to_fast = 32 * 64 * 4, 12e9, 29e9
+    moves = {step.destination.tier: extra[step] for step in made.steps if not isinstance(step, KernelStep)}
+    assert moves[Tier.PMEM] == pytest.approx(arguments / to_slow * 1e9 * stretch, rel=0.2)
+    assert moves[Tier.DRAM] == pytest.approx(arguments / to_fast * 1e9 * stretch, rel=0.2)
+    kernels = {step.kernel: extra[step] for step in made.steps if isinstance(step, KernelStep)}
+    assert kernels[1] > 5 * max(kernels[0], kernels[4]), "kernel 1 writes slow memory, 0 and 4 do not use it"
+
+
+def test_addresses_outside_the_pool_are_refused_before_anything_runs(library: KernelLibrary) -> None:
+    graph = small_step.graph()
+    made = program(graph)
+    wrong = with_address(made, 1, 1, Address(Tier.DRAM, made.fast_bytes))
+    with (
+        open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers,
+        pytest.raises(AutotmError, match="pool"),
+    ):
+        prepare(graph, library, wrong, Arguments.allocate(graph), tiers)
+
+
+def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> None:
+    graph = small_step.graph()
+    made, arguments = plain_program(graph), Arguments.allocate(graph)
+    arguments.fill(1)
+    with open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
+        executor = prepare(graph, library, made, arguments, tiers)
+        start = time.perf_counter()
+        assert len(time_steps(executor, 4, 0.0)) == 4
+        samples = time_steps(executor, 1, 0.05)
+        kernels = time_kernels(graph, executor, 3)
+    assert sum(samples) >= 0.05
+    assert len(samples) > 4
+    assert sum(samples) < time.perf_counter() - start
+    assert set(kernels) == {kernel.name for kernel in graph.kernels}
+    assert sum(kernels.values()) == pytest.approx(min(samples) * 1e6, rel=0.6)

@@ -1,0 +1,35 @@
+import small_step
+from autotm.model.program import KernelStep, MoveStep
+from autotm.model.tier import Tier
+from autotm.runtime.plain import plain_program
+from autotm.runtime.poison import deaths
+from small_programs import Trip, program
+
+
+def test_a_tensor_dies_at_its_last_reader_and_a_workspace_at_its_kernel() -> None:
+    graph = small_step.graph()
+    plain = plain_program(graph)
+    found = {
+        (step.kernel, offset): size
+        for step, dead in zip(plain.steps, deaths(graph, plain), strict=True)
+        for _, offset, size in dead
+        if isinstance(step, KernelStep)
+    }
+    offset, expected = 0, {}
+    for tensor in graph.movable:
+        expected[tensor.live.stop - 1, offset] = tensor.size_bytes
+        offset += tensor.allocated_bytes
+    assert found == expected
+
+
+def test_a_moved_tensor_dies_in_fast_memory_when_it_leaves_and_again_after_its_return() -> None:
+    graph = small_step.graph()
+    made = program(graph, trips={"act2": Trip(5, 6)})
+    dead = deaths(graph, made)
+    moves = [index for index, step in enumerate(made.steps) if isinstance(step, MoveStep)]
+    away, back = (made.steps[index] for index in moves)
+    size = graph.by_name["act2"].size_bytes
+    assert dead[moves[0]] == [(Tier.DRAM, away.source.offset, size)]
+    assert dead[moves[1]] == [(Tier.PMEM, back.source.offset, size)]
+    last = next(i for i, step in enumerate(made.steps) if isinstance(step, KernelStep) and step.kernel == 6)
+    assert (Tier.DRAM, back.destination.offset, size) in dead[last]

@@ -1,0 +1,94 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import small_step
+from autotm.kernels.library import KernelLibrary
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, save
+from autotm.model.record import Record
+from autotm.runtime import RunOptions, run
+from small_programs import Trip, plan, program
+
+TESTS = Path(__file__).parents[1]
+GRAPH = small_step.graph()
+QUICK = RunOptions(min_seconds=0.01)
+
+
+def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path) -> None:
+    made = program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)})
+    options = replace(QUICK, poison=True, instrumented_steps=3)
+    machine, links, file = small_step.machine(), small_step.links(), tmp_path / "reference.json"
+    record = run(GRAPH, library, made, plan(GRAPH), machine, links, options, small_step.DEVICES, file)
+    assert record.verified_steps == 2
+    assert len(record.samples_s) >= 3
+    assert sum(record.samples_s) >= 0.01
+    assert record.actual_runtime_s == min(record.samples_s) > 0
+    assert all(time_us > 0 for time_us in record.kernel_times_us.values())
+    assert file.exists()
+    save(tmp_path / "record.json", "record", record, {})
+    assert load(tmp_path / "record.json", "record", Record) == record
+
+
+def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -> None:
+    other = small_step.graph(batch=16)
+    with pytest.raises(BadInputError, match="hash"):
+        run(
+            GRAPH,
+            library,
+            program(other),
+            plan(other),
+            small_step.machine(),
+            small_step.links(),
+            QUICK,
+            small_step.DEVICES,
+        )
+    changed = replace(plan(GRAPH), limit="2:1")
+    with pytest.raises(BadInputError, match="program's plan"):
+        run(
+            GRAPH, library, program(GRAPH), changed, small_step.machine(), small_step.links(), QUICK, small_step.DEVICES
+        )
+
+
+CHILD = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from pathlib import Path
+    import small_step
+    from small_programs import plan, program
+    from autotm.kernels.library import KernelLibrary
+    from autotm.model.files import save
+    from autotm.runtime import RunOptions, run
+    graph = small_step.graph()
+    record = run(graph, KernelLibrary.load(Path({library!r})), program(graph), plan(graph), small_step.machine(),
+                 small_step.links(), RunOptions(min_seconds={seconds}), small_step.DEVICES, Path({folder!r}) / "reference.json")
+    save(Path({folder!r}) / "record.json", "record", record, {{}})
+"""
+
+
+def child(library_path: Path, folder: Path, seconds: float) -> "subprocess.Popen[bytes]":
+    code = CHILD.format(tests=str(TESTS), library=str(library_path), folder=str(folder), seconds=seconds)
+    return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+
+
+def test_a_killed_run_leaves_no_half_file_and_runs_again(library_path: Path, tmp_path: Path) -> None:
+    killed = child(library_path, tmp_path, seconds=600)
+    try:
+        end = time.monotonic() + 60
+        while not (tmp_path / "reference.json").exists():
+            assert killed.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    finally:
+        os.kill(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert not (tmp_path / "record.json").exists()
+    assert child(library_path, tmp_path, seconds=0.01).wait() == 0
+    assert load(tmp_path / "record.json", "record", Record).verified_steps == 2

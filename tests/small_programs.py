@@ -1,0 +1,99 @@
+"""Plans and programs for `small_step`, made by hand: no solver and no packing between a test and what it shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Tensor
+from autotm.model.plan import Plan, Status
+from autotm.model.program import Address, KernelStep, MoveStep, Program
+from autotm.model.tier import Tier, all_fast
+
+
+@dataclass(frozen=True)
+class Trip:
+    """A tensor leaves fast memory just before kernel `leave` and is back just before kernel `back`."""
+
+    leave: int
+    back: int
+
+
+def plan(graph: Graph, optimizer: str = "by hand") -> Plan:
+    """A plan that says nothing of use but what a record copies from it."""
+    configurations = tuple(all_fast(kernel) for kernel in graph.kernels)
+    return Plan(
+        hash_of(graph), optimizer, "1:1", 12_345, "intermediates", (), (), configurations,
+        2_000_000.0, 1_500_000.0, Status.OPTIMAL, 0.25, 0.5,
+    )  # fmt: skip
+
+
+def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, Trip] | None = None) -> Program:
+    """A program with `slow` tensors in slow memory and the others fast; fast memory is reused as tensors die."""
+    trips = trips or {}
+    fast, fast_bytes = _reuse(graph, slow)
+    slow_at, slow_bytes = _side_by_side([t for t in graph.movable if t.name in slow or t.name in trips])
+    steps: list[KernelStep | MoveStep] = []
+    for index, kernel in enumerate(graph.kernels):
+        for name, trip in trips.items():
+            here, there = Address(Tier.DRAM, fast[name]), Address(Tier.PMEM, slow_at[name])
+            size = graph.by_name[name].size_bytes
+            if index == trip.leave:
+                steps.append(MoveStep(name, size, here, there))
+            if index == trip.back:
+                steps.append(MoveStep(name, size, there, here))
+        names = [operand.tensor for operand in kernel.operands]
+        steps.append(KernelStep(index, tuple(_address(name, slow, fast, slow_at) for name in names)))
+    made = plan(graph)
+    return Program(
+        hash_of(graph),
+        hash_of(made),
+        made.optimizer,
+        made.limit,
+        made.dram_limit_bytes,
+        fast_bytes,
+        slow_bytes,
+        tuple(steps),
+    )
+
+
+def with_address(program: Program, kernel: int, slot: int, address: Address) -> Program:
+    """The same program with one operand of one kernel somewhere else."""
+    steps = list(program.steps)
+    for position, step in enumerate(steps):
+        if isinstance(step, KernelStep) and step.kernel == kernel:
+            addresses = (*step.addresses[:slot], address, *step.addresses[slot + 1 :])
+            steps[position] = replace(step, addresses=addresses)
+    return replace(program, steps=tuple(steps))
+
+
+def _address(name: str, slow: frozenset[str], fast: dict[str, int], slow_at: dict[str, int]) -> Address:
+    return Address(Tier.PMEM, slow_at[name]) if name in slow else Address(Tier.DRAM, fast.get(name))
+
+
+def _side_by_side(tensors: list[Tensor]) -> tuple[dict[str, int], int]:
+    offsets, total = {}, 0
+    for tensor in tensors:
+        offsets[tensor.name] = total
+        total += tensor.allocated_bytes
+    return offsets, total
+
+
+def _reuse(graph: Graph, slow: frozenset[str]) -> tuple[dict[str, int], int]:
+    """First fit in order of production."""
+    placed: list[tuple[Tensor, int]] = []
+    for tensor in sorted(graph.movable, key=lambda t: t.live.start):
+        if tensor.name in slow:
+            continue
+        busy = sorted(
+            (at, at + other.allocated_bytes)
+            for other, at in placed
+            if other.live.start < tensor.live.stop and tensor.live.start < other.live.stop
+        )
+        offset = 0
+        for start, end in busy:
+            if offset + tensor.allocated_bytes <= start:
+                break
+            offset = max(offset, end)
+        placed.append((tensor, offset))
+    return {t.name: at for t, at in placed}, max((at + t.allocated_bytes for t, at in placed), default=0)
