@@ -41,6 +41,7 @@ def test_a_process_that_uses_fewer_threads_than_asked_is_stopped() -> None:
 def in_new_process(code: str) -> subprocess.CompletedProcess[str]:
     start = f"""
 import sys
+sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
 sys.path.insert(0, {str(TESTS)!r})
 import tvm, small_step
 from autotm.kernels.threads import pinned

@@ -86,6 +86,7 @@ def test_a_damaged_store_is_rebuilt(library: KernelLibrary, tmp_path: Path) -> N
 
 CHILD = """
     import sys
+    sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
     sys.path.insert(0, {tests!r})
     from pathlib import Path
     import small_step

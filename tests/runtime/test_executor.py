@@ -1,3 +1,4 @@
+import statistics
 import time
 from dataclasses import replace
 
@@ -91,9 +92,9 @@ def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> No
         start = time.perf_counter()
         assert len(time_steps(executor, 4, 0.0)) == 4
         samples = time_steps(executor, 1, 0.05)
-        kernels = time_kernels(graph, executor, 3)
+        kernels = time_kernels(graph, executor, 101)
     assert sum(samples) >= 0.05
     assert len(samples) > 4
     assert sum(samples) < time.perf_counter() - start
     assert set(kernels) == {kernel.name for kernel in graph.kernels}
-    assert sum(kernels.values()) == pytest.approx(min(samples) * 1e6, rel=0.6)
+    assert 0.5 < sum(kernels.values()) / (statistics.median(samples) * 1e6) < 2
