@@ -22,7 +22,7 @@ from autotm.model.tier import Tier
 LINK_SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
 """4 KiB to 64 MiB: below, the fixed cost of a copy rules; above, its bandwidth no longer changes."""
 
-_POOL_BYTES = 256 << 20
+_POOL_BYTES = 128 << 20
 _STRIDE_BYTES = 67 << 20
 """Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
 
