@@ -18,8 +18,8 @@ FLOORS = {
     "study": 4,
 }  # fmt: skip
 ROOT_FLOOR = 5
-SIDEWAYS = {("lower", "zoo"), ("lower", "kernels"), ("zoo", "kernels")}
-"""(importer, imported) pairs allowed on one floor: a network's way down to its kernels."""
+SIDEWAYS = {("lower", "zoo"), ("lower", "kernels"), ("zoo", "kernels"), ("layout", "solve")}
+"""(importer, imported) pairs allowed on one floor, within its groups: zoo-lower-kernels and solve-layout."""
 ROOMS = {
     "tvm": {"zoo", "lower", "kernels", "runtime"},
     "tvm_ffi": {"zoo", "lower", "kernels", "runtime"},

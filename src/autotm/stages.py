@@ -94,12 +94,14 @@ def ilp_solve_stage(
     links: Path,
     plan: Path,
 ) -> None:
-    """Place the tensors within the limit; a plan is written only after the independent checker accepts it."""
-    from autotm.solve import SolveOptions, solve
+    """Place the tensors so that their offsets keep the limit; a plan is written only after the independent checker accepts it."""
+    from autotm.layout import solve_and_pack
+    from autotm.solve import SolveOptions
 
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, times, copies = load(graph, "graph", Graph), read_profile(profile), load(links, "links", Links)
-    placed = solve(step, times, copies, optimizer, limit, SolveOptions(**config.model_dump(), seed=context.seed))
+    options = SolveOptions(**config.model_dump(), seed=context.seed)
+    placed, _ = solve_and_pack(step, times, copies, optimizer, limit, options)
     check_plan(step, times, copies, placed)
     save(plan, "plan", placed, came_from)
 

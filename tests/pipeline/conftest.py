@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from workplace import TARGET, Workplace, make_workplace
+
+
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    """A study with stand-in stages that ran to its figure; copy it before changing anything."""
+    place = make_workplace(tmp_path_factory.mktemp("pipeline") / "finished", stand_in=True)
+    done = place.snakemake(TARGET, cores=24)
+    assert done.returncode == 0, done.stdout
+    return place
+
+
+@pytest.fixture
+def finished(finished_once: Workplace, tmp_path: Path) -> Workplace:
+    folder = tmp_path / "place"
+    shutil.copytree(finished_once.folder, folder, symlinks=True)
+    return Workplace(folder)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Workplace:
+    """A study of which nothing was made."""
+    return make_workplace(tmp_path / "place", stand_in=True)

@@ -1,0 +1,135 @@
+"""A change reruns what depends on it, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from workplace import LIMITS, ROOT, TARGET, Workplace
+
+OPTIMIZERS = 2
+POINTS = OPTIMIZERS * len(LIMITS)
+
+
+def test_a_fresh_study_needs_every_job(fresh: Workplace) -> None:
+    assert fresh.jobs_due() == {
+        "calibrate": 1, "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1,
+    }  # fmt: skip
+
+
+def test_a_finished_study_needs_none(finished: Workplace) -> None:
+    assert finished.jobs_due() == {}
+    assert "Nothing to be done" in finished.snakemake(TARGET).stdout
+
+
+def test_a_new_limit_needs_its_own_jobs_and_the_figure(finished: Workplace) -> None:
+    finished.change("figures", "fig10", "limits", value=[*LIMITS, "3:1"])
+    assert finished.jobs_due() == {
+        "ilp_solve": OPTIMIZERS, "compile": OPTIMIZERS, "run": OPTIMIZERS, "figure_10": 1,
+    }  # fmt: skip
+
+
+def test_a_changed_limit_needs_its_own_jobs_and_the_figure(finished: Workplace) -> None:
+    finished.change("figures", "fig10", "limits", value=["1:0", "2:1", "0:1"])
+    assert finished.jobs_due() == {
+        "ilp_solve": OPTIMIZERS, "compile": OPTIMIZERS, "run": OPTIMIZERS, "figure_10": 1,
+    }  # fmt: skip
+
+
+def test_a_changed_look_redraws_only(finished: Workplace) -> None:
+    finished.change("style", "font_size_pt", value=9.0)
+    assert finished.jobs_due() == {"figure_10": 1}
+
+
+def test_a_solver_option_keeps_the_measurements_of_kernels(finished: Workplace) -> None:
+    finished.change("solve", "gap", value=0.02)
+    assert finished.jobs_due() == {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1}
+
+
+def test_a_run_option_keeps_the_plans(finished: Workplace) -> None:
+    finished.change("run", "min_seconds", value=3.0)
+    assert finished.jobs_due() == {"run": POINTS, "figure_10": 1}
+
+
+def test_another_thread_count_needs_profile_and_all_after_it(finished: Workplace) -> None:
+    due = finished.jobs_due("--config", "threads=1")
+    assert due["kernel_profile"] == 1
+    assert due["run"] == POINTS
+
+
+def test_another_network_keeps_the_links(finished: Workplace) -> None:
+    due = finished.jobs_due("--config", "figures={fig10: {network: vgg19, limits: ['1:0', '0:1']}}")
+    assert "calibrate" not in due
+    assert due["kernel_profile"] == 1
+
+
+def test_sizes_of_another_network_change_nothing(finished: Workplace) -> None:
+    scale = finished.folder / "config" / "scales" / "tiny.yaml"
+    contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
+    contents["networks"]["vgg19"]["batch"] += 1
+    scale.write_text(yaml.safe_dump(contents), encoding="utf-8")
+    assert finished.jobs_due() == {}
+
+
+def test_the_device_decides_every_measurement(finished: Workplace) -> None:
+    device = finished.folder / "config" / "devices" / "optane-dcpmm.yaml"
+    text = device.read_text(encoding="utf-8")
+    device.write_text(text.replace("to_slow_bytes_per_s: 12.0e+9", "to_slow_bytes_per_s: 6.0e+9"), encoding="utf-8")
+    assert text != device.read_text(encoding="utf-8")
+    assert finished.jobs_due()["calibrate"] == 1
+
+
+def test_a_remark_in_config_changes_nothing(finished: Workplace) -> None:
+    for file in (finished.config_file, finished.folder / "config" / "machines" / "laptop.yaml"):
+        file.write_text(f"# a remark\n{file.read_text(encoding='utf-8')}", encoding="utf-8")
+    assert finished.jobs_due() == {}
+
+
+def test_a_removed_record_is_made_again_alone(finished: Workplace) -> None:
+    record = f"results/{_machine(finished)}/tiny/mlp/static/1to1/record.json"
+    (finished.folder / record).unlink()
+    assert finished.jobs_due(target=record) == {"run": 1}
+
+
+def test_measurements_run_alone_whatever_the_cores(finished: Workplace) -> None:
+    spans = _spans(finished.folder / "jobs.txt")
+    measuring = [span for span in spans if span[0] in {"calibrate", "kernel_profile", "run"}]
+    assert len(measuring) == 2 + POINTS
+    for rule, start, end in measuring:
+        others = [other for other in spans if other != (rule, start, end)]
+        assert not [other for other in others if other[1] < end and start < other[2]], f"{rule} was not alone"
+
+
+def test_solves_run_beside_each_other(finished: Workplace) -> None:
+    solves = [span for span in _spans(finished.folder / "jobs.txt") if span[0] == "ilp_solve"]
+    assert any(a[1] < b[2] and b[1] < a[2] for a in solves for b in solves if a != b)
+
+
+def test_measurements_run_alone_without_the_profile_too(fresh: Workplace) -> None:
+    assert fresh.snakemake("--workflow-profile", "none", TARGET, cores=24).returncode == 0
+    runs = sorted(span[1:] for span in _spans(fresh.folder / "jobs.txt") if span[0] == "run")
+    assert all(first[1] <= second[0] for first, second in zip(runs, runs[1:], strict=False))
+
+
+def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
+    from autotm.model.limit import Limit
+    from autotm.study.setup import load_study
+
+    config = yaml.safe_load(finished.config_file.read_text(encoding="utf-8"))
+    study = load_study(config, "config.yaml", finished.folder / "config", finished.folder / "results")
+    paths, limit = study.paths("mlp"), Limit.parse("1:1")
+    files = [study.links, paths.links, paths.graph, paths.library, paths.profile]
+    files += [kind("static", limit) for kind in (paths.plan, paths.program, paths.record)]
+    assert [file for file in files if not file.is_file()] == []
+    rules = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))
+    assert f'"results/{{machine}}/{paths.store.name}"' in rules
+    assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.reference.name}"' in rules
+
+
+def _machine(place: Workplace) -> str:
+    return next((place.folder / "results").iterdir()).name
+
+
+def _spans(notes: Path) -> list[tuple[str, float, float]]:
+    lines = [line.split() for line in notes.read_text(encoding="utf-8").splitlines()]
+    return [(rule, float(start), float(end)) for rule, start, end in lines]

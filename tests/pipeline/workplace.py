@@ -1,0 +1,96 @@
+"""A copy of the pipeline in a folder of its own, small enough to run in a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs")
+LIMITS = ["1:0", "1:1", "0:1"]
+RULES = {"calibrate", "kernel_profile", "ilp_solve", "compile", "run", "figure_10"}
+TARGET = "figures/fig10.pdf"
+
+STAND_IN = '''
+"""Stands for a stage: writes the outputs at once, and notes when it ran."""
+import time
+from pathlib import Path
+started = time.time()
+time.sleep(0.15)
+for output in snakemake.output:
+    Path(output).write_text(f"{snakemake.rule}")
+with Path("jobs.txt").open("a") as notes:
+    notes.write(f"{snakemake.rule} {started} {time.time()}\\n")
+'''
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a copy of the pipeline lives."""
+
+    folder: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.folder / "config" / "config.yaml"
+
+    def change(self, *keys: str, value: Any) -> None:
+        """Set one key of the study's config."""
+        config = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        place = config
+        for key in keys[:-1]:
+            place = place[key]
+        place[keys[-1]] = value
+        self.config_file.write_text(yaml.safe_dump(config), encoding="utf-8")
+
+    def snakemake(
+        self, *arguments: str, cores: int = 2, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake here; returns its status and both outputs, merged in `stdout`."""
+        command = [sys.executable, "-m", "snakemake", "--cores", str(cores), *arguments]
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        return subprocess.run(
+            command,
+            cwd=self.folder,
+            env=environment | (env or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=280,
+        )
+
+    def jobs_due(self, *arguments: str, target: str = TARGET) -> dict[str, int]:
+        """How many jobs of each rule a dry run would start."""
+        done = self.snakemake(target, "--dry-run", *arguments)
+        assert done.returncode == 0, done.stdout
+        due: dict[str, int] = {}
+        for line in done.stdout.splitlines():
+            words = line.split()
+            if len(words) == 2 and words[1].isdigit() and words[0] in RULES:
+                due[words[0]] = int(words[1])
+        return due
+
+
+def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
+    """Copy the pipeline to `folder` with a study of the tiny MLP; `stand_in` replaces what the scripts do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part in PARTS:
+        source = ROOT / part
+        copy = shutil.copytree if source.is_dir() else shutil.copy
+        copy(source, folder / part)
+    if stand_in:
+        for script in (folder / "workflow" / "scripts").glob("*.py"):
+            script.write_text(STAND_IN, encoding="utf-8")
+    place = Workplace(folder)
+    place.change("scale", value="tiny")
+    place.change("figures", "fig10", "network", value="mlp")
+    place.change("figures", "fig10", "limits", value=LIMITS)
+    return place
