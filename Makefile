@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test figures test lint lock clean toolchain
+.PHONY: help setup setup-test figures test lint schema lock clean toolchain FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -91,6 +91,9 @@ lint: setup-test
 	$(BIN)/snakefmt --check Snakefile rules
 
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+schema: setup
+	@$(BIN)/autotm schema > config/schema.json
+
 lock: setup
 	@export UV_CUSTOM_COMPILE_COMMAND="make lock"
 	$(LOCK) requirements/uv.in -o requirements/uv.txt

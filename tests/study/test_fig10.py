@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -58,15 +60,13 @@ def test_panels_show_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch, tm
     draw(folder / "fig10.csv", tmp_path / "f.pdf", tmp_path / "f.png", StyleConfig())
     table = read_table(folder / "fig10.csv")
     slowdown, traffic, movement = drawn["figure"].axes
-    x = ((table["dram_limit_bytes"] + IO_BYTES) / 1e9).to_numpy()
 
-    assert _line(slowdown, "static") == pytest.approx(_points(x, table, "static", "slowdown"))
-    assert _line(slowdown, "synchronous") == pytest.approx(_points(x, table, "synchronous", "slowdown"))
-    assert _line(traffic, "static: inputs") == pytest.approx(_points(x, table, "static", "dram_input_fraction"))
+    assert _line(slowdown, "static") == pytest.approx(_points(table, "static", "slowdown"))
+    assert _line(slowdown, "synchronous") == pytest.approx(_points(table, "synchronous", "slowdown"))
+    assert _line(traffic, "static: inputs") == pytest.approx(_points(table, "static", "dram_input_fraction"))
     assert len([line for line in traffic.lines if ":" in str(line.get_label())]) == 4
     assert traffic.yaxis.get_major_formatter()(0.5) == "50%"
-    moved = _points(x, table, "synchronous", "bytes_moved_pmem")
-    assert _line(movement, "fast → slow") == pytest.approx([(at, amount / 1e9) for at, amount in moved])
+    assert _line(movement, "fast → slow") == pytest.approx(_points(table, "synchronous", "bytes_moved_pmem", 1e9))
     for axes in (slowdown, traffic, movement):
         marks = [line for line in axes.lines if set(line.get_xdata()) == {(PEAK_BYTES + IO_BYTES) / 1e9}]
         assert len(marks) == 1, "the whole step's memory is marked where the x axis counts it, I/O included"
@@ -78,14 +78,11 @@ def test_drawing_leaves_matplotlib_as_it_was(folder: Path, tmp_path: Path) -> No
     assert dict(mpl.rcParams) == before
 
 
-def _line(axes: mpl.axes.Axes, label: str) -> list[tuple[float, float]]:
+def _line(axes: mpl.axes.Axes, label: str) -> np.ndarray:
     line = next(line for line in axes.lines if line.get_label() == label and len(line.get_xdata()) == len(LIMITS))
-    return list(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    return np.asarray(line.get_xydata())
 
 
-def _points(x, table, optimizer: str, column: str) -> list[tuple[float, float]]:
-    return [
-        (at, value)
-        for at, value, found in zip(x, table[column], table["optimizer"], strict=True)
-        if found == optimizer
-    ]
+def _points(table: pd.DataFrame, optimizer: str, column: str, unit: float = 1.0) -> np.ndarray:
+    runs = table[table["optimizer"] == optimizer]
+    return np.column_stack([(runs["dram_limit_bytes"] + IO_BYTES) / 1e9, runs[column] / unit])

@@ -122,4 +122,4 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read what `write_table` wrote, digit for digit."""
-    return pd.read_csv(path, float_precision="round_trip", keep_default_na=False, na_values=[""])
+    return pd.read_csv(path, keep_default_na=False, na_values=[""])
