@@ -237,7 +237,7 @@ def peak_flops(threads: int) -> float:
     result = tirx.decl_buffer((tirx.IntImm("int64", threads * chains * info.lanes),), "float32", name="result")
 
     def task(index: tir.Index) -> tirx.Stmt:
-        sums = tir.registers(chains * info.lanes)
+        sums = tir.Registers(chains, info.lanes)
         places = [(c, c * info.lanes) for c in range(chains)]
         begin = index * (chains * info.lanes)
         value = [tir.load(result, begin + at, info.lanes) for _, at in places]
@@ -245,15 +245,15 @@ def peak_flops(threads: int) -> float:
 
         def step(_: tir.Index) -> tirx.Stmt:
             return tir.sequence(
-                [tir.store(sums, at, tir.load(sums, at, info.lanes) * factor + factor, info.lanes) for _, at in places]
+                [sums.set(c, 0, sums.get(c, 0, info.lanes) * factor + factor, info.lanes) for c, _ in places]
             )
 
         return tir.sequence(
             [
-                tirx.AllocBuffer(sums),
-                *(tir.store(sums, at, value[c], info.lanes) for c, at in places),
+                sums.declare(),
+                *(sums.set(c, 0, value[c], info.lanes) for c, _ in places),
                 tir.loop(steps, step, "step"),
-                *(tir.store(result, begin + at, tir.load(sums, at, info.lanes), info.lanes) for _, at in places),
+                *(tir.store(result, begin + at, sums.get(c, 0, info.lanes), info.lanes) for c, at in places),
             ]
         )
 

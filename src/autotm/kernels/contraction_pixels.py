@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_tiles import register_tiles
+from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -158,7 +159,7 @@ class _Emitter:
         height, breadth, width = size
         spots = [(a, b) for a in range(height) for b in range(breadth)]
         vectors = tir.segments(width, self.info.lanes)
-        sums = tir.registers(len(spots) * width)
+        sums = tir.Registers(len(spots), width)
         origin = source.base + image * source.image + i * source.row + j * source.column
         pitch = width if panels.packed else pixels.features
         panel = panels.base + (feature * pixels.steps if panels.packed else feature)
@@ -169,37 +170,54 @@ class _Emitter:
                 scalar = tir.load(source.buffer, at + (a * source.row + b * source.column))
                 for offset, lanes in vectors:
                     vector = tir.load(panels.buffer, row + offset, lanes)
-                    place = m * width + offset
-                    total = tir.load(sums, place, lanes) + tir.splat(scalar, lanes) * vector
-                    updates.append(tir.store(sums, place, total, lanes))
+                    total = sums.get(m, offset, lanes) + tir.splat(scalar, lanes) * vector
+                    updates.append(sums.set(m, offset, total, lanes))
             return tir.sequence(updates)
 
-        def taps(at: Index, row: Index) -> tirx.Stmt:
-            return tir.loop(
-                pixels.taps,
-                lambda t: tir.loop(
-                    pixels.run,
-                    lambda q: step(at + t * source.tap + q, row + (t * pixels.run + q) * pitch),
-                    "step",
-                ),
-                "tap",
+        def clear(target: tir.Registers) -> list[tirx.Stmt]:
+            return [target.set(m, o, tir.zeros(n), n) for m in range(len(spots)) for o, n in vectors]
+
+        def chain(tap: Index, first: Index, last: Index) -> tirx.Stmt:
+            def run(at: Index, row: Index) -> tirx.Stmt:
+                return tir.loop(last - first, lambda q: step(at + q, row + q * pitch), "step", start=first)
+
+            return tir.bind(
+                origin + tap * source.tap,
+                lambda at: tir.bind(panel + tap * (pixels.run * pitch), lambda row: run(at, row), "row"),
+                "at",
             )
 
-        statements: list[tirx.Stmt] = [tirx.AllocBuffer(sums)]
-        for m in range(len(spots)):
-            statements += [tir.store(sums, m * width + o, tir.zeros(lanes), lanes) for o, lanes in vectors]
-        if pixels.steps:
-            statements.append(tir.bind(origin, lambda at: tir.bind(panel, lambda row: taps(at, row), "row"), "at"))
+        statements = [sums.declare(), *clear(sums)]
+        result = sums
+        if pixels.steps > 2 * CHAIN_STEPS:
+            result = tir.Registers(len(spots), width)
+            links = -(-pixels.run // CHAIN_STEPS)
+            flush = [
+                result.set(m, o, result.get(m, o, n) + sums.get(m, o, n), n) for m in range(len(spots)) for o, n in vectors
+            ]
+
+            def link(tap: Index, index: Index) -> tirx.Stmt:
+                return tir.sequence([*clear(sums), chain(tap, *tir.share(index, links, pixels.run)), *flush])
+
+            statements = [sums.declare(), result.declare(), *clear(result)]
+            statements.append(
+                tir.loop(pixels.taps, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
+            )
+        elif pixels.steps:
+            statements.append(tir.loop(pixels.taps, lambda t: chain(t, 0, pixels.run), "tap"))
         for m, (a, b) in enumerate(spots):
             for offset, lanes in vectors:
-                statements.append(self._finish(sums, m * width + offset, (image, i + a, j + b, feature + offset), lanes))
+                where = image, i + a, j + b, feature + offset
+                statements.append(self._finish(partial(result.get, m), offset, where, lanes))
         return tir.sequence(statements)
 
-    def _finish(self, sums: tirx.Buffer, at: int, where: tuple[Index, Index, Index, Index], lanes: int) -> tirx.Stmt:
+    def _finish(
+        self, sums: Callable[[Index], tirx.Expr], at: int, where: tuple[Index, Index, Index, Index], lanes: int
+    ) -> tirx.Stmt:
         image, i, j, feature = where
 
         def lane(number: Index) -> tirx.Stmt:
             coordinates = self.pixels.coordinates(image, i, j, feature + number)
-            return self.problem.finish(coordinates, lambda: tir.load(sums, at + number))
+            return self.problem.finish(coordinates, lambda: sums(at + number))
 
         return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)

@@ -12,6 +12,8 @@ _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
 _FMA_LATENCY = 4
 _TILE_OVERHEAD_CYCLES = 40
+CHAIN_STEPS = 1024
+"""Products added one after the other into one float32 sum before it is added to a total: keeps rounding small."""
 
 
 @dataclass(frozen=True)

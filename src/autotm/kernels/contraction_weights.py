@@ -8,6 +8,7 @@ which also keeps rounding errors small.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_pixels import Source
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_tiles import register_tiles
+from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -56,7 +57,9 @@ class _Emitter:
         self.weights, self.problem, self.info, self.threads = weights, problem, info, threads
         self.lines = weights.batch * weights.rows
         line_bytes = 4 * weights.columns * (min(weights.source.column, weights.run) + weights.features)
-        self.blocks = min(self.lines, -(-2 * self.lines * line_bytes // info.l2_bytes))
+        cache_blocks = -(-2 * self.lines * line_bytes // info.l2_bytes)
+        chain_blocks = -(-self.lines * weights.columns // CHAIN_STEPS)
+        self.blocks = min(self.lines, max(cache_blocks, chain_blocks))
         pixels = -(-self.lines // self.blocks) * weights.columns
         self.tiles = register_tiles(1, weights.run, weights.features, pixels, info)
         self.count = weights.taps * self.tiles.columns.count * self.tiles.vectors.count
@@ -172,18 +175,19 @@ class _Emitter:
     ) -> tirx.Stmt:
         weights, (tap, q, k), (height, width) = self.weights, where, size
         vectors = tir.segments(width, self.info.lanes)
-        sums = tir.registers(height * width)
-        spots = [(m, m * width + offset, offset, lanes) for m in range(height) for offset, lanes in vectors]
+        sums = tir.Registers(height, width)
+        spots = [(m, offset, lanes) for m in range(height) for offset, lanes in vectors]
 
         def memory(m: int, offset: int) -> Index:
             return base + ((tap * weights.run + q + m) * weights.features + k + offset)
 
         def step(left: Index, right: Index) -> tirx.Stmt:
             updates = []
-            for m, at, offset, lanes in spots:
+            for m, offset, lanes in spots:
                 scalar = tir.load(weights.source.buffer, left + m)
                 vector = tir.load(weights.right.buffer, right + offset, lanes)
-                updates.append(tir.store(sums, at, tir.load(sums, at, lanes) + tir.splat(scalar, lanes) * vector, lanes))
+                total = sums.get(m, offset, lanes) + tir.splat(scalar, lanes) * vector
+                updates.append(sums.set(m, offset, total, lanes))
             return tir.sequence(updates)
 
         def line(index: Index) -> tirx.Stmt:
@@ -204,30 +208,36 @@ class _Emitter:
                 "left",
             )
 
-        clear = tir.sequence([tir.store(sums, at, tir.zeros(lanes), lanes) for _, at, _, lanes in spots])
-        resume = save = None
+        clear = tir.sequence([sums.set(m, o, tir.zeros(lanes), lanes) for m, o, lanes in spots])
+        gather = save = tir.sequence([])
         if partial is not None:
-            resume = tir.sequence(
-                [tir.store(sums, at, tir.load(partial, memory(m, o), lanes), lanes) for m, at, o, lanes in spots]
+            gather = tir.sequence(
+                [
+                    sums.set(m, o, sums.get(m, o, lanes) + tir.load(partial, memory(m, o), lanes), lanes)
+                    for m, o, lanes in spots
+                ]
             )
             save = tir.sequence(
-                [tir.store(partial, memory(m, o), tir.load(sums, at, lanes), lanes) for m, at, o, lanes in spots]
+                [tir.store(partial, memory(m, o), sums.get(m, o, lanes), lanes) for m, o, lanes in spots]
             )
-        done = tir.sequence([self._finish(sums, at, (tap, q + m, k + o), lanes) for m, at, o, lanes in spots])
+        done = tir.sequence([self._finish(functools.partial(sums.get, m), o, (tap, q + m, k + o), lanes) for m, o, lanes in spots])
         return tir.sequence(
             [
-                tirx.AllocBuffer(sums),
-                tir.choose(is_first, clear, resume),
+                sums.declare(),
+                clear,
                 tir.loop(lines[1] - lines[0], line, "line", start=lines[0]),
+                tir.choose(is_first, tir.sequence([]), gather),
                 tir.choose(is_last, done, save),
             ]
         )
 
-    def _finish(self, sums: tirx.Buffer, at: int, where: tuple[Index, Index, Index], lanes: int) -> tirx.Stmt:
+    def _finish(
+        self, sums: Callable[[Index], tirx.Expr], at: int, where: tuple[Index, Index, Index], lanes: int
+    ) -> tirx.Stmt:
         tap, q, feature = where
 
         def lane(number: Index) -> tirx.Stmt:
             coordinates = self.weights.coordinates(tap, q, feature + number)
-            return self.problem.finish(coordinates, lambda: tir.load(sums, at + number))
+            return self.problem.finish(coordinates, lambda: sums(at + number))
 
         return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)

@@ -138,9 +138,27 @@ def workspace(size: int, name: str) -> tirx.Buffer:
     return tirx.decl_buffer((tirx.IntImm("int64", max(size, 1)),), "float32", name=name)
 
 
-def registers(size: int, name: str = "accumulators") -> tirx.Buffer:
-    """A flat float32 buffer small enough to live in vector registers once its accesses are unrolled."""
-    return tirx.decl_buffer((tirx.IntImm("int64", size),), "float32", name=name, scope="local")
+class Registers:
+    """Sums of a register tile, `rows` of `width` floats; unrolled accesses put them into vector registers.
+
+    One buffer a row: TVM would fetch a buffer of a kilobyte from its allocator instead of the stack.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        extent = tirx.IntImm("int64", width)
+        self.rows = [tirx.decl_buffer((extent,), "float32", name="sums") for _ in range(rows)]
+
+    def declare(self) -> tirx.Stmt:
+        """Reserve them."""
+        return sequence([tirx.AllocBuffer(row) for row in self.rows])
+
+    def get(self, row: int, offset: Index, lanes: int = 1) -> tirx.Expr:
+        """One sum, or a vector of them."""
+        return load(self.rows[row], offset, lanes)
+
+    def set(self, row: int, offset: Index, value: tirx.Expr, lanes: int = 1) -> tirx.Stmt:
+        """Overwrite a vector of sums."""
+        return store(self.rows[row], offset, value, lanes)
 
 
 def rewrite(

@@ -1,0 +1,137 @@
+"""Compile contractions, call them, and compute the same in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax, s_tir, te, tirx
+
+from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.target import host_target, target_info
+from autotm.kernels.workspace import hoist_workspaces
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Window:
+    """One convolution's extents."""
+
+    x: Shape
+    w: Shape
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+
+    @property
+    def y(self) -> Shape:
+        """Shape of the result."""
+        top, left, bottom, right = self.padding
+        rows = (self.x[1] + top + bottom - self.w[0]) // self.stride[0] + 1
+        columns = (self.x[2] + left + right - self.w[1]) // self.stride[1] + 1
+        return self.x[0], rows, columns, self.w[3]
+
+    def parts(self, x: np.ndarray) -> list[tuple[int, int, np.ndarray]]:
+        """(r, s, the pixels of the padded input that this tap meets)."""
+        top, left, bottom, right = self.padding
+        padded = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+        _, rows, columns, _ = self.y
+        down, across = self.stride
+        return [
+            (r, s, padded[:, r : r + rows * down : down, s : s + columns * across : across][:, :rows, :columns])
+            for r in range(self.w[0])
+            for s in range(self.w[1])
+        ]
+
+    def forward(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Convolution in float64."""
+        return sum(pixels.astype(np.float64) @ w[r, s].astype(np.float64) for r, s, pixels in self.parts(x))
+
+    def weight_gradient(self, x: np.ndarray, dy: np.ndarray) -> np.ndarray:
+        """Gradient by the weights in float64."""
+        result = np.zeros(self.w)
+        flat = dy.reshape(-1, self.w[3]).astype(np.float64)
+        for r, s, pixels in self.parts(x):
+            result[r, s] = pixels.reshape(-1, self.w[2]).astype(np.float64).T @ flat
+        return result
+
+    def data_gradient(self, dy: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Gradient by the input in float64."""
+        top, left, bottom, right = self.padding
+        batch, height, width, channels = self.x
+        padded = np.zeros((batch, height + top + bottom, width + left + right, channels))
+        _, rows, columns, _ = self.y
+        down, across = self.stride
+        for r in range(self.w[0]):
+            for s in range(self.w[1]):
+                part = padded[:, r : r + rows * down : down, s : s + columns * across : across][:, :rows, :columns]
+                part += dy.astype(np.float64) @ w[r, s].astype(np.float64).T
+        return padded[:, top : top + height, left : left + width]
+
+
+def random_array(shape: Shape, seed: int) -> np.ndarray:
+    """Standard normal values in 64-byte aligned memory."""
+    array = aligned(shape)
+    array[...] = np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+    return array
+
+
+def aligned(shape: Shape) -> np.ndarray:
+    """64-byte aligned memory, filled with a value that shows what was never written."""
+    raw = np.full(int(np.prod(shape)) + 16, np.nan, np.float32)
+    start = (-raw.ctypes.data // 4) % 16
+    return raw[start : start + int(np.prod(shape))].reshape(shape)
+
+
+def host(threads: int = 2, mcpu: str | None = None) -> tvm.target.Target:
+    """This host's target, or that of another CPU whose instructions it has."""
+    if mcpu is None:
+        return host_target(threads)
+    return tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "num-cores": threads})
+
+
+def call(
+    function: tirx.PrimFunc, block: str, arrays: Sequence[np.ndarray], target: tvm.target.Target, threads: int = 2
+) -> None:
+    """Schedule, compile and call with inputs and outputs in order; workspaces are filled with NaN before."""
+    sch = s_tir.Schedule(function)
+    schedule_contraction(sch, sch.get_sblock(block), target_info(target), threads)
+    hoisted, workspaces = hoist_workspaces(sch.mod["main"])
+    attributes = {"global_symbol": "main", "tirx.noalias": True}
+    module = tvm.compile(hoisted.with_attrs(attributes), target=target)
+    spaces = [aligned(shape) for shape, _ in workspaces]
+    module["main"](*(tvm.runtime.from_dlpack(array) for array in [*arrays, *spaces]))
+
+
+def function_of(*tensors: te.Tensor) -> tirx.PrimFunc:
+    """The unscheduled function of some tensors."""
+    return te.create_prim_func(list(tensors))
+
+
+def fused(build: object, shapes: dict[str, Shape]) -> tirx.PrimFunc:
+    """The one fused function that Relax makes of `build(builder, *variables)`."""
+    builder = relax.BlockBuilder()
+    variables = [relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in shapes.items()]
+    with builder.function("main", variables):
+        with builder.dataflow():
+            result = builder.emit_output(build(builder, *variables))
+        builder.emit_func_output(result)
+    passes = [
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    module = tvm.transform.Sequential(passes)(builder.get())
+    functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert len(functions) == 1, module.script()
+    return functions[0]
+
+
+def error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference, relative to the largest expected value."""
+    return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-30))

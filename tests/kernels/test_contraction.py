@@ -1,0 +1,179 @@
+"""Contractions against float64: any width, stride and padding, with and without epilogues, AVX-512 and AVX2."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from contraction_cases import Window, aligned, call, error, function_of, fused, host, random_array
+from tvm import relax, s_tir, te
+
+from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.contraction_tiles import cut, register_tiles
+from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
+from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
+from autotm.kernels.target import TargetInfo
+
+
+LIMIT = 3e-6
+
+WINDOWS = [
+    Window((1, 147, 9, 3), (3, 3, 3, 32), (2, 2), (0, 0, 0, 0)),
+    Window((2, 35, 35, 16), (3, 3, 16, 24), (1, 1), (1, 1, 1, 1)),
+    Window((2, 17, 17, 24), (1, 7, 24, 40), (1, 1), (0, 3, 0, 3)),
+    Window((1, 17, 17, 40), (7, 1, 40, 24), (1, 1), (3, 0, 3, 0)),
+    Window((2, 8, 8, 33), (1, 1, 33, 50), (1, 1), (0, 0, 0, 0)),
+    Window((1, 8, 8, 16), (1, 1, 16, 10), (2, 2), (0, 0, 0, 0)),
+    Window((1, 5, 7, 3), (2, 3, 3, 5), (3, 2), (1, 2, 0, 1)),
+    Window((3, 1, 1, 16), (1, 1, 16, 16), (1, 1), (0, 0, 0, 0)),
+    Window((2, 2, 2, 8), (3, 3, 8, 16), (1, 1), (1, 1, 1, 1)),
+    Window((1, 9, 9, 4), (7, 7, 4, 8), (2, 2), (3, 3, 3, 3)),
+    Window((8, 3, 3, 48), (1, 3, 48, 112), (1, 1), (0, 1, 0, 1)),
+    Window((2, 11, 10, 8), (3, 3, 8, 16), (1, 1), (0, 0, 0, 0)),
+    Window((1, 6, 6, 8), (3, 3, 8, 16), (2, 2), (0, 0, 1, 1)),
+]
+
+
+def _random_windows(count: int) -> list[Window]:
+    generator = np.random.default_rng(7)
+    windows = []
+    while len(windows) < count:
+        kernel = generator.integers(1, 5, 2)
+        padding = tuple(int(p) for p in generator.integers(0, 3, 4))
+        height, width, batch = (int(v) for v in generator.integers(1, [20, 20, 4]))
+        channels, features = (int(v) for v in generator.integers(1, 70, 2))
+        window = Window(
+            (batch, height, width, channels),
+            (int(kernel[0]), int(kernel[1]), channels, features),
+            tuple(int(s) for s in generator.integers(1, 4, 2)),
+            padding,
+        )
+        if min(window.y) > 0:
+            windows.append(window)
+    return windows
+
+
+def _passes(window: Window, mcpu: str | None, threads: int) -> dict[str, float]:
+    target = host(threads, mcpu)
+    x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
+    tx, tw, tdy = (te.placeholder(a.shape, name=n) for n, a in (("x", x), ("w", w), ("dy", dy)))
+    y, dx, dw = aligned(window.y), aligned(window.x), aligned(window.w)
+    shape, stride, padding = window.x, window.stride, window.padding
+    call(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y], target, threads)
+    gradient = conv2d_data_gradient(tdy, tw, shape, stride, padding)
+    call(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx], target, threads)
+    gradient = conv2d_weight_gradient(tx, tdy, window.w, stride, padding)
+    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw], target, threads)
+    return {
+        "forward": error(y, window.forward(x, w)),
+        "data": error(dx, window.data_gradient(dy, w)),
+        "weight": error(dw, window.weight_gradient(x, dy)),
+    }
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_named_windows(window: Window) -> None:
+    errors = _passes(window, None, 2)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize("window", _random_windows(8), ids=str)
+def test_random_windows(window: Window) -> None:
+    errors = _passes(window, None, 3)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize("window", WINDOWS[1:7:2], ids=str)
+def test_avx2(window: Window) -> None:
+    errors = _passes(window, "core-avx2", 2)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize(("m", "k", "n"), [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48)])
+@pytest.mark.parametrize("form", [matmul, matmul_nt, matmul_tn])
+def test_matrix_products(form: object, m: int, k: int, n: int) -> None:
+    shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
+    a, b, c = random_array(shapes[0], 1), random_array(shapes[1], 2), aligned((m, n))
+    ta, tb = te.placeholder(shapes[0], name="a"), te.placeholder(shapes[1], name="b")
+    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host())
+    left = a.T if form is matmul_tn else a
+    right = b.T if form is matmul_nt else b
+    assert error(c, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
+
+
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4]], ids=str)
+def test_bias_and_relu_are_fused(window: Window) -> None:
+    def build(builder: relax.BlockBuilder, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
+        y = builder.emit_te(conv2d, x, w, window.stride, window.padding)
+        return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
+
+    x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
+    y = aligned(window.y)
+    call(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), "conv2d", [x, w, b, y], host())
+    assert error(y, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
+
+
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4], WINDOWS[6]], ids=str)
+def test_mask_and_other_gradients_are_fused(window: Window) -> None:
+    def build(builder: relax.BlockBuilder, *variables: relax.Var) -> relax.Expr:
+        dy, w, other, y, zero = variables
+        dx = builder.emit_te(conv2d_data_gradient, dy, w, window.x, window.stride, window.padding)
+        total = builder.emit(relax.op.add(dx, other))
+        positive = builder.emit(relax.op.greater(y, relax.const(0.0)))
+        return relax.op.where(positive, total, zero)
+
+    dy, w = random_array(window.y, 1), random_array(window.w, 2)
+    other, y, dx = random_array(window.x, 3), random_array(window.x, 4), aligned(window.x)
+    shapes = {"dy": dy.shape, "w": w.shape, "other": other.shape, "y": y.shape, "zero": ()}
+    zero = aligned(())
+    zero[...] = 0.0
+    call(fused(build, shapes), "conv2d_data_gradient", [dy, w, other, y, zero, dx], host())
+    assert error(dx, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
+
+
+@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[2], WINDOWS[4]], ids=str)
+def test_update_in_place(window: Window) -> None:
+    def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
+        dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)
+        step = builder.emit(relax.op.multiply(relax.const(0.05), dw))
+        return relax.op.subtract(w, step)
+
+    x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
+    expected = w - 0.05 * window.weight_gradient(x, dy)
+    function = fused(build, {"x": x.shape, "dy": dy.shape, "w": w.shape})
+    call(function, "conv2d_weight_gradient", [x, dy, w, w], host())
+    assert error(w, expected) < LIMIT
+
+
+def test_many_pixels_keep_the_weight_gradient_accurate() -> None:
+    window = Window((1, 300, 300, 2), (1, 1, 2, 16), (1, 1), (0, 0, 0, 0))
+    x, dy, dw = np.abs(random_array(window.x, 1)), np.abs(random_array(window.y, 2)), aligned(window.w)
+    tx, tdy = te.placeholder(window.x, name="x"), te.placeholder(window.y, name="dy")
+    gradient = conv2d_weight_gradient(tx, tdy, window.w, window.stride, window.padding)
+    arrays = [aligned(window.x), aligned(window.y), dw]
+    arrays[0][...], arrays[1][...] = x, dy
+    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", arrays, host())
+    assert error(dw, window.weight_gradient(x, dy)) < LIMIT
+
+
+def test_a_block_that_is_no_contraction_is_refused() -> None:
+    x = te.placeholder((4, 4), name="x")
+    sch = s_tir.Schedule(function_of(x, te.compute((4, 4), lambda i, j: x[i, j] + 1.0, name="increment")))
+    info = TargetInfo(lanes=16, registers=32, l1_bytes=32 << 10, l2_bytes=1 << 20)
+    with pytest.raises(ValueError, match="'increment' is no contraction"):
+        schedule_contraction(sch, sch.get_sblock("increment"), info, 2)
+
+
+@pytest.mark.parametrize("extent", [1, 2, 5, 8, 17, 35, 69, 147])
+def test_pieces_cover_the_extent(extent: int) -> None:
+    pieces = cut(extent, 14)
+    assert pieces.longer * pieces.size + (pieces.count - pieces.longer) * (pieces.size - 1) == extent
+    assert pieces.size <= 14
+
+
+@pytest.mark.parametrize(("lanes", "registers"), [(16, 32), (8, 16)])
+def test_tiles_fit_the_registers(lanes: int, registers: int) -> None:
+    info = TargetInfo(lanes=lanes, registers=registers, l1_bytes=32 << 10, l2_bytes=1 << 20)
+    for columns in (1, 3, 7, 14, 69):
+        tiles = register_tiles(8, columns, 224, 500, info)
+        scalars = tiles.rows.size * tiles.columns.size
+        assert scalars * tiles.vectors.size + tiles.vectors.size + 1 <= registers
