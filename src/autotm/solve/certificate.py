@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,12 +17,15 @@ def bound_us(
 ) -> float:
     """Base time, plus every tensor's cheapest journey when it pays for fast memory, minus the price of the limit.
 
-    Valid for any prices >= 0 and tight for the duals of the capacity rows.
+    Valid for any prices >= 0 and tight for the duals of the capacity rows. A tensor larger than the limit never is in
+    fast memory.
     """
     paid = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
 
     def price(flow: Flow, start: int, end: int) -> float:
-        return float(paid[end] - paid[start]) * flow.size_bytes if end > start else 0.0
+        if end <= start:
+            return 0.0
+        return float(paid[end] - paid[start]) * flow.size_bytes if flow.size_bytes <= limit_bytes else math.inf
 
     total = base_us - float(prices_us_per_byte.sum()) * limit_bytes
     for flow in flows:

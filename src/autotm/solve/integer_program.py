@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,7 +71,7 @@ class IntegerProgram(Optimizer):
         constant_us = problem.base_us + sum(cost_us(reduced.flows[i], way) for i, way in reduced.decided.items())
         made = build(reduced, constant_us) if len(reduced.decided) < len(flows) else None
         built = time.perf_counter()
-        search = self._decide(problem, reduced) if made is None else self._search(problem, made, built)
+        search = self._decide(problem, flows, reduced) if made is None else self._search(problem, flows, made, built)
         stays, moves = [], []
         for index, flow in enumerate(reduced.flows):
             tensor_stays, tensor_moves = stays_and_moves(flow, search.repair.journeys[index])
@@ -88,12 +88,12 @@ class IntegerProgram(Optimizer):
             solve_s=time.perf_counter() - built,
         )
 
-    def _decide(self, problem: Problem, reduced: Reduced) -> _Search:
+    def _decide(self, problem: Problem, flows: Sequence[Flow], reduced: Reduced) -> _Search:
         """Nothing is left for a solver."""
         repair = _repaired(problem, reduced, reduced.decided)
-        return _priced(problem, reduced, repair, np.zeros(len(problem.graph.kernels)))
+        return _priced(problem, flows, repair, np.zeros(len(problem.graph.kernels)))
 
-    def _search(self, problem: Problem, made: Formulation, started: float) -> _Search:
+    def _search(self, problem: Problem, flows: Sequence[Flow], made: Formulation, started: float) -> _Search:
         options = problem.options
         session = Session(made.model, options.threads, options.seed)
         relaxed = session.relax(options.time_limit_s)
@@ -105,7 +105,7 @@ class IntegerProgram(Optimizer):
         if relaxed.has_solution:
             proposed |= made.journeys()
         repair = _repaired(problem, made.reduced, proposed)
-        search = _priced(problem, made.reduced, repair, prices)
+        search = _priced(problem, flows, repair, prices)
         left_s = options.time_limit_s - (time.perf_counter() - started)
         if relaxed.outcome is Outcome.HUNG or left_s <= 0:
             search.timed_out = True
@@ -133,8 +133,8 @@ def _repaired(problem: Problem, reduced: Reduced, proposed: Mapping[int, Journey
     return repair
 
 
-def _priced(problem: Problem, reduced: Reduced, repair: Repair, prices: npt.NDArray[np.float64]) -> _Search:
-    bound = bound_us(reduced.flows, prices, problem.limit_bytes, problem.base_us)
+def _priced(problem: Problem, flows: Sequence[Flow], repair: Repair, prices: npt.NDArray[np.float64]) -> _Search:
+    bound = bound_us(flows, prices, problem.limit_bytes, problem.base_us)
     return _Search(repair, problem.base_us, bound, prices)
 
 

@@ -110,7 +110,7 @@ def _undominated(flows: Sequence[Flow], tight: npt.NDArray[np.bool_], room: npt.
         enters[[flow.starts[k] for k in range(1, len(flow)) if flow.may_read[k]]] = True
         leaves[list(flow.stops)] = True
     rows: list[int] = []
-    covered_to = -1
+    covered_to = -2
     for row in np.flatnonzero(tight).tolist():
         adjacent = covered_to == row - 1
         covered_to = row

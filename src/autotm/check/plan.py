@@ -1,0 +1,142 @@
+"""Whether a plan is legal and as good as it says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from autotm.check.bound import certified_bound_us
+from autotm.check.fault import Fault, require
+from autotm.check.residence import Residence
+from autotm.model.errors import unknown_name
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.plan import BoundProof, Plan, Status
+from autotm.model.profile import Profile
+from autotm.model.tier import Tier
+
+_RULES: dict[str, tuple[frozenset[Tier], bool]] = {
+    "all-fast": (frozenset({Tier.DRAM}), False),
+    "all-slow": (frozenset({Tier.PMEM}), False),
+    "static": (frozenset(Tier), False),
+    "synchronous": (frozenset(Tier), True),
+}
+"""Per optimizer: the tiers it may use, and whether it moves tensors."""
+
+_TIME = 1e-9
+_BOUND = 1e-6
+"""Relative differences allowed for sums of floating-point times, and for a bound summed in another order."""
+
+
+def check_plan(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    plan: Plan,
+    *,
+    fixed: Mapping[str, Tier] | None = None,
+    fast_operands_only: bool = False,
+) -> None:
+    """Vouch for a plan: residence, moves, configurations, limit in integers, objective, bound and gap.
+
+    Args:
+        graph: the step.
+        profile: times of its kernels.
+        links: copy times.
+        plan: what is checked.
+        fixed: tensors that had to stay in one tier.
+        fast_operands_only: whether kernels could not use slow operands.
+
+    Raises:
+        FaultError: the first broken rule.
+        BadInputError: the plan names an optimizer that is not known here.
+    """
+    if plan.optimizer not in _RULES:
+        raise unknown_name("optimizer", plan.optimizer, _RULES)
+    require(plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"plan for {plan.graph_hash}, graph {hash_of(graph)}")
+    residence = Residence(graph, plan)
+    residence.check()
+    _check_restrictions(graph, plan, residence, fixed or {}, fast_operands_only)
+    _check_configurations(graph, plan, residence)
+    _check_limit(graph, plan)
+    _check_objective(graph, profile, links, plan, residence)
+    _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
+
+
+def _check_restrictions(
+    graph: Graph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
+) -> None:
+    tiers, moves = _RULES[plan.optimizer]
+    require(moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves")
+    for stay in plan.stays:
+        allowed = {fixed[stay.tensor]} if stay.tensor in fixed else tiers
+        require(stay.tier in allowed, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
+        if not moves:
+            live = graph.by_name[stay.tensor].live
+            whole = (stay.start, stay.end) == (live.start, live.stop)
+            require(whole, Fault.BAD_SPAN, f"'{stay.tensor}' does not stay for its whole life")
+    for index in range(len(graph.kernels)) if fast_operands_only else ():
+        slow = residence.slow_operands(index) - set(fixed)
+        require(not slow, Fault.WRONG_TIER, f"kernel {index} uses {sorted(slow)} in slow memory")
+
+
+def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> None:
+    count = len(plan.configurations)
+    require(count == len(graph.kernels), Fault.CONFIGURATION, f"{count} configurations, {len(graph.kernels)} kernels")
+    for index, (kernel, stated) in enumerate(zip(graph.kernels, plan.configurations, strict=True)):
+        slow = residence.slow_operands(index)
+        implied = "".join("P" if operand.tensor in slow else "D" for operand in kernel.operands)
+        require(
+            stated == implied, Fault.CONFIGURATION, f"kernel {index} '{kernel.name}': {stated}, stays imply {implied}"
+        )
+
+
+def _check_limit(graph: Graph, plan: Plan) -> None:
+    asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes)
+    same = asked == plan.dram_limit_bytes
+    require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
+    change = dict.fromkeys(range(len(graph.kernels) + 1), 0)
+    for stay in plan.stays:
+        if stay.tier is Tier.DRAM:
+            change[stay.start] += graph.by_name[stay.tensor].allocated_bytes
+            change[stay.end] -= graph.by_name[stay.tensor].allocated_bytes
+    used = 0
+    for index in range(len(graph.kernels)):
+        used += change[index]
+        fits = used <= plan.dram_limit_bytes
+        require(fits, Fault.LIMIT, f"kernel {index}: {used} fast bytes, {used - plan.dram_limit_bytes} over the limit")
+
+
+def _check_objective(graph: Graph, profile: Profile, links: Links, plan: Plan, residence: Residence) -> None:
+    kernels_us = math.fsum(
+        profile.additive_us(graph, kernel, residence.slow_operands(index)) for index, kernel in enumerate(graph.kernels)
+    )
+    moves_us = math.fsum(links.copy_us(move.destination, graph.by_name[move.tensor].size_bytes) for move in plan.moves)
+    found = kernels_us + moves_us
+    same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
+    require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
+
+
+def _check_bound(
+    graph: Graph, profile: Profile, links: Links, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
+) -> None:
+    numbers = (plan.objective_us, plan.bound_us)
+    require(all(map(math.isfinite, numbers)), Fault.GAP, f"objective and bound are {numbers}")
+    require(0 <= plan.gap <= 1, Fault.GAP, f"gap {plan.gap} is not in [0, 1]")
+    slack = _BOUND * abs(plan.objective_us) + 1e-6
+    require(plan.bound_us <= plan.objective_us + slack, Fault.GAP, f"bound {plan.bound_us} exceeds {plan.objective_us}")
+    optimal = plan.status is not Status.OPTIMAL or plan.objective_us - plan.bound_us <= slack
+    require(optimal, Fault.GAP, f"plan is called optimal at gap {plan.gap}")
+    if plan.certificate is None:
+        only = plan.status is Status.NOT_OPTIMIZED and abs(plan.objective_us - plan.bound_us) <= slack
+        require(only, Fault.CERTIFICATE, f"'{plan.optimizer}' plan with status {plan.status} has no certificate")
+        return
+    moves = _RULES[plan.optimizer][1]
+    proven = certified_bound_us(graph, profile, links, plan, moves, fixed, fast_operands_only)
+    if plan.bound_proof is BoundProof.PRICES:
+        holds = plan.bound_us <= proven + slack
+    else:
+        holds = plan.bound_us >= proven - slack
+    require(holds, Fault.BOUND, f"certificate proves {proven} us, plan says {plan.bound_us} us by {plan.bound_proof}")
