@@ -1,0 +1,123 @@
+"""The integer program as published (Hildebrand et al., ASPLOS 2020), as an executable reference for small graphs.
+
+Per tensor a flow over the vertices A (fast, never copied), B (fast, with a slow copy) and C (slow) of its gadgets;
+indicators y and z with AND/OR rows; one binary per kernel configuration with AND rows; one dense capacity row per
+kernel. Two things differ from the original: sizes are exact bytes, and the time of a configuration is additive.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pyomo.environ as pyo
+from pyomo.contrib.solver.solvers.highs import Highs
+from random_graphs import Case
+
+from autotm.model.graph import Kernel, Tensor
+from autotm.model.tier import Tier
+
+Edge = tuple[tuple[str, int], tuple[str, int]]
+_TIGHT = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9, "mip_abs_gap": 1e-9}
+_KILOBYTE = 1e3
+
+
+def published_optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
+    """The optimum of the published model."""
+    model = pyo.ConcreteModel()
+    model.rows = pyo.ConstraintList()
+    model.terms = []
+    fast: dict[tuple[str, int], Any] = {}
+    for tensor in case.graph.movable:
+        _tensor_flow(model, case, tensor, moves, fast)
+    for index, kernel in enumerate(case.graph.kernels):
+        _kernel_configurations(model, case, index, kernel, fast)
+        _capacity(model, case, index, limit_bytes, fast)
+    model.time = pyo.Objective(expr=sum(model.terms), sense=pyo.minimize)
+    solver = Highs()
+    results = solver.solve(model, rel_gap=0.0, threads=1, solver_options=_TIGHT)
+    return float(results.incumbent_objective)
+
+
+def _tensor_flow(model: Any, case: Case, tensor: Tensor, moves: bool, fast: dict[tuple[str, int], Any]) -> None:
+    gadgets = list(tensor.users) if moves else [tensor.users[0]]
+    edges = _edges(len(gadgets))
+    model.add_component(f"x_{tensor.name}", pyo.Var(range(len(edges)), domain=pyo.Binary))
+    x = dict(zip(edges, model.component(f"x_{tensor.name}").values(), strict=True))
+    for vertex in {vertex for edge in edges for vertex in edge}:
+        out = sum(x[edge] for edge in edges if edge[0] == vertex)
+        into = sum(x[edge] for edge in edges if edge[1] == vertex)
+        if vertex[0] == "source":
+            model.rows.add(out == 1)
+        elif vertex[0] == "sink":
+            model.rows.add(into == 1)
+        else:
+            model.rows.add(out - into == 0)
+    at, after = _indicators(model, tensor, gadgets, x)
+    for kernel in tensor.live:
+        last = max(k for k, gadget in enumerate(gadgets) if gadget <= kernel)
+        fast[tensor.name, kernel] = at[last] if gadgets[last] == kernel else after[last]
+    reads = [edge for edge in edges if edge[0][0] == "C" and edge[1][0] == "B"]
+    writes = [edge for edge in edges if edge[0][0] == "A" and edge[1][0] == "C"]
+    model.terms += [case.links.copy_us(Tier.DRAM, tensor.size_bytes) * x[edge] for edge in reads]
+    if writes:
+        written = pyo.Var(domain=pyo.Binary)
+        model.add_component(f"w_{tensor.name}", written)
+        for edge in writes:
+            model.rows.add(written >= x[edge])
+        model.rows.add(written <= sum(x[edge] for edge in writes))
+        model.terms.append(case.links.copy_us(Tier.PMEM, tensor.size_bytes) * written)
+
+
+def _edges(count: int) -> list[Edge]:
+    """Section 1.3's table; gadgets are numbered from 1."""
+    edges: list[Edge] = [(("source", 0), ("A", 1)), (("source", 0), ("C", 1))]
+    for k in range(1, count + 1):
+        if k >= 2:
+            edges.append((("C", k), ("B", k)))
+        if k < count:
+            edges += [(("A", k), ("A", k + 1)), (("A", k), ("C", k + 1)), (("C", k), ("C", k + 1))]
+            edges += [(("B", k), ("B", k + 1)), (("B", k), ("C", k + 1))] if k >= 2 else []
+        else:
+            edges += [((row, k), ("sink", 0)) for row in ("A", "B", "C") if row != "B" or k >= 2]
+    assert len(edges) == (6 * count - 3 if count >= 2 else 4)
+    return edges
+
+
+def _indicators(model: Any, tensor: Tensor, gadgets: list[int], x: dict[Edge, Any]) -> tuple[list[Any], list[Any]]:
+    """y: in fast memory while the gadget's kernel runs; z: remains there afterwards."""
+    at, after = [], []
+    for k in range(1, len(gadgets) + 1):
+        rows = {("A", k), ("B", k)}
+        into = [x[edge] for edge in x if edge[1] in rows]
+        onward = [x[edge] for edge in x if edge[0] in rows and edge[1][0] in {"A", "B", "sink"}]
+        for name, edges, found in ((f"y_{tensor.name}_{k}", into, at), (f"z_{tensor.name}_{k}", onward, after)):
+            indicator = pyo.Var(domain=pyo.Binary)
+            model.add_component(name, indicator)
+            for edge in edges:
+                model.rows.add(indicator >= edge)
+            model.rows.add(indicator <= sum(edges))
+            found.append(indicator)
+    return at, after
+
+
+def _kernel_configurations(model: Any, case: Case, index: int, kernel: Kernel, fast: dict[tuple[str, int], Any]) -> None:
+    names = list(case.graph.slots_of(kernel))
+    choices = list(product((True, False), repeat=len(names)))
+    model.add_component(f"c_{index}", pyo.Var(range(len(choices)), domain=pyo.Binary))
+    chosen = model.component(f"c_{index}")
+    for number, choice in enumerate(choices):
+        wanted = [fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, choice, strict=True)]
+        for term in wanted:
+            model.rows.add(chosen[number] <= term)
+        model.rows.add(chosen[number] + len(names) >= 1 + sum(wanted))
+        slow = frozenset(name for name, is_fast in zip(names, choice, strict=True) if not is_fast)
+        model.terms.append(case.profile.additive_us(case.graph, kernel, slow) * chosen[number])
+    model.rows.add(sum(chosen.values()) == 1)
+
+
+def _capacity(model: Any, case: Case, index: int, limit_bytes: int, fast: dict[tuple[str, int], Any]) -> None:
+    live = [tensor for tensor in case.graph.movable if index in tensor.live]
+    if live:
+        used = sum(tensor.allocated_bytes / _KILOBYTE * fast[tensor.name, index] for tensor in live)
+        model.rows.add(used <= limit_bytes / _KILOBYTE)
