@@ -95,18 +95,11 @@ def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Machine) 
     if extent < lanes:
         schedule.vectorize(loop)
         return
-    whole = extent // lanes * lanes
-    if whole == extent:
-        _whole_vectors(schedule, loop, extent, lanes)
-        return
-    body, tail = schedule.loop_partition(loop, [whole, None], preserve_unit_iters=False)
-    _whole_vectors(schedule, body, whole, lanes)
-    schedule.vectorize(tail)
-
-
-def _whole_vectors(schedule: Schedule, loop: LoopRV, extent: int, lanes: int) -> None:
-    vectors = extent // lanes
-    group = next(count for count in range(min(_UNROLLED_VECTORS, vectors), 0, -1) if vectors % count == 0)
-    _, unrolled, vector = schedule.split(loop, [None, group, lanes])
+    whole, rest = divmod(extent, lanes)
+    group = 1 if rest else next(count for count in range(min(_UNROLLED_VECTORS, whole), 0, -1) if whole % count == 0)
+    outer, unrolled, vector = schedule.split(loop, [None, group, lanes])
     schedule.unroll(unrolled)
     schedule.vectorize(vector)
+    if rest:
+        # The loop is cut in two, so that only the last vector asks whether it is still inside.
+        schedule.annotate(outer, "pragma_loop_partition_hint", True)

@@ -17,6 +17,8 @@ from autotm.kernels.tiling import Machine, divisor_near
 _SHORT = 128
 """Terms that are added one after the other."""
 _UNROLLED_TERMS = 32
+_UNEVEN = 8
+"""How much longer than the cube root of the number of terms a level of partial sums may be."""
 
 
 def schedule_reduction(
@@ -33,7 +35,7 @@ def schedule_reduction(
     if _is_row_reduction(nest) and count >= machine.lanes:
         _by_lanes(schedule, block, extents, _fuse(schedule, terms), count, is_parallel, machine)
     elif count > _SHORT and extents:
-        _long(schedule, block, extents, _fuse(schedule, terms), count, is_parallel, machine)
+        _long(schedule, block, spatial, extents, _fuse(schedule, terms), count, is_parallel, machine)
     elif extents:
         writer = epilogue if epilogue is not None else schedule.cache_write(block, 0, "global")
         _short(schedule, block, writer, spatial, extents, terms, count, is_parallel, machine)
@@ -89,46 +91,59 @@ def _shared(extents: list[int], machine: Machine) -> int:
 def _long(
     schedule: Schedule,
     block: SBlockRV,
+    spatial: list[LoopRV],
     extents: list[int],
     term: LoopRV,
     count: int,
     is_parallel: bool,
     machine: Machine,
 ) -> None:
-    """Many terms for each result: partial sums in three levels, the outermost shared among the threads."""
-    parts = divisor_near(count, round(count ** (1 / 3)))
-    runs = divisor_near(-(-count // parts), round(math.sqrt(count / parts)))
-    part, _, _ = schedule.split(term, [parts, runs, None])
-    partial = schedule.rfactor(part, 0)
-    _finish(schedule, block, extents, machine)
-
-    loops = schedule.get_loops(partial)
-    *outer, column, part, run, inner = loops
-    schedule.reorder(part, *outer, run, column, inner)
-    short = schedule.rfactor(run, 0)
-    loops = schedule.get_loops(short)
-    column, inner = loops[-2:]
-    tile = machine.tile(extents[-1]) or extents[-1]
-    column, vector = schedule.split(column, [None, tile])
-    schedule.reorder(column, inner, vector)
-    schedule.reverse_compute_at(partial, column)
-    if machine.tile(extents[-1]) is not None:
-        _vectorise(schedule, vector, tile, machine)
-        _vectorise(schedule, schedule.get_loops(partial)[-1], tile, machine)
-    first_run = schedule.get_loops(partial)[len(extents)]
-    if is_parallel:
-        first = schedule.get_loops(short)[0]
-        schedule.parallel(first)
-    schedule.decompose_reduction(short, inner)
-    schedule.decompose_reduction(partial, first_run)
-
-
-def _finish(schedule: Schedule, block: SBlockRV, extents: list[int], machine: Machine) -> None:
-    """The sum of the partial sums: small, on one thread, vectorised over the results."""
-    *outer, column, part = schedule.get_loops(block)
+    """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
+    parts, runs = _blocking(count)
+    part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
     tile = machine.tile(extents[-1])
-    column, vector = schedule.split(column, [None, tile or extents[-1]])
-    schedule.reorder(*outer, column, part, vector)
+    column, vector = schedule.split(spatial[-1], [None, tile or extents[-1]])
+    schedule.reorder(part, *spatial[:-1], *run, column, inner, vector)
+    partial = schedule.rfactor(part, 0)
+    levels = [partial]
+    if runs > 1:
+        levels.append(schedule.rfactor(schedule.get_loops(partial)[len(spatial)], 0))
+        schedule.reverse_compute_at(partial, schedule.get_loops(levels[-1])[-3])
+    innermost = levels[-1]
+    if is_parallel:
+        schedule.parallel(schedule.get_loops(innermost)[0])
+    for level in levels:
+        if tile is not None:
+            _vectorise(schedule, schedule.get_loops(level)[-1], tile, machine)
+    is_split = tile is not None and tile > machine.lanes and tile % machine.lanes == 0
+    schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
+    if runs > 1:
+        schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
+    # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
+    _finish(schedule, block, parts, tile, machine)
+
+
+def _blocking(count: int) -> tuple[int, int]:
+    """(parts, runs in a part) of about count^(1/3) each; where `count` has no such divisors, (about sqrt(count), 1)."""
+    wanted = count ** (1 / 3)
+    parts = divisor_near(count, wanted)
+    runs = divisor_near(count // parts, math.sqrt(count / parts))
+    longest = max(parts, runs, count // parts // runs)
+    return (parts, runs) if longest <= _UNEVEN * wanted else (2 ** round(math.log2(count) / 2), 1)
+
+
+def _finish(schedule: Schedule, block: SBlockRV, parts: int, tile: int | None, machine: Machine) -> None:
+    """The sum of the partial sums: small, on one thread, vectorised over the results."""
+    part, *outer, vector = schedule.get_loops(block)
+    if parts > _SHORT:
+        inner = math.isqrt(parts)
+        part, run = schedule.split(part, [parts // inner, None])
+        schedule.reorder(part, *outer, run, vector)
+        short = schedule.rfactor(part, 0)
+        if tile is not None:
+            _vectorise(schedule, schedule.get_loops(short)[-1], tile, machine)
+        part, *outer, vector = schedule.get_loops(block)
+    schedule.reorder(*outer, part, vector)
     if tile is not None:
         _vectorise(schedule, vector, tile, machine)
     schedule.decompose_reduction(block, part)
@@ -146,21 +161,24 @@ def _by_lanes(
     """Terms next to each other: each vector lane sums its own, then the lanes are added."""
     tile = machine.tile(count) if count > 4 * machine.lanes else None
     lanes = tile or machine.lanes
-    _, lane = schedule.split(term, [None, lanes])
-    by_lane = schedule.rfactor(lane, len(extents))
     terms = -(-count // lanes)
+    term, lane = schedule.split(term, [None, lanes])
+    schedule.reorder(term, lane)
+    by_lane = schedule.rfactor(lane, len(extents))
     *outer, term, lane = schedule.get_loops(by_lane)
-    if terms > _SHORT:
-        schedule.reorder(*outer, lane, term)
-        _long(schedule, by_lane, [*extents, lanes], term, terms, is_parallel, machine)
+    if terms > _SHORT and count % lanes == 0:
+        _long(schedule, by_lane, [*outer, lane], [*extents, lanes], term, terms, is_parallel, machine)
         return
-    if extents and is_parallel:
-        rows = _fuse(schedule, schedule.get_loops(block)[:-1])
-        schedule.compute_at(by_lane, rows)
-        schedule.parallel(rows)
-        *_, term, lane = schedule.get_loops(by_lane)
     if count % lanes == 0:
+        if extents and is_parallel:
+            rows = _fuse(schedule, schedule.get_loops(block)[:-1])
+            schedule.compute_at(by_lane, rows)
+            schedule.parallel(rows)
+            *_, lane, term = schedule.get_loops(by_lane)
+            schedule.reorder(term, lane)
         _vectorise(schedule, lane, lanes, machine)
+    elif extents and is_parallel:
+        schedule.parallel(outer[0])
     schedule.decompose_reduction(by_lane, term)
 
 

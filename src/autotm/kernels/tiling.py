@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import tvm
@@ -43,8 +44,8 @@ class Machine:
         return max(whole or divisors, default=None)
 
 
-def divisor_near(extent: int, wanted: int) -> int:
-    """The divisor of `extent` nearest to `wanted` by ratio, or `wanted` if none is within a factor of two."""
-    wanted = max(1, min(wanted, extent))
-    divisors = [size for size in range(max(1, wanted // 2), min(extent, 2 * wanted) + 1) if extent % size == 0]
-    return min(divisors, key=lambda size: max(size / wanted, wanted / size), default=wanted)
+def divisor_near(extent: int, wanted: float) -> int:
+    """The divisor of `extent` nearest to `wanted` by ratio."""
+    small = [size for size in range(1, math.isqrt(extent) + 1) if extent % size == 0]
+    divisors = small + [extent // size for size in small]
+    return min(divisors, key=lambda size: max(size / wanted, wanted / size))
