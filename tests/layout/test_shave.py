@@ -1,0 +1,73 @@
+"""Plans whose offsets fit their limit, for the limit that was asked."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+
+import pytest
+from random_graphs import Case, random_case
+
+from autotm.check import check_plan, check_program
+from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.program import Layout
+from autotm.solve import SolveOptions, solve
+
+shave = importlib.import_module("autotm.layout.shave")
+EXACT = SolveOptions(gap=0.0)
+
+
+def fragmented(limit: Limit) -> Case:
+    """A step whose best plan cannot be packed into its limit."""
+    for seed in range(200):
+        case = random_case(seed, kernels=9)
+        plan = solve(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
+        if pack(case.graph, plan).fast_bytes > plan.dram_limit_bytes:
+            return case
+    raise AssertionError("no seed fragments")
+
+
+def test_an_excess_is_shaved_off_and_the_plan_is_for_the_limit_asked() -> None:
+    limit = Limit(2, 1)
+    case = fragmented(limit)
+    first = solve(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
+    assert layout.fast_bytes <= plan.dram_limit_bytes == first.dram_limit_bytes
+    assert plan.limit == first.limit
+    assert plan.bound_us == first.bound_us <= first.objective_us <= plan.objective_us
+    assert len(plan.attempts_s) >= 2
+    assert plan.solve_s == pytest.approx(sum(seconds for _, seconds in plan.attempts_s))
+    check_plan(case.graph, case.profile, case.links, plan)
+    check_program(case.graph, plan, compile_program(case.graph, plan, layout))
+
+
+def test_a_plan_that_fits_is_left_alone() -> None:
+    case = random_case(0)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "all-slow", Limit(1, 0))
+    assert (len(plan.attempts_s), layout.fast_bytes) == (1, 0)
+
+
+def test_no_limit_tolerates_fragmentation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shave, "pack", oversized)
+    case = random_case(0)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "all-fast", Limit(0, 1))
+    assert layout.fast_bytes > plan.dram_limit_bytes
+
+
+def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shave, "pack", oversized)
+    case = random_case(0)
+    peak = case.graph.peak_live_bytes
+    with pytest.raises(AutotmError, match=f"offsets need {peak + 64}, .* at least {peak + 64} bytes"):
+        solve_and_pack(case.graph, case.profile, case.links, "all-fast", Limit(size_bytes=peak))
+    with pytest.raises(AutotmError, match="smaller limits were tried"):
+        solve_and_pack(case.graph, case.profile, case.links, "synchronous", Limit(size_bytes=64))
+
+
+def oversized(graph: Graph, plan: Plan) -> Layout:
+    """A packing that always needs 64 bytes more than the limit."""
+    return replace(pack(graph, plan), fast_bytes=plan.dram_limit_bytes + 64)

@@ -1,0 +1,171 @@
+"""Every habit of HiGHS and of Pyomo's interface that could turn into a wrong plan."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import Any
+
+import highspy
+import pyomo.environ as pyo
+import pytest
+from pyomo.contrib.solver.common.results import TerminationCondition
+
+from autotm.model.errors import AutotmError
+from autotm.solve import highs
+from autotm.solve.highs import Outcome, Session, Solved, outcome, require_solved, set_option
+
+
+def knapsacks(items: int = 60, rows: int = 40, seed: int = 1) -> pyo.ConcreteModel:
+    """Hard enough not to be solved in milliseconds."""
+    draw = random.Random(seed)
+    model = pyo.ConcreteModel()
+    model.x = pyo.Var(range(items), domain=pyo.Binary)
+    model.rows = pyo.ConstraintList()
+    for _ in range(rows):
+        weights = [draw.randint(10, 999) for _ in range(items)]
+        model.rows.add(sum(weight * model.x[i] for i, weight in enumerate(weights)) <= sum(weights) / 2)
+    model.value = pyo.Objective(expr=-sum(draw.randint(10, 999) * model.x[i] for i in range(items)))
+    return model
+
+
+def test_converged_relaxation_has_equal_objective_and_bound() -> None:
+    solved = Session(knapsacks(), threads=1, seed=0).relax(30.0)
+    assert solved.outcome is Outcome.CONVERGED
+    assert solved.objective == pytest.approx(solved.bound)
+
+
+def test_an_accepted_gap_is_not_mistaken_for_optimality() -> None:
+    model = knapsacks()
+    session = Session(model, threads=1, seed=0)
+    solved = session.search(30.0, 0.5, warm=False)
+    assert solved.outcome is Outcome.CONVERGED
+    assert solved.bound < solved.objective
+    assert sum(1 for variable in model.x.values() if round(variable.value) not in {0, 1}) == 0
+
+
+def test_time_limit_without_a_solution() -> None:
+    solved = Session(knapsacks(300, 200), threads=1, seed=0).search(1e-3, 0.0, warm=False)
+    assert solved == Solved(Outcome.STOPPED_EMPTY, None, solved.bound)
+    assert not solved.has_solution
+
+
+def test_time_limit_with_a_solution_keeps_it() -> None:
+    model = knapsacks(300, 200)
+    for variable in model.x.values():
+        variable.set_value(0)
+    model.x[0].set_value(1)
+    solved = Session(model, threads=1, seed=0).search(0.3, 0.0, warm=True)
+    assert solved.outcome is Outcome.STOPPED_WITH_SOLUTION
+    assert solved.objective <= 0
+    assert sum(variable.value for variable in model.x.values()) >= 1
+    assert solved.bound is None or solved.bound <= solved.objective
+
+
+def test_a_start_is_used() -> None:
+    model = knapsacks(30, 20)
+    best = Session(model, threads=1, seed=0).search(60.0, 0.0, warm=False)
+    again = Session(model, threads=1, seed=0)
+    stopped = again.search(1e-3, 0.0, warm=True)
+    assert stopped.objective == pytest.approx(best.objective)
+
+
+def test_infeasible_is_told_from_time_limit() -> None:
+    model = knapsacks(10, 5)
+    model.rows.add(sum(model.x.values()) >= 10)
+    solved = Session(model, threads=1, seed=0).search(30.0, 0.0, warm=False)
+    assert solved.outcome is Outcome.INFEASIBLE
+    with pytest.raises(AutotmError, match="infeasible"):
+        require_solved(solved)
+
+
+def test_relaxation_and_search_of_one_session_differ() -> None:
+    session = Session(knapsacks(20, 10), threads=1, seed=0)
+    relaxed = session.relax(30.0)
+    searched = session.search(60.0, 0.0, warm=False)
+    assert relaxed.objective < searched.objective - 1
+    assert session.relax(30.0).objective == pytest.approx(relaxed.objective)
+
+
+def test_thread_counts_may_differ_within_one_process() -> None:
+    for threads in (1, 2, 1):
+        solved = Session(knapsacks(20, 10), threads=threads, seed=0).search(30.0, 0.0, warm=False)
+        assert solved.outcome is Outcome.CONVERGED
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("mip_relative_gap", 0.1, "no option"),
+        ("mip_rel_gap", "small", "takes float"),
+        ("threads", 1.5, "takes int"),
+        ("mip_rel_gap", -1.0, "refuses"),
+    ],
+)
+def test_options_are_never_ignored(name: str, value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        set_option(highspy.Highs(), name, value)
+
+
+@pytest.mark.parametrize(
+    ("condition", "has_solution", "expected"),
+    [
+        (TerminationCondition.convergenceCriteriaSatisfied, True, Outcome.CONVERGED),
+        (TerminationCondition.maxTimeLimit, True, Outcome.STOPPED_WITH_SOLUTION),
+        (TerminationCondition.maxTimeLimit, False, Outcome.STOPPED_EMPTY),
+        (TerminationCondition.iterationLimit, True, Outcome.STOPPED_WITH_SOLUTION),
+        (TerminationCondition.unknown, False, Outcome.STOPPED_EMPTY),
+        (TerminationCondition.provenInfeasible, False, Outcome.INFEASIBLE),
+        (TerminationCondition.infeasibleOrUnbounded, False, Outcome.INFEASIBLE),
+        (TerminationCondition.unbounded, False, Outcome.FAILED),
+        (TerminationCondition.error, False, Outcome.FAILED),
+    ],
+)
+def test_status_map(condition: TerminationCondition, has_solution: bool, expected: Outcome) -> None:
+    assert outcome(condition, has_solution) is expected
+
+
+class _Stubborn:
+    """A solver that runs on until it is cancelled, or (`deaf`) whatever happens."""
+
+    def __init__(self, *, deaf: bool) -> None:
+        self.deaf = deaf
+        self.HandleUserInterrupt = False
+        self.cancelled = threading.Event()
+        self.released = threading.Event()
+
+    def run(self) -> None:
+        (self.released if self.deaf else self.cancelled).wait(20.0)
+
+    def cancelSolve(self) -> None:  # noqa: N802 - highspy's name
+        self.cancelled.set()
+
+
+def test_watchdog_cancels_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "_GRACE_S", 0.1)
+    solver = _Stubborn(deaf=False)
+    started = time.perf_counter()
+    highs._run_watched(solver, 0.1)
+    assert solver.cancelled.is_set()
+    assert solver.HandleUserInterrupt
+    assert time.perf_counter() - started < 5
+
+
+def test_watchdog_leaves_a_deaf_solver_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "_GRACE_S", 0.1)
+    solver = _Stubborn(deaf=True)
+    with pytest.raises(highs._Hung):
+        highs._run_watched(solver, 0.1)
+    solver.released.set()
+
+
+def test_cancelling_reaches_highs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "_GRACE_S", 0.5)
+    session = Session(knapsacks(300, 200), threads=1, seed=0)
+    original = highs._run_watched
+    monkeypatch.setattr(highs, "_run_watched", lambda solver, _: original(solver, 0.2))
+    started = time.perf_counter()
+    solved = session.search(1e4, 0.0, warm=False)
+    assert time.perf_counter() - started < 10
+    assert solved.outcome in {Outcome.STOPPED_WITH_SOLUTION, Outcome.STOPPED_EMPTY, Outcome.HUNG}
