@@ -25,6 +25,8 @@ def rule(job: Any) -> Iterator[Context | None]:  # noqa: ANN401 - Snakemake's ob
     the log file keeps in both cases.
     """
     _log_to(Path(job.log[0]))
+    # TVM imports PyTorch wherever it is installed, which costs each job seconds; no rule needs it.
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     try:
         yield _context(job)
     except AutotmError as error:
@@ -52,5 +54,5 @@ def _log_to(path: Path) -> None:
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(logging.INFO)
     console.setFormatter(logging.Formatter("autotm: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[file, console], force=True)
+    logging.basicConfig(level=logging.WARNING, handlers=[file, console], force=True)
     logging.getLogger("autotm").setLevel(logging.DEBUG)

@@ -33,9 +33,9 @@ class Context:
 
 def calibrate_stage(context: Context, *, links: Path) -> None:
     """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against."""
+    from autotm.kernels.contraction_rate import contraction_flop_per_s
     from autotm.kernels.target import machine_target
     from autotm.memory.calibration import calibrate_links
-    from autotm.kernels.contraction_rate import contraction_flop_per_s
 
     came_from = provenance(context.machine, context.seed)
     rate = contraction_flop_per_s(context.machine, machine_target(context.machine))
@@ -94,7 +94,7 @@ def ilp_solve_stage(
     links: Path,
     plan: Path,
 ) -> None:
-    """Place the tensors so that their offsets keep the limit; a plan is written only after the independent checker accepts it."""
+    """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
     from autotm.layout import solve_and_pack
     from autotm.solve import SolveOptions
 

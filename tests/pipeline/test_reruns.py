@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import yaml
@@ -108,7 +109,7 @@ def test_solves_run_beside_each_other(finished: Workplace) -> None:
 def test_measurements_run_alone_without_the_profile_too(fresh: Workplace) -> None:
     assert fresh.snakemake("--workflow-profile", "none", TARGET, cores=24).returncode == 0
     runs = sorted(span[1:] for span in _spans(fresh.folder / "jobs.txt") if span[0] == "run")
-    assert all(first[1] <= second[0] for first, second in zip(runs, runs[1:], strict=False))
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(runs))
 
 
 def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:

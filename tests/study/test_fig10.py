@@ -66,9 +66,12 @@ def test_panels_show_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch, tm
     assert _line(traffic, "static: inputs") == pytest.approx(_points(table, "static", "dram_input_fraction"))
     assert len([line for line in traffic.lines if ":" in str(line.get_label())]) == 4
     assert traffic.yaxis.get_major_formatter()(0.5) == "50%"
-    assert _line(movement, "fast → slow") == pytest.approx(_points(table, "synchronous", "bytes_moved_pmem", 1e9))
+    assert _line(movement, "fast → slow") == pytest.approx(_points(table, "synchronous", "bytes_moved_pmem"))
+    assert movement.get_ylabel() == "moved in one step (GB)"
+    assert movement.yaxis.get_major_formatter()(1.5e9) == "1.5"
     for axes in (slowdown, traffic, movement):
-        marks = [line for line in axes.lines if set(line.get_xdata()) == {(PEAK_BYTES + IO_BYTES) / 1e9}]
+        assert axes.get_xlabel() == "fast memory allowed, with I/O tensors (GB)"
+        marks = [line for line in axes.lines if set(line.get_xdata()) == {PEAK_BYTES + IO_BYTES}]
         assert len(marks) == 1, "the whole step's memory is marked where the x axis counts it, I/O included"
 
 
@@ -83,6 +86,6 @@ def _line(axes: mpl.axes.Axes, label: str) -> np.ndarray:
     return np.asarray(line.get_xydata())
 
 
-def _points(table: pd.DataFrame, optimizer: str, column: str, unit: float = 1.0) -> np.ndarray:
+def _points(table: pd.DataFrame, optimizer: str, column: str) -> np.ndarray:
     runs = table[table["optimizer"] == optimizer]
-    return np.column_stack([(runs["dram_limit_bytes"] + IO_BYTES) / 1e9, runs[column] / unit])
+    return np.column_stack([runs["dram_limit_bytes"] + IO_BYTES, runs[column]])

@@ -61,11 +61,12 @@ class ProfileConfig(Strict):
     )
     min_repeats: int = Field(7, ge=1, le=1000, description="least number of timed runs of a configuration")
     max_repeats: int = Field(200, ge=1, le=10_000, description="most timed runs of a configuration")
-    kernel_s: float = Field(
-        0.15, ge=0, le=3600, description="time after which a kernel with enough repeats is done, s"
-    )
+    kernel_s: float = Field(0.15, ge=0, le=3600, description="time after which a kernel with enough repeats is done, s")
     spread: float = Field(
-        0.003, ge=0, le=1, description="a kernel is done earlier once the standard errors of its medians are below this share"
+        0.003,
+        ge=0,
+        le=1,
+        description="a kernel is done earlier once the standard errors of its medians are below this share",
     )
     rotation_bytes: int = Field(
         128_000_000,

@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from autotm.model.study_config import StyleConfig
 from autotm.study.records import table_of_records
 from autotm.study.style import (
-    GB,
     GRAY,
     caption,
+    count_bytes,
     finish,
     optimizer_colors,
     panels,
@@ -28,8 +28,8 @@ from autotm.study.style import (
 )
 
 MOVER = "synchronous"
-_X = "fast_memory_gb"
-_X_LABEL = "fast memory allowed, with I/O tensors (GB)"
+_WHOLE_TICKS_FROM = 3.0
+_X = "fast_memory"
 _OPERANDS = (("dram_input_fraction", "inputs", "o", "-"), ("dram_output_fraction", "outputs", "s", "--"))
 _DIRECTIONS = (("bytes_moved_pmem", "fast → slow", "v", "-"), ("bytes_moved_dram", "slow → fast", "^", "--"))
 _PREDICTED: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
@@ -51,8 +51,8 @@ def draw(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
     """Draw the figure from its table alone: no records, no machine."""
     table = read_table(csv)
     # Parameters, inputs and results are in fast memory whatever the limit, so every x holds them, the line's too.
-    table[_X] = (table["dram_limit_bytes"] + table["io_bytes"]) / GB
-    enough = float((table["peak_live_bytes"] + table["io_bytes"]).iloc[0]) / GB
+    table[_X] = table["dram_limit_bytes"] + table["io_bytes"]
+    enough = float((table["peak_live_bytes"] + table["io_bytes"]).iloc[0])
     with styled(style):
         figure, (slowdown, traffic, movement) = panels(3, style)
         _draw_slowdown(slowdown, table, style)
@@ -60,6 +60,7 @@ def draw(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
         _draw_movement(movement, table, style)
         for axes in (slowdown, traffic, movement):
             axes.axvline(enough, color=GRAY, zorder=1, **_ENOUGH)
+            axes.set_xlabel(f"fast memory allowed, with I/O tensors ({count_bytes(axes.xaxis, enough)})")
         text = caption(table)
         if style.caption:
             write_caption(figure, text, style)
@@ -77,8 +78,8 @@ def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     axes.plot([], [], color=GRAY, label="predicted", **_PREDICTED)
     axes.plot([], [], color=GRAY, label="whole step fits", **_ENOUGH)
     axes.set_ylim(bottom=0.0)
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, integer=bool(axes.get_ylim()[1] > 3)))
-    axes.set(xlabel=_X_LABEL, ylabel="slow-down over all fast")
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, integer=bool(axes.get_ylim()[1] > _WHOLE_TICKS_FROM)))
+    axes.set_ylabel("slow-down over all fast")
     axes.legend(loc="best")
     finish(axes, "a", "Performance")
 
@@ -92,7 +93,7 @@ def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
             axes.plot(runs[_X], runs[column], label=f"{optimizer}: {kind}", markeredgewidth=0.5, **look)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
-    axes.set(xlabel=_X_LABEL, ylabel="kernel I/O in fast memory")
+    axes.set_ylabel("kernel I/O in fast memory")
     axes.legend(loc="best")
     finish(axes, "b", "Where kernels read and write")
 
@@ -102,8 +103,9 @@ def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     runs = table[table["optimizer"] == MOVER]
     for column, label, marker, line in _DIRECTIONS:
         look = {"marker": marker, "linestyle": line, "color": optimizer_colors(style)[MOVER]}
-        axes.plot(runs[_X], runs[column] / GB, label=label, markeredgecolor="white", markeredgewidth=0.5, **look)
-    axes.set_ylim(bottom=0.0)
-    axes.set(xlabel=_X_LABEL, ylabel="moved in one step (GB)")
+        axes.plot(runs[_X], runs[column], label=label, markeredgecolor="white", markeredgewidth=0.5, **look)
+    most = float(runs[[column for column, *_ in _DIRECTIONS]].to_numpy().max(initial=1.0))
+    axes.set_ylim(0.0, 1.05 * most)
+    axes.set_ylabel(f"moved in one step ({count_bytes(axes.yaxis, most)})")
     axes.legend(loc="best", title=MOVER, alignment="left")
     finish(axes, "c", "Data moved")

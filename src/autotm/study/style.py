@@ -11,13 +11,15 @@ import matplotlib as mpl
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from autotm.model.files import write_atomically
 from autotm.model.study_config import StyleConfig
 
 CM_PER_INCH = 2.54
-GB = 1e9
+_UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 GRAY = "0.35"
 OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
 _POINTS_PER_INCH = 72.0
@@ -73,15 +75,22 @@ def finish(axes: Axes, letter: str, title: str) -> None:
     axes.tick_params(length=2.5, width=0.6, color=GRAY)
 
 
+def count_bytes(axis: Axis, largest: float) -> str:
+    """Let an axis of bytes count in the unit that keeps `largest` above 0.1 of it; returns the unit."""
+    unit = next((name for name, size in _UNITS.items() if largest >= 0.1 * size), "B")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / _UNITS[unit]:g}"))
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    return unit
+
+
 def caption(table: pd.DataFrame) -> str:
-    """What a reader must know to trust the figure: machine, how real the slow memory is, threads, gap, seed, versions."""
+    """What a reader must know to trust the figure: machine, tier reality, threads, gap, seed, versions."""
     first = table.iloc[0]
     reality = {
         "real": "real slow memory",
         "emulated": "slow memory EMULATED: DRAM plus injected delay",
         "modelled": "slow memory MODELLED: times computed, not run",
     }[str(first["tier_reality"])]
-    # A step that was timed while the machine was busy has a larger error; the spread of the reference tells how busy.
     return (
         f"{first['network']}, batch {first['batch']}, scale {first['scale']}; machine {first['machine']}: "
         f"{first['cpu_model']}, {first['threads']} threads; {reality}. Runtimes are medians of at least "
