@@ -17,7 +17,7 @@ BIN := $(VENV)/bin
 UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test figures test lint schema lock clean toolchain FORCE
+.PHONY: help setup setup-test figures test lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -26,16 +26,17 @@ help:
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 
-toolchain:
-	@for candidate in "$${CXX:-}" g++ gcc clang++ clang c++ cc; do
-		if [ -n "$$candidate" ] && command -v "$$candidate" >/dev/null; then exit 0; fi
+$(VENV)/.made-stamp:
+	@compiler=""
+	for candidate in $${CXX:-} g++ gcc clang++ clang c++ cc; do
+		if command -v $$candidate >/dev/null; then compiler=$$candidate; break; fi
 	done
-	echo "autotm: no C compiler found (looked for \$$CXX, g++, gcc, clang++, clang, c++, cc); kernels are linked with one." >&2
-	echo "        Remedy: sudo apt-get install g++   (or your system's equivalent)" >&2
-	exit 1
-
-$(VENV)/.made-stamp: | toolchain
-	@fits='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
+	if [ -z "$$compiler" ]; then
+		echo "autotm: no C compiler found (tried \$$CXX, g++, gcc, clang++, clang, c++, cc); kernels are linked with one." >&2
+		echo "        Remedy: sudo apt-get install g++, or your system's equivalent." >&2
+		exit 1
+	fi
+	fits='import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))'
 	python=""
 	for candidate in $${PYTHON:-} python3 python3.13 python3.12 python3.11; do
 		if command -v $$candidate >/dev/null && $$candidate -c "$$fits" 2>/dev/null; then python=$$candidate; break; fi
@@ -84,11 +85,13 @@ test: setup-test
 	@$(BIN)/pytest -q
 
 lint: setup-test
-	@$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/snakemake --lint
-	$(BIN)/snakefmt --check Snakefile rules
+	@status=0
+	$(BIN)/ruff check || status=1
+	$(BIN)/ruff format --check || status=1
+	$(BIN)/mypy || status=1
+	$(BIN)/snakemake --lint || status=1
+	$(BIN)/snakefmt --check Snakefile rules || status=1
+	exit $$status
 
 LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
 schema: setup
