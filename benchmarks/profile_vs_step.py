@@ -1,6 +1,6 @@
 """Does the profile predict the step? Kernels timed alone against the same kernels inside the plain step.
 
-    flock /tmp/timing.lock python benchmarks/profile_vs_step.py results/laptop-2t/laptop/inception_v4 --rotations 1e6 128e6
+    python benchmarks/profile_vs_step.py results/laptop-2t/laptop/inception_v4 --rotations 1e6 128e6
 
 Rounds alternate between steps and kernels timed alone, with as many samples of each, so that a disturbance hits both.
 It says how many of its cores the process had: with less than nearly all of them the ratios mean nothing.
@@ -72,7 +72,8 @@ def compare(graph: Graph, library: KernelLibrary, machine: Machine, rotations: l
             for size in rotations:
                 time_alone(library, bench, wanted, plans[size], number, alone[size])
     print(
-        f"cores {cores.running:.2f} of {machine.threads}, step median {statistics.median(steps):.4f} s, min {min(steps):.4f} s"
+    print(f"cores {cores.running:.2f} of {machine.threads}")
+    print(f"step median {statistics.median(steps):.4f} s, min {min(steps):.4f} s")
     )
     for size in rotations:
         report(graph, size, inside, alone[size])
