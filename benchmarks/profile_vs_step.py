@@ -71,10 +71,8 @@ def compare(graph: Graph, library: KernelLibrary, machine: Machine, rotations: l
             steps.append(time_inside(graph, executor, inside))
             for size in rotations:
                 time_alone(library, bench, wanted, plans[size], number, alone[size])
-    print(
     print(f"cores {cores.running:.2f} of {machine.threads}")
     print(f"step median {statistics.median(steps):.4f} s, min {min(steps):.4f} s")
-    )
     for size in rotations:
         report(graph, size, inside, alone[size])
 
