@@ -98,7 +98,7 @@ def call(
     """Schedule, compile and call with inputs and outputs in order; workspaces are filled with NaN before."""
     sch = s_tir.Schedule(function)
     schedule_contraction(sch, sch.get_sblock(block), target_info(target), threads)
-    hoisted, workspaces = hoist_workspaces(sch.mod["main"])
+    hoisted, workspaces = hoist_workspaces(sch.mod["main"], relocate=False)
     attributes = {"global_symbol": "main", "tirx.noalias": True}
     module = tvm.compile(hoisted.with_attrs(attributes), target=target)
     spaces = [aligned(shape) for shape, _ in workspaces]

@@ -67,7 +67,9 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     nests, names = _survey(func)
     op, op_class = classify(nests, names)
     scheduled = _schedule(func, op, op_class, target, threads)
-    hoisted, workspaces = hoist_workspaces(scheduled.with_attr("tirx.noalias", True))  # noqa: FBT003
+    # Generated contractions allocate where they mean to, and keep partial sums from one block of loops to the next.
+    marked = scheduled.with_attr("tirx.noalias", True)  # noqa: FBT003
+    hoisted, workspaces = hoist_workspaces(marked, relocate=op_class not in CONTRACTIONS)
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
 

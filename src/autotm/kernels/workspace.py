@@ -22,12 +22,19 @@ Workspace = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
 
-def hoist_workspaces(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
+def hoist_workspaces(
+    func: tirx.PrimFunc, *, relocate: bool = True
+) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
     """The function with its large inner buffers as further parameters, in order, and their shapes and dtypes.
 
     A buffer allocated inside a parallel loop is given one copy for each iteration, by a leading axis.
+
+    Args:
+        func: scheduled.
+        relocate: first move every buffer to the innermost loops that use it, and shrink it to what one iteration of
+            them uses. Wrong for buffers whose contents outlive such an iteration (sums over blocks of a reduction).
     """
-    located = _at_their_place(func)
+    located = _at_their_place(func) if relocate else func
     hoister = _Hoister()
     body = hoister.rewrite(located.body)
     found = hoister.found

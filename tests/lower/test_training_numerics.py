@@ -1,0 +1,86 @@
+"""Three steps of every network are as close to a float64 reference as PyTorch's own float32 is."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the float64 reference is PyTorch: make test-torch installs it")
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from torch_network import TorchNetwork  # noqa: E402
+
+from autotm import zoo  # noqa: E402
+from autotm.kernels.library import KernelLibrary  # noqa: E402
+from autotm.kernels.target import host_target  # noqa: E402
+from autotm.lower import lower_network  # noqa: E402
+from autotm.memory.tiers import open_tiers  # noqa: E402
+from autotm.model.machine import load_machine  # noqa: E402
+from autotm.runtime.arguments import Arguments  # noqa: E402
+from autotm.runtime.executor import prepare  # noqa: E402
+from autotm.runtime.plain import plain_program  # noqa: E402
+
+STEPS = 3
+ALLOWED = 3.0
+SIZES = {
+    "mlp": {"batch": 16, "width": 256},
+    "vgg19": {"batch": 2, "image": 32},
+    "inception_v4": {"batch": 2, "image": 75},
+}
+
+
+def torch_run(network, arrays, dtype):
+    """Losses of STEPS steps and the weights after them."""
+    model = TorchNetwork(network, arrays, dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=network.learning_rate)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        loss = model()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return np.array(losses), {name: model.array(name).astype(np.float64) for name in network.parameters}
+
+
+def autotm_run(network, graph, library, machine, arguments):
+    """The same, by the plain step."""
+    program = plain_program(graph)
+    losses = []
+    with open_tiers(machine, None, program.fast_bytes, 0, ROOT / "config" / "devices", stretch=1.0) as tiers:
+        executor = prepare(graph, library, program, arguments, tiers)
+        for _ in range(STEPS):
+            executor.step()
+            losses.append(float(arguments.value("loss")))
+    return np.array(losses), {name: arguments.value(name).astype(np.float64) for name in network.parameters}
+
+
+def distance(found, exact):
+    """Root-mean-square error of all weights together, relative to their size."""
+    squares = sum(np.sum((found[name] - exact[name]) ** 2) for name in exact)
+    return np.sqrt(squares / sum(np.sum(value**2) for value in exact.values()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_as_close_to_float64_as_pytorch(name, tmp_path):
+    machine = load_machine(ROOT / "config" / "machines" / "laptop.yaml")
+    network = zoo.build(name, SIZES[name])
+    library = tmp_path / "kernels.so"
+    graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", library, {})
+    arguments = Arguments.allocate(graph)
+    arguments.fill(7)
+    arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
+    exact_losses, exact = torch_run(network, arrays, torch.float64)
+    torch_losses, torch_weights = torch_run(network, arrays, torch.float32)
+    losses, weights = autotm_run(network, graph, KernelLibrary.load(library), machine, arguments)
+
+    assert np.all(exact_losses[1:] != exact_losses[:-1]), "the weights must have changed"
+    assert distance(weights, exact) <= ALLOWED * distance(torch_weights, exact)
+    # A loss is one number: chance may make PyTorch's error zero, so an ulp-sized error is always allowed.
+    torch_error = np.abs(torch_losses - exact_losses)
+    assert np.all(np.abs(losses - exact_losses) <= ALLOWED * np.maximum(torch_error, 1e-6 * np.abs(exact_losses)))
+    print(name, "weights", distance(weights, exact), distance(torch_weights, exact), "losses", losses - exact_losses, torch_losses-exact_losses)
