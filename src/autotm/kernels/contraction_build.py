@@ -12,6 +12,7 @@ from autotm.kernels.contraction_pixels import Panels, Pixels, Source, contract_p
 from autotm.kernels.contraction_prepare import Grid, Taps, pack_panels, pad_pixels, turn_panels
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_weights import Code, Weights, contract_weights
+from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -185,6 +186,9 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Gradient with respect to a convolution's weights: a reduction over pixels."""
     taps, columns, channels, features = problem.shape
+    windows = Windows(_grid(problem.left), _grid(problem.right), (taps, columns), problem.stride, problem.padding[:2])
+    if gathering_pays(windows, info, threads):
+        return contract_windows(windows, problem, info, threads)
     grid, code, spaces = _padded(_grid(problem.left), problem.padding, info)
     right = _grid(problem.right)
     batch, rows, width = right.batch, right.rows, right.columns

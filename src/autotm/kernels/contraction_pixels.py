@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
@@ -158,24 +158,17 @@ class _Emitter:
         source, panels, pixels = self.pixels.source, self.pixels.panels, self.pixels
         height, breadth, width = size
         spots = [(a, b) for a in range(height) for b in range(breadth)]
-        vectors = tir.segments(width, self.info.lanes)
-        sums = tir.Registers(len(spots), width)
+        tile = RegisterTile(len(spots), width, self.info.lanes)
         origin = source.base + image * source.image + i * source.row + j * source.column
         pitch = width if panels.packed else pixels.features
         panel = panels.base + (feature * pixels.steps if panels.packed else feature)
 
         def step(at: Index, row: Index) -> tirx.Stmt:
-            updates = []
-            for m, (a, b) in enumerate(spots):
-                scalar = tir.load(source.buffer, at + (a * source.row + b * source.column))
-                for offset, lanes in vectors:
-                    vector = tir.load(panels.buffer, row + offset, lanes)
-                    total = sums.get(m, offset, lanes) + tir.splat(scalar, lanes) * vector
-                    updates.append(sums.set(m, offset, total, lanes))
-            return tir.sequence(updates)
+            def scalar(m: int) -> tirx.Expr:
+                a, b = spots[m]
+                return tir.load(source.buffer, at + (a * source.row + b * source.column))
 
-        def clear(target: tir.Registers) -> list[tirx.Stmt]:
-            return [target.set(m, o, tir.zeros(n), n) for m in range(len(spots)) for o, n in vectors]
+            return tile.multiply(scalar, lambda o, n: tir.load(panels.buffer, row + o, n))
 
         def chain(tap: Index, first: Index, last: Index) -> tirx.Stmt:
             def run(at: Index, row: Index) -> tirx.Stmt:
@@ -187,37 +180,26 @@ class _Emitter:
                 "at",
             )
 
-        statements = [sums.declare(), *clear(sums)]
-        result = sums
-        if pixels.steps > 2 * CHAIN_STEPS:
-            result = tir.Registers(len(spots), width)
-            links = -(-pixels.run // CHAIN_STEPS)
-            flush = [
-                result.set(m, o, result.get(m, o, n) + sums.get(m, o, n), n) for m in range(len(spots)) for o, n in vectors
-            ]
+        def coordinates(m: int, offset: Index) -> tuple[Index, ...]:
+            a, b = spots[m]
+            return pixels.coordinates(image, i + a, j + b, feature + offset)
 
-            def link(tap: Index, index: Index) -> tirx.Stmt:
-                return tir.sequence([*clear(sums), chain(tap, *tir.share(index, links, pixels.run)), *flush])
+        code, total = self._sum(tile, chain)
+        return tir.sequence([*code, total.finish(self.problem, coordinates)])
 
-            statements = [sums.declare(), result.declare(), *clear(result)]
-            statements.append(
-                tir.loop(pixels.taps, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
-            )
-        elif pixels.steps:
-            statements.append(tir.loop(pixels.taps, lambda t: chain(t, 0, pixels.run), "tap"))
-        for m, (a, b) in enumerate(spots):
-            for offset, lanes in vectors:
-                where = image, i + a, j + b, feature + offset
-                statements.append(self._finish(partial(result.get, m), offset, where, lanes))
-        return tir.sequence(statements)
+    def _sum(
+        self, tile: RegisterTile, chain: Callable[[Index, Index, Index], tirx.Stmt]
+    ) -> tuple[list[tirx.Stmt], RegisterTile]:
+        pixels = self.pixels
+        if pixels.steps <= 2 * CHAIN_STEPS:
+            taps = [tir.loop(pixels.taps, lambda t: chain(t, 0, pixels.run), "tap")] if pixels.steps else []
+            return [tile.declare(), tile.clear(), *taps], tile
+        total = RegisterTile(tile.rows, tile.width, self.info.lanes)
+        links = -(-pixels.run // CHAIN_STEPS)
 
-    def _finish(
-        self, sums: Callable[[Index], tirx.Expr], at: int, where: tuple[Index, Index, Index, Index], lanes: int
-    ) -> tirx.Stmt:
-        image, i, j, feature = where
+        def link(tap: Index, index: Index) -> tirx.Stmt:
+            flush = total.add(tile.sums.get)
+            return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, pixels.run)), flush])
 
-        def lane(number: Index) -> tirx.Stmt:
-            coordinates = self.pixels.coordinates(image, i, j, feature + number)
-            return self.problem.finish(coordinates, lambda: sums(at + number))
-
-        return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)
+        taps = tir.loop(pixels.taps, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
+        return [tile.declare(), total.declare(), total.clear(), taps], total

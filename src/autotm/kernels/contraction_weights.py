@@ -2,13 +2,12 @@
 
     result[t, q, k] = sum over pixels p of source[p; t, q] * right[p, k]
 
-Pixels are taken in blocks that stay in the second-level cache; partial sums of a block go from registers to memory,
+Pixels are taken in blocks that stay in the second-level cache; the sums of a block go from registers to memory,
 which also keeps rounding errors small.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +16,8 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_pixels import Source
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
+from autotm.kernels.contraction_tile import RegisterTile
+from autotm.kernels.contraction_tiles import CHAIN_STEPS, Cut, register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -37,6 +37,16 @@ class Weights:
     coordinates: Callable[[Index, Index, Index], tuple[Index, ...]]
     """Tap, position in its run, and feature to indices of the result."""
 
+    @property
+    def lines(self) -> int:
+        """Rows of pixels in all images."""
+        return self.batch * self.rows
+
+    @property
+    def size(self) -> int:
+        """Elements of the result."""
+        return self.taps * self.run * self.features
+
 
 @dataclass(frozen=True)
 class Code:
@@ -46,60 +56,127 @@ class Code:
     workspaces: tuple[tirx.Buffer, ...]
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of pixel rows [first, last), and where its sums go: into `partial` until the last block."""
+
+    first: Index
+    last: Index
+    partial: tirx.Buffer | None
+    base: Index
+    is_first: tirx.Expr | bool
+    is_last: tirx.Expr | bool
+
+
 def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Threads share the result's tiles when there are enough of them, else the pixels."""
     emitter = _Emitter(weights, problem, info, threads)
     return emitter.by_pixels() if emitter.few_tiles else emitter.by_tiles()
 
 
+def pixel_blocks(lines: int, columns: int, line_bytes: int, info: TargetInfo) -> int:
+    """Blocks of pixel rows: each fits half the second-level cache and makes no long chain of sums."""
+    cache_blocks = -(-2 * lines * line_bytes // info.l2_bytes)
+    chain_blocks = -(-lines * columns // CHAIN_STEPS)
+    return min(lines, max(cache_blocks, chain_blocks))
+
+
+def each_block(
+    blocks: int, lines: int, partial: tirx.Buffer | None, body: Callable[[Block], tirx.Stmt]
+) -> tirx.Stmt:
+    """Loop over the blocks of all pixel rows."""
+    return tir.loop(
+        blocks,
+        lambda index: body(
+            Block(*tir.share(index, blocks, lines), partial, 0, index == 0, index == blocks - 1)
+        ),
+        "block",
+    )
+
+
+def partial_sums(problem: Problem, size: int, blocks: int) -> tuple[tirx.Buffer | None, tuple[tirx.Buffer, ...]]:
+    """Where sums wait between blocks, and the workspace this needs: none if the product is the output."""
+    if blocks == 1:
+        return None, ()
+    if problem.plain:
+        return problem.product, ()
+    buffer = tir.workspace(size, "partial_sums")
+    return buffer, (buffer,)
+
+
+def pick_features(
+    cut: Cut, tile: Index, features: int, lanes: int, body: Callable[[Index, int], tirx.Stmt]
+) -> tirx.Stmt:
+    """The body for feature tile `tile`, given its first feature and its width, a constant in each branch."""
+    whole = tir.pick(cut, tile, lambda k, size: body(k * lanes, size * lanes)) if features >= lanes else None
+    tail = features % lanes
+    if not tail:
+        return whole
+    size = cut.size if cut.longer == cut.count else cut.size - 1
+    end = body(features - (size - 1) * lanes - tail, (size - 1) * lanes + tail)
+    return end if cut.count == 1 else tir.choose(tile == cut.count - 1, end, whole)
+
+
+def sum_block(
+    tile: RegisterTile,
+    block: Block,
+    problem: Problem,
+    reduce: tirx.Stmt,
+    place: Callable[[int, int], Index],
+    coordinates: Callable[[int, Index], tuple[Index, ...]],
+) -> tirx.Stmt:
+    """Sums of one block in registers, then added to those before it; the last block runs the epilogue."""
+    nothing = tir.sequence([])
+    gather = save = nothing
+    if block.partial is not None:
+        gather = tile.add(lambda m, o, n: tir.load(block.partial, block.base + place(m, o), n))
+        save = tile.save(block.partial, lambda m, o: block.base + place(m, o))
+    return tir.sequence(
+        [
+            tile.declare(),
+            tile.clear(),
+            reduce,
+            tir.choose(block.is_first, nothing, gather),
+            tir.choose(block.is_last, tile.finish(problem, coordinates), save),
+        ]
+    )
+
+
 class _Emitter:
     def __init__(self, weights: Weights, problem: Problem, info: TargetInfo, threads: int) -> None:
         self.weights, self.problem, self.info, self.threads = weights, problem, info, threads
-        self.lines = weights.batch * weights.rows
         line_bytes = 4 * weights.columns * (min(weights.source.column, weights.run) + weights.features)
-        cache_blocks = -(-2 * self.lines * line_bytes // info.l2_bytes)
-        chain_blocks = -(-self.lines * weights.columns // CHAIN_STEPS)
-        self.blocks = min(self.lines, max(cache_blocks, chain_blocks))
-        pixels = -(-self.lines // self.blocks) * weights.columns
+        self.blocks = pixel_blocks(weights.lines, weights.columns, line_bytes, info)
+        pixels = -(-weights.lines // self.blocks) * weights.columns
         self.tiles = register_tiles(1, weights.run, weights.features, pixels, info)
         self.count = weights.taps * self.tiles.columns.count * self.tiles.vectors.count
-        self.size = weights.taps * weights.run * weights.features
 
     @property
     def few_tiles(self) -> bool:
         rounds = -(-self.count // self.threads)
-        return rounds * self.threads > 1.25 * self.count and self.lines >= 4 * self.threads
+        return rounds * self.threads > 1.25 * self.count and self.weights.lines >= 4 * self.threads
 
     def by_tiles(self) -> Code:
-        blocks = self.blocks
-        partial = None
-        if blocks > 1:
-            plain = self.problem.plain
-            partial = self.problem.product if plain else tir.workspace(self.size, "partial_sums")
+        partial, workspaces = partial_sums(self.problem, self.weights.size, self.blocks)
         tasks = min(self.threads, self.count)
 
         def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, tasks, self.count)
-            return tir.loop(
-                blocks,
-                lambda block: self._block(
-                    tir.share(block, blocks, self.lines), (first, last), partial, 0, block == 0, block == blocks - 1
-                ),
-                "block",
-            )
+            tiles = tir.share(index, tasks, self.count)
+            return each_block(self.blocks, self.weights.lines, partial, lambda block: self._block(block, *tiles))
 
-        body = tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL)
-        return Code(body, (partial,) if partial is not None and not self.problem.plain else ())
+        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
 
     def by_pixels(self) -> Code:
-        shares = min(self.threads, self.lines)
+        lines, size = self.weights.lines, self.weights.size
+        shares = min(self.threads, lines)
         blocks = -(-self.blocks // shares)
-        partial = tir.workspace(self.size * shares, "partial_sums")
+        partial = tir.workspace(size * shares, "partial_sums")
 
         def task(index: Index) -> tirx.Stmt:
             def block(number: Index) -> tirx.Stmt:
-                lines = tir.share(index * blocks + number, blocks * shares, self.lines)
-                return self._block(lines, (0, self.count), partial, index * self.size, number == 0, False)
+                span = tir.share(index * blocks + number, blocks * shares, lines)
+                is_last = False
+                return self._block(Block(*span, partial, index * size, number == 0, is_last), 0, self.count)
 
             return tir.loop(blocks, block, "block")
 
@@ -115,7 +192,7 @@ class _Emitter:
                     at = index * weights.features + feature
                     value = tir.load(partial, at)
                     for share in range(1, shares):
-                        value = value + tir.load(partial, at + share * self.size)
+                        value = value + tir.load(partial, at + share * weights.size)
                     return value
 
                 place = weights.coordinates(index // weights.run, index % weights.run, feature)
@@ -125,119 +202,49 @@ class _Emitter:
 
         return tir.loop(weights.taps * weights.run, row, "row", tirx.ForKind.PARALLEL)
 
-    def _block(
-        self,
-        lines: tuple[Index, Index],
-        tiles: tuple[Index, Index],
-        partial: tirx.Buffer | None,
-        base: Index,
-        is_first: tirx.Expr | bool,
-        is_last: tirx.Expr | bool,
-    ) -> tirx.Stmt:
+    def _block(self, block: Block, first: Index, last: Index) -> tirx.Stmt:
+        vectors, positions = self.tiles.vectors, self.tiles.columns
+
         def tile(index: Index) -> tirx.Stmt:
-            vectors, positions = self.tiles.vectors, self.tiles.columns
             vector, above = index % vectors.count, index // vectors.count
             position, tap = above % positions.count, above // positions.count
-            return tir.pick(
-                positions,
-                position,
-                lambda q, height: self._pick_width(
-                    vector,
-                    lambda k, width: self._tile(lines, (tap, q, k), (height, width), partial, base, is_first, is_last),
-                ),
-            )
 
-        first, last = tiles
+            def rows(q: Index, height: int) -> tirx.Stmt:
+                def features(k: Index, width: int) -> tirx.Stmt:
+                    return self._tile(block, (tap, q, k), (height, width))
+
+                return pick_features(vectors, vector, self.weights.features, self.info.lanes, features)
+
+            return tir.pick(positions, position, rows)
+
         return tir.loop(last - first, tile, "tile", start=first)
 
-    def _pick_width(self, vector: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-        lanes, cut = self.info.lanes, self.tiles.vectors
-        tail = self.weights.features % lanes
-        if not tail:
-            return tir.pick(cut, vector, lambda k, size: body(k * lanes, size * lanes))
-        size = cut.size if cut.longer == cut.count else cut.size - 1
-        end = body(self.weights.features - (size - 1) * lanes - tail, (size - 1) * lanes + tail)
-        if cut.count == 1:
-            return end
-        return tir.choose(
-            vector == cut.count - 1, end, tir.pick(cut, vector, lambda k, size: body(k * lanes, size * lanes))
-        )
+    def _tile(self, block: Block, where: tuple[Index, Index, Index], size: tuple[int, int]) -> tirx.Stmt:
+        weights, (tap, q, k) = self.weights, where
+        tile = RegisterTile(*size, self.info.lanes)
+        source, right = weights.source, weights.right
 
-    def _tile(
-        self,
-        lines: tuple[Index, Index],
-        where: tuple[Index, Index, Index],
-        size: tuple[int, int],
-        partial: tirx.Buffer | None,
-        base: Index,
-        is_first: tirx.Expr | bool,
-        is_last: tirx.Expr | bool,
-    ) -> tirx.Stmt:
-        weights, (tap, q, k), (height, width) = self.weights, where, size
-        vectors = tir.segments(width, self.info.lanes)
-        sums = tir.Registers(height, width)
-        spots = [(m, offset, lanes) for m in range(height) for offset, lanes in vectors]
+        def pixels(a: Index, b: Index) -> tirx.Stmt:
+            def pixel(j: Index) -> tirx.Stmt:
+                left, other = a + j * source.column, b + j * right.column
+                return tile.multiply(
+                    lambda m: tir.load(source.buffer, left + m), lambda o, n: tir.load(right.buffer, other + o, n)
+                )
 
-        def memory(m: int, offset: int) -> Index:
-            return base + ((tap * weights.run + q + m) * weights.features + k + offset)
-
-        def step(left: Index, right: Index) -> tirx.Stmt:
-            updates = []
-            for m, offset, lanes in spots:
-                scalar = tir.load(weights.source.buffer, left + m)
-                vector = tir.load(weights.right.buffer, right + offset, lanes)
-                total = sums.get(m, offset, lanes) + tir.splat(scalar, lanes) * vector
-                updates.append(sums.set(m, offset, total, lanes))
-            return tir.sequence(updates)
+            return tir.loop(weights.columns, pixel, "pixel")
 
         def line(index: Index) -> tirx.Stmt:
             image, row = index // weights.rows, index % weights.rows
-            left, right = (s.base + image * s.image + row * s.row for s in (weights.source, weights.right))
-            left = left + tap * weights.source.tap + q
+            left, other = (s.base + image * s.image + row * s.row for s in (source, right))
             return tir.bind(
-                left,
-                lambda a: tir.bind(
-                    right + k,
-                    lambda b: tir.loop(
-                        weights.columns,
-                        lambda j: step(a + j * weights.source.column, b + j * weights.right.column),
-                        "pixel",
-                    ),
-                    "right",
-                ),
-                "left",
+                left + tap * source.tap + q, lambda a: tir.bind(other + k, lambda b: pixels(a, b), "other"), "left"
             )
 
-        clear = tir.sequence([sums.set(m, o, tir.zeros(lanes), lanes) for m, o, lanes in spots])
-        gather = save = tir.sequence([])
-        if partial is not None:
-            gather = tir.sequence(
-                [
-                    sums.set(m, o, sums.get(m, o, lanes) + tir.load(partial, memory(m, o), lanes), lanes)
-                    for m, o, lanes in spots
-                ]
-            )
-            save = tir.sequence(
-                [tir.store(partial, memory(m, o), sums.get(m, o, lanes), lanes) for m, o, lanes in spots]
-            )
-        done = tir.sequence([self._finish(functools.partial(sums.get, m), o, (tap, q + m, k + o), lanes) for m, o, lanes in spots])
-        return tir.sequence(
-            [
-                sums.declare(),
-                clear,
-                tir.loop(lines[1] - lines[0], line, "line", start=lines[0]),
-                tir.choose(is_first, tir.sequence([]), gather),
-                tir.choose(is_last, done, save),
-            ]
+        return sum_block(
+            tile,
+            block,
+            self.problem,
+            tir.loop(block.last - block.first, line, "line", start=block.first),
+            lambda m, o: (tap * weights.run + q + m) * weights.features + k + o,
+            lambda m, o: weights.coordinates(tap, q + m, k + o),
         )
-
-    def _finish(
-        self, sums: Callable[[Index], tirx.Expr], at: int, where: tuple[Index, Index, Index], lanes: int
-    ) -> tirx.Stmt:
-        tap, q, feature = where
-
-        def lane(number: Index) -> tirx.Stmt:
-            coordinates = self.weights.coordinates(tap, q, feature + number)
-            return self.problem.finish(coordinates, lambda: sums(at + number))
-
-        return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)

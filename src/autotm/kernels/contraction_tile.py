@@ -1,0 +1,54 @@
+"""One register tile: a few scalars of one operand times a few vectors of the other, summed in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+from autotm.kernels import tir
+from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.tir import Index
+
+
+class RegisterTile:
+    """`rows` x `width` sums; every access is unrolled, so that each vector of sums gets a register of its own."""
+
+    def __init__(self, rows: int, width: int, lanes: int) -> None:
+        self.rows, self.width = rows, width
+        self.vectors = tir.segments(width, lanes)
+        self.sums = tir.Registers(rows, width)
+
+    def declare(self) -> tirx.Stmt:
+        """Reserve the sums."""
+        return self.sums.declare()
+
+    def clear(self) -> tirx.Stmt:
+        """Set every sum to zero."""
+        return self._each(lambda m, o, n: self.sums.set(m, o, tir.zeros(n), n))
+
+    def multiply(self, scalar: Callable[[int], tirx.Expr], vector: Callable[[int, int], tirx.Expr]) -> tirx.Stmt:
+        """Add scalar(row) * vector(offset, lanes) to every sum."""
+        return self.add(lambda m, o, n: tir.splat(scalar(m), n) * vector(o, n))
+
+    def add(self, term: Callable[[int, int, int], tirx.Expr]) -> tirx.Stmt:
+        """Add term(row, offset, lanes) to every sum."""
+        return self._each(lambda m, o, n: self.sums.set(m, o, self.sums.get(m, o, n) + term(m, o, n), n))
+
+    def save(self, buffer: tirx.Buffer, place: Callable[[int, int], Index]) -> tirx.Stmt:
+        """Store the sums at flat place(row, offset) of a buffer."""
+        return self._each(lambda m, o, n: tir.store(buffer, place(m, o), self.sums.get(m, o, n), n))
+
+    def finish(self, problem: Problem, coordinates: Callable[[int, Index], tuple[Index, ...]]) -> tirx.Stmt:
+        """Store the epilogue's outputs at coordinates(row, offset) of the result."""
+
+        def vector(m: int, offset: int, lanes: int) -> tirx.Stmt:
+            def lane(number: Index) -> tirx.Stmt:
+                return problem.finish(coordinates(m, offset + number), lambda: self.sums.get(m, offset + number))
+
+            return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)
+
+        return self._each(vector)
+
+    def _each(self, statement: Callable[[int, int, int], tirx.Stmt]) -> tirx.Stmt:
+        return tir.sequence([statement(m, o, n) for m in range(self.rows) for o, n in self.vectors])
