@@ -18,15 +18,13 @@ CONFIG_DIR = Path("config")
 
 
 @contextmanager
-def rule(job: Any) -> Iterator[Context | None]:  # noqa: ANN401 - Snakemake's object has no importable type
+def rule(job: Any) -> Iterator[Context | None]:
     """Log to the rule's log file and yield the context of its machine, if its paths name one.
 
     What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
     the log file keeps in both cases.
     """
     _log_to(Path(job.log[0]))
-    # TVM imports PyTorch wherever it is installed, which costs each job seconds; no rule needs it.
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]
     try:
         yield _context(job)
     except AutotmError as error:
@@ -38,7 +36,7 @@ def rule(job: Any) -> Iterator[Context | None]:  # noqa: ANN401 - Snakemake's ob
         sys.exit(1)
 
 
-def _context(job: Any) -> Context | None:  # noqa: ANN401
+def _context(job: Any) -> Context | None:
     path = job.wildcards.get("machine")
     if path is None:
         return None

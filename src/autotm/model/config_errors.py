@@ -59,23 +59,23 @@ def _locate(location: tuple[int | str, ...], model: type[BaseModel] | None) -> t
     return ".".join(parts), known
 
 
-def _fields(annotation: Any) -> Any:  # noqa: ANN401 - pydantic's annotations have no common type
+def _fields(annotation: Any) -> Any:
     for candidate in _members(annotation):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate.model_fields
     return None
 
 
-def _members(annotation: Any) -> Iterator[Any]:  # noqa: ANN401
+def _members(annotation: Any) -> Iterator[Any]:
     yield annotation
     if not _is_mapping(annotation) and getattr(annotation, "__origin__", None) not in {list, tuple}:
         yield from get_args(annotation)
 
 
-def _is_mapping(annotation: Any) -> bool:  # noqa: ANN401
+def _is_mapping(annotation: Any) -> bool:
     return getattr(annotation, "__origin__", None) is dict
 
 
-def _item_type(annotation: Any) -> Any:  # noqa: ANN401
+def _item_type(annotation: Any) -> Any:
     arguments = get_args(annotation)
     return arguments[-1] if arguments else None

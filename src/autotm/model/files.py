@@ -7,7 +7,6 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ SCHEMA_VERSION = 1
 T = TypeVar("T")
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then fsync and rename: readers see the old or the new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
@@ -76,9 +75,14 @@ def content_hash(document: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@cache
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
 def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    """The reader and writer of a dataclass; making one takes milliseconds, so each is made once."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
 
 
 def hash_of(value: Any) -> str:

@@ -159,11 +159,11 @@ class Graph:
             seen[tensor.name] = tensor
         for index, kernel in enumerate(self.kernels):
             for operand in kernel.operands:
-                tensor = seen.get(operand.tensor)
-                if tensor is None:
+                used = seen.get(operand.tensor)
+                if used is None:
                     raise ValueError(f"kernel '{kernel.name}' names unknown tensor '{operand.tensor}'")
-                if index not in tensor.users:
-                    raise ValueError(f"tensor '{tensor.name}' does not list its user, kernel {index} '{kernel.name}'")
+                if index not in used.users:
+                    raise ValueError(f"tensor '{used.name}' does not list its user, kernel {index} '{kernel.name}'")
 
     @cached_property
     def by_name(self) -> dict[str, Tensor]:

@@ -36,7 +36,8 @@ def cpu_signature() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n\n")[0].splitlines()
     except OSError:
         return parts[0]
-    fields = dict(tuple(part.strip() for part in line.split(":", 1)) for line in lines if ":" in line)
+    pairs = [line.split(":", 1) for line in lines if ":" in line]
+    fields = {key.strip(): value.strip() for key, value in pairs}
     return " ".join(parts + [f"{key} {fields[key]}" for key in ("cpu family", "model", "stepping") if key in fields])
 
 

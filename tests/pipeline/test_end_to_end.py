@@ -1,0 +1,111 @@
+"""The real pipeline, from nothing to figure 10 of a tiny network; killed on the way, as a laptop may be."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from workplace import ROOT, TARGET, Workplace, make_workplace
+
+from autotm.model.files import load
+from autotm.model.record import Record
+from autotm.study.style import read_table
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+LIMITS = ["1:0", "1:1", "0:1"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
+    place = make_workplace(tmp_path_factory.mktemp("end to end") / "pläce", stand_in=False)
+    place.change("run", value={"min_seconds": 0.2})
+    _kill_when(place, "*/tiny/mlp/profile.parquet", seconds_more=1.5)
+    _kill_when(place, "*/tiny/mlp/static/*/record.json", seconds_more=1.0)
+    done = place.snakemake(TARGET)
+    assert done.returncode == 0, done.stdout
+    return place
+
+
+def test_the_figure_has_its_points(place: Workplace) -> None:
+    table = read_table(place.folder / "figures" / "fig10.csv")
+    assert sorted(zip(table["optimizer"], table["limit"], strict=True)) == sorted(
+        (optimizer, limit) for optimizer in ("static", "synchronous") for limit in LIMITS
+    )
+    assert (place.folder / "figures" / "fig10.pdf").read_bytes().startswith(b"%PDF")
+    assert set(table["tier_reality"]) == {"emulated"}
+    assert (table["verified_steps"] == 2).all()
+    assert (table["bound_s"] <= table["predicted_runtime_s"] * (1 + 1e-9)).all()
+
+
+def test_predictions_keep_their_order(place: Workplace) -> None:
+    table = read_table(place.folder / "figures" / "fig10.csv")
+    for _, runs in table.groupby("optimizer"):
+        assert runs.sort_values("dram_limit_bytes")["predicted_runtime_s"].is_monotonic_decreasing
+    by_point = table.pivot_table(index="limit", columns="optimizer", values="predicted_runtime_s")
+    assert (by_point["synchronous"] <= by_point["static"] * (1 + 1e-9) / (1 - table["gap"].max())).all()
+
+
+def test_limits_are_kept_and_io_is_counted(place: Workplace) -> None:
+    for path in place.folder.glob("results/*/tiny/mlp/*/*/record.json"):
+        record = load(path, "record", Record)
+        if record.limit != "0:1":
+            assert record.dram_alloc_size <= record.dram_limit_bytes
+        share = record.bytes_dram_output_tensors / record.bytes_output_tensors
+        assert share == {"1:0": 0.0, "0:1": 1.0}.get(record.limit, share)
+
+
+def test_every_file_says_where_it_comes_from(place: Workplace) -> None:
+    files = [*place.folder.glob("results/**/*.json")]
+    assert len(files) >= 2 + 3 * 2 * len(LIMITS)
+    for path in files:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        assert document["schema_version"] == 1
+        assert document["provenance"]["tier_reality"] == "emulated"
+        assert document["provenance"]["versions"]["apache-tvm"] == "0.27.0.post1"
+
+
+def test_the_second_call_has_nothing_to_do(place: Workplace) -> None:
+    assert place.jobs_due() == {}
+
+
+def test_a_damaged_plan_is_named_with_its_remedy(place: Workplace) -> None:
+    plan = next(place.folder.glob("results/*/tiny/mlp/static/1to1/plan.json"))
+    whole = plan.read_text(encoding="utf-8")
+    plan.write_text(whole[: len(whole) // 2], encoding="utf-8")
+    done = place.snakemake(TARGET)
+    relative = plan.relative_to(place.folder)
+    assert done.returncode != 0
+    assert f"{relative}: damaged plan file" in done.stdout
+    assert f"rm {relative} && snakemake {relative}" in done.stdout
+    plan.unlink()
+    done = place.snakemake(TARGET, f"{relative}")
+    assert done.returncode == 0, done.stdout
+
+
+def _kill_when(place: Workplace, pattern: str, seconds_more: float) -> None:
+    """Start the pipeline, and kill it and its jobs as a power cut would, a little after a result appears."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    pipeline = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", "--cores", "2", TARGET],
+        cwd=place.folder,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 240
+    while not list((place.folder / "results").glob(pattern)):
+        assert pipeline.poll() is None, f"the pipeline ended before {pattern}"
+        assert time.monotonic() < deadline, f"no {pattern} in time"
+        time.sleep(0.1)
+    time.sleep(seconds_more)
+    os.killpg(pipeline.pid, signal.SIGKILL)
+    pipeline.wait()
+    unlocked = place.snakemake("--unlock")
+    assert unlocked.returncode == 0, unlocked.stdout
