@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from random_graphs import Case
 
 from autotm.model.graph import Tensor
 from autotm.model.tier import Tier
+from random_graphs import Case
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,9 @@ def optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
     return base + best[0]
 
 
-def _descend(ways: list[list[Option]], least: np.ndarray, depth: int, cost: float, left: np.ndarray, best: list[float]) -> None:
+def _descend(
+    ways: list[list[Option]], least: np.ndarray, depth: int, cost: float, left: np.ndarray, best: list[float]
+) -> None:
     if cost + least[depth] >= best[0]:
         return
     if depth == len(ways):
@@ -51,9 +53,9 @@ def _options(case: Case, tensor: Tensor, moves: bool) -> list[Option]:
         return [_option(case, tensor, (fast,) * len(users), (fast,) * (len(users) - 1)) for fast in (True, False)]
     found = []
     for at in product((True, False), repeat=len(users)):
-        for between in product((True, False), repeat=len(users) - 1):
-            if all(at[k] and at[k + 1] for k, stays in enumerate(between) if stays):
-                found.append(_option(case, tensor, at, between))
+        gaps = product((True, False), repeat=len(users) - 1)
+        legal = (gap for gap in gaps if all(at[k] and at[k + 1] for k, stays in enumerate(gap) if stays))
+        found += [_option(case, tensor, at, between) for between in legal]
     return found
 
 

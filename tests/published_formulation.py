@@ -12,10 +12,10 @@ from typing import Any
 
 import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
-from random_graphs import Case
 
 from autotm.model.graph import Kernel, Tensor
 from autotm.model.tier import Tier
+from random_graphs import Case
 
 Edge = tuple[tuple[str, int], tuple[str, int]]
 _TIGHT = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9, "mip_abs_gap": 1e-9}
@@ -101,13 +101,17 @@ def _indicators(model: Any, tensor: Tensor, gadgets: list[int], x: dict[Edge, An
     return at, after
 
 
-def _kernel_configurations(model: Any, case: Case, index: int, kernel: Kernel, fast: dict[tuple[str, int], Any]) -> None:
+def _kernel_configurations(
+    model: Any, case: Case, index: int, kernel: Kernel, fast: dict[tuple[str, int], Any]
+) -> None:
     names = list(case.graph.slots_of(kernel))
     choices = list(product((True, False), repeat=len(names)))
     model.add_component(f"c_{index}", pyo.Var(range(len(choices)), domain=pyo.Binary))
     chosen = model.component(f"c_{index}")
     for number, choice in enumerate(choices):
-        wanted = [fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, choice, strict=True)]
+        wanted = [
+            fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, choice, strict=True)
+        ]
         for term in wanted:
             model.rows.add(chosen[number] <= term)
         model.rows.add(chosen[number] + len(names) >= 1 + sum(wanted))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from random_graphs import Case, random_case
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.model.errors import BadInputError
@@ -14,6 +13,7 @@ from autotm.model.limit import Limit
 from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status, Stay
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
+from random_graphs import Case, random_case
 
 
 @pytest.fixture(scope="module")
@@ -208,8 +208,8 @@ def test_restrictions_of_the_machine(case: Case, plan: Plan) -> None:
 def test_half_a_life_is_no_static_stay(case: Case) -> None:
     static = solve(case.graph, case.profile, case.links, "static", Limit(2, 1))
     stay = next(stay for stay in static.stays if stay.end - stay.start > 1)
+    halved = [s for s in static.stays if s != stay] + [replace(stay, end=stay.end - 1)]
     with pytest.raises(FaultError) as caught:
-        halved = [s for s in static.stays if s != stay] + [replace(stay, end=stay.end - 1)]
         check_plan(case.graph, case.profile, case.links, with_stays(static, halved))
     assert caught.value.fault is Fault.NOT_HELD
 
@@ -223,5 +223,7 @@ def test_a_bound_that_prices_do_not_prove_is_refused(optimizer: str) -> None:
     assert plan.gap > 1e-3, "find a case whose relaxation leaves a gap"
     check_plan(case.graph, case.profile, case.links, plan)
     with pytest.raises(FaultError) as caught:
-        check_plan(case.graph, case.profile, case.links, replace(plan, bound_us=0.5 * (plan.bound_us + plan.objective_us)))
+        check_plan(
+            case.graph, case.profile, case.links, replace(plan, bound_us=0.5 * (plan.bound_us + plan.objective_us))
+        )
     assert caught.value.fault is Fault.BOUND

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from random_graphs import Case, random_case
 
 from autotm.check import Fault, FaultError, check_program
 from autotm.layout import compile_program, pack
@@ -16,6 +15,7 @@ from autotm.model.plan import Plan, Stay
 from autotm.model.program import Address, KernelStep, MoveStep, Program, Step
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
+from random_graphs import Case, random_case
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +92,13 @@ def without_offset(program: Program) -> Program:
 
 def argument_in_pool(program: Program) -> Program:
     index = next(
-        i for i, s in enumerate(program.steps) if isinstance(s, KernelStep) and any(a.offset is None for a in s.addresses)
+        i
+        for i, s in enumerate(program.steps)
+        if isinstance(s, KernelStep) and any(a.offset is None for a in s.addresses)
     )
-    return readdress(program, index, program.steps[index].addresses.index(Address(Tier.DRAM, None)), Address(Tier.DRAM, 0))
+    return readdress(
+        program, index, program.steps[index].addresses.index(Address(Tier.DRAM, None)), Address(Tier.DRAM, 0)
+    )
 
 
 def two_on_one_place(program: Program) -> Program:
@@ -208,7 +212,9 @@ def test_bytes_reused_too_early_are_found(case: Case, plan: Plan) -> None:
             offsets = list(layout.offsets)
             offsets[j] = offsets[i]
             with pytest.raises(FaultError) as caught:
-                check_program(case.graph, plan, compile_program(case.graph, plan, replace(layout, offsets=tuple(offsets))))
+                check_program(
+                    case.graph, plan, compile_program(case.graph, plan, replace(layout, offsets=tuple(offsets)))
+                )
             assert caught.value.fault in {Fault.OVERLAP, Fault.STALE}
             tried += 1
     assert tried > 20

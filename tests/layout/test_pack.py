@@ -7,7 +7,6 @@ import time
 
 import numpy as np
 import pytest
-from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
@@ -19,6 +18,7 @@ from autotm.model.plan import Plan
 from autotm.model.program import Layout
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
+from random_graphs import Case, random_case, training_step_case
 
 
 def random_blocks(seed: int, count: int, kernels: int, longest: int) -> Blocks:

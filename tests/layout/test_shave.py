@@ -6,7 +6,6 @@ import importlib
 from dataclasses import replace
 
 import pytest
-from random_graphs import Case, random_case
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack, solve_and_pack
@@ -16,6 +15,7 @@ from autotm.model.limit import Limit
 from autotm.model.plan import Plan
 from autotm.model.program import Layout
 from autotm.solve import SolveOptions, solve
+from random_graphs import Case, random_case
 
 shave = importlib.import_module("autotm.layout.shave")
 EXACT = SolveOptions(gap=0.0)

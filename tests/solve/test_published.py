@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from published_formulation import published_optimum_us
-from random_graphs import random_case
 
 from autotm.model.limit import Limit
 from autotm.solve import SolveOptions, solve
+from published_formulation import published_optimum_us
+from random_graphs import random_case
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])

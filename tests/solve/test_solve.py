@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan
 from autotm.model.errors import BadInputError, InfeasibleLimitError
@@ -18,6 +17,7 @@ from autotm.solve.base import Placement
 from autotm.solve.optimizers.static import Static
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import SolverDefectError
+from random_graphs import Case, random_case, training_step_case
 
 LIMITS = [Limit(1, 0), Limit(19, 1), Limit(4, 1), Limit(1, 1), Limit(1, 3), Limit(0, 1)]
 

@@ -8,7 +8,6 @@ from itertools import product
 import pyomo.environ as pyo
 import pytest
 from pyomo.contrib.solver.solvers.highs import Highs
-from random_graphs import Case, StepBuilder, make_links
 
 from autotm.check import check_plan
 from autotm.model.files import hash_of
@@ -20,6 +19,7 @@ from autotm.solve.flow import flows_for_life
 from autotm.solve.journey import Journey
 from autotm.solve.problem import Problem
 from autotm.solve.repair import Repair
+from random_graphs import Case, StepBuilder, make_links
 
 
 def huge_case(seed: int) -> tuple[Case, int]:
@@ -50,7 +50,8 @@ def _timing(ns: int) -> Timing:
 
 def _gains_us(case: Case) -> list[float]:
     return [
-        case.profile.extra_us(case.graph, case.graph.kernels[tensor.users[0]], tensor.name) for tensor in case.graph.movable
+        case.profile.extra_us(case.graph, case.graph.kernels[tensor.users[0]], tensor.name)
+        for tensor in case.graph.movable
     ]
 
 

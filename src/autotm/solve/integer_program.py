@@ -25,7 +25,7 @@ from autotm.solve.repair import Repair
 log = logging.getLogger(__name__)
 
 _OPTIMAL_GAP = 1e-9
-_SOLVER_SHARE = 0.5
+_SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
 
 
