@@ -15,7 +15,9 @@ SCALE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(VENV)/bootstrap/bin/uv
-SNAKEMAKE = $(BIN)/snakemake --cores $(CORES) $(if $(SCALE),--config scale=$(SCALE))
+# Targets go first: --config takes every word that follows it.
+SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
+CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
 .PHONY: help setup setup-test figures test lint schema lock clean FORCE
 help:
@@ -75,10 +77,10 @@ $(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
 # Snakemake knows what is out of date; make only passes the wish on.
 FORCE:
 figures/fig%.pdf: setup FORCE
-	@$(SNAKEMAKE) $@
+	@$(SNAKEMAKE) $@ $(CONFIG)
 
 figures: setup
-	@$(SNAKEMAKE)
+	@$(SNAKEMAKE) figures $(CONFIG)
 
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test
