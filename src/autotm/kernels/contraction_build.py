@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_pixels import Panels, Pixels, Source, contract_pixels, feature_tiles
-from autotm.kernels.contraction_prepare import Grid, Taps, pack_panels, pad_pixels, turn_panels
+from autotm.kernels.contraction_panels import RowMajor, Taps, Turned
+from autotm.kernels.contraction_pixels import Code, Pixels, Source, contract_pixels
+from autotm.kernels.contraction_prepare import Grid, pad_pixels
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_weights import Code, Weights, contract_weights
+from autotm.kernels.contraction_weights import Weights, contract_weights
 from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
@@ -75,20 +76,9 @@ def _multiply(
     coordinates: Callable[[Index, Index, Index, Index], tuple[Index, ...]],
 ) -> Code:
     code, spaces = ready
-    panels = Panels(problem.right, 0, packed=False)
-    pixels = Pixels(*extents, *reduction, source, panels, coordinates)
-    classes = feature_tiles(pixels, info)
-    if _packing_pays(pixels, classes):
-        buffer, fill = pack_panels(problem.right, pixels.steps, pixels.features, classes, info.lanes)
-        pixels = Pixels(*extents, *reduction, source, Panels(buffer, 0, packed=True), coordinates)
-        code, spaces = [*code, fill], [*spaces, buffer]
-    body = contract_pixels(pixels, problem, info, threads)
-    return Code(tir.sequence([*code, body]), tuple(spaces))
-
-
-def _packing_pays(pixels: Pixels, classes: list[tuple[int, int, int]]) -> bool:
-    tiles = sum(count for _, count, _ in classes)
-    return tiles > 1 and pixels.batch * pixels.rows * pixels.columns >= 256
+    operand = RowMajor(problem.right, reduction[0] * reduction[1], extents[3])
+    made = contract_pixels(Pixels(*extents, *reduction, source, operand, coordinates), problem, info, threads)
+    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
 
 
 def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -100,20 +90,15 @@ def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
     padding = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
     grid, code, spaces = _padded(grid, padding, info)
-    panels = tir.workspace(shape[0] * shape[1] * shape[2] * shape[3], "turned_weights")
-    base = 0
     for above in vertical:
         for across in horizontal:
-            pixels = _phase(problem, grid, padding, (above, across), Panels(panels, base, packed=True))
-            if min(pixels.rows, pixels.columns) == 0:
+            if min(above.count, across.count) == 0:
                 continue
-            if pixels.steps:
-                classes = feature_tiles(pixels, info)
-                taps = above.taps, across.taps
-                code.append(turn_panels(problem.right, shape, taps, panels, base, classes, info.lanes))
-            base += pixels.steps * pixels.features
-            code.append(contract_pixels(pixels, problem, info, threads))
-    return Code(tir.sequence(code), (*spaces, panels))
+            operand = Turned(problem.right, shape, above.taps, across.taps)
+            made = contract_pixels(_phase(problem, grid, padding, (above, across), operand), problem, info, threads)
+            code.append(made.body)
+            spaces.extend(made.workspaces)
+    return Code(tir.sequence(code), tuple(spaces))
 
 
 @dataclass(frozen=True)
@@ -148,7 +133,7 @@ def _margin(phases: list[_Phase], extent: int) -> tuple[int, int]:
 
 
 def _phase(
-    problem: Problem, grid: Grid, padding: tuple[int, int, int, int], phases: tuple[_Phase, _Phase], panels: Panels
+    problem: Problem, grid: Grid, padding: tuple[int, int, int, int], phases: tuple[_Phase, _Phase], operand: Turned
 ) -> Pixels:
     above, across = phases
     batch, _, _, channels = problem.shape
@@ -164,23 +149,19 @@ def _phase(
         taps, run = 0, 0
     if problem.stride == (1, 1) and (taps, run) == (1, grid.channels) and not any(padding) and problem.flattens:
         extents = 1, 1, batch * above.count * across.count, channels
-        return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), panels, _same)
-    return Pixels(*extents, taps, run, source, panels, coordinates)
+        return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), operand, _same)
+    return Pixels(*extents, taps, run, source, operand, coordinates)
 
 
 def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A Bᵀ: B is turned into panels."""
     rows, steps = _extents(problem.left)
     features = problem.shape[1]
-    panels = tir.workspace(steps * features, "turned")
     source = Source(problem.left, 0, 0, 0, steps, 0)
-    pixels = Pixels(
-        1, 1, rows, features, 1, steps, source, Panels(panels, 0, packed=True), lambda n, i, j, k: (j, k)
-    )
     tap = Taps(0, 1, 1)
-    classes = feature_tiles(pixels, info)
-    turn = turn_panels(problem.right, (1, 1, features, steps), (tap, tap), panels, 0, classes, info.lanes)
-    return Code(tir.sequence([turn, contract_pixels(pixels, problem, info, threads)]), (panels,))
+    operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
+    pixels = Pixels(1, 1, rows, features, 1, steps, source, operand, lambda n, i, j, k: (j, k))
+    return contract_pixels(pixels, problem, info, threads)
 
 
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:

@@ -8,17 +8,23 @@ they are one run of q. A register tile is a rectangle of pixels times a few vect
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import tirx
 
 from autotm.kernels import tir
+from autotm.kernels.contraction_panels import Operand, RowMajor, fill_all
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
+from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles, tile_cycles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
+
+_LEAST_PIXELS = 24
+"""Below, the (steps, features) operand is read too few times for panels to pay."""
+_LAUNCH_CYCLES = 15_000
 
 
 @dataclass(frozen=True)
@@ -34,15 +40,6 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Panels:
-    """The (steps, features) operand: row-major from `base`, or packed tile by tile of features."""
-
-    buffer: tirx.Buffer
-    base: int
-    packed: bool
-
-
-@dataclass(frozen=True)
 class Pixels:
     """One pixels x features contraction."""
 
@@ -53,7 +50,7 @@ class Pixels:
     taps: int
     run: int
     source: Source
-    panels: Panels
+    operand: Operand
     coordinates: Callable[[Index, Index, Index, Index], tuple[Index, ...]]
     """Pixel (n, i, j) and feature to indices of the result."""
 
@@ -61,6 +58,27 @@ class Pixels:
     def steps(self) -> int:
         """Products per element of the result."""
         return self.taps * self.run
+
+    @property
+    def count(self) -> int:
+        """Pixels in all."""
+        return self.batch * self.rows * self.columns
+
+
+@dataclass(frozen=True)
+class Code:
+    """Generated statements and the root-level buffers they use."""
+
+    body: tirx.Stmt
+    workspaces: tuple[tirx.Buffer, ...]
+
+
+class Panelling(enum.Enum):
+    """Where the panels of the (steps, features) operand are."""
+
+    NONE = "read in place"
+    SHARED = "all made before, for every thread"
+    OWN = "each made by the thread that needs it, one at a time"
 
 
 def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]]:
@@ -80,68 +98,100 @@ def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]
     return classes
 
 
-def contract_pixels(pixels: Pixels, problem: Problem, info: TargetInfo, threads: int) -> tirx.Stmt:
+def contract_pixels(pixels: Pixels, problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A parallel loop over blocks of pixels (that stay in the second-level cache) and groups of features."""
-    return _Emitter(pixels, problem, info).tasks(threads)
+    return _Emitter(pixels, problem, info, threads).code()
 
 
 class _Emitter:
-    def __init__(self, pixels: Pixels, problem: Problem, info: TargetInfo) -> None:
+    def __init__(self, pixels: Pixels, problem: Problem, info: TargetInfo, threads: int) -> None:
         self.pixels, self.problem, self.info = pixels, problem, info
         self.tiles = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info)
         self.classes = feature_tiles(pixels, info)
         self.places = pixels.batch * self.tiles.rows.count * self.tiles.columns.count
+        self.panelling, self.blocks, self.groups = self._division(threads)
+        self.panel_size = pixels.steps * max(width for _, _, width in self.classes)
+        size = {
+            Panelling.NONE: 0,
+            Panelling.SHARED: pixels.steps * pixels.features,
+            Panelling.OWN: self.panel_size * self.blocks * self.groups,
+        }[self.panelling]
+        self.panels = tir.workspace(size, "panels")
 
-    def tasks(self, threads: int) -> tirx.Stmt:
-        blocks, groups = self._division(threads)
-        features = self.tiles.vectors.count
+    def code(self) -> Code:
+        pixels, statements = self.pixels, []
+        if self.panelling is Panelling.SHARED:
+            statements.append(fill_all(pixels.operand, self.classes, self.panels, 0, self.info.lanes))
+        statements.append(tir.loop(self.blocks * self.groups, self._task, "task", tirx.ForKind.PARALLEL))
+        return Code(tir.sequence(statements), () if self.panelling is Panelling.NONE else (self.panels,))
 
-        def task(index: Index) -> tirx.Stmt:
-            group, block = index // blocks, index % blocks
-            first, last = tir.share(block, blocks, self.places)
-            low, high = tir.share(group, groups, features)
-            return tir.bind(
-                first, lambda a: tir.bind(last, lambda b: self._features(low, high, a, b), "last"), "first"
-            )
+    def _task(self, index: Index) -> tirx.Stmt:
+        group, block = index // self.blocks, index % self.blocks
+        first, last = tir.share(block, self.blocks, self.places)
+        low, high = tir.share(group, self.groups, self.tiles.vectors.count)
 
-        return tir.loop(blocks * groups, task, "task", tirx.ForKind.PARALLEL)
+        def body(a: Index, b: Index) -> tirx.Stmt:
+            return self._features((low, high), (a, b), index * self.panel_size)
 
-    def _division(self, threads: int) -> tuple[int, int]:
-        pixels = self.pixels
-        source_bytes = 4 * pixels.batch * pixels.rows * pixels.columns * max(pixels.source.column, pixels.run)
-        panel_bytes = 4 * pixels.steps * pixels.features
-        features = self.tiles.vectors.count
-        smallest = min(self.places, -(-2 * source_bytes // self.info.l2_bytes))
-        best, least = (1, 1), (float("inf"), float("inf"))
+        return tir.bind(first, lambda a: tir.bind(last, lambda b: body(a, b), "last"), "first")
+
+    def _division(self, threads: int) -> tuple[Panelling, int, int]:
+        """Blocks of pixels and groups of features with the least estimated time of the busiest thread."""
+        pixels, tiles = self.pixels, self.tiles
+        source_bytes = 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))
+        features = tiles.vectors.count
+        smallest = max(1, min(self.places, -(-2 * source_bytes // self.info.l2_bytes)))
+        tile = tile_cycles(tiles.rows.size * tiles.columns.size, tiles.vectors.size, pixels.steps)
+        panel = pixels.steps * tiles.vectors.size * pixels.operand.cycles
+        in_place = isinstance(pixels.operand, RowMajor) and (features == 1 or pixels.count < _LEAST_PIXELS)
+        candidates = []
         for groups in range(1, min(features, threads) + 1):
             for blocks in {smallest, *(threads * m for m in range(1, smallest // threads + 2)), *range(1, threads)}:
                 if not smallest <= blocks <= self.places:
                     continue
                 rounds = -(-blocks * groups // threads)
-                work = rounds * -(-self.places // blocks) * -(-features // groups) / (self.places * features)
-                cost = (round(work * threads, 1), groups * source_bytes + blocks * panel_bytes)
-                if cost < least:
-                    best, least = (blocks, groups), cost
-        return best
+                share = -(-features // groups)
+                work = rounds * share * -(-self.places // blocks) * tile
+                traffic = (groups * source_bytes + 4 * blocks * pixels.steps * pixels.features) / (8 * threads)
+                own = rounds * share * panel
+                shared = 1.5 * features * panel / threads + _LAUNCH_CYCLES
+                if in_place:
+                    candidates.append((work + traffic, Panelling.NONE, blocks, groups))
+                else:
+                    candidates.append((work + traffic + own, Panelling.OWN, blocks, groups))
+                    candidates.append((work + traffic + shared, Panelling.SHARED, blocks, groups))
+        _, panelling, blocks, groups = min(candidates, key=lambda c: (c[0], c[2], c[3]))
+        return panelling if pixels.steps else Panelling.NONE, blocks, groups
 
-    def _features(self, low: Index, high: Index, first: Index, last: Index) -> tirx.Stmt:
-        statements = []
-        start = 0
+    def _features(self, tiles: tuple[Index, Index], places: tuple[Index, Index], own: Index) -> tirx.Stmt:
+        (low, high), (first, last) = tiles, places
+        operand, statements, start = self.pixels.operand, [], 0
         for begin, count, width in self.classes:
-            from_tile = tirx.max(tir.number(low), tir.number(begin))
-            to_tile = tirx.min(tir.number(high), tir.number(begin + count))
             if isinstance(low, int) and isinstance(high, int):
                 from_tile, to_tile = max(low, begin), min(high, begin + count)
+            else:
+                from_tile = tirx.max(tir.number(low), tir.number(begin))
+                to_tile = tirx.min(tir.number(high), tir.number(begin + count))
 
             def body(tile: Index, begin: int = begin, width: int = width, start: int = start) -> tirx.Stmt:
                 feature = start + (tile - begin) * width
-                return tir.loop(last - first, lambda p: self._place(p, feature, width), "place", start=first)
+                panel = {
+                    Panelling.NONE: feature, Panelling.SHARED: feature * operand.steps, Panelling.OWN: own
+                }[self.panelling]
+                each = tir.loop(last - first, lambda p: self._place(p, feature, width, panel), "place", start=first)
+                if self.panelling is not Panelling.OWN:
+                    return each
+
+                def fill(part: Index) -> tirx.Stmt:
+                    return operand.fill(part, feature, width, self.panels, own, self.info.lanes)
+
+                return tir.sequence([tir.loop(operand.parts, fill, "part"), each])
 
             statements.append(tir.loop(to_tile - from_tile, body, "features", start=from_tile))
             start += count * width
         return tir.sequence(statements)
 
-    def _place(self, place: Index, feature: Index, width: int) -> tirx.Stmt:
+    def _place(self, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
         tiles = self.tiles
         column, above = place % tiles.columns.count, place // tiles.columns.count
         row, image = above % tiles.rows.count, above // tiles.rows.count
@@ -150,25 +200,32 @@ class _Emitter:
             tiles.rows,
             row,
             lambda i, height: tir.pick(
-                tiles.columns, column, lambda j, breadth: self._tile(image, i, j, feature, (height, breadth, width))
+                tiles.columns,
+                column,
+                lambda j, breadth: self._tile((image, i, j, feature), (height, breadth, width), panel),
             ),
         )
 
-    def _tile(self, image: Index, i: Index, j: Index, feature: Index, size: tuple[int, int, int]) -> tirx.Stmt:
-        source, panels, pixels = self.pixels.source, self.pixels.panels, self.pixels
+    def _tile(
+        self, where: tuple[Index, Index, Index, Index], size: tuple[int, int, int], panel: Index
+    ) -> tirx.Stmt:
+        image, i, j, feature = where
+        source, pixels = self.pixels.source, self.pixels
+        operand = self.panels
+        pitch = size[2]
+        if self.panelling is Panelling.NONE:
+            operand, pitch = pixels.operand.buffer, pixels.features
         height, breadth, width = size
         spots = [(a, b) for a in range(height) for b in range(breadth)]
         tile = RegisterTile(len(spots), width, self.info.lanes)
         origin = source.base + image * source.image + i * source.row + j * source.column
-        pitch = width if panels.packed else pixels.features
-        panel = panels.base + (feature * pixels.steps if panels.packed else feature)
 
         def step(at: Index, row: Index) -> tirx.Stmt:
             def scalar(m: int) -> tirx.Expr:
                 a, b = spots[m]
                 return tir.load(source.buffer, at + (a * source.row + b * source.column))
 
-            return tile.multiply(scalar, lambda o, n: tir.load(panels.buffer, row + o, n))
+            return tile.multiply(scalar, lambda o, n: tir.load(operand, row + o, n))
 
         def chain(tap: Index, first: Index, last: Index) -> tirx.Stmt:
             def run(at: Index, row: Index) -> tirx.Stmt:

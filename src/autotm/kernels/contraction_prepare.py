@@ -1,4 +1,4 @@
-"""Operands made ready: padded or spread pixels, packed and turned weights, each in a workspace of its own."""
+"""Pixels made ready: a grid with zeros around it."""
 
 from __future__ import annotations
 
@@ -68,90 +68,6 @@ def copy(source: tirx.Buffer, origin: Index, target: tirx.Buffer, start: Index, 
         lanes,
         lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width),
     )
-
-
-def pack_panels(
-    source: tirx.Buffer, steps: int, features: int, classes: list[tuple[int, int, int]], lanes: int
-) -> tuple[tirx.Buffer, tirx.Stmt]:
-    """A row-major (steps, features) operand cut into panels of one feature tile each, and the code that fills them."""
-    target = tir.workspace(steps * features, "panels")
-
-    def row(step: Index) -> tirx.Stmt:
-        statements, start = [], 0
-        for _, count, width in classes:
-
-            def tile(number: Index, start: int = start, width: int = width) -> tirx.Stmt:
-                feature = start + number * width
-                to = feature * steps + step * width
-                return copy(source, step * features + feature, target, to, width, lanes)
-
-            statements.append(tir.loop(count, tile, "tile"))
-            start += count * width
-        return tir.sequence(statements)
-
-    return target, tir.loop(steps, row, "row", tirx.ForKind.PARALLEL)
-
-
-@dataclass(frozen=True)
-class Taps:
-    """The taps one phase of a data gradient meets: every `stride`-th from `first`, last one first."""
-
-    first: int
-    stride: int
-    count: int
-
-    def weight(self, index: Index) -> Index:
-        """Row or column of the weights that tap `index` uses."""
-        return self.first + self.stride * (self.count - 1 - index)
-
-
-def turn_panels(
-    source: tirx.Buffer,
-    shape: tuple[int, int, int, int],
-    taps: tuple[Taps, Taps],
-    target: tirx.Buffer,
-    base: int,
-    classes: list[tuple[int, int, int]],
-    lanes: int,
-) -> tirx.Stmt:
-    """Fill panels from `base` on with (R,S,C,K) weights turned to (taps, K) steps by C features."""
-    _, columns, channels, features = shape
-    vertical, horizontal = taps
-    steps = vertical.count * horizontal.count * features
-
-    def tap(index: Index) -> tirx.Stmt:
-        u, v = index // horizontal.count, index % horizontal.count
-        origin = (vertical.weight(u) * columns + horizontal.weight(v)) * (channels * features)
-        statements, start = [], 0
-        for _, count, width in classes:
-
-            def tile(number: Index, start: int = start, width: int = width) -> tirx.Stmt:
-                channel = start + number * width
-                to = base + channel * steps + index * (features * width)
-                return _turn(source, origin + channel * features, features, target, to, width, lanes)
-
-            statements.append(tir.loop(count, tile, "tile"))
-            start += count * width
-        return tir.sequence(statements)
-
-    return tir.loop(vertical.count * horizontal.count, tap, "tap", tirx.ForKind.PARALLEL)
-
-
-def _turn(
-    source: tirx.Buffer, origin: Index, features: int, target: tirx.Buffer, to: Index, width: int, lanes: int
-) -> tirx.Stmt:
-    def column(k: Index) -> tirx.Stmt:
-        statements = []
-        for offset, count in tir.segments(width, lanes):
-
-            def lane(number: Index, offset: int = offset) -> tirx.Stmt:
-                value = tir.load(source, origin + (offset + number) * features + k)
-                return tir.store(target, to + k * width + offset + number, value)
-
-            statements.append(tir.loop(count, lane, "lane", tirx.ForKind.VECTORIZED))
-        return tir.sequence(statements)
-
-    return tir.loop(features, column, "k")
 
 
 def _spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_pixels import Source
+from autotm.kernels.contraction_pixels import Code, Source
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, Cut, register_tiles
@@ -46,14 +46,6 @@ class Weights:
     def size(self) -> int:
         """Elements of the result."""
         return self.taps * self.run * self.features
-
-
-@dataclass(frozen=True)
-class Code:
-    """Generated statements and the root-level buffers they use."""
-
-    body: tirx.Stmt
-    workspaces: tuple[tirx.Buffer, ...]
 
 
 @dataclass(frozen=True)

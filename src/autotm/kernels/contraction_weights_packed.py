@@ -7,19 +7,18 @@ it costs little; zeros around the image are gathered too, so that no padded copy
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import tirx
 
 from autotm.kernels import tir
+from autotm.kernels.contraction_pixels import Code
 from autotm.kernels.contraction_prepare import Grid
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import Tiles, cut
+from autotm.kernels.contraction_tiles import cut
 from autotm.kernels.contraction_weights import (
     Block,
-    Code,
     each_block,
     partial_sums,
     pick_features,

@@ -1,0 +1,175 @@
+"""The (steps, features) operand of a contraction, and panels of it: one tile of features, dense, step after step.
+
+In place, the rows of a tile lie a whole row of features apart; at powers of two they evict each other from the
+caches. A panel is read in one stream. Weights of a data gradient are turned on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import tirx
+
+from autotm.kernels import tir
+from autotm.kernels.tir import Index
+
+
+class Operand(Protocol):
+    """What panels are made of."""
+
+    @property
+    def steps(self) -> int:
+        """Rows."""
+
+    @property
+    def parts(self) -> int:
+        """Independent parts that one panel can be filled in."""
+
+    @property
+    def cycles(self) -> float:
+        """Estimated cycles for one vector of a panel."""
+
+    def fill(self, part: Index, feature: Index, width: int, target: tirx.Buffer, base: Index, lanes: int) -> tirx.Stmt:
+        """Fill one part of the panel of features [feature, feature + width) that starts at `base`."""
+
+
+@dataclass(frozen=True)
+class RowMajor:
+    """A matrix in place; its panels are copies."""
+
+    buffer: tirx.Buffer
+    steps: int
+    features: int
+    cycles: float = 4.0
+
+    @property
+    def parts(self) -> int:
+        """Spans of rows."""
+        return -(-self.steps // 128)
+
+    def fill(self, part: Index, feature: Index, width: int, target: tirx.Buffer, base: Index, lanes: int) -> tirx.Stmt:
+        """Copy a span of rows."""
+        first, last = tir.share(part, self.parts, self.steps)
+
+        def row(step: Index) -> tirx.Stmt:
+            origin = step * self.features + feature
+            return tir.sequence(
+                [
+                    tir.store(target, base + step * width + o, tir.load(self.buffer, origin + o, n), n)
+                    for o, n in tir.segments(width, lanes)
+                ]
+            )
+
+        return tir.loop(last - first, row, "row", start=first)
+
+
+@dataclass(frozen=True)
+class Taps:
+    """The taps one phase of a data gradient meets: every `stride`-th from `first`, last one first."""
+
+    first: int
+    stride: int
+    count: int
+
+    def weight(self, index: Index) -> Index:
+        """Row or column of the weights that tap `index` uses."""
+        return self.first + self.stride * (self.count - 1 - index)
+
+
+@dataclass(frozen=True)
+class Turned:
+    """(R,S,C,K) weights as (taps, K) steps by C features."""
+
+    buffer: tirx.Buffer
+    shape: tuple[int, int, int, int]
+    vertical: Taps
+    horizontal: Taps
+    cycles: float = 8.0
+
+    @property
+    def parts(self) -> int:
+        """One for each tap."""
+        return self.vertical.count * self.horizontal.count
+
+    @property
+    def steps(self) -> int:
+        """Taps times the channels of dy."""
+        return self.parts * self.shape[3]
+
+    def fill(self, part: Index, feature: Index, width: int, target: tirx.Buffer, base: Index, lanes: int) -> tirx.Stmt:
+        """Turn the weights of one tap."""
+        _, columns, channels, inner = self.shape
+        u, v = part // self.horizontal.count, part % self.horizontal.count
+        tap = self.vertical.weight(u) * columns + self.horizontal.weight(v)
+        origin = tap * (channels * inner) + feature * inner
+        start = base + part * (inner * width)
+        statements = []
+        for offset, n in tir.segments(width, lanes):
+            spans = [(inner // n, n, 0)] if inner >= n else []
+            done = inner // n * n
+            spans += [(1, m, done + o) for o, m in tir.segments(inner - done, n)]
+            for count, m, at in spans:
+
+                def square(index: Index, offset: int = offset, n: int = n, m: int = m, at: int = at) -> tirx.Stmt:
+                    k = at + index * m
+                    return _turn(
+                        (self.buffer, origin + offset * inner + k, inner), (target, start + k * width + offset, width), n, m
+                    )
+
+                statements.append(tir.loop(count, square, "square"))
+        return tir.sequence(statements)
+
+
+_Place = tuple[tirx.Buffer, Index, int]
+"""Buffer, first element, elements from row to row."""
+
+
+def _turn(source: _Place, target: _Place, rows: int, columns: int) -> tirx.Stmt:
+    """target[j, i] = source[i, j] for i < rows, j < columns, both powers of two."""
+    if rows == columns and rows > 1:
+        return _turn_square(source, target, rows)
+
+    def element(i: int, j: int) -> tirx.Stmt:
+        return tir.store(target[0], target[1] + j * target[2] + i, tir.load(source[0], source[1] + i * source[2] + j))
+
+    return tir.sequence([element(i, j) for j in range(columns) for i in range(rows)])
+
+
+def _turn_square(source: _Place, target: _Place, size: int) -> tirx.Stmt:
+    """Turn a square in vector registers: log2(size) rounds that swap the off-diagonal blocks of half the size."""
+    rows = tir.Registers(size, size)
+    statements = [rows.declare()]
+    statements += [rows.set(i, 0, tir.load(source[0], source[1] + i * source[2], size), size) for i in range(size)]
+    distance = size // 2
+    while distance:
+        lanes = range(size)
+        upper = [lane if not lane & distance else size + lane - distance for lane in lanes]
+        lower = [lane + distance if not lane & distance else size + lane for lane in lanes]
+        following = tir.Registers(size, size)
+        statements.append(following.declare())
+        for i in range(size):
+            first, second = (i, i + distance) if not i & distance else (i - distance, i)
+            pair = [rows.get(first, 0, size), rows.get(second, 0, size)]
+            order = [tirx.IntImm("int32", lane) for lane in (lower if i & distance else upper)]
+            statements.append(following.set(i, 0, tirx.Shuffle(pair, order), size))
+        rows = following
+        distance //= 2
+    statements += [tir.store(target[0], target[1] + j * target[2], rows.get(j, 0, size), size) for j in range(size)]
+    return tir.sequence(statements)
+
+
+def fill_all(
+    operand: Operand, classes: list[tuple[int, int, int]], target: tirx.Buffer, base: int, lanes: int
+) -> tirx.Stmt:
+    """Fill the panels of all feature tiles, one behind the other from `base`, in parallel."""
+    statements, feature = [], 0
+    for _, count, width in classes:
+
+        def part(index: Index, feature: int = feature, width: int = width) -> tirx.Stmt:
+            first = feature + index // operand.parts * width
+            return operand.fill(index % operand.parts, first, width, target, base + first * operand.steps, lanes)
+
+        statements.append(tir.loop(count * operand.parts, part, "part", tirx.ForKind.PARALLEL))
+        feature += count * width
+    return tir.sequence(statements)
