@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch_network import TorchNetwork
 
 from autotm import zoo
 from autotm.kernels.library import KernelLibrary
@@ -30,6 +29,7 @@ from autotm.model.study_config import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import plain_program
+from torch_network import TorchNetwork
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "config"
@@ -50,7 +50,9 @@ def main() -> None:
     machine = load_machine(CONFIG / "machines" / f"{options.machine}.yaml", options.threads)
     scale = load_scale(CONFIG / "scales" / f"{options.scale}.yaml")
     print(f"scale {options.scale}, {machine.threads} threads, {options.rounds} alternating rounds, medians")
-    print(f"{'network':<14} {'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}")
+    print(
+        f"{'network':<14} {'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}"
+    )
     ratios = []
     for name in options.networks:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 import tvm
+from torch.nn import functional
 from tvm import relax
 
 from autotm.zoo import Network

@@ -11,8 +11,6 @@ torch = pytest.importorskip("torch", reason="the float64 reference is PyTorch: m
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from torch_network import TorchNetwork  # noqa: E402
-
 from autotm import zoo  # noqa: E402
 from autotm.kernels.library import KernelLibrary  # noqa: E402
 from autotm.kernels.target import host_target  # noqa: E402
@@ -22,6 +20,7 @@ from autotm.model.machine import load_machine  # noqa: E402
 from autotm.runtime.arguments import Arguments  # noqa: E402
 from autotm.runtime.executor import prepare  # noqa: E402
 from autotm.runtime.plain import plain_program  # noqa: E402
+from torch_network import TorchNetwork  # noqa: E402
 
 STEPS = 3
 ALLOWED = 3.0
@@ -83,4 +82,3 @@ def test_as_close_to_float64_as_pytorch(name, tmp_path):
     # A loss is one number: chance may make PyTorch's error zero, so an ulp-sized error is always allowed.
     torch_error = np.abs(torch_losses - exact_losses)
     assert np.all(np.abs(losses - exact_losses) <= ALLOWED * np.maximum(torch_error, 1e-6 * np.abs(exact_losses)))
-    print(name, "weights", distance(weights, exact), distance(torch_weights, exact), "losses", losses - exact_losses, torch_losses-exact_losses)

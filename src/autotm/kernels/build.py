@@ -6,9 +6,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import tvm
@@ -18,6 +18,8 @@ from autotm.model.errors import AutotmError
 
 PASS_CONFIG = {"s_tir.LoopPartition": {"partition_const_loop": True}}
 """Pass configuration that every kernel is compiled with."""
+KERNELS_PER_WORKER = 16
+"""Fewer than this are compiled sooner than another process has imported TVM."""
 
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:
@@ -48,25 +50,36 @@ def build_library(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Targe
 
 
 def _compile(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, folder: Path) -> list[Path]:
-    """Object files; LLVM runs outside of Python's lock, so that threads share the work."""
+    """Object files, one a worker process: TVM's passes hold Python's lock, so threads would take turns."""
     names = sorted(kernels)
-    workers = max(1, min(len(os.sched_getaffinity(0)), len(names)))
-    groups = [names[start::workers] for start in range(workers)]
+    workers = max(1, min(len(os.sched_getaffinity(0)), len(names) // KERNELS_PER_WORKER))
+    groups = [{name: kernels[name] for name in names[start::workers]} for start in range(workers)]
     outputs = [folder / f"kernels{index}.o" for index in range(workers)]
-    with ThreadPoolExecutor(workers) as pool:
-        jobs = [
-            pool.submit(_compile_group, {name: kernels[name] for name in group}, target, output)
-            for group, output in zip(groups, outputs, strict=True)
-        ]
-        for job in jobs:
-            job.result()
+    others = [_start_worker(group, target, output) for group, output in zip(groups[1:], outputs[1:], strict=True)]
+    compile_objects(groups[0], target, outputs[0])
+    for process in others:
+        _, errors = process.communicate()
+        if process.returncode:
+            raise AutotmError(f"compiling kernels failed in a worker process:\n{errors.strip()}")
     return outputs
 
 
-def _compile_group(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, output: Path) -> None:
-    with tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG):
+def compile_objects(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, output: Path) -> None:
+    """Compile functions, each under its symbol, into one object file."""
+    # Buffers have their place and size already; TVM's own pass would spend most of the time to find that out.
+    with tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG, disabled_pass=["s_tir.CompactBufferAllocation"]):
         module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in kernels.items()})
         tvm.tirx.build(module, target).write_to_file(str(output), "o")
+
+
+def _start_worker(
+    kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, output: Path
+) -> subprocess.Popen[str]:
+    source = output.with_suffix(".json")
+    functions = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in kernels.items()})
+    source.write_text(tvm.ir.save_json({"functions": functions, "target": target}), encoding="utf-8")
+    command = [sys.executable, "-m", "autotm.kernels.compile_worker", str(source), str(output)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _compiler() -> str:
@@ -74,12 +87,14 @@ def _compiler() -> str:
         found = shutil.which(name) if name else None
         if found:
             return found
-    raise AutotmError("no C compiler found to link kernels with (looked for $CC, cc, gcc, clang); install one: "
-                      "apt-get install gcc, or conda install c-compiler")
+    raise AutotmError(
+        "no C compiler found to link kernels with (looked for $CC, cc, gcc, clang); install one: "
+        "apt-get install gcc, or conda install c-compiler"
+    )
 
 
 def _link(compiler: str, objects: Sequence[Path], output: Path) -> None:
     command = [compiler, "-shared", "-fPIC", "-o", str(output), *map(str, objects), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own arguments)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotmError(f"linking {output} failed: {' '.join(command)}\n{done.stderr.strip()}")

@@ -61,7 +61,9 @@ def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[str]]:
         for binding in block.bindings:
             _read(walk, binding.var, binding.value)
     result = main.body.body
-    names = walk.tuples[result] if isinstance(result, relax.Var) else tuple(walk.storage[item] for item in result.fields)
+    names = (
+        walk.tuples[result] if isinstance(result, relax.Var) else tuple(walk.storage[item] for item in result.fields)
+    )
     return walk.calls, list(names)
 
 

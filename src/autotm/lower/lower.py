@@ -19,7 +19,7 @@ from autotm.model.graph import Graph
 from autotm.zoo import Network
 
 
-def lower_network(  # noqa: PLR0913  (the paths and what the files must say)
+def lower_network(
     network: Network,
     scale: str,
     target: tvm.target.Target,

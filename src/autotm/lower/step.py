@@ -39,9 +39,7 @@ def training_step(network: Network) -> tvm.IRModule:
 def _outputs(adjoint: relax.Function) -> tuple[relax.Var, list[relax.Var]]:
     """The loss and the gradients that `Gradient` made the adjoint return."""
     result = adjoint.body.body
-    bound = {
-        binding.var: binding.value for block in adjoint.body.blocks for binding in block.bindings
-    }
+    bound = {binding.var: binding.value for block in adjoint.body.blocks for binding in block.bindings}
     while isinstance(result, relax.Var):
         result = bound[result]
     loss, gradients = result.fields

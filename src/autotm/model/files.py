@@ -66,7 +66,9 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
 
 def damaged(path: Path, kind: str, reason: str) -> DamagedFileError:
     """The error for a file that must be rebuilt."""
-    return DamagedFileError(f"{path}: damaged {kind} file: {reason}; remove it and rebuild: rm {path} && snakemake {path}")
+    return DamagedFileError(
+        f"{path}: damaged {kind} file: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
+    )
 
 
 def content_hash(document: Any) -> str:

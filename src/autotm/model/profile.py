@@ -52,7 +52,9 @@ class Profile:
         """
         timing = self.timing(kernel, all_fast(kernel))
         if timing is None:
-            raise AutotmError(f"profile has no time for kernel '{kernel.name}' ({kernel.identity}); rerun kernel_profile")
+            raise AutotmError(
+                f"profile has no time for kernel '{kernel.name}' ({kernel.identity}); rerun kernel_profile"
+            )
         return timing.median_ns / 1e3
 
     def extra_us(self, graph: Graph, kernel: Kernel, tensor: str) -> float:
@@ -63,7 +65,9 @@ class Profile:
         """
         timing = self.timing(kernel, configuration(graph, kernel, {tensor}))
         if timing is None:
-            raise AutotmError(f"profile of kernel '{kernel.name}' lacks '{tensor}' in slow memory; rerun kernel_profile")
+            raise AutotmError(
+                f"profile of kernel '{kernel.name}' lacks '{tensor}' in slow memory; rerun kernel_profile"
+            )
         return max(0.0, timing.median_ns / 1e3 - self.base_us(kernel))
 
     def additive_us(self, graph: Graph, kernel: Kernel, slow: frozenset[str]) -> float:

@@ -28,7 +28,13 @@ _SCHEMA = pa.schema(
 def write_profile(path: Path, profile: Profile) -> None:
     """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata."""
     rows = [
-        dict(zip(_SCHEMA.names, (*key, t.min_ns, t.median_ns, t.lower_quartile_ns, t.upper_quartile_ns, t.repeats), strict=True))
+        dict(
+            zip(
+                _SCHEMA.names,
+                (*key, t.min_ns, t.median_ns, t.lower_quartile_ns, t.upper_quartile_ns, t.repeats),
+                strict=True,
+            )
+        )
         for key, t in sorted(profile.timings.items())
     ]
     metadata = {
@@ -51,7 +57,11 @@ def read_profile(path: Path) -> Profile:
         table = pq.read_table(path)
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         if metadata.get("schema_version") != str(SCHEMA_VERSION):
-            raise damaged(path, "profile", f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}")
+            raise damaged(
+                path,
+                "profile",
+                f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}",
+            )
         timings = {
             (row["identity"], row["implementation"], row["configuration"]): Timing(
                 row["min_ns"], row["median_ns"], row["lower_quartile_ns"], row["upper_quartile_ns"], row["repeats"]

@@ -58,8 +58,12 @@ def commit() -> str | None:
     """Commit of the checkout autotm runs from, with `+` when it has changes; None outside a checkout."""
     here = Path(__file__).parent
     try:
-        head = subprocess.run(["git", "-C", here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True)
-        dirty = subprocess.run(["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+        head = subprocess.run(
+            ["git", "-C", here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
+        )
+        dirty = subprocess.run(
+            ["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return head.stdout.strip() + ("+" if dirty.stdout.strip() else "")

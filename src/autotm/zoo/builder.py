@@ -45,7 +45,7 @@ class NetworkBuilder:
         self._parameters[name] = (var, initial)
         return var
 
-    def conv(  # noqa: PLR0913  (a convolution has this many properties)
+    def conv(
         self, x: relax.Expr, filters: int, kernel: Size, stride: int = 1, padding: Size = 0, *, relu: bool = True
     ) -> relax.Var:
         """Convolution with bias, He-normal weights, and ReLU unless told otherwise."""
