@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import math
 import os
 import tempfile
@@ -131,8 +132,9 @@ class Copier:
     def __call__(self, source: np.ndarray, destination: np.ndarray) -> None:
         """Copy all of `source`."""
         piece = source.nbytes // self._threads
-        starts = [piece * index for index in range(self._threads)]
-        list(self._pool.map(lambda s: ctypes.memmove(destination.ctypes.data + s, source.ctypes.data + s, piece), starts))
+        offsets = [piece * index for index in range(self._threads)]
+        to, since = ([array.ctypes.data + offset for offset in offsets] for array in (destination, source))
+        list(self._pool.map(ctypes.memmove, to, since, [piece] * self._threads))
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:
@@ -160,10 +162,9 @@ def main() -> None:
     tvm.get_global_func("runtime.config_threadpool")(-2, arguments.threads, [str(c) for c in range(arguments.threads)])
     target = host_target(arguments.threads)
     wanted = [op for op in OPERATORS if op.__name__.startswith(arguments.only)]
+    functions = {f"{op.__name__}_{'x'.join(map(str, shape))}": op(shape) for op in wanted for shape in SIZES}
     kernels = {
-        f"{op.__name__}_{'x'.join(map(str, shape))}": schedule(te.create_prim_func(op(shape)), target, arguments.threads)
-        for op in wanted
-        for shape in SIZES
+        name: schedule(te.create_prim_func(graph), target, arguments.threads) for name, graph in functions.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernels.so"
@@ -178,7 +179,8 @@ def main() -> None:
         source, destination = aligned([moved // 2], "uint8"), aligned([moved // 2], "uint8")
         call()
         copy(source, destination)
-        pairs = [(seconds(call, 2), seconds(lambda: copy(source, destination), 2)) for _ in range(arguments.turns)]
+        move = functools.partial(copy, source, destination)
+        pairs = [(seconds(call, 2), seconds(move, 2)) for _ in range(arguments.turns)]
         took, copied = (min(column) for column in zip(*pairs, strict=True))
         rate, reference = moved / took / 1e9, moved / copied / 1e9
         print(f"{name:36} {moved / 1e6:8.1f} {took * 1e6:9.0f} {rate:7.1f} {reference:7.1f} {rate / reference:6.0%}")

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from autotm.kernels.build import PASS_CONFIG
+from autotm.kernels.build import compile_module
 from autotm.kernels.dispatch import ScheduledKernel, schedule
 from autotm.kernels.target import host_target
 
@@ -42,8 +42,7 @@ def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2) -> ScheduledKernel
 
 def compiled(func: tirx.PrimFunc) -> tvm.runtime.Module:
     """The machine code of one function, as symbol `main`."""
-    with tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG):
-        return tvm.tirx.build(func.with_attr("global_symbol", "main"), TARGET)
+    return compile_module({"main": func}, TARGET)
 
 
 def call(kernel: ScheduledKernel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
 from tvm import te
 
 from autotm.kernels.reduction import _blocking
 from autotm.model.graph import OpClass
+from compiled_kernels import call, kernel_of
 
 
 def summed(shape, axes, before=lambda value: value):

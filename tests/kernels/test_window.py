@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
 from tvm import te
 
 from autotm.kernels import window
 from autotm.kernels.window_grid import Axis
 from autotm.model.graph import OpClass
+from compiled_kernels import call, kernel_of
 
-# (n, h, w, c), pool, stride, padding (top, left, bottom, right)
+# Shape of x, window, stride, padding.
 CASES = [
     ((2, 9, 11, 32), (3, 3), (2, 2), (0, 0, 0, 0)),
     ((2, 8, 8, 16), (2, 2), (2, 2), (0, 0, 0, 0)),

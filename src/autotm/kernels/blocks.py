@@ -107,7 +107,7 @@ def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
     )
 
 
-def _is_number(value: Any) -> bool:  # noqa: ANN401  (TVM expression or Python number)
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | tirx.IntImm)
 
 
@@ -121,7 +121,7 @@ class _Uses:
         self.has_call = False
         self._visit(store.value)
 
-    def _visit(self, expression: Any) -> None:  # noqa: ANN401
+    def _visit(self, expression: Any) -> None:
         if isinstance(expression, ir.TensorLoad):
             self.loads.append(Access(expression.source, tuple(expression.indices)))
             return
@@ -142,7 +142,7 @@ class _Uses:
                 self._visit(getattr(expression, child))
 
 
-def variables_of(expression: Any) -> set[tirx.Var]:  # noqa: ANN401
+def variables_of(expression: Any) -> set[tirx.Var]:
     """Every variable in an expression."""
     found: set[tirx.Var] = set()
     tvm_ffi.structural_walk(expression, (tirx.Var, found.add))

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tvm
+import tvm_ffi
 from tvm import tirx
 
 from autotm.model.errors import AutotmError
@@ -23,10 +24,10 @@ KERNELS_PER_WORKER = 16
 
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:
-    """Hash of the scheduled TIR (shapes, loops, constants; not its name) and the target: equal hash, equal code."""
-    anonymous = func.without_attr("global_symbol")
-    text = tvm.IRModule({"main": anonymous}).script(show_meta=True)
-    return hashlib.sha256(f"{tvm.__version__}\n{target}\n{text}".encode()).hexdigest()
+    """Hash of the scheduled TIR (shapes, loops, constants, but no names) and the target: equal hash, equal code."""
+    structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
+    operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
+    return hashlib.sha256(f"{tvm.__version__}\n{target}\n{structure}\n{operands}".encode()).hexdigest()
 
 
 def build_library(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, path: Path) -> None:
@@ -66,10 +67,15 @@ def _compile(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, fo
 
 def compile_objects(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, output: Path) -> None:
     """Compile functions, each under its symbol, into one object file."""
+    compile_module(kernels, target).write_to_file(str(output), "o")
+
+
+def compile_module(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target) -> tvm.runtime.Module:
+    """Scheduled functions, each under its symbol, as machine code in memory."""
     # Buffers have their place and size already; TVM's own pass would spend most of the time to find that out.
     with tvm.transform.PassContext(opt_level=3, config=PASS_CONFIG, disabled_pass=["s_tir.CompactBufferAllocation"]):
         module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in kernels.items()})
-        tvm.tirx.build(module, target).write_to_file(str(output), "o")
+        return tvm.tirx.build(module, target)
 
 
 def _start_worker(

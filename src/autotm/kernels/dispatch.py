@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import ScheduleError
 
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
@@ -68,7 +67,7 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     op, op_class = classify(nests, names)
     scheduled = _schedule(func, op, op_class, target, threads)
     # Generated contractions allocate where they mean to, and keep partial sums from one block of loops to the next.
-    marked = scheduled.with_attr("tirx.noalias", True)  # noqa: FBT003
+    marked = scheduled.with_attr("tirx.noalias", True)
     hoisted, workspaces = hoist_workspaces(marked, relocate=op_class not in CONTRACTIONS)
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
@@ -84,7 +83,7 @@ def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
         return max(reductions, key=lambda nest: nest.iterations).name, OpClass.REDUCTION
     if not nests:
         return plain[-1] if plain else "opaque", OpClass.ELEMENTWISE
-    moves_only = all(nest.arithmetic == 0 and len(nest.loads) <= 1  for nest in nests)
+    moves_only = all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests)
     main = max(nests, key=lambda nest: (nest.arithmetic > 0, nest.iterations))
     return main.name, OpClass.DATA_MOVEMENT if moves_only else OpClass.ELEMENTWISE
 

@@ -14,6 +14,7 @@ from autotm.kernels.tiling import Machine
 def schedule_blocks(schedule: Schedule, machine: Machine) -> None:
     """Schedule every block of the function that a plain loop nest surrounds, in place."""
     inline_intermediates(schedule)
+    _surround_scalars(schedule)
     done: set[str] = set()
     for name in [schedule.get(block).name_hint for block in top_blocks(schedule)]:
         if name in done:
@@ -29,6 +30,13 @@ def schedule_blocks(schedule: Schedule, machine: Machine) -> None:
             schedule_reduction(schedule, block, nest, machine, epilogue)
         else:
             schedule_elementwise(schedule, block, nest, machine)
+
+
+def _surround_scalars(schedule: Schedule) -> None:
+    """Put each block without loops into one of a single pass: `rfactor` loses track of a bare block next to its own."""
+    for block in top_blocks(schedule):
+        if not schedule.get_loops(block):
+            schedule.add_unit_loop(block)
 
 
 def inline_intermediates(schedule: Schedule) -> None:

@@ -115,7 +115,7 @@ def _long(
     for level in levels:
         if tile is not None:
             _vectorise(schedule, schedule.get_loops(level)[-1], tile, machine)
-    is_split = tile is not None and tile > machine.lanes and tile % machine.lanes == 0
+    is_split = tile is not None and machine.vector(tile) < tile
     schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
     if runs > 1:
         schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
@@ -187,8 +187,9 @@ def _fuse(schedule: Schedule, loops: list[LoopRV]) -> LoopRV:
 
 
 def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Machine) -> None:
-    if extent > machine.lanes and extent % machine.lanes == 0:
-        unrolled, loop = schedule.split(loop, [None, machine.lanes])
+    lanes = machine.vector(extent)
+    if lanes < extent:
+        unrolled, loop = schedule.split(loop, [None, lanes])
         schedule.unroll(unrolled)
-    if extent > 1:
+    if lanes > 1:
         schedule.vectorize(loop)

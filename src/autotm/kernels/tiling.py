@@ -31,17 +31,20 @@ class Machine:
         """Whether a kernel that touches so many bytes is worth waking the other threads."""
         return self.threads > 1 and touched_bytes >= PARALLEL_BYTES
 
+    def vector(self, extent: int) -> int:
+        """Elements of a contiguous axis to handle as one vector: its largest divisor that a register holds."""
+        return next(size for size in range(min(self.lanes, extent), 0, -1) if extent % size == 0)
+
     def tile(self, extent: int) -> int | None:
         """Elements of a contiguous axis to keep in registers: a divisor of `extent`, whole vectors if possible.
 
         None where no divisor fills a vector at least half: such an axis is best left to the compiler in one piece.
         """
-        limit = self.lanes * _VECTORS_PER_TILE
-        if extent <= limit:
+        if extent <= self.lanes:
             return extent
-        divisors = [size for size in range(self.lanes // 2, limit + 1) if extent % size == 0]
-        whole = [size for size in divisors if size % self.lanes == 0]
-        return max(whole or divisors, default=None)
+        limit = min(extent, self.lanes * _VECTORS_PER_TILE)
+        sizes = [size for size in range(1, limit + 1) if extent % size == 0 and self.vector(size) >= self.lanes // 2]
+        return max(sizes, key=lambda size: (self.vector(size), size), default=None)
 
 
 def divisor_near(extent: int, wanted: float) -> int:
