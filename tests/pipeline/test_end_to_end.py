@@ -18,13 +18,14 @@ from autotm.study.style import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-LIMITS = ["1:0", "1:1", "0:1"]
+LIMITS = ["1:1", "0:1"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     place = make_workplace(tmp_path_factory.mktemp("end to end") / "pläce", stand_in=False)
     place.change("run", value={"min_seconds": 0.2})
+    place.change("figures", "fig10", "limits", value=LIMITS)
     _kill_when(place, "*/tiny/mlp/profile.parquet", seconds_more=1.5)
     _kill_when(place, "*/tiny/mlp/static/*/record.json", seconds_more=1.0)
     done = place.snakemake(TARGET)
@@ -57,7 +58,7 @@ def test_limits_are_kept_and_io_is_counted(place: Workplace) -> None:
         if record.limit != "0:1":
             assert record.dram_alloc_size <= record.dram_limit_bytes
         share = record.bytes_dram_output_tensors / record.bytes_output_tensors
-        assert share == {"1:0": 0.0, "0:1": 1.0}.get(record.limit, share)
+        assert record.limit != "0:1" or share == 1.0
 
 
 def test_every_file_says_where_it_comes_from(place: Workplace) -> None:
@@ -78,13 +79,13 @@ def test_a_damaged_plan_is_named_with_its_remedy(place: Workplace) -> None:
     plan = next(place.folder.glob("results/*/tiny/mlp/static/1to1/plan.json"))
     whole = plan.read_text(encoding="utf-8")
     plan.write_text(whole[: len(whole) // 2], encoding="utf-8")
-    done = place.snakemake(TARGET)
     relative = plan.relative_to(place.folder)
+    done = place.snakemake(str(relative.with_name("program.json")))
     assert done.returncode != 0
     assert f"{relative}: damaged plan file" in done.stdout
     assert f"rm {relative} && snakemake {relative}" in done.stdout
     plan.unlink()
-    done = place.snakemake(TARGET, f"{relative}")
+    done = place.snakemake(str(relative))
     assert done.returncode == 0, done.stdout
 
 

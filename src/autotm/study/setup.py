@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import autotm.solve
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine, usable_cpus
 from autotm.model.paths import Paths
 from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
-from autotm.solve import optimizers
 
+_OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
@@ -71,16 +73,15 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
             f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
         )
     machine = machine_named(config_dir, config.machine, threads)
-    scale_path = config_dir / "scales" / f"{config.scale}.yaml"
-    scale = load_scale(scale_path)
+    scale = load_scale(config_dir / "scales" / f"{config.scale}.yaml")
     case = config.figures.fig10
     if case.network not in scale.networks:
         raise BadInputError(f"{source}: figures.fig10.network: {unknown_name('network', case.network, scale.networks)}")
-    for optimizer in case.optimizers:
-        if optimizer not in optimizers():
-            raise BadInputError(
-                f"{source}: figures.fig10.optimizers: {unknown_name('optimizer', optimizer, optimizers())}"
-            )
+    try:
+        for optimizer in case.optimizers:
+            require_optimizer(optimizer)
+    except BadInputError as error:
+        raise BadInputError(f"{source}: figures.fig10.optimizers: {error}") from None
     return Study(config_dir, results, config, machine, scale)
 
 
@@ -114,14 +115,22 @@ def export_source() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([source, *filter(None, inherited)]))
 
 
+def optimizer_names() -> tuple[str, ...]:
+    """What `solve.optimizers` returns, read off the names of its modules.
+
+    Importing the modules would import Pyomo, which every start of Snakemake would wait a second and a half for.
+    """
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(_OPTIMIZERS)))
+
+
 def require_optimizer(name: str) -> None:
     """Raise when no optimizer has that name.
 
     Raises:
         BadInputError: names the nearest and all known.
     """
-    if name not in optimizers():
-        raise unknown_name("optimizer", name, optimizers())
+    if name not in optimizer_names():
+        raise unknown_name("optimizer", name, optimizer_names())
 
 
 def require_compiler() -> None:
