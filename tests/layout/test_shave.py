@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -59,15 +60,25 @@ def test_no_limit_tolerates_fragmentation(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shave, "pack", oversized)
     case = random_case(0)
     peak = case.graph.peak_live_bytes
+    monkeypatch.setattr(shave, "pack", needing(peak + 64))
     with pytest.raises(AutotmError, match=f"offsets need {peak + 64}, .* at least {peak + 64} bytes"):
         solve_and_pack(case.graph, case.profile, case.links, "all-fast", Limit(size_bytes=peak))
     with pytest.raises(AutotmError, match="smaller limits were tried"):
         solve_and_pack(case.graph, case.profile, case.links, "synchronous", Limit(size_bytes=64))
 
 
-def oversized(graph: Graph, plan: Plan) -> Layout:
-    """A packing that always needs 64 bytes more than the limit."""
-    return replace(pack(graph, plan), fast_bytes=plan.dram_limit_bytes + 64)
+def test_a_plan_for_a_smaller_limit_is_judged_by_the_limit_that_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = random_case(0)
+    limit = case.graph.peak_live_bytes // 2
+    needs = iter([limit + 64, limit])
+    monkeypatch.setattr(shave, "pack", lambda graph, plan: replace(pack(graph, plan), fast_bytes=next(needs)))
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "static", Limit(size_bytes=limit))
+    assert layout.fast_bytes == plan.dram_limit_bytes == limit
+    assert len(plan.attempts_s) == 2
+
+
+def needing(fast_bytes: int) -> Callable[[Graph, Plan], Layout]:
+    """A packing that needs the same bytes whatever the plan."""
+    return lambda graph, plan: replace(pack(graph, plan), fast_bytes=fast_bytes)
