@@ -50,9 +50,8 @@ def main() -> None:
     machine = load_machine(CONFIG / "machines" / f"{options.machine}.yaml", options.threads)
     scale = load_scale(CONFIG / "scales" / f"{options.scale}.yaml")
     print(f"scale {options.scale}, {machine.threads} threads, {options.rounds} alternating rounds, medians")
-    print(
-        f"{'network':<14} {'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}"
-    )
+    titles = f"{'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}"
+    print(f"{'network':<14} {titles}")
     ratios = []
     for name in options.networks:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:

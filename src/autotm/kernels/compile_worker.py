@@ -1,4 +1,4 @@
-"""A process of its own that compiles a share of a library's kernels: `python -m autotm.kernels.compile_worker IN OUT`."""
+"""Compiles a share of a library's kernels in a process of its own: `python -m autotm.kernels.compile_worker IN OUT`."""
 
 from __future__ import annotations
 

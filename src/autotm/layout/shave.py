@@ -26,7 +26,7 @@ The excess alone is often a few hundred bytes: taking no more leads back to the 
 
 
 def fits(plan: Plan, layout: Layout) -> bool:
-    """Whether the fast pool keeps the limit of `plan`; a ratio 0:n means no limit, and fragmentation is then allowed."""
+    """Whether the fast pool keeps the limit of `plan`; a ratio 0:n means no limit and allows fragmentation."""
     return layout.fast_bytes <= plan.dram_limit_bytes or is_unlimited(plan)
 
 

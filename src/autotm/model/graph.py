@@ -95,7 +95,8 @@ class Tensor:
 
     `producer` is the index of the kernel that writes it (None for parameters, inputs and constants); `readers` are
     the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
-    over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills tensors that no kernel produces.
+    over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills
+    tensors that no kernel produces.
     """
 
     name: str

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from autotm.model.tier import Tier
 
 
+_LEAST_POINTS = 2
+
+
 @dataclass(frozen=True)
 class Link:
     """Copy time by size in one direction: (bytes, median nanoseconds), ascending in bytes, at least two points."""
@@ -17,7 +20,7 @@ class Link:
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.points]
-        if len(sizes) < 2 or sizes != sorted(set(sizes)):
+        if len(sizes) < _LEAST_POINTS or sizes != sorted(set(sizes)):
             raise ValueError(f"link to {self.destination} needs at least two points ascending in bytes, got {sizes}")
 
     def copy_us(self, size_bytes: int) -> float:

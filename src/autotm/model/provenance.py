@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import platform
 import subprocess
@@ -82,7 +82,7 @@ def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
         "cpus": list(machine.cpus),
         "tier_reality": machine.tier_reality,
         "seed": seed,
-        "started": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+        "started": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
         "load_1min": round(os.getloadavg()[0], 2),
         **extra,
     }

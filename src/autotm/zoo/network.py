@@ -1,4 +1,4 @@
-"""What a network is to the rest of the house: a Relax forward pass with a scalar loss, and how to fill its arguments."""
+"""What a network is to the house: a Relax forward pass with a scalar loss, and how to fill its arguments."""
 
 from __future__ import annotations
 
