@@ -4,6 +4,7 @@
 #   make figures                            all figures
 #   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
+#   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -19,7 +20,7 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test figures test lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-torch figures test test-torch lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -85,6 +86,21 @@ figures: setup
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test
 	@$(BIN)/pytest -q
+
+# PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
+TORCH := .venv-torch
+$(TORCH)/.stamp: requirements/run.txt requirements/test.txt pyproject.toml $(VENV)/.test-stamp
+	@$(BIN)/python -m venv $(TORCH)
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	touch $@
+
+setup-torch: $(TORCH)/.stamp
+
+test-torch: setup-torch
+	@$(TORCH)/bin/pytest -q tests/lower/test_training_numerics.py
 
 lint: setup-test
 	@status=0

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from autotm.model.tier import Tier
 
-
 _LEAST_POINTS = 2
 
 

@@ -57,8 +57,8 @@ class Certificate:
     """Prices of fast memory that prove the bound without a solver.
 
     `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i; the bound is the sum over
-    tensors of the cheapest path at these prices minus the price of the limit, plus the constant cost of the kernels; a tensor
-    larger than the limit never is in fast memory.
+    tensors of the cheapest path at these prices minus the price of the limit, plus the constant cost of the kernels; a
+    tensor larger than the limit never is in fast memory.
     """
 
     prices_us_per_byte: tuple[float, ...]
