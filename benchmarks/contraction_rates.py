@@ -15,106 +15,24 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+import tvm
+from tvm import s_tir, te, tirx
 
+from autotm.kernels import conv, tir
+from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.target import host_target, target_info
+from conv_layers import Layer, inception_v4, vgg19
 
-@dataclass(frozen=True)
-class Layer:
-    """One distinct convolution: NHWC input, HWIO weights."""
+try:
+    import torch
+except ImportError:
+    torch = None
 
-    batch: int
-    height: int
-    width: int
-    channels: int
-    features: int
-    window: tuple[int, int]
-    stride: int
-    padding: tuple[int, int]
-    """(vertical, horizontal), the same on both sides."""
-
-    @property
-    def output(self) -> tuple[int, int, int, int]:
-        """Shape of the result, NHWC."""
-        rows = (self.height + 2 * self.padding[0] - self.window[0]) // self.stride + 1
-        columns = (self.width + 2 * self.padding[1] - self.window[1]) // self.stride + 1
-        return self.batch, rows, columns, self.features
-
-    @property
-    def flops(self) -> int:
-        """Multiplications and additions of one pass."""
-        batch, rows, columns, features = self.output
-        return 2 * batch * rows * columns * features * self.channels * self.window[0] * self.window[1]
-
-    def __str__(self) -> str:
-        """Map, channels, window and stride on one line."""
-        window = f"{self.window[0]}x{self.window[1]}/{self.stride}"
-        return f"{self.height:3d}² {self.channels:4d}->{self.features:4d} {window}"
-
-
-class _Network:
-    """Collects the convolutions of Inception v4 with their number of occurrences."""
-
-    def __init__(self, batch: int) -> None:
-        self.batch = batch
-        self.layers: collections.Counter[Layer] = collections.Counter()
-
-    def conv(self, side: int, *chain: tuple[int, ...]) -> int:
-        """Chain of (channels, features, rows, columns[, stride, valid]) convolutions; returns the last map's side."""
-        for channels, features, rows, columns, *rest in chain:
-            stride, valid = (*rest, 0)[:2] if rest else (1, 0)
-            padding = (0, 0) if valid or stride > 1 else (rows // 2, columns // 2)
-            layer = Layer(self.batch, side, side, channels, features, (rows, columns), stride, padding)
-            self.layers[layer] += 1
-            side = layer.output[1]
-        return side
-
-
-def inception_v4(batch: int, image: int) -> collections.Counter[Layer]:
-    """Distinct convolutions of Inception v4 and how often each occurs."""
-    net = _Network(batch)
-    side = net.conv(image, (3, 32, 3, 3, 2, 1), (32, 32, 3, 3, 1, 1), (32, 64, 3, 3))
-    side = net.conv(side, (64, 96, 3, 3, 2, 1))
-    net.conv(side, (160, 64, 1, 1), (64, 96, 3, 3, 1, 1))
-    side = net.conv(side, (160, 64, 1, 1), (64, 64, 7, 1), (64, 64, 1, 7), (64, 96, 3, 3, 1, 1))
-    side = net.conv(side, (192, 192, 3, 3, 2, 1))
-    for _ in range(4):
-        net.conv(side, (384, 96, 1, 1))
-        net.conv(side, (384, 96, 1, 1))
-        net.conv(side, (384, 64, 1, 1), (64, 96, 3, 3))
-        net.conv(side, (384, 64, 1, 1), (64, 96, 3, 3), (96, 96, 3, 3))
-    net.conv(side, (384, 384, 3, 3, 2, 1))
-    side = net.conv(side, (384, 192, 1, 1), (192, 224, 3, 3), (224, 256, 3, 3, 2, 1))
-    for _ in range(7):
-        net.conv(side, (1024, 128, 1, 1))
-        net.conv(side, (1024, 384, 1, 1))
-        net.conv(side, (1024, 192, 1, 1), (192, 224, 1, 7), (224, 256, 7, 1))
-        net.conv(side, (1024, 192, 1, 1), (192, 192, 1, 7), (192, 224, 7, 1), (224, 224, 1, 7), (224, 256, 7, 1))
-    net.conv(side, (1024, 192, 1, 1), (192, 192, 3, 3, 2, 1))
-    side = net.conv(side, (1024, 256, 1, 1), (256, 256, 1, 7), (256, 320, 7, 1), (320, 320, 3, 3, 2, 1))
-    for _ in range(3):
-        net.conv(side, (1536, 256, 1, 1))
-        net.conv(side, (1536, 256, 1, 1))
-        net.conv(side, (1536, 384, 1, 1))
-        net.conv(side, (384, 256, 1, 3))
-        net.conv(side, (384, 256, 3, 1))
-        net.conv(side, (1536, 384, 1, 1), (384, 448, 1, 3), (448, 512, 3, 1))
-        net.conv(side, (512, 256, 1, 3))
-        net.conv(side, (512, 256, 3, 1))
-    return net.layers
-
-
-def vgg19(batch: int, image: int) -> collections.Counter[Layer]:
-    """Distinct convolutions of VGG19 and how often each occurs."""
-    net = _Network(batch)
-    channels = 3
-    for features, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
-        for _ in range(count):
-            net.conv(image, (channels, features, 3, 3))
-            channels = features
-        image //= 2
-    return net.layers
+_COLOURS = 3
+"""Channels of an image: its gradient is not needed."""
+_LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
 
 
 def aligned(shape: tuple[int, ...], generator: np.random.Generator | None = None) -> np.ndarray:
@@ -128,14 +46,10 @@ def aligned(shape: tuple[int, ...], generator: np.random.Generator | None = None
     return array
 
 
-def compiled(tensors: list[object], block: str, threads: int) -> tuple[Callable[..., None], list[tuple[int, ...]], float]:
+def compiled(
+    tensors: list[object], block: str, threads: int
+) -> tuple[Callable[..., None], list[tuple[int, ...]], float]:
     """Scheduled and compiled function of one contraction, the shapes of its workspaces, compile seconds."""
-    import tvm
-    from tvm import s_tir, te, tirx
-
-    from autotm.kernels.contraction import schedule_contraction
-    from autotm.kernels.target import host_target, target_info
-
     target = host_target(threads)
     start = time.perf_counter()
     sch = s_tir.Schedule(te.create_prim_func(tensors))
@@ -153,11 +67,6 @@ def compiled(tensors: list[object], block: str, threads: int) -> tuple[Callable[
 
 def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:
     """The three passes, each as a call without arguments."""
-    import tvm
-    from tvm import te
-
-    from autotm.kernels import conv
-
     generator = np.random.default_rng(1)
     x_shape = (layer.batch, layer.height, layer.width, layer.channels)
     w_shape = (*layer.window, layer.channels, layer.features)
@@ -171,7 +80,7 @@ def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:
     names = {"forward": "conv2d", "data": "conv2d_data_gradient", "weight": "conv2d_weight_gradient"}
     calls = {}
     for name, (inputs, output) in expressions.items():
-        if name == "data" and layer.channels <= 3:
+        if name == "data" and layer.channels <= _COLOURS:
             continue
         function, spaces, _ = compiled([*inputs, output], names[name], threads)
         shapes = [tuple(int(e) for e in t.shape) for t in inputs]
@@ -183,9 +92,7 @@ def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:
 
 def torch_passes(layer: Layer, threads: int) -> dict[str, Callable[[], object]]:
     """PyTorch's passes in channels-last memory; empty if it is not installed."""
-    try:
-        import torch
-    except ImportError:
+    if torch is None:
         return {}
     torch.set_num_threads(threads)
     last = torch.channels_last
@@ -213,7 +120,7 @@ def best_seconds(calls: list[Callable[[], object]], seconds: float) -> list[floa
     for call in calls:
         call()
     begin, rounds = time.perf_counter(), 0
-    while rounds < 3 or (time.perf_counter() - begin < seconds and rounds < 200):
+    while rounds < _LEAST_ROUNDS or (time.perf_counter() - begin < seconds and rounds < _MOST_ROUNDS):
         for index, call in enumerate(calls):
             call()
             start = time.perf_counter()
@@ -225,15 +132,9 @@ def best_seconds(calls: list[Callable[[], object]], seconds: float) -> list[floa
 
 def peak_flops(threads: int) -> float:
     """Measured multiply-add rate of a loop that touches registers only."""
-    import tvm
-    from tvm import tirx
-
-    from autotm.kernels import tir
-    from autotm.kernels.target import host_target, target_info
-
     target = host_target(threads)
     info = target_info(target)
-    chains, steps = (24 if info.registers >= 32 else 12), 2_000_000
+    chains, steps = info.registers * 3 // 4, 2_000_000
     result = tirx.decl_buffer((tirx.IntImm("int64", threads * chains * info.lanes),), "float32", name="result")
 
     def task(index: tir.Index) -> tirx.Stmt:
@@ -291,7 +192,9 @@ def main() -> None:
         for name, call in ours.items():
             times = best_seconds([call, *([theirs[name]] if theirs else [])], arguments.seconds)
             rates = [layer.flops / t / 1e9 for t in times]
-            line += f" | {name} {rates[0]:4.0f} {100e9 * rates[0] / peak:3.0f}%" + "".join(f" vs {r:4.0f}" for r in rates[1:])
+            line += f" | {name} {rates[0]:4.0f} {100e9 * rates[0] / peak:3.0f}%" + "".join(
+                f" vs {r:4.0f}" for r in rates[1:]
+            )
             line += f" {1e3 * count * times[0]:6.2f}ms"
             for index, value in enumerate([*times, *([0.0] if len(times) == 1 else [])]):
                 totals[name][index] += count * value
@@ -300,9 +203,14 @@ def main() -> None:
         sys.stdout.flush()
     for name, (own, other, flops) in totals.items():
         ratio = f", PyTorch {1e3 * other:.1f} ms, ratio {own / other:.2f}" if other else ""
-        write(f"{name}: {1e3 * own:.1f} ms, {flops / own / 1e9:.0f} GF/s, {100 * flops / own / peak:.0f}% of peak{ratio}\n")
+        share = 100 * flops / own / peak
+        write(f"{name}: {1e3 * own:.1f} ms, {flops / own / 1e9:.0f} GF/s, {share:.0f}% of peak{ratio}\n")
     own, other = (sum(t[i] for t in totals.values()) for i in (0, 1))
-    write(f"all: {1e3 * own:.1f} ms" + (f", PyTorch {1e3 * other:.1f} ms, ratio {own / other:.2f}" if other else "") + "\n")
+    write(
+        f"all: {1e3 * own:.1f} ms"
+        + (f", PyTorch {1e3 * other:.1f} ms, ratio {own / other:.2f}" if other else "")
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

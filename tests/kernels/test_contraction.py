@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from contraction_cases import Window, aligned, call, error, function_of, fused, host, random_array
 from tvm import relax, s_tir, te
 
 from autotm.kernels.contraction import schedule_contraction
@@ -12,7 +11,7 @@ from autotm.kernels.contraction_tiles import cut, register_tiles
 from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
 from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
 from autotm.kernels.target import TargetInfo
-
+from contraction_cases import Window, aligned, call, error, function_of, fused, host, random_array
 
 LIMIT = 3e-6
 

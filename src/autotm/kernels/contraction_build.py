@@ -47,22 +47,22 @@ def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
         source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
         batch, rows, width = 1, 1, batch * rows * width
     run = columns * channels
-    return _multiply(
-        problem, info, threads, (batch, rows, width, features), (taps, run), source, (code, spaces), _same
-    )
+    return _multiply(problem, info, threads, (batch, rows, width, features), (taps, run), source, (code, spaces), _same)
 
 
 def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A B."""
     rows, steps = _extents(problem.left)
     source = Source(problem.left, 0, 0, 0, steps, 0)
-    return _multiply(
-        problem, info, threads, (1, 1, rows, problem.shape[1]), (1, steps), source, ([], []), lambda n, i, j, k: (j, k)
-    )
+    return _multiply(problem, info, threads, (1, 1, rows, problem.shape[1]), (1, steps), source, ([], []), _matrix)
 
 
 def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
     return n, i, j, k
+
+
+def _matrix(_n: Index, _i: Index, j: Index, k: Index) -> tuple[Index, ...]:
+    return j, k
 
 
 def _multiply(
@@ -160,7 +160,7 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)
     operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
-    pixels = Pixels(1, 1, rows, features, 1, steps, source, operand, lambda n, i, j, k: (j, k))
+    pixels = Pixels(1, 1, rows, features, 1, steps, source, operand, _matrix)
     return contract_pixels(pixels, problem, info, threads)
 
 
@@ -197,5 +197,5 @@ def product_tn(problem: Problem, info: TargetInfo, threads: int) -> Code:
     rows, run = _extents(problem.left)
     features = problem.shape[1]
     source, other = Source(problem.left, 0, 0, run, 0, 0), Source(problem.right, 0, 0, features, 0, 0)
-    weights = Weights(1, rows, 1, features, 1, run, source, other, lambda tap, q, k: (q, k))
+    weights = Weights(1, rows, 1, features, 1, run, source, other, lambda _, q, k: (q, k))
     return contract_weights(weights, problem, info, threads)

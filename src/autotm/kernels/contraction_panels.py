@@ -113,9 +113,8 @@ class Turned:
 
                 def square(index: Index, offset: int = offset, n: int = n, m: int = m, at: int = at) -> tirx.Stmt:
                     k = at + index * m
-                    return _turn(
-                        (self.buffer, origin + offset * inner + k, inner), (target, start + k * width + offset, width), n, m
-                    )
+                    weights = self.buffer, origin + offset * inner + k, inner
+                    return _turn(weights, (target, start + k * width + offset, width), n, m)
 
                 statements.append(tir.loop(count, square, "square"))
         return tir.sequence(statements)

@@ -175,9 +175,9 @@ class _Emitter:
 
             def body(tile: Index, begin: int = begin, width: int = width, start: int = start) -> tirx.Stmt:
                 feature = start + (tile - begin) * width
-                panel = {
-                    Panelling.NONE: feature, Panelling.SHARED: feature * operand.steps, Panelling.OWN: own
-                }[self.panelling]
+                panel = {Panelling.NONE: feature, Panelling.SHARED: feature * operand.steps, Panelling.OWN: own}[
+                    self.panelling
+                ]
                 each = tir.loop(last - first, lambda p: self._place(p, feature, width, panel), "place", start=first)
                 if self.panelling is not Panelling.OWN:
                     return each
@@ -206,9 +206,7 @@ class _Emitter:
             ),
         )
 
-    def _tile(
-        self, where: tuple[Index, Index, Index, Index], size: tuple[int, int, int], panel: Index
-    ) -> tirx.Stmt:
+    def _tile(self, where: tuple[Index, Index, Index, Index], size: tuple[int, int, int], panel: Index) -> tirx.Stmt:
         image, i, j, feature = where
         source, pixels = self.pixels.source, self.pixels
         operand = self.panels

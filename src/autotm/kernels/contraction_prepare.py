@@ -36,7 +36,8 @@ def pad_pixels(grid: Grid, padding: tuple[int, int, int, int], name: str, lanes:
     """The grid with zero pixels around it (negative padding cuts pixels off), and the code that fills it."""
     top, left, bottom, right = padding
     rows, columns = grid.rows + top + bottom, grid.columns + left + right
-    target = Grid(tir.workspace(grid.batch * rows * columns * grid.channels, name), grid.batch, rows, columns, grid.channels)
+    size = grid.batch * rows * columns * grid.channels
+    target = Grid(tir.workspace(size, name), grid.batch, rows, columns, grid.channels)
     kept = grid.columns + min(left, 0) + min(right, 0)
 
     def line(index: Index) -> tirx.Stmt:
@@ -44,11 +45,12 @@ def pad_pixels(grid: Grid, padding: tuple[int, int, int, int], name: str, lanes:
         to = index * target.row
         origin = image * grid.image + (row - top) * grid.row + max(-left, 0) * grid.channels
         inside = tirx.all(row >= top, row < top + grid.rows) if top > 0 or bottom > 0 else True
+        before, between, after = (pixels * grid.channels for pixels in (max(left, 0), kept, max(right, 0)))
         filled = tir.sequence(
             [
-                fill(target.buffer, to, max(left, 0) * grid.channels, lanes),
-                copy(grid.buffer, origin, target.buffer, to + max(left, 0) * grid.channels, kept * grid.channels, lanes),
-                fill(target.buffer, to + (max(left, 0) + kept) * grid.channels, max(right, 0) * grid.channels, lanes),
+                fill(target.buffer, to, before, lanes),
+                copy(grid.buffer, origin, target.buffer, to + before, between, lanes),
+                fill(target.buffer, to + before + between, after, lanes),
             ]
         )
         return tir.choose(inside, filled, fill(target.buffer, to, target.row, lanes))

@@ -58,10 +58,7 @@ def register_tiles(rows: int, columns: int, features: int, steps: int, info: Tar
     vectors = -(-features // info.lanes)
     best, least = None, float("inf")
     for tiles in _candidates(rows, columns, vectors, info):
-        cycles = sum(
-            count * tile_cycles(size, width, steps)
-            for size, width, count in _classes(tiles)
-        )
+        cycles = sum(count * tile_cycles(size, width, steps) for size, width, count in _classes(tiles))
         if cycles < least:
             best, least = tiles, cycles
     assert best is not None
@@ -70,9 +67,7 @@ def register_tiles(rows: int, columns: int, features: int, steps: int, info: Tar
 
 def tile_cycles(scalars: int, vectors: int, steps: int) -> float:
     """Estimated cycles of one register tile: bound by FMA units, load ports or FMA latency, plus entry and exit."""
-    step = max(
-        scalars * vectors / _FMA_PER_CYCLE, (scalars + vectors) / _LOADS_PER_CYCLE, float(_FMA_LATENCY)
-    )
+    step = max(scalars * vectors / _FMA_PER_CYCLE, (scalars + vectors) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
     return steps * step + _TILE_OVERHEAD_CYCLES + 2 * scalars * vectors
 
 

@@ -73,15 +73,11 @@ def pixel_blocks(lines: int, columns: int, line_bytes: int, info: TargetInfo) ->
     return min(lines, max(cache_blocks, chain_blocks))
 
 
-def each_block(
-    blocks: int, lines: int, partial: tirx.Buffer | None, body: Callable[[Block], tirx.Stmt]
-) -> tirx.Stmt:
+def each_block(blocks: int, lines: int, partial: tirx.Buffer | None, body: Callable[[Block], tirx.Stmt]) -> tirx.Stmt:
     """Loop over the blocks of all pixel rows."""
     return tir.loop(
         blocks,
-        lambda index: body(
-            Block(*tir.share(index, blocks, lines), partial, 0, index == 0, index == blocks - 1)
-        ),
+        lambda index: body(Block(*tir.share(index, blocks, lines), partial, 0, index == 0, index == blocks - 1)),
         "block",
     )
 

@@ -95,7 +95,8 @@ class _Emitter:
         tap, number = unit // self.panels.count, unit % self.panels.count
 
         def body(channel: Index, width: int) -> tirx.Stmt:
-            return tir.sequence([self._gather(block, tap, channel, width, base), self._tiles(block, tap, channel, width, base)])
+            panel = tap, channel, width, base
+            return tir.sequence([self._gather(block, *panel), self._tiles(block, *panel)])
 
         return tir.pick(self.panels, number, body)
 

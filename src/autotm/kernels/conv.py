@@ -36,9 +36,7 @@ def conv2d(x: te.Tensor, w: te.Tensor, stride: Stride, padding: Padding) -> te.T
     )
     return te.compute(
         shape,
-        lambda n, i, j, k: te.sum(
-            padded[n, i * stride[0] + r, j * stride[1] + s, c] * w[r, s, c, k], axis=[r, s, c]
-        ),
+        lambda n, i, j, k: te.sum(padded[n, i * stride[0] + r, j * stride[1] + s, c] * w[r, s, c, k], axis=[r, s, c]),
         name="conv2d",
         attrs=_window(stride, padding),
     )
@@ -89,9 +87,7 @@ def conv2d_weight_gradient(
     j = te.reduce_axis((0, out_width), "j")
     return te.compute(
         w_shape,
-        lambda r, s, c, k: te.sum(
-            padded[n, i * stride[0] + r, j * stride[1] + s, c] * dy[n, i, j, k], axis=[n, i, j]
-        ),
+        lambda r, s, c, k: te.sum(padded[n, i * stride[0] + r, j * stride[1] + s, c] * dy[n, i, j, k], axis=[n, i, j]),
         name="conv2d_weight_gradient",
         attrs=_window(stride, padding),
     )

@@ -8,9 +8,7 @@ from tvm import te
 def matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
     """A B: (M,K) with (K,N) gives (M,N)."""
     k = te.reduce_axis((0, int(a.shape[1])), "k")
-    return te.compute(
-        (int(a.shape[0]), int(b.shape[1])), lambda m, n: te.sum(a[m, k] * b[k, n], axis=k), name="matmul"
-    )
+    return te.compute((int(a.shape[0]), int(b.shape[1])), lambda m, n: te.sum(a[m, k] * b[k, n], axis=k), name="matmul")
 
 
 def matmul_nt(a: te.Tensor, b: te.Tensor) -> te.Tensor:
