@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, s_tir, te, tirx
 
 from autotm.kernels.contraction import schedule_contraction
-from autotm.kernels.target import host_target, target_info
+from autotm.kernels.target import TargetInfo, host_target, target_info
 from autotm.kernels.workspace import hoist_workspaces
 
 Shape = tuple[int, ...]
@@ -93,11 +93,16 @@ def host(threads: int = 2, mcpu: str | None = None) -> tvm.target.Target:
 
 
 def call(
-    function: tirx.PrimFunc, block: str, arrays: Sequence[np.ndarray], target: tvm.target.Target, threads: int = 2
+    function: tirx.PrimFunc,
+    block: str,
+    arrays: Sequence[np.ndarray],
+    target: tvm.target.Target,
+    threads: int = 2,
+    info: TargetInfo | None = None,
 ) -> None:
     """Schedule, compile and call with inputs and outputs in order; workspaces are filled with NaN before."""
     sch = s_tir.Schedule(function)
-    schedule_contraction(sch, sch.get_sblock(block), target_info(target), threads)
+    schedule_contraction(sch, sch.get_sblock(block), info or target_info(target), threads)
     hoisted, workspaces = hoist_workspaces(sch.mod["main"], relocate=False)
     attributes = {"global_symbol": "main", "tirx.noalias": True}
     module = tvm.compile(hoisted.with_attrs(attributes), target=target)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tvm import relax, s_tir, te
@@ -10,7 +12,7 @@ from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.contraction_tiles import cut, register_tiles
 from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
 from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
-from autotm.kernels.target import TargetInfo
+from autotm.kernels.target import TargetInfo, target_info
 from contraction_cases import Window, aligned, call, error, function_of, fused, host, random_array
 
 LIMIT = 3e-6
@@ -29,6 +31,8 @@ WINDOWS = [
     Window((8, 3, 3, 48), (1, 3, 48, 112), (1, 1), (0, 1, 0, 1)),
     Window((2, 11, 10, 8), (3, 3, 8, 16), (1, 1), (0, 0, 0, 0)),
     Window((1, 6, 6, 8), (3, 3, 8, 16), (2, 2), (0, 0, 1, 1)),
+    Window((2, 5, 5, 300), (3, 3, 300, 72), (1, 1), (1, 1, 1, 1)),
+    Window((8, 14, 14, 40), (1, 1, 40, 200), (1, 1), (0, 0, 0, 0)),
 ]
 
 
@@ -51,17 +55,19 @@ def _random_windows(count: int) -> list[Window]:
     return windows
 
 
-def _passes(window: Window, mcpu: str | None, threads: int) -> dict[str, float]:
+def _passes(window: Window, mcpu: str | None, threads: int, l2_bytes: int | None = None) -> dict[str, float]:
     target = host(threads, mcpu)
+    info = target_info(target)
+    info = info if l2_bytes is None else dataclasses.replace(info, l2_bytes=l2_bytes)
     x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
     tx, tw, tdy = (te.placeholder(a.shape, name=n) for n, a in (("x", x), ("w", w), ("dy", dy)))
     y, dx, dw = aligned(window.y), aligned(window.x), aligned(window.w)
     shape, stride, padding = window.x, window.stride, window.padding
-    call(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y], target, threads)
+    call(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y], target, threads, info)
     gradient = conv2d_data_gradient(tdy, tw, shape, stride, padding)
-    call(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx], target, threads)
+    call(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx], target, threads, info)
     gradient = conv2d_weight_gradient(tx, tdy, window.w, stride, padding)
-    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw], target, threads)
+    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw], target, threads, info)
     return {
         "forward": error(y, window.forward(x, w)),
         "data": error(dx, window.data_gradient(dy, w)),
@@ -81,6 +87,12 @@ def test_random_windows(window: Window) -> None:
     assert max(errors.values()) < LIMIT, errors
 
 
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[2], WINDOWS[-1]], ids=str)
+def test_blocks_for_a_small_cache(window: Window) -> None:
+    errors = _passes(window, None, 2, l2_bytes=16 << 10)
+    assert max(errors.values()) < LIMIT, errors
+
+
 @pytest.mark.parametrize("window", WINDOWS[1:7:2], ids=str)
 def test_avx2(window: Window) -> None:
     errors = _passes(window, "core-avx2", 2)
@@ -97,6 +109,34 @@ def test_matrix_products(form: object, m: int, k: int, n: int) -> None:
     left = a.T if form is matmul_tn else a
     right = b.T if form is matmul_nt else b
     assert error(c, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
+
+
+@pytest.mark.parametrize(("rows", "form"), [(12, matmul), (12, matmul_nt), (40, matmul)])
+def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
+    shapes = {"a": (rows, 100), "b": (100, 70) if form is matmul else (70, 100), "bias": (70,)}
+
+    def build(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var, bias: relax.Var) -> relax.Expr:
+        y = builder.emit_te(form, a, b)
+        return relax.op.nn.relu(builder.emit(relax.op.add(y, bias)))
+
+    a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
+    c = aligned((rows, 70))
+    call(fused(build, shapes), form.__name__, [a, b, bias, c], host())
+    right = (b if form is matmul else b.T).astype(np.float64)
+    assert error(c, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
+
+
+def test_dense_weights_are_updated_in_place() -> None:
+    shapes = {"x": (8, 300), "dy": (8, 100), "w": (300, 100)}
+
+    def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
+        dw = builder.emit_te(matmul_tn, x, dy)
+        return relax.op.subtract(w, builder.emit(relax.op.multiply(relax.const(0.05), dw)))
+
+    x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
+    expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
+    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host())
+    assert error(w, expected) < LIMIT
 
 
 @pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4]], ids=str)

@@ -12,6 +12,7 @@ from autotm.kernels.contraction_panels import RowMajor, Taps, Turned
 from autotm.kernels.contraction_pixels import Code, Pixels, Source, contract_pixels
 from autotm.kernels.contraction_prepare import Grid, pad_pixels
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_rows import FEW_ROWS, few_rows_product, few_rows_product_nt
 from autotm.kernels.contraction_weights import Weights, contract_weights
 from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
 from autotm.kernels.target import TargetInfo
@@ -53,6 +54,8 @@ def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
 def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A B."""
     rows, steps = _extents(problem.left)
+    if rows <= FEW_ROWS:
+        return few_rows_product(problem, info, threads)
     source = Source(problem.left, 0, 0, 0, steps, 0)
     return _multiply(problem, info, threads, (1, 1, rows, problem.shape[1]), (1, steps), source, ([], []), _matrix)
 
@@ -154,8 +157,10 @@ def _phase(
 
 
 def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """A Bᵀ: B is turned into panels."""
+    """A Bᵀ: B is turned into panels, unless A has few rows."""
     rows, steps = _extents(problem.left)
+    if rows <= FEW_ROWS:
+        return few_rows_product_nt(problem, info)
     features = problem.shape[1]
     source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)
