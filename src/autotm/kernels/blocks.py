@@ -35,6 +35,8 @@ class Nest:
     stores: tuple[Access, ...]
     free_uses: frozenset[tirx.Var]
     """Variables that are used outside of the indices of loads and stores (conditions, computed values)."""
+    combines: str
+    """The outermost operation of the stored value: `Add`, `Max`, ...; for a reduction, how terms are combined."""
     arithmetic: int
     """Arithmetic operations on floating-point numbers per iteration."""
     has_call: bool
@@ -102,6 +104,7 @@ def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
         loads=tuple(uses.loads),
         stores=(Access(statement.body.buffer, tuple(statement.body.indices)),),
         free_uses=frozenset(uses.free),
+        combines=type(statement.body.value).__name__,
         arithmetic=uses.arithmetic,
         has_call=uses.has_call,
     )

@@ -80,12 +80,18 @@ def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
             return name, op_class
     reductions = [nest for nest in nests if nest.reduction]
     if reductions:
-        return max(reductions, key=lambda nest: nest.iterations).name, OpClass.REDUCTION
+        main = max(reductions, key=lambda nest: nest.iterations)
+        return ("softmax" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
     if not nests:
-        return plain[-1] if plain else "opaque", OpClass.ELEMENTWISE
-    moves_only = all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests)
-    main = max(nests, key=lambda nest: (nest.arithmetic > 0, nest.iterations))
-    return main.name, OpClass.DATA_MOVEMENT if moves_only else OpClass.ELEMENTWISE
+        return plain[-1], OpClass.ELEMENTWISE
+    if all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests):
+        return "copy", OpClass.DATA_MOVEMENT
+    return "elementwise", OpClass.ELEMENTWISE
+
+
+def _combination(nest: Nest) -> str:
+    """What a reduction computes; TVM names such blocks after variables of the program, which say nothing."""
+    return {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}.get(nest.combines, "reduction")
 
 
 def _survey(func: tirx.PrimFunc) -> tuple[list[Nest], list[str]]:
