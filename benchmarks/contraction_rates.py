@@ -21,8 +21,10 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from autotm.kernels import conv, tir
+from autotm.kernels.build import compile_module
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.target import host_target, target_info
+from autotm.kernels.workspace import hoist_workspaces
 from conv_layers import Layer, inception_v4, vgg19
 
 try:
@@ -55,14 +57,10 @@ def compiled(
     sch = s_tir.Schedule(te.create_prim_func(tensors))
     schedule_contraction(sch, sch.get_sblock(block), target_info(target), threads)
     function = sch.mod["main"]
-    root = function.body.block
-    spaces = list(root.alloc_buffers)
-    bare = s_tir.SBlock([], root.reads, root.writes, root.name_hint, root.body)
-    body = s_tir.SBlockRealize([], True, bare)
-    function = tirx.PrimFunc([*function.params, *spaces], body, function.ret_type, function.attrs)
-    module = tvm.compile(function.with_attr("global_symbol", "main").with_attr("tirx.noalias", True), target=target)
+    function, spaces = hoist_workspaces(function.with_attr("tirx.noalias", True), relocate=False)
+    module = compile_module({"main": function}, target)
     seconds = time.perf_counter() - start
-    return module["main"], [tuple(int(e) for e in space.shape) for space in spaces], seconds
+    return module["main"], [shape for shape, _ in spaces], seconds
 
 
 def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:

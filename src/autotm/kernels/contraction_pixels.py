@@ -202,7 +202,11 @@ class _Emitter:
             lambda i, height: tir.pick(
                 tiles.columns,
                 column,
-                lambda j, breadth: self._tile((image, i, j, feature), (height, breadth, width), panel),
+                lambda j, breadth: tir.bind_all(
+                    (image, i, j, feature, panel),
+                    "image row column feature panel",
+                    lambda *where: self._tile(where[:4], (height, breadth, width), where[4]),
+                ),
             ),
         )
 

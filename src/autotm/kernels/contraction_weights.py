@@ -199,7 +199,9 @@ class _Emitter:
 
             def rows(q: Index, height: int) -> tirx.Stmt:
                 def features(k: Index, width: int) -> tirx.Stmt:
-                    return self._tile(block, (tap, q, k), (height, width))
+                    return tir.bind_all(
+                        (tap, q, k), "tap position feature", lambda *where: self._tile(block, where, (height, width))
+                    )
 
                 return pick_features(vectors, vector, self.weights.features, self.info.lanes, features)
 

@@ -159,7 +159,11 @@ class _Emitter:
 
             def rows(m: Index, height: int) -> tirx.Stmt:
                 def features(k: Index, breadth: int) -> tirx.Stmt:
-                    return self._tile(block, (tap, channel, m, k), (height, breadth), width, base)
+                    return tir.bind_all(
+                        (tap, channel, m, k),
+                        "tap channel row feature",
+                        lambda *where: self._tile(block, where, (height, breadth), width, base),
+                    )
 
                 return pick_features(self.features, vector, self.windows.dy.channels, self.info.lanes, features)
 

@@ -59,6 +59,19 @@ def bind(value: Index, body: Callable[[Index], tirx.Stmt], name: str) -> tirx.St
     return sequence([tirx.Bind(variable, value), body(variable)])
 
 
+def bind_all(values: Sequence[Index], names: str, body: Callable[..., tirx.Stmt]) -> tirx.Stmt:
+    """Name several values, which keeps the expressions built of them small; `names` are separated by spaces."""
+    bindings, arguments = [], []
+    for value, name in zip(values, names.split(), strict=True):
+        if isinstance(value, int | tirx.Var):
+            arguments.append(value)
+            continue
+        variable = tirx.Var(name, "int64")
+        bindings.append(tirx.Bind(variable, value))
+        arguments.append(variable)
+    return sequence([*bindings, body(*arguments)])
+
+
 def flat(buffer: tirx.Buffer, offset: Index, lanes: int = 1) -> list[tirx.Expr]:
     """Indices of the element at a linear offset, or of the vector that starts there."""
     last = number(offset)
