@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
-from autotm.kernels import conv, data_movement, dispatch, window
+from autotm.kernels import conv, dispatch, window
 from autotm.kernels.build import build_library, identity
 from autotm.kernels.dispatch import schedule
 from autotm.kernels.library import KernelLibrary
@@ -143,7 +143,7 @@ def pool(tensor, values, _axis):
 
 def cut(tensor, values, axis):
     extent = int(tensor.shape[axis])
-    return data_movement.slice_along(tensor, axis, extent // 2, extent), np.split(values, [extent // 2], axis)[1]
+    return topi.strided_slice(tensor, [extent // 2], [extent], [1], [axis]), np.split(values, [extent // 2], axis)[1]
 
 
 @pytest.mark.parametrize("seed", range(40))

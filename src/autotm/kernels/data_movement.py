@@ -1,4 +1,4 @@
-"""Kernels that only move data: concatenation and slices along one axis."""
+"""Concatenation along one axis. Slices need no kernel here: Relax's own fuse with the elementwise work around them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,6 @@ def call_concat(builder: relax.BlockBuilder, inputs: Sequence[relax.Expr], axis:
     return builder.call_te(lambda *tensors: concat(tensors, axis), *inputs, primfunc_name_hint="concat")
 
 
-def slice_along(x: te.Tensor, axis: int, begin: int, end: int) -> te.Tensor:
-    """Elements [begin, end) of `axis`; injective, so that it fuses with the elementwise kernels around it."""
-    shape = [int(extent) for extent in x.shape]
-    axis %= len(shape)
-    shape[axis] = end - begin
-    return te.compute(
-        shape,
-        lambda *index: x(*(v + begin if dim == axis else v for dim, v in enumerate(index))),
-        name="slice_along",
-    )
-
-
 def _buffer(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
     return tirx.decl_buffer(shape, dtype, name, layout=None)
 
@@ -83,19 +71,13 @@ def _copy_rows(
     return tir.loop(math.prod(rows), copy_row, "row", kind)
 
 
-def _copy_one(
-    source: tirx.Buffer, begin: int, output: tirx.Buffer, axis: int, kind: tirx.ForKind
-) -> tirx.Stmt:
+def _copy_one(source: tirx.Buffer, begin: int, output: tirx.Buffer, axis: int, kind: tirx.ForKind) -> tirx.Stmt:
     """Few indices before `axis`: share the copy of each input among the threads along `axis`."""
     rows = _extents(source)[: axis + 1]
-    return tir.loop(
-        math.prod(rows), lambda row: _copy(source, begin, output, _unravel(row, rows), axis), "row", kind
-    )
+    return tir.loop(math.prod(rows), lambda row: _copy(source, begin, output, _unravel(row, rows), axis), "row", kind)
 
 
-def _copy(
-    source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.Index], axis: int
-) -> tirx.Stmt:
+def _copy(source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.Index], axis: int) -> tirx.Stmt:
     """Copy all that lies behind the first indices `outer` of the source."""
     inner = _extents(source)[len(outer) :]
 

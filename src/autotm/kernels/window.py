@@ -53,9 +53,7 @@ def max_pool2d_gradient(
         window = grid.candidate(h, w, a, b)
         i, j, u, v = window
         here = index[n, i, j, c] == tirx.Cast(dtype, u * pool[1] + v)
-        return te.sum(
-            grid.covering(window, tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))), axis=[a, b]
-        )
+        return te.sum(grid.covering(window, tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))), axis=[a, b])
 
     return te.compute([int(extent) for extent in x.shape], gather, name="max_pool2d_gradient")
 
@@ -77,9 +75,7 @@ def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding) -> te.T
     )
 
 
-def avg_pool2d_gradient(
-    dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding
-) -> te.Tensor:
+def avg_pool2d_gradient(dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
     """Gradient of x, shape `x_shape`: the sum of dy / positions inside over the windows that cover each position."""
     grid = Grid.of(x_shape, pool, stride, padding)
     a, b = grid.covering_axes()

@@ -27,8 +27,9 @@ class Axis:
         if max(self.before, self.after) >= self.window:
             raise ValueError(f"padding ({self.before}, {self.after}) must be less than the window, {self.window}")
         if self.windows < 1:
-            raise ValueError(f"window {self.window} does not fit in {self.extent} elements padded by "
-                             f"({self.before}, {self.after})")
+            raise ValueError(
+                f"window {self.window} does not fit in {self.extent} elements padded by ({self.before}, {self.after})"
+            )
 
     @property
     def windows(self) -> int:
@@ -84,9 +85,7 @@ class Grid:
         """The grid over an input of `shape`; padding is (top, left, bottom, right)."""
         n, h, w, c = (int(extent) for extent in shape)
         top, left, bottom, right = padding
-        return cls(
-            n, c, Axis(h, pool[0], stride[0], top, bottom), Axis(w, pool[1], stride[1], left, right)
-        )
+        return cls(n, c, Axis(h, pool[0], stride[0], top, bottom), Axis(w, pool[1], stride[1], left, right))
 
     @property
     def output_shape(self) -> tuple[int, int, int, int]:
@@ -105,9 +104,7 @@ class Grid:
         """Row and column, perhaps in the padding, that window (i, j) reads at its position (r, s)."""
         return i * self.rows.stride + r - self.rows.before, j * self.columns.stride + s - self.columns.before
 
-    def inside(
-        self, h: tirx.Expr, w: tirx.Expr, value: Callable[[], tirx.Expr], otherwise: tirx.Expr
-    ) -> tirx.Expr:
+    def inside(self, h: tirx.Expr, w: tirx.Expr, value: Callable[[], tirx.Expr], otherwise: tirx.Expr) -> tirx.Expr:
         """`value` inside the image, else `otherwise`."""
         return _where([*self.rows.inside(h), *self.columns.inside(w)], value(), otherwise)
 
@@ -121,9 +118,7 @@ class Grid:
         v = w + self.columns.before - j * self.columns.stride
         return i, j, u, v
 
-    def covering(
-        self, window: tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], value: tirx.Expr
-    ) -> tirx.Expr:
+    def covering(self, window: tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], value: tirx.Expr) -> tirx.Expr:
         """`value` where the candidate window exists and covers the element, else zero."""
         i, j, u, v = window
         zero = tirx.const(0, value.dtype if hasattr(value, "dtype") else "float32")

@@ -22,9 +22,7 @@ Workspace = tuple[tuple[int, ...], str]
 """Shape and dtype."""
 
 
-def hoist_workspaces(
-    func: tirx.PrimFunc, *, relocate: bool = True
-) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
+def hoist_workspaces(func: tirx.PrimFunc, *, relocate: bool = True) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
     """The function with its large inner buffers as further parameters, in order, and their shapes and dtypes.
 
     A buffer allocated inside a parallel loop is given one copy for each iteration, by a leading axis.
