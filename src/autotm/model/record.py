@@ -23,7 +23,8 @@ class Record:
         predicted_runtime_s, bound_s, gap, solver_status: from the plan.
         creation_times, optimization_times: seconds to build and to solve, one per attempt.
         actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
-        samples_s: wall time of every timed step.
+        samples_s: wall time of every timed step that counts.
+        disturbed_steps: timed steps left out because others had more than 3 % of the cores meanwhile.
         num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
         bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;
             workspaces are not inputs or outputs.
@@ -57,6 +58,7 @@ class Record:
     actual_runtime_s: float
     actual_runtime_median_s: float
     samples_s: tuple[float, ...]
+    disturbed_steps: int
     num_kernels: int
     num_input_tensors: int
     num_output_tensors: int

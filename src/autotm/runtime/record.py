@@ -14,13 +14,14 @@ from autotm.model.program import Address, KernelStep, MoveStep, Program
 from autotm.model.record import Record
 from autotm.model.tier import Tier
 from autotm.runtime.arguments import io_bytes
+from autotm.runtime.timing import StepTimes
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the executor measured: seconds of every timed step, microseconds of every kernel, steps verified."""
+    """What the executor measured: steps, microseconds of every kernel, steps verified."""
 
-    samples_s: tuple[float, ...]
+    steps: StepTimes
     kernel_times_us: dict[str, float]
     verified_steps: int
     seed: int
@@ -52,9 +53,10 @@ def build_record(
         solver_status=str(plan.status),
         creation_times=tuple(build_s for build_s, _ in attempts),
         optimization_times=tuple(solve_s for _, solve_s in attempts),
-        actual_runtime_s=min(measured.samples_s),
-        actual_runtime_median_s=median(measured.samples_s),
-        samples_s=measured.samples_s,
+        actual_runtime_s=min(measured.steps.samples_s),
+        actual_runtime_median_s=median(measured.steps.samples_s),
+        samples_s=measured.steps.samples_s,
+        disturbed_steps=measured.steps.disturbed,
         kernel_times_us=measured.kernel_times_us,
         verified_steps=measured.verified_steps,
         seed=measured.seed,

@@ -61,12 +61,11 @@ def run(
                 verify(graph, checked, arguments, expected, options.verify_steps)
             if options.poison or not options.verify_steps:
                 executor.step()
-            samples = time_steps(executor, options.min_steps, options.min_seconds)
+            times = time_steps(executor, machine.cpus, options.min_steps, options.min_seconds)
             kernel_times = time_kernels(graph, executor, options.instrumented_steps)
-    log.info(
-        "%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, plan.objective_us / 1e6, min(samples)
-    )
-    measured = Measured(samples, kernel_times, options.verify_steps, options.seed)
+    predicted_s, measured_s = plan.objective_us / 1e6, min(times.samples_s)
+    log.info("%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, predicted_s, measured_s)
+    measured = Measured(times, kernel_times, options.verify_steps, options.seed)
     return build_record(graph, program, plan, machine, links, measured)
 
 

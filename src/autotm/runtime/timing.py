@@ -3,25 +3,58 @@
 from __future__ import annotations
 
 import gc
+import logging
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+from autotm.kernels.threads import CLOCK_GRAIN_NS, foreign_ns
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep
 from autotm.runtime.executor import Executor
 
+log = logging.getLogger(__name__)
 
-def time_steps(executor: Executor, min_steps: int, min_seconds: float) -> tuple[float, ...]:
-    """Seconds of each of at least `min_steps` steps that together last at least `min_seconds`. Warm up before."""
-    samples: list[float] = []
+
+_DISTURBED = 0.03
+"""A step is disturbed when others had more than this share of its cores."""
+_PATIENCE = 4
+"""Disturbed steps are repeated until this many times as many steps as needed have been run."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of the steps that count, and how many were left out because other processes held the cores.
+
+    Where too few steps were undisturbed, all count.
+    """
+
+    samples_s: tuple[float, ...]
+    disturbed: int
+
+
+def time_steps(executor: Executor, cpus: Sequence[int], min_steps: int, min_seconds: float) -> StepTimes:
+    """Time on `cpus` at least `min_steps` undisturbed steps that together last at least `min_seconds`. Warm up before."""
+    quiet: list[float] = []
+    every: list[float] = []
     with quiet_interpreter():
-        while len(samples) < min_steps or sum(samples) < min_seconds:
-            start = time.perf_counter_ns()
+        while len(quiet) < min_steps or sum(quiet) < min_seconds:
+            if len(every) >= _PATIENCE * min_steps and sum(every) >= _PATIENCE * min_seconds:
+                break
+            foreign, start = foreign_ns(cpus), time.perf_counter_ns()
             executor.step()
-            samples.append((time.perf_counter_ns() - start) / 1e9)
-    return tuple(samples)
+            taken = time.perf_counter_ns() - start
+            every.append(taken / 1e9)
+            if foreign_ns(cpus) - foreign <= len(cpus) * (_DISTURBED * taken + CLOCK_GRAIN_NS):
+                quiet.append(taken / 1e9)
+    if len(quiet) < min_steps:
+        log.warning(
+            "others had the cores in %d of %d steps: all count, and are too long", len(every) - len(quiet), len(every)
+        )
+        return StepTimes(tuple(every), 0)
+    return StepTimes(tuple(quiet), len(every) - len(quiet))
 
 
 def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, float]:
