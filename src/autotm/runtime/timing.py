@@ -36,7 +36,7 @@ class StepTimes:
 
 
 def time_steps(executor: Executor, cpus: Sequence[int], min_steps: int, min_seconds: float) -> StepTimes:
-    """Time on `cpus` at least `min_steps` undisturbed steps that together last at least `min_seconds`. Warm up before."""
+    """Time on `cpus` at least `min_steps` undisturbed steps that last `min_seconds` together. Warm up before."""
     quiet: list[float] = []
     every: list[float] = []
     with quiet_interpreter():
