@@ -24,7 +24,7 @@ class Record:
         creation_times, optimization_times: seconds to build and to solve, one per attempt.
         actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
         samples_s: wall time of every timed step that counts.
-        disturbed_steps: timed steps left out because others had more than 3 % of the cores meanwhile.
+        disturbed_steps: timed steps left out because others had more than a tenth of the cores meanwhile.
         num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
         bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;
             workspaces are not inputs or outputs.

@@ -18,8 +18,8 @@ from autotm.runtime.executor import Executor
 log = logging.getLogger(__name__)
 
 
-_DISTURBED = 0.03
-"""A step is disturbed when others had more than this share of its cores."""
+_DISTURBED = 0.1
+"""A step is disturbed when others had more than this share of its cores. A waiting Snakemake alone takes some 5 %."""
 _PATIENCE = 4
 """Disturbed steps are repeated until this many times as many steps as needed have been run."""
 
