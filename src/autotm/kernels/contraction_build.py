@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ from autotm.kernels.contraction_weights import Weights, contract_weights
 from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
+
+_LEAST_RUN = 128
+"""Shorter runs of neighbouring taps are taken as one."""
 
 
 def _extents(buffer: tirx.Buffer) -> tuple[int, ...]:
@@ -47,8 +51,16 @@ def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens:
         source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
         batch, rows, width = 1, 1, batch * rows * width
-    run = columns * channels
-    return _multiply(problem, info, threads, (batch, rows, width, features), (taps, run), source, (code, spaces), _same)
+    extents = batch, rows, width, features
+    reduction, source = _reduction(taps, columns, channels, source)
+    return _multiply(problem, info, threads, extents, reduction, source, (code, spaces), _same)
+
+
+def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
+    """Taps and the run of each: few channels of neighbouring taps are one run, more are a run for each tap."""
+    if columns * channels < _LEAST_RUN or columns == 1:
+        return ((rows, 1), columns * channels), source
+    return ((rows, columns), channels), dataclasses.replace(source, across=channels)
 
 
 def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -57,7 +69,7 @@ def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     if rows <= FEW_ROWS:
         return few_rows_product(problem, info, threads)
     source = Source(problem.left, 0, 0, 0, steps, 0)
-    return _multiply(problem, info, threads, (1, 1, rows, problem.shape[1]), (1, steps), source, ([], []), _matrix)
+    return _multiply(problem, info, threads, (1, 1, rows, problem.shape[1]), ((1, 1), steps), source, ([], []), _matrix)
 
 
 def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
@@ -73,13 +85,13 @@ def _multiply(
     info: TargetInfo,
     threads: int,
     extents: tuple[int, int, int, int],
-    reduction: tuple[int, int],
+    reduction: tuple[tuple[int, int], int],
     source: Source,
     ready: tuple[list[tirx.Stmt], list[tirx.Buffer]],
     coordinates: Callable[[Index, Index, Index, Index], tuple[Index, ...]],
 ) -> Code:
     code, spaces = ready
-    operand = RowMajor(problem.right, reduction[0] * reduction[1], extents[3])
+    operand = RowMajor(problem.right, reduction[0][0] * reduction[0][1] * reduction[1], extents[3])
     made = contract_pixels(Pixels(*extents, *reduction, source, operand, coordinates), problem, info, threads)
     return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
 
@@ -143,14 +155,14 @@ def _phase(
     base = (above.origin + padding[0]) * grid.row + (across.origin + padding[1]) * grid.channels
     source = Source(grid.buffer, base, grid.image, grid.row, grid.channels, grid.row)
     extents = batch, above.count, across.count, channels
-    taps, run = above.taps.count, across.taps.count * grid.channels
+    (taps, run), source = _reduction(above.taps.count, across.taps.count, grid.channels, source)
 
     def coordinates(n: Index, i: Index, j: Index, c: Index) -> tuple[Index, ...]:
         return n, i * above.step + above.first, j * across.step + across.first, c
 
-    if taps * across.taps.count == 0:
-        taps, run = 0, 0
-    if problem.stride == (1, 1) and (taps, run) == (1, grid.channels) and not any(padding) and problem.flattens:
+    if above.taps.count * across.taps.count == 0:
+        taps, run = (0, 0), 0
+    if problem.stride == (1, 1) and taps == (1, 1) and not any(padding) and problem.flattens:
         extents = 1, 1, batch * above.count * across.count, channels
         return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), operand, _same)
     return Pixels(*extents, taps, run, source, operand, coordinates)
@@ -165,7 +177,7 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)
     operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
-    pixels = Pixels(1, 1, rows, features, 1, steps, source, operand, _matrix)
+    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
     return contract_pixels(pixels, problem, info, threads)
 
 

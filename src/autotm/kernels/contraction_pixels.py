@@ -29,7 +29,10 @@ _LAUNCH_CYCLES = 15_000
 
 @dataclass(frozen=True)
 class Source:
-    """Where pixel (n, i, j) begins: `base` + n, i, j times the strides; a tap below lies `tap` further."""
+    """Where pixel (n, i, j) begins: `base` + n, i, j times the strides.
+
+    The tap below lies `tap` further, the one beside it `across`.
+    """
 
     buffer: tirx.Buffer
     base: int
@@ -37,6 +40,7 @@ class Source:
     row: int
     column: int
     tap: int
+    across: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,8 @@ class Pixels:
     rows: int
     columns: int
     features: int
-    taps: int
+    taps: tuple[int, int]
+    """Vertical and horizontal; one horizontal tap if their runs are taken as one."""
     run: int
     source: Source
     operand: Operand
@@ -57,7 +62,7 @@ class Pixels:
     @property
     def steps(self) -> int:
         """Products per element of the result."""
-        return self.taps * self.run
+        return self.taps[0] * self.taps[1] * self.run
 
     @property
     def count(self) -> int:
@@ -234,7 +239,7 @@ class _Emitter:
                 return tir.loop(last - first, lambda q: step(at + q, row + q * pitch), "step", start=first)
 
             return tir.bind(
-                origin + tap * source.tap,
+                origin + tap // pixels.taps[1] * source.tap + tap % pixels.taps[1] * source.across,
                 lambda at: tir.bind(panel + tap * (pixels.run * pitch), lambda row: run(at, row), "row"),
                 "at",
             )
@@ -250,8 +255,9 @@ class _Emitter:
         self, tile: RegisterTile, chain: Callable[[Index, Index, Index], tirx.Stmt]
     ) -> tuple[list[tirx.Stmt], RegisterTile]:
         pixels = self.pixels
+        count = pixels.taps[0] * pixels.taps[1]
         if pixels.steps <= 2 * CHAIN_STEPS:
-            taps = [tir.loop(pixels.taps, lambda t: chain(t, 0, pixels.run), "tap")] if pixels.steps else []
+            taps = [tir.loop(count, lambda t: chain(t, 0, pixels.run), "tap")] if pixels.steps else []
             return [tile.declare(), tile.clear(), *taps], tile
         total = RegisterTile(tile.rows, tile.width, self.info.lanes)
         links = -(-pixels.run // CHAIN_STEPS)
@@ -260,5 +266,5 @@ class _Emitter:
             flush = total.add(tile.sums.get)
             return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, pixels.run)), flush])
 
-        taps = tir.loop(pixels.taps, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
+        taps = tir.loop(count, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
         return [tile.declare(), total.declare(), total.clear(), taps], total
