@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _DISTURBED = 0.1
 """A step is disturbed when others had more than this share of its cores. A waiting Snakemake alone takes some 5 %."""
-_PATIENCE = 4
+_PATIENCE = 2
 """Disturbed steps are repeated until this many times as many steps as needed have been run."""
 
 
