@@ -16,6 +16,7 @@ from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import measure_cores, pinned
+from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.files import load
 from autotm.model.graph import Graph
@@ -23,7 +24,6 @@ from autotm.model.machine import Machine, load_machine
 from autotm.model.tier import all_fast
 from autotm.profile.cases import Case, cases
 from autotm.profile.operands import Filler, OperandPlan, plan_operands
-from autotm.profile.timing import quiet_interpreter
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.plain import plain_program

@@ -4,3 +4,21 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+import pytest
+
+from autotm.kernels.library import KernelLibrary
+
+
+@pytest.fixture(scope="session")
+def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import small_step
+
+    path = tmp_path_factory.mktemp("kernels") / "kernels.so"
+    small_step.build_library(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def library(library_path: Path) -> KernelLibrary:
+    return KernelLibrary.load(library_path)

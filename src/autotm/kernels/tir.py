@@ -100,14 +100,6 @@ def zeros(lanes: int) -> tirx.Expr:
     return splat(tirx.FloatImm("float32", 0.0), lanes)
 
 
-def elements(buffer: tirx.Buffer) -> int:
-    """Number of elements."""
-    count = 1
-    for extent in buffer.shape:
-        count *= int(extent)
-    return count
-
-
 def segments(width: int, lanes: int) -> tuple[tuple[int, int], ...]:
     """(offset, lanes) of the vectors that cover `width` elements: full ones, then powers of two."""
     pieces, offset = [], 0

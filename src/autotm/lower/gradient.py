@@ -11,38 +11,29 @@ from tvm.relax.op import _op_gradient as builtin
 from tvm.relax.op.base import register_gradient
 
 from autotm.kernels import conv, matmul, window
+from autotm.lower.geometry import conv_geometry, is_matrix_product, pool_geometry, shape_of
 
 _OVERRIDE = 20
 """Registration level; Relax's own rules have 10."""
 
 
-def _shape(expression: relax.Expr) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in expression.ty.shape)
-
-
-def _ints(values: object) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
-
-
 @register_gradient("relax.nn.conv2d", level=_OVERRIDE)
 def _conv2d(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    attrs = call.attrs
-    plain = attrs.groups == 1 and _ints(attrs.dilation) == (1, 1)
-    if attrs.data_layout != "NHWC" or attrs.kernel_layout != "HWIO" or not plain:
+    geometry = conv_geometry(call)
+    if geometry is None:
         return builtin.conv2d_grad(y, call, dy, builder)
     x, w = call.args
-    geometry = (_ints(attrs.strides), _ints(attrs.padding))
     return [
-        builder.call_te(conv.conv2d_data_gradient, dy, w, _shape(x), *geometry),
-        builder.call_te(conv.conv2d_weight_gradient, x, dy, _shape(w), *geometry),
+        builder.call_te(conv.conv2d_data_gradient, dy, w, shape_of(x), *geometry),
+        builder.call_te(conv.conv2d_weight_gradient, x, dy, shape_of(w), *geometry),
     ]
 
 
 @register_gradient("relax.matmul", level=_OVERRIDE)
 def _matmul(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    a, b = call.args
-    if len(_shape(a)) != 2 or len(_shape(b)) != 2:  # noqa: PLR2004  (matrices)
+    if not is_matrix_product(call):
         return builtin.matmul_grad(y, call, dy, builder)
+    a, b = call.args
     return [builder.call_te(matmul.matmul_nt, dy, b), builder.call_te(matmul.matmul_tn, a, dy)]
 
 
@@ -63,7 +54,7 @@ def _concat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Block
     axis = int(call.attrs.axis)
     gradients, start = [], 0
     for part in call.args[0]:
-        end = start + _shape(part)[axis]
+        end = start + shape_of(part)[axis]
         gradients.append(builder.emit(relax.op.strided_slice(dy, [axis], [start], [end])))
         start = end
     return [relax.Tuple(gradients)]
@@ -71,17 +62,15 @@ def _concat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Block
 
 @register_gradient("relax.nn.max_pool2d", level=_OVERRIDE)
 def _max_pool2d(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    attrs = call.attrs
-    if attrs.layout != "NHWC" or _ints(attrs.dilation) != (1, 1):
+    geometry = pool_geometry(call)
+    if geometry is None:
         return builtin.max_pool2d_grad(y, call, dy, builder)
-    geometry = (_ints(attrs.pool_size), _ints(attrs.strides), _ints(attrs.padding))
     return [builder.call_te(window.max_pool2d_gradient, call.args[0], y, dy, *geometry)]
 
 
 @register_gradient("relax.nn.avg_pool2d", level=_OVERRIDE)
 def _avg_pool2d(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    attrs = call.attrs
-    if attrs.layout != "NHWC" or _ints(attrs.dilation) != (1, 1) or attrs.count_include_pad:
+    geometry = pool_geometry(call)
+    if geometry is None:
         return builtin.avg_pool2d_grad(y, call, dy, builder)
-    geometry = (_ints(attrs.pool_size), _ints(attrs.strides), _ints(attrs.padding))
-    return [builder.call_te(window.avg_pool2d_gradient, dy, _shape(call.args[0]), *geometry)]
+    return [builder.call_te(window.avg_pool2d_gradient, dy, shape_of(call.args[0]), *geometry)]

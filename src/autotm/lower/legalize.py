@@ -6,15 +6,11 @@ from collections.abc import Callable
 
 import tvm
 from tvm import relax, te, tirx
-from tvm.relax.transform.legalize_ops import common as _  # noqa: F401  (registers the built-in map)
 
 from autotm.kernels import conv, data_movement, matmul, window
+from autotm.lower.geometry import conv_geometry, is_matrix_product, pool_geometry, shape_of
 
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-
-
-def _ints(values: object) -> tuple[int, ...]:
-    return tuple(int(value) for value in values)
 
 
 def _builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -22,26 +18,18 @@ def _builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _conv2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    attrs = call.attrs
-    plain = attrs.groups == 1 and _ints(attrs.dilation) == (1, 1)
-    if attrs.data_layout != "NHWC" or attrs.kernel_layout != "HWIO" or not plain:
-        return _builtin(builder, call)
-    return builder.call_te(conv.conv2d, *call.args, _ints(attrs.strides), _ints(attrs.padding))
+    geometry = conv_geometry(call)
+    return builder.call_te(conv.conv2d, *call.args, *geometry) if geometry else _builtin(builder, call)
 
 
 def _matmul(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if any(len(argument.ty.shape) != 2 for argument in call.args):  # noqa: PLR2004  (matrices)
-        return _builtin(builder, call)
-    return builder.call_te(matmul.matmul, *call.args)
+    return builder.call_te(matmul.matmul, *call.args) if is_matrix_product(call) else _builtin(builder, call)
 
 
 def _pool(function: Callable[..., object]) -> Legalize:
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        attrs = call.attrs
-        if attrs.layout != "NHWC" or _ints(attrs.dilation) != (1, 1) or attrs.count_include_pad or attrs.ceil_mode:
-            return _builtin(builder, call)
-        geometry = (_ints(attrs.pool_size), _ints(attrs.strides), _ints(attrs.padding))
-        return builder.call_te(function, call.args[0], *geometry)
+        geometry = pool_geometry(call)
+        return builder.call_te(function, call.args[0], *geometry) if geometry else _builtin(builder, call)
 
     return legalize
 
@@ -52,7 +40,7 @@ def _concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _where(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax would pass scalar constants as tensors; as immediates they need no memory.
-    shape = tuple(int(extent) for extent in call.ty.shape)
+    shape = shape_of(call)
 
     def select(condition: te.Tensor, *branches: te.Tensor | float) -> te.Tensor:
         def at(value: te.Tensor | float, index: tuple[tirx.Var, ...]) -> tirx.PrimExpr:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import check_cores, pinned
-from autotm.memory.clock import wait_until
+from autotm.memory.clock import quiet_interpreter, wait_until
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.files import content_hash, hash_of
 from autotm.model.graph import Graph, Kernel
@@ -27,7 +27,7 @@ from autotm.profile.operands import Filler, OperandPlan, plan_operands
 from autotm.profile.options import ProfileOptions
 from autotm.profile.progress import track
 from autotm.profile.store import KernelStore, StoreKey
-from autotm.profile.timing import Call, quiet_interpreter, time_interleaved
+from autotm.profile.timing import Call, time_interleaved
 
 log = logging.getLogger(__name__)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -55,19 +53,6 @@ def summary(samples_ns: Sequence[int]) -> Timing:
     """Minimum, median and quartiles of `samples_ns`, rounded to whole nanoseconds."""
     low, median, high = np.percentile(samples_ns, (25, 50, 75))
     return Timing(min(samples_ns), round(median), round(low), round(high), len(samples_ns))
-
-
-@contextmanager
-def quiet_interpreter() -> Iterator[None]:
-    """No garbage collection inside: it would interrupt kernels at random."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _is_settled(samples: Sequence[Sequence[int]], rounds: int, spread: float) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotm.kernels.threads import CLOCK_GRAIN_NS, foreign_ns
+from autotm.memory.clock import quiet_interpreter
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep
 from autotm.runtime.executor import Executor
@@ -67,16 +66,3 @@ def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, floa
         for step, median in zip(executor.program.steps, medians, strict=True)
         if isinstance(step, KernelStep)
     }
-
-
-@contextmanager
-def quiet_interpreter() -> Iterator[None]:
-    """No garbage collection inside: it would interrupt kernels at random."""
-    was_enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
