@@ -10,6 +10,7 @@ from tvm import s_tir
 
 from autotm.kernels import contraction_build as build
 from autotm.kernels.contraction_problem import problem_of
+from autotm.kernels.generated import replace_body
 from autotm.kernels.target import TargetInfo
 
 _GENERATORS = {
@@ -31,16 +32,4 @@ def schedule_contraction(
         ValueError: the function is no contraction with an elementwise epilogue.
     """
     problem = problem_of(sch, main_block)
-    code = _GENERATORS[problem.kind](problem, info, threads)
-    root = sch.get_sref(sch.get_sblock("root"))
-    block = root.stmt
-    body = s_tir.SBlock(
-        iter_vars=[],
-        reads=block.reads,
-        writes=block.writes,
-        name_hint=block.name_hint,
-        body=code.body,
-        alloc_buffers=list(code.workspaces),
-        annotations=block.annotations,
-    )
-    sch.state.replace(root, body)
+    replace_body(sch, _GENERATORS[problem.kind](problem, info, threads))

@@ -10,12 +10,13 @@ from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.contraction_panels import RowMajor, Taps, Turned
-from autotm.kernels.contraction_pixels import Code, Pixels, Source, contract_pixels
+from autotm.kernels.contraction_pixels import Pixels, Source, contract_pixels
 from autotm.kernels.contraction_prepare import Grid, pad_pixels
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_rows import FEW_ROWS, few_rows_product, few_rows_product_nt
 from autotm.kernels.contraction_weights import Weights, contract_weights
 from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
+from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 

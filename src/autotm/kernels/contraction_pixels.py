@@ -19,6 +19,7 @@ from autotm.kernels.contraction_panels import Operand, RowMajor, fill_all
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles, tile_cycles
+from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -68,14 +69,6 @@ class Pixels:
     def count(self) -> int:
         """Pixels in all."""
         return self.batch * self.rows * self.columns
-
-
-@dataclass(frozen=True)
-class Code:
-    """Generated statements and the root-level buffers they use."""
-
-    body: tirx.Stmt
-    workspaces: tuple[tirx.Buffer, ...]
 
 
 class Panelling(enum.Enum):

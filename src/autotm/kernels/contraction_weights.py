@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_pixels import Code, Source
+from autotm.kernels.contraction_pixels import Source
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, Cut, register_tiles
+from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 

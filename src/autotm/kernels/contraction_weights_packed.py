@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_pixels import Code
 from autotm.kernels.contraction_prepare import Grid
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
@@ -25,6 +24,7 @@ from autotm.kernels.contraction_weights import (
     pixel_blocks,
     sum_block,
 )
+from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.general import inline_intermediates, schedule_blocks
-from autotm.kernels.target import target_info
+from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
 from autotm.model.graph import OpClass
@@ -40,6 +42,11 @@ CONTRACTIONS = {
     OpClass.CONV_WEIGHT_GRADIENT,
     OpClass.MATMUL,
 }
+_Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
+_GENERATED: dict[str, _Generator] = {
+    name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS
+}
+"""Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 
 
 @dataclass(frozen=True)
@@ -65,10 +72,10 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
     nests, names = _survey(func)
     op, op_class = classify(nests, names)
-    scheduled = _schedule(func, op, op_class, target, threads)
-    # Generated contractions allocate where they mean to, and keep partial sums from one block of loops to the next.
+    scheduled = _schedule(func, op, target, threads)
+    # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
     marked = scheduled.with_attr("tirx.noalias", True)
-    hoisted, workspaces = hoist_workspaces(marked, relocate=op_class not in CONTRACTIONS)
+    hoisted, workspaces = hoist_workspaces(marked, relocate=op not in _GENERATED)
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
 
@@ -102,13 +109,11 @@ def _survey(func: tirx.PrimFunc) -> tuple[list[Nest], list[str]]:
     return [nest for nest in nests if nest is not None], names
 
 
-def _schedule(
-    func: tirx.PrimFunc, op: str, op_class: OpClass, target: tvm.target.Target, threads: int
-) -> tirx.PrimFunc:
+def _schedule(func: tirx.PrimFunc, op: str, target: tvm.target.Target, threads: int) -> tirx.PrimFunc:
     schedule = Schedule(tvm.IRModule({"main": func}))
     try:
-        if op_class in CONTRACTIONS:
-            schedule_contraction(schedule, schedule.get_sblock(op), target_info(target), threads)
+        if op in _GENERATED:
+            _GENERATED[op](schedule, schedule.get_sblock(op), target_info(target), threads)
         else:
             schedule_blocks(schedule, Machine.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)

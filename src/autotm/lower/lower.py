@@ -12,7 +12,7 @@ import tvm_ffi
 from autotm.kernels.build import build_library, identity
 from autotm.kernels.dispatch import schedule
 from autotm.lower.extract import Compiled, build_graph, extract_calls
-from autotm.lower.legalize import fused_kernels
+from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
 from autotm.model.files import save
 from autotm.model.graph import Graph

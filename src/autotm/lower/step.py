@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from autotm.lower import gradient as _  # noqa: F401  (registers our gradient rules)
+from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
 from autotm.zoo import Network
 
 

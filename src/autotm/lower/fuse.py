@@ -1,0 +1,23 @@
+"""The step as calls of fused kernels: our own forms where the schedules need them, Relax's for the rest."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from autotm.lower.operators import LEGALIZE
+
+
+def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The step as a flat list of calls to unscheduled, fused TIR functions (and reshapes)."""
+    passes = [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.LegalizeOps(LEGALIZE),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.DeadCodeElimination(["main"]),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]
+    with target, tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(passes)(step)

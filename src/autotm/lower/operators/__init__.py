@@ -1,0 +1,10 @@
+"""What the step does with each Relax operator: its gradient, and its form as a kernel, side by side, a family a file.
+
+Importing this package registers the gradients over Relax's own for every later `relax.transform.Gradient`, and fills
+`LEGALIZE`. Where a rule does not cover a case (another layout, more dimensions), Relax's own rule still answers.
+"""
+
+from autotm.lower.operators import concat, conv, elementwise, matmul, pool
+from autotm.lower.operators.rules import LEGALIZE
+
+__all__ = ["LEGALIZE", "concat", "conv", "elementwise", "matmul", "pool"]

@@ -1,0 +1,36 @@
+"""Convolution, NHWC x HWIO."""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.relax.op import _op_gradient as relax_rules
+
+from autotm.kernels import conv
+from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, shape_of
+
+
+@legalizes("relax.nn.conv2d")
+def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    geometry = _geometry(call)
+    return builder.call_te(conv.conv2d, *call.args, *geometry) if geometry else builtin(builder, call)
+
+
+@differentiates("relax.nn.conv2d")
+def _gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    geometry = _geometry(call)
+    if geometry is None:
+        return relax_rules.conv2d_grad(y, call, dy, builder)
+    x, w = call.args
+    return [
+        builder.call_te(conv.conv2d_data_gradient, dy, w, shape_of(x), *geometry),
+        builder.call_te(conv.conv2d_weight_gradient, x, dy, shape_of(w), *geometry),
+    ]
+
+
+def _geometry(call: relax.Call) -> tuple[Ints, Ints] | None:
+    """(strides, padding) of a plain NHWC x HWIO convolution; None for any other."""
+    attrs = call.attrs
+    is_plain = attrs.groups == 1 and ints(attrs.dilation) == (1, 1)
+    if attrs.data_layout != "NHWC" or attrs.kernel_layout != "HWIO" or not is_plain:
+        return None
+    return ints(attrs.strides), ints(attrs.padding)

@@ -1,0 +1,50 @@
+"""Pools over NHWC windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax
+from tvm.relax.op import _op_gradient as relax_rules
+
+from autotm.kernels import window
+from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, shape_of
+
+
+@legalizes("relax.nn.max_pool2d")
+def _legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return _pool(window.max_pool2d, builder, call)
+
+
+@legalizes("relax.nn.avg_pool2d")
+def _legalize_avg(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return _pool(window.avg_pool2d, builder, call)
+
+
+def _pool(function: Callable[..., object], builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    geometry = _geometry(call)
+    return builder.call_te(function, call.args[0], *geometry) if geometry else builtin(builder, call)
+
+
+@differentiates("relax.nn.max_pool2d")
+def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    geometry = _geometry(call)
+    if geometry is None:
+        return relax_rules.max_pool2d_grad(y, call, dy, builder)
+    return [builder.call_te(window.max_pool2d_gradient, call.args[0], y, dy, *geometry)]
+
+
+@differentiates("relax.nn.avg_pool2d")
+def _avg_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    geometry = _geometry(call)
+    if geometry is None:
+        return relax_rules.avg_pool2d_grad(y, call, dy, builder)
+    return [builder.call_te(window.avg_pool2d_gradient, dy, shape_of(call.args[0]), *geometry)]
+
+
+def _geometry(call: relax.Call) -> tuple[Ints, Ints, Ints] | None:
+    """(window, strides, padding) of a plain NHWC pool whose padding does not count; None for any other."""
+    attrs = call.attrs
+    if attrs.layout != "NHWC" or ints(attrs.dilation) != (1, 1) or attrs.count_include_pad or attrs.ceil_mode:
+        return None
+    return ints(attrs.pool_size), ints(attrs.strides), ints(attrs.padding)

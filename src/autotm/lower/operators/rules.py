@@ -1,0 +1,48 @@
+"""Registration of the rules, and words that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax
+from tvm.relax.op.base import register_gradient
+
+Ints = tuple[int, ...]
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+Gradient = Callable[[relax.Var, relax.Call, relax.Var, relax.BlockBuilder], list[relax.Expr]]
+
+LEGALIZE: dict[str, Legalize] = {}
+"""Operator name -> how it becomes a call of our own kernel; operators without an entry become Relax's own."""
+
+_OVERRIDE = 20
+"""Registration level; Relax's own rules have 10."""
+
+
+def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
+    """The decorated function turns calls of `operator` into kernels."""
+
+    def register(rule: Legalize) -> Legalize:
+        LEGALIZE[operator] = rule
+        return rule
+
+    return register
+
+
+def differentiates(operator: str) -> Callable[[Gradient], Gradient]:
+    """The decorated function gives the gradients of `operator`, one for each argument."""
+    return register_gradient(operator, level=_OVERRIDE)
+
+
+def builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Relax's own legalization."""
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def shape_of(expression: relax.Expr) -> Ints:
+    """Static shape of a tensor expression."""
+    return ints(expression.ty.shape)
+
+
+def ints(values: object) -> Ints:
+    """Static extents as integers."""
+    return tuple(int(value) for value in values)
