@@ -28,6 +28,7 @@ SIZES = {
     "mlp": {"batch": 16, "width": 256},
     "vgg19": {"batch": 2, "image": 32},
     "inception_v4": {"batch": 2, "image": 75},
+    "resnet50": {"batch": 4, "image": 64},
 }
 
 
