@@ -25,6 +25,7 @@ from torch_network import TorchNetwork  # noqa: E402
 STEPS = 3
 ALLOWED = 3.0
 SIZES = {
+    "dlrm": {"batch": 16, "rows": 100},
     "mlp": {"batch": 16, "width": 256},
     "vgg19": {"batch": 2, "image": 32},
     "inception_v4": {"batch": 2, "image": 75},

@@ -14,6 +14,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.embedding import schedule_embedding_update
 from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
@@ -34,6 +35,8 @@ _NAMED = {
     "max_pool2d": OpClass.WINDOW,
     "avg_pool2d": OpClass.WINDOW,
     "concat": OpClass.DATA_MOVEMENT,
+    "embedding": OpClass.DATA_MOVEMENT,
+    "embedding_update": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
 CONTRACTIONS = {
@@ -44,7 +47,8 @@ CONTRACTIONS = {
 }
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
 _GENERATED: dict[str, _Generator] = {
-    name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS
+    **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
+    "embedding_update": schedule_embedding_update,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 

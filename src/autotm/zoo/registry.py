@@ -6,12 +6,18 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from autotm.model.errors import BadInputError, unknown_name
+from autotm.zoo.dlrm import dlrm
 from autotm.zoo.inception import inception_v4
 from autotm.zoo.mlp import mlp
 from autotm.zoo.network import Network
 from autotm.zoo.vgg import vgg19
 
-_NETWORKS: dict[str, Callable[..., Network]] = {"inception_v4": inception_v4, "vgg19": vgg19, "mlp": mlp}
+_NETWORKS: dict[str, Callable[..., Network]] = {
+    "dlrm": dlrm,
+    "inception_v4": inception_v4,
+    "mlp": mlp,
+    "vgg19": vgg19,
+}
 
 
 def networks() -> tuple[str, ...]:
