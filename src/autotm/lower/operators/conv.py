@@ -27,10 +27,18 @@ def _gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Bloc
     ]
 
 
-def _geometry(call: relax.Call) -> tuple[Ints, Ints] | None:
-    """(strides, padding) of a plain NHWC x HWIO convolution; None for any other."""
+def _geometry(call: relax.Call) -> tuple[Ints, Ints, int] | None:
+    """(strides, padding, groups) of an NHWC x HWIO convolution; None for other layouts.
+
+    Raises:
+        NotImplementedError: it is dilated.
+    """
     attrs = call.attrs
-    is_plain = attrs.groups == 1 and ints(attrs.dilation) == (1, 1)
-    if attrs.data_layout != "NHWC" or attrs.kernel_layout != "HWIO" or not is_plain:
+    if attrs.data_layout != "NHWC" or attrs.kernel_layout != "HWIO":
         return None
-    return ints(attrs.strides), ints(attrs.padding)
+    if ints(attrs.dilation) != (1, 1):
+        raise NotImplementedError(
+            f"conv2d of {shape_of(call.args[0])} with {shape_of(call.args[1])}: dilation {ints(attrs.dilation)} has no "
+            "kernel; use dilation 1, or spread the weights with zeros"
+        )
+    return ints(attrs.strides), ints(attrs.padding), int(attrs.groups)
