@@ -103,9 +103,10 @@ def _symmetric(padding: Any) -> list[int]:
 
 def _conv2d(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     strides, padding = _ints(call.attrs.strides), _symmetric(call.attrs.padding)
+    groups = int(call.attrs.groups)
 
     def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return functional.conv2d(x, w, bias, strides, padding)
+        return functional.conv2d(x, w, bias, strides, padding, 1, groups)
 
     return product
 

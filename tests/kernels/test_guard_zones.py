@@ -14,11 +14,11 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels import conv, dispatch, matmul, window
+from autotm.kernels import conv, depthwise, dispatch, matmul, window
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import embedding, embedding_update
 from autotm.kernels.passes import machine_code
-from contraction_cases import WINDOWS, Window, host, random_windows
+from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES, GuardedMemory
 from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, summed
 
@@ -65,6 +65,18 @@ def convolutions(case: Window) -> list[Case]:
         Case("conv2d_data_gradient", [dy, v, dx]),
         Case("conv2d_weight_gradient", [u, du, old, new], shared={3: 2}),
     ]
+
+
+def grouped(case: Window, groups: int | None = None) -> list[Case]:
+    """The three passes of each group, or of each channel by itself."""
+    module, prefix, most = (depthwise, "depthwise_", []) if groups is None else (conv, "", [groups])
+    geometry = case.stride, case.padding, *most
+    names = [f"{prefix}{name}" for name in ("conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")]
+    forward, data, weights = (getattr(module, name) for name in names)
+    (x, w), (dy, v), (u, du) = floats(case.x, case.w), floats(case.y, case.w), floats(case.x, case.y)
+    results = forward(x, w, *geometry), data(dy, v, case.x, *geometry), weights(u, du, case.w, *geometry)
+    operands = [x, w], [dy, v], [u, du]
+    return [Case(name, [*pair, y]) for name, pair, y in zip(names, operands, results, strict=True)]
 
 
 def products(m: int, k: int, n: int) -> list[Case]:
@@ -126,6 +138,7 @@ SMALL = 300_000
 """Elements above which a case of the other tests is too slow to be one here."""
 CASES = [
     *flat([convolutions(case) for case in [*WINDOWS, *random_windows(4)]]),
+    *flat([grouped(*case) for case in [*GROUPED, *((case,) for case in DEPTHWISE)]]),
     *flat([products(*extents) for extents in [(16, 100, 37), (130, 70, 129), (1, 5, 3), (7, 500, 64), (5, 1, 1)]]),
     *flat([pools(*case) for case in POOLS]),
     *[concatenation(*case) for case in CONCATS],

@@ -46,17 +46,26 @@ class NetworkBuilder:
         return var
 
     def conv(
-        self, x: relax.Expr, filters: int, kernel: Size, stride: int = 1, padding: Size = 0, *, relu: bool = True
+        self,
+        x: relax.Expr,
+        filters: int,
+        kernel: Size,
+        stride: int = 1,
+        padding: Size = 0,
+        *,
+        relu: bool = True,
+        groups: int = 1,
     ) -> relax.Var:
         """Convolution with bias, He-normal weights, and ReLU unless told otherwise."""
         (height, width), (pad_height, pad_width) = _pair(kernel), _pair(padding)
-        channels = self.shape(x)[-1]
+        channels = self.shape(x)[-1] // groups
         scale = math.sqrt(2 / (height * width * channels))
         weight = self.parameter("conv_weight", (height, width, channels, filters), Initial("normal", scale))
         bias = self.parameter("conv_bias", (filters,), Initial("zeros"))
         pads = (pad_height, pad_width, pad_height, pad_width)
         strides = (stride, stride)
-        y = relax.op.nn.conv2d(x, weight, strides, pads, data_layout="NHWC", kernel_layout="HWIO")
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        y = relax.op.nn.conv2d(x, weight, strides, pads, groups=groups, **layouts)
         y = self._emit(relax.op.add(self._emit(y), bias))
         return self.relu(y) if relu else y
 
