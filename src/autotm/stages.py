@@ -57,7 +57,7 @@ def kernel_profile_stage(
     library: Path,
     profile: Path,
 ) -> None:
-    """Compile the training step of `network`, then time its kernels; what `objects` and `store` know is not done again."""
+    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
