@@ -49,7 +49,8 @@ class TorchNetwork(torch.nn.Module):
 
 
 def _to_torch(array: np.ndarray, dtype: torch.dtype, *, weight: bool = True) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(array)).to(dtype)
+    tensor = torch.from_numpy(np.array(array))
+    tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
     if tensor.dim() != _SPATIAL:
         return tensor
     ordered = tensor.permute(3, 2, 0, 1) if weight else tensor.permute(0, 3, 1, 2)
@@ -105,9 +106,10 @@ def _symmetric(padding: Any) -> list[int]:
 
 def _conv2d(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     strides, padding = _ints(call.attrs.strides), _symmetric(call.attrs.padding)
+    groups = int(call.attrs.groups)
 
     def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return functional.conv2d(x, w, bias, strides, padding)
+        return functional.conv2d(x, w, bias, strides, padding, 1, groups)
 
     return product
 
@@ -148,6 +150,22 @@ def _reshape(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     return lambda x, _: (x.permute(0, 2, 3, 1) if x.dim() == _SPATIAL else x).reshape(shape)
 
 
+def _take(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    if call.attrs.axis != 0:
+        raise NotImplementedError(f"take along axis {call.attrs.axis}")
+    # The gradient names the rows that it changes; a dense one would be as large as the table.
+    return lambda table, indices: functional.embedding(indices, table, sparse=True)
+
+
+def _permute(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    axes = _ints(call.attrs.axes)
+    return lambda x: x.permute(axes)
+
+
+def _concat(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(parts, 1 if parts[0].dim() == _SPATIAL else -1)
+
+
 _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
     "relax.nn.conv2d": _conv2d,
     "relax.matmul": _matmul,
@@ -156,10 +174,14 @@ _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
     "relax.nn.batch_norm": _batch_norm,
     "relax.mean": _mean,
     "relax.reshape": _reshape,
-    "relax.concat": lambda _: lambda parts: torch.cat(parts, 1),
+    "relax.concat": lambda _: _concat,
+    "relax.take": _take,
+    "relax.permute_dims": _permute,
+    "relax.nn.softplus": lambda _: functional.softplus,
     "relax.nn.relu": lambda _: functional.relu,
     "relax.nn.log_softmax": lambda _: lambda x: functional.log_softmax(x, -1),
     "relax.add": lambda _: torch.add,
+    "relax.subtract": lambda _: torch.sub,
     "relax.multiply": lambda _: torch.mul,
     "relax.maximum": lambda _: torch.clamp_min,
     "relax.log": lambda _: torch.log,

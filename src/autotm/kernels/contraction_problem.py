@@ -37,6 +37,7 @@ class Problem:
     """Extents of the contraction's result."""
     stride: tuple[int, int]
     padding: tuple[int, int, int, int]
+    groups: int
     product: tirx.Buffer
     """The buffer that the main block writes."""
     outputs: tuple[Output, ...]
@@ -102,6 +103,7 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
         shape=tuple(int(extent) for extent in product.shape),
         stride=_integers(window, "stride", (1, 1)),
         padding=_integers(window, "padding", (0, 0, 0, 0)),
+        groups=_integers(window, "groups", (1,))[0],
         product=product,
         outputs=tuple(outputs),
     )

@@ -123,6 +123,14 @@ def lanewise(extent: int, lanes: int, body: Callable[[Index], tirx.Stmt]) -> tir
     return sequence(statements)
 
 
+def spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """`write(offset, width)` for vectors that cover `count` elements: a loop of whole ones, then what remains."""
+    whole = count // lanes
+    statements = [loop(whole, lambda i: write(i * lanes, lanes), "vector")] if whole else []
+    statements += [write(whole * lanes + offset, width) for offset, width in segments(count % lanes, lanes)]
+    return sequence(statements)
+
+
 def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
     """The body for piece `tile`, given its start and its length, which is a constant in each branch."""
     if len(cut.sizes()) == 1:

@@ -82,10 +82,10 @@ class Initial:
     """How a parameter, input or constant is filled before the first step, from the run's seed and the tensor's name.
 
     `normal` draws N(0, scale^2), `uniform` draws [0, scale), `zeros` and `ones` need no scale, `one_hot` puts a one at
-    a random column of each row.
+    a random column of each row, `integers` draws from 0, 1, ... scale - 1 (indices into a table, say).
     """
 
-    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot"]
+    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot", "integers"]
     scale: float = 1.0
 
 

@@ -57,6 +57,8 @@ def _draw(initial: Initial, shape: tuple[int, ...], generator: np.random.Generat
             columns = generator.integers(shape[-1], size=shape[:-1])
             hot: Array = columns[..., None] == np.arange(shape[-1])
             return hot.astype(np.float64)
+        case "integers":
+            return generator.integers(int(initial.scale), size=shape).astype(np.float64)
 
 
 @dataclass(frozen=True)
