@@ -29,6 +29,7 @@ _NAMED = {
     "matmul": OpClass.MATMUL,
     "matmul_nt": OpClass.MATMUL,
     "matmul_tn": OpClass.MATMUL,
+    "batched_matmul": OpClass.MATMUL,
     "max_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "max_pool2d": OpClass.WINDOW,
