@@ -15,6 +15,8 @@ from tvm.s_tir.schedule import SBlockRV
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.general import inline_intermediates, schedule_blocks
+from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
+from autotm.kernels.row_softmax import schedule_softmax
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
@@ -34,6 +36,12 @@ _NAMED = {
     "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "max_pool2d": OpClass.WINDOW,
     "avg_pool2d": OpClass.WINDOW,
+    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "layer_norm": OpClass.NORMALIZATION,
+    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "log_softmax": OpClass.NORMALIZATION,
+    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "softmax": OpClass.NORMALIZATION,
     "concat": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
@@ -45,7 +53,10 @@ CONTRACTIONS = {
 }
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
 _GENERATED: dict[str, _Generator] = {
-    name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS
+    **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
+    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient"), schedule_softmax),
+    "layer_norm": schedule_layer_norm,
+    "layer_norm_gradient": schedule_layer_norm_gradient,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 
