@@ -57,6 +57,20 @@ def _draw(initial: Initial, shape: tuple[int, ...], generator: np.random.Generat
             columns = generator.integers(shape[-1], size=shape[:-1])
             hot: Array = columns[..., None] == np.arange(shape[-1])
             return hot.astype(np.float64)
+        case "integers":
+            return generator.integers(int(initial.scale), size=shape)
+        case "sinusoids":
+            return _sinusoids(*shape)
+        case "future":
+            return np.triu(np.full(shape, initial.scale), 1)
+
+
+def _sinusoids(positions: int, width: int) -> Array:
+    """sin and cos, in turn, of position / 10000^(i / width) for even i."""
+    column = np.arange(width)
+    angle = np.arange(positions)[:, None] / 10000.0 ** ((column - column % 2) / width)
+    found: Array = np.where(column % 2, np.cos(angle), np.sin(angle))
+    return found
 
 
 @dataclass(frozen=True)

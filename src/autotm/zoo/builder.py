@@ -34,7 +34,8 @@ class NetworkBuilder:
 
     def input(self, name: str, shape: tuple[int, ...], initial: Initial) -> relax.Var:
         """An argument that training leaves alone."""
-        var = relax.Var(name, relax.TensorType(shape, "float32"))
+        dtype = "int32" if initial.kind == "integers" else "float32"
+        var = relax.Var(name, relax.TensorType(shape, dtype))
         self._inputs[name] = (var, initial)
         return var
 
@@ -61,9 +62,10 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
-        """Matrix product with bias on (batch, features), and ReLU unless told otherwise."""
+        """Matrix product with bias on (batch, features), He-normal weights, and ReLU unless told otherwise."""
         channels = self.shape(x)[-1]
-        weight = self.parameter("dense_weight", (channels, features), Initial("normal", math.sqrt(2 / channels)))
+        scale = math.sqrt((2 if relu else 1) / channels)
+        weight = self.parameter("dense_weight", (channels, features), Initial("normal", scale))
         bias = self.parameter("dense_bias", (features,), Initial("zeros"))
         y = self._emit(relax.op.add(self._emit(relax.op.matmul(x, weight)), bias))
         return self.relu(y) if relu else y
@@ -71,6 +73,37 @@ class NetworkBuilder:
     def relu(self, x: relax.Expr) -> relax.Var:
         """max(x, 0)."""
         return self._emit(relax.op.nn.relu(x))
+
+    def embedding(self, table: relax.Expr, indices: relax.Expr) -> relax.Var:
+        """The row of `table` for each index."""
+        return self._emit(relax.op.take(table, indices, axis=0))
+
+    def layer_norm(self, x: relax.Expr) -> relax.Var:
+        """Layer normalization along the last axis, with scale and shift."""
+        width = self.shape(x)[-1]
+        scale = self.parameter("norm_scale", (width,), Initial("ones"))
+        shift = self.parameter("norm_shift", (width,), Initial("zeros"))
+        return self._emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
+
+    def softmax(self, x: relax.Expr) -> relax.Var:
+        """Softmax along the last axis."""
+        return self._emit(relax.op.nn.softmax(x, axis=-1))
+
+    def product(self, subscripts: str, left: relax.Expr, right: relax.Expr) -> relax.Var:
+        """Products of matrices for each index of the other axes, e.g. `bihd,bjhd->bhij`."""
+        return self._emit(relax.op.einsum((left, right), subscripts))
+
+    def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
+        """x + y."""
+        return self._emit(relax.op.add(x, y))
+
+    def scale(self, x: relax.Expr, factor: float) -> relax.Var:
+        """x times a number."""
+        return self._emit(relax.op.multiply(x, relax.const(factor, "float32")))
+
+    def reshape(self, x: relax.Expr, shape: tuple[int, ...]) -> relax.Var:
+        """The same elements in another shape."""
+        return self._emit(relax.op.reshape(x, shape))
 
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
         """Maximum over square windows."""

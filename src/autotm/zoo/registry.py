@@ -9,9 +9,15 @@ from autotm.model.errors import BadInputError, unknown_name
 from autotm.zoo.inception import inception_v4
 from autotm.zoo.mlp import mlp
 from autotm.zoo.network import Network
+from autotm.zoo.transformer import transformer
 from autotm.zoo.vgg import vgg19
 
-_NETWORKS: dict[str, Callable[..., Network]] = {"inception_v4": inception_v4, "vgg19": vgg19, "mlp": mlp}
+_NETWORKS: dict[str, Callable[..., Network]] = {
+    "inception_v4": inception_v4,
+    "vgg19": vgg19,
+    "transformer": transformer,
+    "mlp": mlp,
+}
 
 
 def networks() -> tuple[str, ...]:
