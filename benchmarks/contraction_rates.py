@@ -21,8 +21,8 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from autotm.kernels import conv, tir
-from autotm.kernels.build import compile_module
 from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.passes import GENERATED, machine_code
 from autotm.kernels.target import host_target, target_info
 from autotm.kernels.workspace import hoist_workspaces
 from conv_layers import Layer, inception_v4, vgg19
@@ -57,8 +57,10 @@ def compiled(
     sch = s_tir.Schedule(te.create_prim_func(tensors))
     schedule_contraction(sch, sch.get_sblock(block), target_info(target), threads)
     function = sch.mod["main"]
-    function, spaces = hoist_workspaces(function.with_attr("tirx.noalias", True), relocate=False)
-    module = compile_module({"main": function}, target)
+    function, spaces = hoist_workspaces(
+        function.with_attr("tirx.noalias", True).with_attr(GENERATED, True), relocate=False
+    )
+    module = machine_code({"main": function}, target)
     seconds = time.perf_counter() - start
     return module["main"], [shape for shape, _ in spaces], seconds
 

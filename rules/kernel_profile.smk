@@ -21,8 +21,9 @@ rule kernel_profile:
         sizes=sizes_params,
         options=STUDY.config.profile.model_dump(),
         seed=STUDY.config.seed,
-        # A cache beside the results, not an output: a killed profile goes on where it was.
+        # Caches beside the results, not outputs: a killed profile goes on where it was.
         store="results/{machine}/kernels.sqlite",
+        objects="results/{machine}/objects",
     message:
         "Compiling the training step of {wildcards.network} ({wildcards.scale}) and timing its kernels on {wildcards.machine}"
     script:

@@ -9,8 +9,8 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from autotm.kernels.build import compile_module
 from autotm.kernels.dispatch import ScheduledKernel, schedule
+from autotm.kernels.passes import machine_code
 from autotm.kernels.target import host_target
 
 TARGET = host_target(2)
@@ -42,7 +42,7 @@ def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2) -> ScheduledKernel
 
 def compiled(func: tirx.PrimFunc) -> tvm.runtime.Module:
     """The machine code of one function, as symbol `main`."""
-    return compile_module({"main": func}, TARGET)
+    return machine_code({"main": func}, TARGET)
 
 
 def call(kernel: ScheduledKernel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -9,8 +9,8 @@ import numpy as np
 import tvm
 from tvm import relax, s_tir, te, tirx
 
-from autotm.kernels.build import compile_module
 from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.passes import GENERATED, machine_code
 from autotm.kernels.target import TargetInfo, host_target, target_info
 from autotm.kernels.workspace import hoist_workspaces
 
@@ -105,7 +105,7 @@ def call(
     sch = s_tir.Schedule(function)
     schedule_contraction(sch, sch.get_sblock(block), info or target_info(target), threads)
     hoisted, workspaces = hoist_workspaces(sch.mod["main"], relocate=False)
-    module = compile_module({"main": hoisted.with_attr("tirx.noalias", True)}, target)
+    module = machine_code({"main": hoisted.with_attr("tirx.noalias", True).with_attr(GENERATED, True)}, target)
     spaces = [aligned(shape) for shape, _ in workspaces]
     module["main"](*(tvm.runtime.from_dlpack(array) for array in [*arrays, *spaces]))
 

@@ -100,6 +100,7 @@ def _profile(options: argparse.Namespace) -> None:
         study.config.profile,
         links=paths.links,
         store=paths.store,
+        objects=paths.objects,
         graph=paths.graph,
         library=paths.library,
         profile=paths.profile,

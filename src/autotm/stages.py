@@ -52,11 +52,12 @@ def kernel_profile_stage(
     *,
     links: Path,
     store: Path,
+    objects: Path,
     graph: Path,
     library: Path,
     profile: Path,
 ) -> None:
-    """Compile the training step of `network`, then time its kernels; what `store` knows is not timed again."""
+    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
@@ -68,7 +69,8 @@ def kernel_profile_stage(
     machine = context.machine
     came_from = provenance(machine, context.seed, sizes=dict(sizes))
     built = zoo.build(network, sizes)
-    step = lower_network(built, scale, machine_target(machine), machine.threads, graph, library, came_from)
+    target = machine_target(machine)
+    step = lower_network(built, scale, target, machine.threads, graph, library, came_from, objects)
     options = ProfileOptions(**config.model_dump(), seed=context.seed)
     with KernelStore(store) as opened:
         timed = profile_kernels(

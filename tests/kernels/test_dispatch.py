@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import relax, te, tirx, topi
 
-from autotm.kernels import conv, dispatch, window
+from autotm.kernels import build, conv, dispatch, window
 from autotm.kernels.build import build_library, identity
 from autotm.kernels.dispatch import schedule
 from autotm.kernels.library import KernelLibrary
@@ -199,6 +199,20 @@ def test_library_holds_every_kernel(tmp_path):
     for name in kernels:
         library.function(name)
     assert [path.name for path in tmp_path.iterdir()] == ["kernels.so"]
+
+
+def test_kept_machine_code_is_not_made_again(tmp_path, monkeypatch):
+    kernels = {f"more{width}": named("x", "more", width) for width in range(1, 4)}
+    build_library(kernels, TARGET, tmp_path / "first.so", tmp_path / "objects")
+    compiled = []
+    monkeypatch.setattr(build, "compile_objects", lambda missing, *_: compiled.extend(missing))
+    build_library(kernels, TARGET, tmp_path / "second.so", tmp_path / "objects")
+    assert not compiled
+    assert (tmp_path / "second.so").read_bytes()
+    other = {"more1": named("x", "more", 9)}
+    with pytest.raises(AutotmError, match="linking"):
+        build_library(other, TARGET, tmp_path / "third.so", tmp_path / "objects")
+    assert compiled == ["more1"], "the same symbol with other code is other code"
 
 
 def test_library_without_a_compiler_is_refused_and_nothing_is_left(tmp_path, monkeypatch):

@@ -24,7 +24,9 @@ from torch_network import TorchNetwork  # noqa: E402
 
 STEPS = 3
 ALLOWED = 3.0
+SEEDS = 5
 SIZES = {
+    "transformer": {"batch": 1, "sequence": 8, "vocabulary": 500},
     "mlp": {"batch": 16, "width": 256},
     "vgg19": {"batch": 2, "image": 32},
     "inception_v4": {"batch": 2, "image": 75},
@@ -57,10 +59,26 @@ def autotm_run(network, graph, library, machine, arguments):
     return np.array(losses), {name: arguments.value(name).astype(np.float64) for name in network.parameters}
 
 
-def distance(found, exact):
+def weight_error(found, exact):
     """Root-mean-square error of all weights together, relative to their size."""
     squares = sum(np.sum((found[name] - exact[name]) ** 2) for name in exact)
     return np.sqrt(squares / sum(np.sum(value**2) for value in exact.values()))
+
+
+def loss_error(found, exact):
+    """Largest relative error of a step's loss."""
+    return np.max(np.abs(found - exact) / np.abs(exact))
+
+
+def errors(network, graph, library, machine, seed):
+    """Loss and weight errors of autotm and of PyTorch in float32 against PyTorch in float64, from one start."""
+    arguments = Arguments.allocate(graph)
+    arguments.fill(seed)
+    arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
+    exact_losses, exact = torch_run(network, arrays, torch.float64)
+    assert np.all(exact_losses[1:] != exact_losses[:-1]), "the weights must have changed"
+    runs = (autotm_run(network, graph, library, machine, arguments), torch_run(network, arrays, torch.float32))
+    return [(loss_error(losses, exact_losses), weight_error(weights, exact)) for losses, weights in runs]
 
 
 @pytest.mark.slow
@@ -68,17 +86,11 @@ def distance(found, exact):
 def test_as_close_to_float64_as_pytorch(name, tmp_path):
     machine = load_machine(ROOT / "config" / "machines" / "laptop.yaml")
     network = zoo.build(name, SIZES[name])
-    library = tmp_path / "kernels.so"
-    graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", library, {})
-    arguments = Arguments.allocate(graph)
-    arguments.fill(7)
-    arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
-    exact_losses, exact = torch_run(network, arrays, torch.float64)
-    torch_losses, torch_weights = torch_run(network, arrays, torch.float32)
-    losses, weights = autotm_run(network, graph, KernelLibrary.load(library), machine, arguments)
-
-    assert np.all(exact_losses[1:] != exact_losses[:-1]), "the weights must have changed"
-    assert distance(weights, exact) <= ALLOWED * distance(torch_weights, exact)
-    # A loss is one number: chance may make PyTorch's error zero, so an ulp-sized error is always allowed.
-    torch_error = np.abs(torch_losses - exact_losses)
-    assert np.all(np.abs(losses - exact_losses) <= ALLOWED * np.maximum(torch_error, 1e-6 * np.abs(exact_losses)))
+    path = tmp_path / "kernels.so"
+    graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", path, {})
+    library = KernelLibrary.load(path)
+    found = np.array([errors(network, graph, library, machine, seed) for seed in range(SEEDS)])
+    # The median over starts: where rounding decides a ReLU, a maximum or a floor the other way, which is chance, a
+    # gradient jumps, in one program or in the other.
+    ratios = np.median(found[:, 0] / found[:, 1], axis=0)
+    assert np.all(ratios <= ALLOWED), f"errors over PyTorch's (loss, weights): {ratios}; by start {found.tolist()}"

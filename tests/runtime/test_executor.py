@@ -11,9 +11,10 @@ from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError
 from autotm.model.program import Address, KernelStep, Program
 from autotm.model.tier import Tier
+from autotm.runtime import timing
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
+from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.timing import time_kernels, time_steps
 from small_programs import Trip, program, with_address
 
@@ -90,11 +91,27 @@ def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> No
     with open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
         executor = prepare(graph, library, made, arguments, tiers)
         start = time.perf_counter()
-        assert len(time_steps(executor, small_step.machine().cpus, 4, 0.0).samples_s) >= 4
-        samples = time_steps(executor, small_step.machine().cpus, 1, 0.05).samples_s
+        assert len(time_steps(executor, None, small_step.machine().cpus, 4, 0.0).samples_s) >= 4
+        samples = time_steps(executor, None, small_step.machine().cpus, 1, 0.05).samples_s
         kernels = time_kernels(graph, executor, 101)
     assert sum(samples) >= 0.05
     assert len(samples) > 4
     assert sum(samples) < time.perf_counter() - start
     assert set(kernels) == {kernel.name for kernel in graph.kernels}
     assert 0.5 < sum(kernels.values()) / (statistics.median(samples) * 1e6) < 2
+
+
+def test_rounds_that_others_disturb_are_counted_and_told(
+    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, machine = small_step.graph(), small_step.machine()
+    made, arguments = all_fast_program(graph), Arguments.allocate(graph)
+    assert graph.peak_live_bytes <= made.fast_bytes < plain_program(graph).fast_bytes
+    arguments.fill(1)
+    with open_tiers(machine, small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
+        executor = prepare(graph, library, made, arguments, tiers)
+        lost = iter(range(0, 10**18, 10**12))
+        monkeypatch.setattr(timing, "lost_ns", lambda _: next(lost))
+        times = time_steps(executor, executor, machine.cpus, 3, 0.0)
+    assert len(times.samples_s) == len(times.all_fast_s) == times.disturbed == 6
+    assert times.disturbed_count

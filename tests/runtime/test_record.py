@@ -5,7 +5,7 @@ from autotm.runtime.record import Measured, build_record
 from autotm.runtime.timing import StepTimes
 from small_programs import Trip, plan, program
 
-MEASURED = Measured(StepTimes((0.5, 0.25, 1.0), 2), {"relu_1": 3.0}, 2, 7)
+MEASURED = Measured(StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2), {"relu_1": 3.0}, 2, 7)
 ROWS, SQUARE = 32 * 64 * 4, 64 * 64 * 4
 
 

@@ -15,6 +15,7 @@ with rule(snakemake) as context:
         ProfileConfig(**snakemake.params.options),
         links=Path(snakemake.input.links),
         store=Path(snakemake.params.store),
+        objects=Path(snakemake.params.objects),
         graph=Path(snakemake.output.graph),
         library=Path(snakemake.output.library),
         profile=Path(snakemake.output.profile),

@@ -1,4 +1,4 @@
-"""Compiles a share of a library's kernels in a process of its own: `python -m autotm.kernels.compile_worker IN OUT`."""
+"""Compiles a share of a library's kernels in a process of its own: `python -m autotm.kernels.compile_worker JOB`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import tvm
 from autotm.kernels.build import compile_objects
 
 
-def main(source: Path, output: Path) -> None:
-    """Compile the functions of `source` (TVM JSON of functions and target) into the object file `output`."""
+def main(source: Path) -> None:
+    """Compile the functions of the job in `source` (TVM JSON of functions, target and object files)."""
     job = tvm.ir.load_json(source.read_text(encoding="utf-8"))
     kernels = {variable.name_hint: function for variable, function in job["functions"].functions.items()}
-    compile_objects(kernels, job["target"], output)
+    compile_objects(kernels, job["target"], {str(symbol): Path(str(file)) for symbol, file in job["files"].items()})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]))

@@ -15,6 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.general import inline_intermediates, schedule_blocks
+from autotm.kernels.passes import GENERATED
 from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
 from autotm.kernels.row_softmax import schedule_softmax
 from autotm.kernels.target import TargetInfo, target_info
@@ -87,7 +88,7 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     scheduled = _schedule(func, op, target, threads)
     # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
     marked = scheduled.with_attr("tirx.noalias", True)
-    hoisted, workspaces = hoist_workspaces(marked, relocate=op not in _GENERATED)
+    hoisted, workspaces = hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
 
@@ -126,8 +127,8 @@ def _schedule(func: tirx.PrimFunc, op: str, target: tvm.target.Target, threads: 
     try:
         if op in _GENERATED:
             _GENERATED[op](schedule, schedule.get_sblock(op), target_info(target), threads)
-        else:
-            schedule_blocks(schedule, Machine.of(target, threads))
+            return schedule.mod["main"].with_attr(GENERATED, True)
+        schedule_blocks(schedule, Machine.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
         return _plain(func)

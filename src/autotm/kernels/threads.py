@@ -75,7 +75,7 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
     """
     use = CoreUse(0.0, 0.0)
     for _ in range(attempts):
-        use = max(use, measure_cores(work, min_s), key=lambda seen: seen.running)
+        use = max(use, measure_cores(work, machine.cpus, min_s), key=lambda seen: seen.running)
         if use.running >= _ENOUGH * machine.threads:
             return use
     if use.wanting < _ENOUGH * machine.threads:
@@ -89,19 +89,28 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
     return use
 
 
-def measure_cores(work: Callable[[], None], min_s: float) -> CoreUse:
+def measure_cores(work: Callable[[], None], cpus: Sequence[int], min_s: float) -> CoreUse:
     """Cores used while `work` repeats for at least `min_s` seconds, after one call that wakes the threads."""
     work()
-    delay_before, cpu_before, start = _waiting_ns(), time.process_time_ns(), time.perf_counter_ns()
+    lost_before, cpu_before, start = lost_ns(cpus), time.process_time_ns(), time.perf_counter_ns()
     while (wall := time.perf_counter_ns() - start) < min_s * 1e9:
         work()
     cpu = time.process_time_ns() - cpu_before
     wall = time.perf_counter_ns() - start
-    return CoreUse(cpu / wall, (cpu + _waiting_ns() - delay_before) / wall)
+    return CoreUse(cpu / wall, (cpu + lost_ns(cpus) - lost_before) / wall)
+
+
+def lost_ns(cpus: Sequence[int]) -> int:
+    """Nanoseconds that this process was kept from `cpus`: waited for others to leave them, or lost to the hypervisor.
+
+    Meaningful as a difference over a stretch of time; the hypervisor's part comes in steps of 10 ms. 0 where Linux does
+    not count.
+    """
+    return _waiting_ns() + _stolen_ns(cpus)
 
 
 def _waiting_ns() -> int:
-    """Nanoseconds that this process's threads were ready to run but had no core; 0 where Linux does not count it."""
+    """Nanoseconds that this process's threads were ready to run but had no core."""
     total = 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         try:
@@ -111,25 +120,15 @@ def _waiting_ns() -> int:
     return total
 
 
-def foreign_ns(cpus: Sequence[int]) -> int:
-    """Nanoseconds since boot that `cpus` gave to anything but this process, hypervisor included; see `CLOCK_GRAIN_NS`.
+_STEAL_FIELD = 8
 
-    Meaningful as a difference over a stretch in which this process ran on `cpus` only. 0 where Linux does not tell.
-    """
+
+def _stolen_ns(cpus: Sequence[int]) -> int:
     try:
         lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
     except OSError:
         return 0
     wanted = {f"cpu{cpu}" for cpu in cpus}
-    ticks = sum(_busy_ticks(line.split()) for line in lines if line.split(" ", 1)[0] in wanted)
-    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK")) - time.process_time_ns()
-
-
-CLOCK_GRAIN_NS = 10_000_000
-"""Linux counts the use of a core in ticks of this length."""
-
-
-def _busy_ticks(fields: list[str]) -> int:
-    """All of a core's ticks but those idle or waiting for input and output, and but guests (part of user already)."""
-    user, nice, system, _idle, _iowait, *rest = (int(field) for field in fields[1:9])
-    return user + nice + system + sum(rest)
+    rows = (line.split() for line in lines if line.split(" ", 1)[0] in wanted)
+    ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
+    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))

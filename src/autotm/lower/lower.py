@@ -27,8 +27,11 @@ def lower_network(
     graph_path: Path,
     library_path: Path,
     provenance: Mapping[str, Any],
+    objects: Path | None = None,
 ) -> Graph:
     """Write the library, then the graph, of one training step; both whole or not at all.
+
+    `objects` is a folder that keeps machine code for the next call.
 
     Raises:
         AutotmError: the library cannot be built (no C compiler, say).
@@ -37,7 +40,7 @@ def lower_network(
     calls, returned = extract_calls(module)
     compiled = compile_functions(module, {call.function for call in calls}, target, threads)
     library = {item.symbol: item.kernel.func for item in compiled.values()}
-    build_library(library, target, library_path)
+    build_library(library, target, library_path, objects)
     graph = build_graph(network, scale, calls, returned, compiled)
     save(graph_path, "graph", graph, provenance)
     return graph

@@ -37,6 +37,11 @@ class Paths:
         return self._of_machine / "kernels.sqlite"
 
     @property
+    def objects(self) -> Path:
+        """Machine code of kernels, kept across networks and runs; a cache, not a result."""
+        return self._of_machine / "objects"
+
+    @property
     def graph(self) -> Path:
         """The training step."""
         return self._of_network / "graph.json"

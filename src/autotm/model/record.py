@@ -24,7 +24,9 @@ class Record:
         creation_times, optimization_times: seconds to build and to solve, one per attempt.
         actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
         samples_s: wall time of every timed step that counts.
-        disturbed_steps: timed steps left out because others had more than a tenth of the cores meanwhile.
+        all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
+        disturbed_steps: timed steps kept from their cores by others for more than a twentieth of their time.
+        disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
         num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
         bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;
             workspaces are not inputs or outputs.
@@ -58,7 +60,9 @@ class Record:
     actual_runtime_s: float
     actual_runtime_median_s: float
     samples_s: tuple[float, ...]
+    all_fast_samples_s: tuple[float, ...]
     disturbed_steps: int
+    disturbed_steps_count: bool
     num_kernels: int
     num_input_tensors: int
     num_output_tensors: int

@@ -99,6 +99,9 @@ class RunConfig(Strict):
         2, ge=0, le=100, description="steps whose losses and weights are compared with the plain step, bit for bit"
     )
     instrumented_steps: int = Field(1, ge=1, le=100, description="further steps in which every kernel is timed")
+    side_by_side: bool = Field(
+        default=True, description="time the all-fast step in turn with the planned one; needs memory for both"
+    )
     poison: bool = Field(default=False, description="while verifying, overwrite dead memory with NaN")
 
 

@@ -14,6 +14,7 @@ class RunOptions:
         min_seconds: the timed steps together last at least this long.
         verify_steps: steps compared with the plain step; they come first and also warm up. 0 leaves verification out.
         instrumented_steps: further steps in which every kernel is timed; their median is recorded.
+        side_by_side: time the all-fast step in turn with the planned one; needs memory for both.
         poison: during verification, overwrite memory with NaN as soon as its tensor is dead.
         seed: seed of the arguments.
     """
@@ -22,6 +23,7 @@ class RunOptions:
     min_seconds: float = 2.0
     verify_steps: int = 2
     instrumented_steps: int = 1
+    side_by_side: bool = True
     poison: bool = False
     seed: int = 0
 

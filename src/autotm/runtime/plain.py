@@ -1,21 +1,36 @@
-"""The plain step: the same kernels with every tensor in fast memory of its own. What every plan must reproduce."""
+"""The step without a plan: every tensor in fast memory. What plans must reproduce, and what they are compared with."""
 
 from __future__ import annotations
 
+from autotm.layout.pack import blocks_of, height, pack_blocks
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
+from autotm.model.plan import Stay
 from autotm.model.program import Address, KernelStep, Program
 from autotm.model.tier import Tier
 
 
 def plain_program(graph: Graph) -> Program:
-    """A program without plan, moves and reuse of memory."""
+    """A program in which every tensor has memory of its own: nothing is reused that could be overwritten too early."""
     offsets, total = {}, 0
     for tensor in graph.movable:
         offsets[tensor.name] = total
         total += tensor.allocated_bytes
+    return _program(graph, "plain", offsets, total)
+
+
+def all_fast_program(graph: Graph) -> Program:
+    """A program that reuses memory as soon as its tensor is dead, as planned ones do: what their times compare with."""
+    stays = [Stay(tensor.name, Tier.DRAM, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
+    blocks = blocks_of(graph, stays)
+    packed = pack_blocks(blocks)
+    offsets = {stay.tensor: int(offset) for stay, offset in zip(stays, packed, strict=True)}
+    return _program(graph, "all-fast", offsets, height(blocks, packed))
+
+
+def _program(graph: Graph, name: str, offsets: dict[str, int], total: int) -> Program:
     steps = tuple(
         KernelStep(index, tuple(Address(Tier.DRAM, offsets.get(operand.tensor)) for operand in kernel.operands))
         for index, kernel in enumerate(graph.kernels)
     )
-    return Program(hash_of(graph), "", "plain", "none", total, total, 0, steps)
+    return Program(hash_of(graph), "", name, "none", total, total, 0, steps)

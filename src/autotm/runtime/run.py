@@ -20,9 +20,10 @@ from autotm.model.record import Record
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
+from autotm.runtime.plain import all_fast_program
 from autotm.runtime.poison import poisoned
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import time_kernels, time_steps
+from autotm.runtime.timing import StepTimes, time_kernels, time_steps
 from autotm.runtime.verify import reference, verify
 
 log = logging.getLogger(__name__)
@@ -61,12 +62,30 @@ def run(
                 verify(graph, checked, arguments, expected, options.verify_steps)
             if options.poison or not options.verify_steps:
                 executor.step()
-            times = time_steps(executor, machine.cpus, options.min_steps, options.min_seconds)
+            times = _time(graph, library, executor, arguments, machine, options, devices_dir)
             kernel_times = time_kernels(graph, executor, options.instrumented_steps)
     predicted_s, measured_s = plan.objective_us / 1e6, min(times.samples_s)
     log.info("%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, predicted_s, measured_s)
     measured = Measured(times, kernel_times, options.verify_steps, options.seed)
     return build_record(graph, program, plan, machine, links, measured)
+
+
+def _time(
+    graph: Graph,
+    library: KernelLibrary,
+    executor: Executor,
+    arguments: Arguments,
+    machine: Machine,
+    options: RunOptions,
+    devices_dir: Path,
+) -> StepTimes:
+    """Time whole steps, in turn with all-fast ones if asked; both work on the same arguments."""
+    if not options.side_by_side:
+        return time_steps(executor, None, machine.cpus, options.min_steps, options.min_seconds)
+    program = all_fast_program(graph)
+    with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
+        all_fast = prepare(graph, library, program, arguments, tiers)
+        return time_steps(executor, all_fast, machine.cpus, options.min_steps, options.min_seconds)
 
 
 def _check_pedigree(graph: Graph, program: Program, plan: Plan) -> None:

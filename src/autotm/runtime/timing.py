@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotm.kernels.threads import CLOCK_GRAIN_NS, foreign_ns
+from autotm.kernels.threads import lost_ns
 from autotm.memory.clock import quiet_interpreter
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep
@@ -17,43 +17,61 @@ from autotm.runtime.executor import Executor
 log = logging.getLogger(__name__)
 
 
-_DISTURBED = 0.1
-"""A step is disturbed when others had more than this share of its cores. A waiting Snakemake alone takes some 5 %."""
+_DISTURBED = 0.05
+"""A round is disturbed when it was kept from its cores for more than this share of their time."""
 _PATIENCE = 2
-"""Disturbed steps are repeated until this many times as many steps as needed have been run."""
+"""Disturbed rounds are repeated until this many times as many rounds as needed have been run."""
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Seconds of the steps that count, and how many were left out because other processes held the cores.
+    """Wall time of steps in seconds.
 
-    Where too few steps were undisturbed, all count.
+    Attributes:
+        samples_s: of the steps that count.
+        all_fast_s: of the same step with everything in fast memory, run in turn with those; empty where not asked for.
+        disturbed: rounds in which others held the cores.
+        disturbed_count: whether those count all the same, since too few others were left.
     """
 
     samples_s: tuple[float, ...]
-    disturbed: int
+    all_fast_s: tuple[float, ...] = ()
+    disturbed: int = 0
+    disturbed_count: bool = False
 
 
-def time_steps(executor: Executor, cpus: Sequence[int], min_steps: int, min_seconds: float) -> StepTimes:
-    """Time on `cpus` at least `min_steps` undisturbed steps that last `min_seconds` together. Warm up before."""
-    quiet: list[float] = []
-    every: list[float] = []
+def time_steps(
+    executor: Executor, all_fast: Executor | None, cpus: Sequence[int], min_steps: int, min_seconds: float
+) -> StepTimes:
+    """Time on `cpus` at least `min_steps` undisturbed steps that last `min_seconds` together, warm ones.
+
+    With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.
+    """
+    contenders = [executor] if all_fast is None else [executor, all_fast]
+    quiet: list[list[float]] = []
+    every: list[list[float]] = []
     with quiet_interpreter():
-        while len(quiet) < min_steps or sum(quiet) < min_seconds:
-            if len(every) >= _PATIENCE * min_steps and sum(every) >= _PATIENCE * min_seconds:
+        if all_fast is not None:
+            all_fast.step()
+        while len(quiet) < min_steps or sum(times[0] for times in quiet) < min_seconds:
+            if len(every) >= _PATIENCE * min_steps and sum(times[0] for times in every) >= _PATIENCE * min_seconds:
                 break
-            foreign, start = foreign_ns(cpus), time.perf_counter_ns()
-            executor.step()
-            taken = time.perf_counter_ns() - start
-            every.append(taken / 1e9)
-            if foreign_ns(cpus) - foreign <= len(cpus) * (_DISTURBED * taken + CLOCK_GRAIN_NS):
-                quiet.append(taken / 1e9)
-    if len(quiet) < min_steps:
-        log.warning(
-            "others had the cores in %d of %d steps: all count, and are too long", len(every) - len(quiet), len(every)
-        )
-        return StepTimes(tuple(every), 0)
-    return StepTimes(tuple(quiet), len(every) - len(quiet))
+            lost = lost_ns(cpus)
+            times = [_seconds(contender) for contender in contenders]
+            every.append(times)
+            if lost_ns(cpus) - lost <= _DISTURBED * len(cpus) * sum(times) * 1e9:
+                quiet.append(times)
+    disturbed, are_counted = len(every) - len(quiet), len(quiet) < min_steps
+    if are_counted:
+        log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
+    columns = list(zip(*(every if are_counted else quiet), strict=True))
+    return StepTimes(columns[0], columns[1] if all_fast is not None else (), disturbed, are_counted)
+
+
+def _seconds(executor: Executor) -> float:
+    start = time.perf_counter_ns()
+    executor.step()
+    return (time.perf_counter_ns() - start) / 1e9
 
 
 def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,8 @@ def table_of_records(paths: Iterable[Path]) -> pd.DataFrame:
     """One row for each record file, ordered by optimizer as given and then by limit, tightest first.
 
     Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `slowdown` divides
-    the median step by the median step of the table's all-fast runs (`all_fast_runtime_s`).
+    the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
+    the median step of the table's runs at limit 0:1. `predicted_slowdown` divides two predictions.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -29,10 +31,10 @@ def table_of_records(paths: Iterable[Path]) -> pd.DataFrame:
     loaded = [load_with_provenance(path, "record", Record) for path in paths]
     table = pd.DataFrame([_row(record, provenance) for record, provenance in loaded])
     _require_one_study(table)
-    reference = _all_fast_runtime_s([record for record, _ in loaded])
-    table["all_fast_runtime_s"] = reference
-    table["slowdown"] = table["actual_runtime_median_s"] / reference
-    table["predicted_slowdown"] = table["predicted_runtime_s"] / reference
+    records = [record for record, _ in loaded]
+    table["all_fast_runtime_s"] = _all_fast_runtimes_s(records)
+    table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
+    table["predicted_slowdown"] = table["predicted_runtime_s"] / min(_all_fast(records, "predicted_runtime_s"))
     order = {name: place for place, name in enumerate(dict.fromkeys(table["optimizer"]))}
     return (
         table.assign(_order=table["optimizer"].map(order))
@@ -95,12 +97,18 @@ def _require_one_study(table: pd.DataFrame) -> None:
             raise BadInputError(f"records of one {column} make a case study; got {', '.join(values) or 'no record'}")
 
 
-def _all_fast_runtime_s(records: list[Record]) -> float:
-    """Median over all timed steps of all runs without slow memory: every optimizer has one, of the same program."""
-    samples = [sample for record in records if _is_all_fast(record.limit) for sample in record.samples_s]
-    if not samples:
+def _all_fast_runtimes_s(records: list[Record]) -> list[float]:
+    """For each record the median of the all-fast steps to compare it with."""
+    pooled = median(sample for samples in _all_fast(records, "samples_s") for sample in samples)
+    return [median(record.all_fast_samples_s) if record.all_fast_samples_s else pooled for record in records]
+
+
+def _all_fast(records: list[Record], field: str) -> list[Any]:
+    """A field of every run without slow memory."""
+    values = [getattr(record, field) for record in records if _is_all_fast(record.limit)]
+    if not values:
         raise BadInputError('no all-fast run (limit "0:1") among the records: a slow-down has nothing to divide by')
-    return float(pd.Series(samples).median())
+    return values
 
 
 def _is_all_fast(limit: str) -> bool:

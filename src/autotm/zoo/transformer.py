@@ -46,12 +46,12 @@ class _Blocks:
     def attention(self, x: relax.Expr, memory: relax.Expr, mask: relax.Expr | None = None) -> relax.Var:
         """softmax(Q Kᵀ / sqrt(width of a head) + mask) V of every head, and a dense layer over all heads."""
         net = self.net
-        queries = net.scale(net.dense(x, _WIDTH, relu=False), 1 / math.sqrt(_WIDTH // _HEADS))
-        keys, values = (net.dense(memory, _WIDTH, relu=False) for _ in range(2))
-        scores = net.product("bihd,bjhd->bhij", self._heads(queries), self._heads(keys))
+        queries, keys, values = (self._heads(net.dense(y, _WIDTH, relu=False)) for y in (x, memory, memory))
+        products = net.product("bihd,bjhd->bhij", queries, keys)
+        scores = net.scale(products, 1 / math.sqrt(_WIDTH // _HEADS))
         if mask is not None:
             scores = net.add(scores, mask)
-        context = net.product("bhij,bjhd->bihd", net.softmax(scores), self._heads(values))
+        context = net.product("bhij,bjhd->bihd", net.softmax(scores), values)
         return net.dense(net.reshape(context, (self.batch * self.sequence, _WIDTH)), _WIDTH, relu=False)
 
     def _heads(self, x: relax.Expr) -> relax.Var:

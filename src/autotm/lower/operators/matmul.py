@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import tvm
 from tvm import relax
 from tvm.relax.op import _op_gradient as relax_rules
 
@@ -59,10 +60,22 @@ def _einsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: re
 def _batched_gradient(
     a: relax.Expr, b: relax.Expr, letters: Subscripts, dy: relax.Expr, builder: relax.BlockBuilder
 ) -> list[relax.Expr]:
-    return [
+    dy, factor = _factored(dy, builder)
+    found = [
         builder.emit(builder.call_te(batched_matmul, dy, b, str(letters.left_gradient))),
         builder.emit(builder.call_te(batched_matmul, a, dy, str(letters.right_gradient))),
     ]
+    return found if factor is None else [builder.emit(relax.op.multiply(slope, factor)) for slope in found]
+
+
+def _factored(dy: relax.Expr, builder: relax.BlockBuilder) -> tuple[relax.Expr, relax.Expr | None]:
+    """`dy` as a tensor times a number: behind the products of its gradients, a multiplication costs no kernel."""
+    value = builder.lookup_binding(dy)
+    if not isinstance(value, relax.Call) or value.op != tvm.ir.Op.get("relax.multiply"):
+        return dy, None
+    x, factor = value.args
+    is_number = isinstance(factor, tvm.ir.Constant) and not factor.value.shape
+    return (x, factor) if is_number else (dy, None)
 
 
 def _is_matrix_product(call: relax.Call) -> bool:
