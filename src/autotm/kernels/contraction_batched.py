@@ -144,7 +144,12 @@ class _Emitter:
         return tir.bind_all((*origins, *rows, *batch.values()), names, named)
 
     def _columns(
-        self, tile: Index, origins: tuple[Index, Index], rows: tuple[Index, Index], batch: dict[int, Index], panel: Index
+        self,
+        tile: Index,
+        origins: tuple[Index, Index],
+        rows: tuple[Index, Index],
+        batch: dict[int, Index],
+        panel: Index,
     ) -> tirx.Stmt:
         product, (scalars, vectors), (first, last) = self.product, origins, rows
 
@@ -180,7 +185,10 @@ class _Emitter:
             return tir.sequence(
                 [
                     tir.store(
-                        self.panels, panel + k * width + o, tir.load(product.vectors, origin + k * product.k.vectors + o, n), n
+                        self.panels,
+                        panel + k * width + o,
+                        tir.load(product.vectors, origin + k * product.k.vectors + o, n),
+                        n,
                     )
                     for o, n in tir.segments(width, lanes)
                 ]

@@ -11,7 +11,15 @@ from tvm.ir.expr import TensorLoad
 
 from autotm.kernels.tir import Index, loads_of, rewrite, sequence, variables_of
 
-KINDS = ("conv2d_data_gradient", "conv2d_weight_gradient", "conv2d", "matmul_nt", "matmul_tn", "matmul", "batched_matmul")
+KINDS = (
+    "conv2d_data_gradient",
+    "conv2d_weight_gradient",
+    "conv2d",
+    "matmul_nt",
+    "matmul_tn",
+    "matmul",
+    "batched_matmul",
+)
 _PROLOGUES = ("padded", "spread", "turned_weights")
 
 

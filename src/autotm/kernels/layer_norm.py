@@ -6,7 +6,7 @@ from tvm import te, tirx
 
 
 def layer_norm(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, epsilon: float) -> te.Tensor:
-    """gamma (x - mean) / sqrt(variance + epsilon) + beta; gamma and beta have the last axis."""
+    """Gamma (x - mean) / sqrt(variance + epsilon) + beta; gamma and beta have the last axis."""
     normal, _ = _normalized(x, epsilon)
     return te.compute(
         x.shape, lambda *at: normal(*at) * gamma(at[-1]) + beta(at[-1]), name="layer_norm", attrs={"epsilon": epsilon}
@@ -58,6 +58,4 @@ def _row_mean(x: te.Tensor) -> te.Tensor:
     width = int(x.shape[-1])
     axis = te.reduce_axis((0, width), "k")
     total = te.compute(x.shape[:-1], lambda *at: te.sum(x(*at, axis), axis=axis), name="row_sum")
-    return te.compute(
-        x.shape[:-1], lambda *at: total(*at) * tirx.const(1.0 / width, "float32"), name="row_mean"
-    )
+    return te.compute(x.shape[:-1], lambda *at: total(*at) * tirx.const(1.0 / width, "float32"), name="row_mean")

@@ -102,7 +102,9 @@ def largest(rows: Rows) -> Fold:
     return Fold(rows, tirx.max, tirx.min_value("float32"))
 
 
-def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], tuple[Sequence[tirx.Stmt], Sequence[tirx.Expr]]]) -> tirx.Stmt:
+def fold(
+    rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], tuple[Sequence[tirx.Stmt], Sequence[tirx.Expr]]]
+) -> tirx.Stmt:
     """One pass over a row: `body(offset, lanes)` gives statements to run, then a vector for each of `folds`."""
     lanes, group = rows.lanes, _VECTORS * rows.lanes
 

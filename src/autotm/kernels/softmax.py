@@ -13,7 +13,7 @@ def softmax(x: te.Tensor) -> te.Tensor:
 
 
 def softmax_gradient(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
-    """y (dy - sum y dy), y being the softmax."""
+    """Y (dy - sum y dy), y being the softmax."""
     products = te.compute(y.shape, lambda *at: y(*at) * dy(*at), name="products")
     total = _sum(products)
     return te.compute(y.shape, lambda *at: y(*at) * (dy(*at) - total(*at[:-1])), name="softmax_gradient")
@@ -23,17 +23,13 @@ def log_softmax(x: te.Tensor) -> te.Tensor:
     """(x - max x) - log sum exp(x - max x)."""
     peak = _peak(x)
     total = _sum(_exponential(x))
-    return te.compute(
-        x.shape, lambda *at: x(*at) - peak(*at[:-1]) - tirx.log(total(*at[:-1])), name="log_softmax"
-    )
+    return te.compute(x.shape, lambda *at: x(*at) - peak(*at[:-1]) - tirx.log(total(*at[:-1])), name="log_softmax")
 
 
 def log_softmax_gradient(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
-    """dy - exp(y) sum dy, y being the logarithm of the softmax."""
+    """Dy - exp(y) sum dy, y being the logarithm of the softmax."""
     total = _sum(dy)
-    return te.compute(
-        y.shape, lambda *at: dy(*at) - tirx.exp(y(*at)) * total(*at[:-1]), name="log_softmax_gradient"
-    )
+    return te.compute(y.shape, lambda *at: dy(*at) - tirx.exp(y(*at)) * total(*at[:-1]), name="log_softmax_gradient")
 
 
 def _peak(x: te.Tensor) -> te.Tensor:

@@ -94,11 +94,11 @@ class NetworkBuilder:
         return self._emit(relax.op.einsum((left, right), subscripts))
 
     def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
-        """x + y."""
+        """Elementwise sum."""
         return self._emit(relax.op.add(x, y))
 
     def scale(self, x: relax.Expr, factor: float) -> relax.Var:
-        """x times a number."""
+        """Every element times a number."""
         return self._emit(relax.op.multiply(x, relax.const(factor, "float32")))
 
     def reshape(self, x: relax.Expr, shape: tuple[int, ...]) -> relax.Var:

@@ -65,7 +65,8 @@ def transformer(batch: int, sequence: int, vocabulary: int = 20000) -> Network:
     """
     net = NetworkBuilder("transformer", batch, learning_rate=0.05)
     tokens = [
-        net.input(name, (batch, sequence), Initial("integers", vocabulary)) for name in ("source_tokens", "target_tokens")
+        net.input(name, (batch, sequence), Initial("integers", vocabulary))
+        for name in ("source_tokens", "target_tokens")
     ]
     positions = net.input("positions", (sequence, _WIDTH), Initial("sinusoids"))
     mask = net.input("future_mask", (sequence, sequence), Initial("future", -_MASKED))
