@@ -1,4 +1,4 @@
-"""Generated code of layer normalization and its gradient: one row at a time, statistics computed where they are used."""
+"""Generated code of layer normalization and its gradient: one row at a time, its statistics where they are used."""
 
 from __future__ import annotations
 
