@@ -14,7 +14,8 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels import conv, depthwise, dispatch, matmul, window
+from autotm.kernels import batch_norm, conv, depthwise, dispatch, layer_norm, matmul, softmax, window
+from autotm.kernels.batched_matmul import batched_matmul
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import embedding, embedding_update
 from autotm.kernels.passes import machine_code
@@ -117,9 +118,42 @@ def plain(shape: tuple[int, ...]) -> list[Case]:
     return [*cases, Case("copy", [z, part])] if shape[-1] > 1 else cases
 
 
-def softmax(rows: int, classes: int) -> list[Case]:
-    x, y = floats((rows, classes), (rows, classes))
-    return [Case("softmax", [x, topi.nn.softmax(x)]), Case("softmax", [y, topi.nn.log_softmax(y)])]
+def row_kernels(rows: int, width: int) -> list[Case]:
+    """Softmax, its logarithm and layer norm, each with its gradient."""
+    shape = (rows, width)
+    cases = []
+    for name in ("softmax", "log_softmax"):
+        x, y, dy = floats(shape, shape, shape)
+        cases.append(Case(name, [x, getattr(softmax, name)(x)]))
+        cases.append(Case(f"{name}_gradient", [y, dy, getattr(softmax, f"{name}_gradient")(y, dy)]))
+    x, gamma, beta = floats(shape, (width,), (width,))
+    u, scale, dy = floats(shape, (width,), shape)
+    cases.append(Case("layer_norm", [x, gamma, beta, layer_norm.layer_norm(x, gamma, beta, 1e-5)]))
+    slopes = layer_norm.layer_norm_gradient(u, scale, dy, 1e-5)
+    return [*cases, Case("layer_norm_gradient", [u, scale, dy, *slopes])]
+
+
+def batch_norms(shape: tuple[int, ...]) -> list[Case]:
+    channel = shape[-1:]
+    (x,), (dy, u, mean, inverse) = floats(shape), floats(shape, shape, channel, channel)
+    v, gamma, beta, center, scale = floats(shape, channel, channel, channel, channel)
+    normal = batch_norm.normalise(v, gamma, beta, center, scale)
+    return [
+        Case("batch_norm_statistics", [x, *batch_norm.statistics(x, 1e-5)]),
+        Case("batch_norm_gradient_sums", [dy, u, mean, inverse, *batch_norm.gradient_sums(dy, u, mean, inverse)]),
+        Case("batch_norm", [v, gamma, beta, center, scale, normal]),
+        batch_norm_gradient(shape),
+    ]
+
+
+def batch_norm_gradient(shape: tuple[int, ...]) -> Case:
+    operands = floats(shape, shape, *[shape[-1:]] * 5)
+    return Case("batch_norm_gradient", [*operands, batch_norm.data_gradient(*operands)])
+
+
+def batched(subscripts: str, left: tuple[int, ...], right: tuple[int, ...]) -> Case:
+    operands = floats(left, right)
+    return Case("batched_matmul", [*operands, batched_matmul(*operands, subscripts)])
 
 
 def tables(rows: int, width: int, count: int) -> list[Case]:
@@ -144,7 +178,11 @@ CASES = [
     *[concatenation(*case) for case in CONCATS],
     *flat([plain(shape) for shape in SHAPES if np.prod(shape) < SMALL]),
     *[Case("sum", summed(*case)) for case in SUMS if np.prod(case[0]) < SMALL],
-    *flat([softmax(*case) for case in [(8, 10), (3, 1000), (1, 1009), (300, 33)]]),
+    *flat([row_kernels(*case) for case in [(8, 10), (3, 1000), (1, 1009), (300, 33)]]),
+    *flat([batch_norms(shape) for shape in [(2, 4, 4, 64), (4, 9, 11, 67), (1, 1, 3, 3)]]),
+    batched("bihd,bjhd->bhij", (3, 7, 2, 37), (3, 5, 2, 37)),
+    batched("bhij,bjhd->bihd", (3, 2, 7, 5), (3, 5, 2, 37)),
+    batched("aji,ajk->aik", (5, 3, 40), (5, 3, 33)),
     *flat([tables(*case) for case in [(10, 16, 7), (3, 5, 40), (50, 67, 2000), (7, 512, 90)]]),
 ]
 
