@@ -6,7 +6,7 @@ import tvm
 from tvm import te
 
 from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.embedding import embedding, embedding_update
+from autotm.kernels.embedding import Use, embedding, embedding_update
 from autotm.kernels.tiling import PARALLEL_BYTES
 from autotm.model.graph import OpClass
 from compiled_kernels import Guarded, call, compiled, kernel_of
@@ -38,10 +38,11 @@ def test_lookup(rows, width, shape, dtype):
 def update_kernel(rows: int, width: int, counts: list[int], columns: list[int], threads: int) -> ScheduledKernel:
     """The kernel for slopes that are two columns wider than what they need."""
     table = placeholder((rows, width))
-    operands = []
+    operands, uses = [], []
     for count, column in zip(counts, columns, strict=True):
+        uses.append(Use(0, len(operands), len(operands) + 1, column))
         operands += [placeholder((count,), "int32"), placeholder((count, width + column + 2))]
-    return kernel_of([table, *operands, embedding_update(table, operands, columns, float(RATE))], threads)
+    return kernel_of([table, *operands, embedding_update([table], operands, uses, float(RATE))], threads)
 
 
 def updated(table: np.ndarray, operands: list[np.ndarray], columns: list[int]) -> np.ndarray:
@@ -53,16 +54,16 @@ def updated(table: np.ndarray, operands: list[np.ndarray], columns: list[int]) -
     return result
 
 
-def update_in_place(kernel: ScheduledKernel, table: np.ndarray, operands: list[np.ndarray]) -> np.ndarray:
-    """Run on guarded memory, the table's being the result's too."""
-    memory = [Guarded(array.shape, str(array.dtype), array) for array in (table, *operands)]
+def update_in_place(kernel: ScheduledKernel, tables: list[np.ndarray], operands: list[np.ndarray]) -> list[np.ndarray]:
+    """Run on guarded memory, the tables' being the results' too."""
+    memory = [Guarded(array.shape, str(array.dtype), array) for array in (*tables, *operands)]
     views = [tvm.runtime.from_dlpack(part.array) for part in memory]
-    compiled(kernel.func)["main"](*views, views[0])
+    compiled(kernel.func)["main"](*views, *views[: len(tables)])
     for slot, part in enumerate(memory):
         part.check(f"operand {slot}")
-    for part, array in zip(memory[1:], operands, strict=True):
+    for part, array in zip(memory[len(tables) :], operands, strict=True):
         np.testing.assert_array_equal(part.array, array)
-    return memory[0].array
+    return [part.array for part in memory[: len(tables)]]
 
 
 def random_operands(rows, width, counts, columns, seed=0):
@@ -81,7 +82,7 @@ def test_update_subtracts_every_occurrence_in_order(rows, width, counts):
     kernel = update_kernel(rows, width, counts, columns, threads=2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_update", OpClass.DATA_MOVEMENT, ())
     expected = updated(table, operands, columns)
-    np.testing.assert_array_equal(update_in_place(kernel, table, operands), expected)
+    np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -92,12 +93,29 @@ def test_threads_share_the_rows_and_change_nothing(threads):
     assert ("T.parallel" in kernel.func.script()) == (threads > 1)
     expected = updated(table, operands, columns)
     for _ in range(3):
-        np.testing.assert_array_equal(update_in_place(kernel, table, operands), expected)
+        np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], expected)
 
 
 def test_rows_that_are_not_looked_up_are_not_written():
     table, (_, slope) = random_operands(6, 16, [4], [0])
     table[[0, 3, 5]] = np.nan
     kernel = update_kernel(6, 16, [4], [0], threads=2)
-    result = update_in_place(kernel, table, [np.array([1, 4, 2, 1], "int32"), slope])
+    result = update_in_place(kernel, [table], [np.array([1, 4, 2, 1], "int32"), slope])[0]
     np.testing.assert_array_equal(np.isnan(result).any(axis=1), [True, False, False, True, False, True])
+
+
+@pytest.mark.parametrize("count", [6, 900])
+def test_several_tables_take_their_columns_of_one_slope(count):
+    random = np.random.default_rng(4)
+    shapes, columns = [(5, 16), (30, 7), (2, 32)], [20, 0, 40]
+    tables = [random.standard_normal(shape, "float32") for shape in shapes]
+    indices = [random.integers(rows, size=count, dtype="int32") for rows, _ in shapes]
+    slope = random.standard_normal((count, 80), "float32")
+    operands = [slope, *indices]
+    uses = [Use(at, 1 + at, 0, column) for at, column in enumerate(columns)]
+    inputs = [placeholder(array.shape, str(array.dtype)) for array in (*tables, *operands)]
+    kernel = kernel_of([*inputs, *embedding_update(inputs[:3], inputs[3:], uses, float(RATE))], threads=2)
+    assert ("T.parallel" in kernel.func.script()) == (count == 900)
+    results = update_in_place(kernel, tables, operands)
+    for result, table, rows, column in zip(results, tables, indices, columns, strict=True):
+        np.testing.assert_array_equal(result, updated(table, [rows, slope], [column]))

@@ -16,7 +16,7 @@ from tvm import te, tirx, topi
 
 from autotm.kernels import conv, depthwise, dispatch, matmul, window
 from autotm.kernels.data_movement import concat
-from autotm.kernels.embedding import embedding, embedding_update
+from autotm.kernels.embedding import Use, embedding, embedding_update
 from autotm.kernels.passes import machine_code
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES, GuardedMemory
@@ -125,8 +125,13 @@ def softmax(rows: int, classes: int) -> list[Case]:
 def tables(rows: int, width: int, count: int) -> list[Case]:
     (table, slope), indices = floats((rows, width), (count, width + 3)), te.placeholder((count,), "int32", "indices")
     lookup = Case("embedding", [table, indices, embedding(table, indices)], {1: rows})
-    new = embedding_update(table, [indices, slope, indices, slope], [0, 3], 0.1)
-    update = Case("embedding_update", [table, indices, slope, new], {1: rows}, {3: 0})
+    uses = [Use(0, 0, 1, column=0), Use(0, 0, 1, column=3)]
+    update = Case(
+        "embedding_update",
+        [table, indices, slope, embedding_update([table], [indices, slope], uses, 0.1)],
+        bounds={1: rows},
+        shared={3: 0},
+    )
     return [lookup, update]
 
 
