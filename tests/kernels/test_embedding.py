@@ -6,7 +6,7 @@ import tvm
 from tvm import te
 
 from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.embedding import Use, embedding, embedding_update
+from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.tiling import PARALLEL_BYTES
 from autotm.model.graph import OpClass
 from compiled_kernels import Guarded, call, compiled, kernel_of
@@ -33,6 +33,21 @@ def test_lookup(rows, width, shape, dtype):
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding", OpClass.DATA_MOVEMENT, ())
     assert ("T.parallel" in kernel.func.script()) == (4 * (2 * width + 1) * indices.size >= PARALLEL_BYTES)
     np.testing.assert_array_equal(call(kernel, [table, indices])[0], table[indices])
+
+
+@pytest.mark.parametrize("count", [5, 700])
+def test_lookups_and_matrices_side_by_side(count):
+    random = np.random.default_rng(5)
+    tables = [random.random((rows, width), "float32") for rows, width in ((9, 16), (3, 33), (40, 1))]
+    indices = [random.integers(len(table), size=count, dtype="int32") for table in tables]
+    matrix = random.random((count, 20), "float32")
+    parts = [(tables[0], indices[0]), (matrix,), (tables[1], indices[1]), (tables[2], indices[2])]
+    operands = [tuple(placeholder(array.shape, str(array.dtype)) for array in part) for part in parts]
+    kernel = kernel_of([*(operand for part in operands for operand in part), embedding_concat(operands)])
+    assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_concat", OpClass.DATA_MOVEMENT, ())
+    assert ("T.parallel" in kernel.func.script()) == (count == 700)
+    expected = np.hstack([part[0] if len(part) == 1 else part[0][part[1]] for part in parts])
+    np.testing.assert_array_equal(call(kernel, [array for part in parts for array in part])[0], expected)
 
 
 def update_kernel(rows: int, width: int, counts: list[int], columns: list[int], threads: int) -> ScheduledKernel:

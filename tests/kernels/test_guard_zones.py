@@ -16,7 +16,7 @@ from tvm import te, tirx, topi
 
 from autotm.kernels import conv, depthwise, dispatch, matmul, window
 from autotm.kernels.data_movement import concat
-from autotm.kernels.embedding import Use, embedding, embedding_update
+from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.passes import machine_code
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES, GuardedMemory
@@ -132,7 +132,9 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
         bounds={1: rows},
         shared={3: 0},
     )
-    return [lookup, update]
+    matrix, other = floats((count, 5), (rows, width))
+    joined = embedding_concat([(matrix,), (other, indices)])
+    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update]
 
 
 def flat(cases: Sequence[Sequence[Case]]) -> list[Case]:

@@ -69,9 +69,11 @@ def test_one_kernel_updates_the_table_where_it_is(kind, operands, tmp_path):
 
 
 def test_slopes_are_read_where_they_are(tmp_path):
-    """The gradient of the concatenation is not cut into one piece per lookup first."""
+    """The gradient of the concatenation is not cut into one piece per lookup first; nor are lookups copied."""
     _, graph, _ = lowered("side_by_side", tmp_path)
-    assert "copy" not in [kernel.op for kernel in graph.kernels]
+    ops = [kernel.op for kernel in graph.kernels]
+    assert ops.count("embedding_concat") == 1
+    assert not {"copy", "concat", "embedding"} & set(ops)
 
 
 def test_tables_that_read_one_slope_are_updated_by_one_kernel(tmp_path):

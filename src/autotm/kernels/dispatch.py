@@ -39,6 +39,7 @@ _NAMED = {
     "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
     "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
     "concat": OpClass.DATA_MOVEMENT,
+    "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
     "embedding_update": OpClass.DATA_MOVEMENT,
 }

@@ -5,6 +5,7 @@ Indices lie in [0, rows); nothing checks that at run time.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 
@@ -53,6 +54,69 @@ def embedding(table: te.Tensor, indices: te.Tensor) -> te.Tensor:
         return table[indices(*at[:-1]).astype("int64"), at[-1]]
 
     return te.compute((*indices.shape, table.shape[1]), row, name="embedding")
+
+
+def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[relax.Expr, ...]]) -> relax.Expr:
+    """A call that puts parts side by side: (rows, width) matrices, given alone, and lookups, as (table, indices).
+
+    As `embedding` and `concat` in turn, but what is looked up is written once, where it belongs.
+    """
+    lengths = [len(part) for part in parts]
+
+    def kernel(*tensors: te.Tensor) -> te.Tensor:
+        rest = iter(tensors)
+        return embedding_concat([tuple(itertools.islice(rest, length)) for length in lengths])
+
+    return builder.call_te(
+        kernel,
+        *itertools.chain.from_iterable(parts),
+        primfunc_name_hint="embedding_concat",
+        primfunc_attrs={"op_pattern": _OPAQUE},
+    )
+
+
+def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
+    """The kernel of `call_embedding_concat`, already scheduled."""
+    tensors = list(itertools.chain.from_iterable(parts))
+    widths = [int(part[0].shape[1]) for part in parts]
+    count = int(parts[0][-1].shape[0])
+    begins = list(itertools.accumulate(widths, initial=0))
+
+    def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
+        def row(at: tir.Index) -> tirx.Stmt:
+            rest = iter(ins)
+            copies = []
+            for part, begin in zip(parts, begins, strict=False):
+                source, *indices = itertools.islice(rest, len(part))
+                copies.append(_copy_row(outs[0], at, begin, source, *indices))
+            return tir.sequence(copies)
+
+        is_parallel = 2 * 4 * count * begins[-1] >= PARALLEL_BYTES
+        return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+
+    return te.extern(
+        [(count, begins[-1])],
+        tensors,
+        body,
+        dtype=[parts[0][0].dtype],
+        in_buffers=[_buffer(tensor, f"operand{slot}") for slot, tensor in enumerate(tensors)],
+        name="embedding_concat",
+    )
+
+
+def _copy_row(
+    target: tirx.Buffer, at: tir.Index, begin: int, source: tirx.Buffer, indices: tirx.Buffer | None = None
+) -> tirx.Stmt:
+    """Row `at` of a matrix, or the row that `indices[at]` names, to row `at` of the target."""
+    width, total = int(source.shape[1]), int(target.shape[1])
+
+    def copy(row: tir.Index) -> tirx.Stmt:
+        def element(i: tir.Index) -> tirx.Stmt:
+            return tir.store(target, at * total + begin + i, tir.load(source, row * width + i))
+
+        return tir.loop(width, element, "element")
+
+    return copy(at) if indices is None else tir.bind(tirx.Cast("int64", tir.load(indices, at)), copy, "row")
 
 
 def call_embedding_update(builder: relax.BlockBuilder, lookups: Sequence[Lookup], rate: float) -> relax.Expr:
