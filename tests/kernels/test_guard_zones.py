@@ -74,9 +74,13 @@ def grouped(case: Window, groups: int | None = None) -> list[Case]:
     names = [f"{prefix}{name}" for name in ("conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")]
     forward, data, weights = (getattr(module, name) for name in names)
     (x, w), (dy, v), (u, du) = floats(case.x, case.w), floats(case.y, case.w), floats(case.x, case.y)
-    results = forward(x, w, *geometry), data(dy, v, case.x, *geometry), weights(u, du, case.w, *geometry)
-    operands = [x, w], [dy, v], [u, du]
-    return [Case(name, [*pair, y]) for name, pair, y in zip(names, operands, results, strict=True)]
+    dw, (old,) = weights(u, du, case.w, *geometry), floats(case.w)
+    new = elementwise(dw, lambda *i: old(*i) - dw(*i) * 0.1, "new")
+    return [
+        Case(names[0], [x, w, forward(x, w, *geometry)]),
+        Case(names[1], [dy, v, data(dy, v, case.x, *geometry)]),
+        Case(names[2], [u, du, old, new], shared={3: 2}),
+    ]
 
 
 def products(m: int, k: int, n: int) -> list[Case]:
