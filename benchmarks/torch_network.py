@@ -74,6 +74,9 @@ def _instructions(main: relax.Function) -> list[tuple[str, Callable[..., Any], l
         if isinstance(value, relax.Var):
             names[binding.var] = names[value]
             continue
+        if isinstance(value, relax.TupleGetItem):
+            names[binding.var] = names[value.tuple_value]
+            continue
         arguments = [_argument(names, argument) for argument in value.args]
         if value.op.name == "relax.add" and plan and plan[-1][0] == arguments[0] and plan[-1][1].__name__ == "product":
             plan[-1] = (name, plan[-1][1], [*plan[-1][2], arguments[1]])
@@ -86,7 +89,7 @@ def _argument(names: Mapping[relax.Var, str], argument: relax.Expr) -> Any:
     if isinstance(argument, relax.Tuple):
         return [names[field] for field in argument.fields]
     if isinstance(argument, tvm.ir.Constant):
-        return float(argument.value.numpy())
+        return None if argument.value.shape else float(argument.value.numpy())
     return names.get(argument) if isinstance(argument, relax.Var) else None
 
 
@@ -128,6 +131,15 @@ def _avg_pool(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     return lambda x: functional.avg_pool2d(x, size, strides, padding, count_include_pad=False)
 
 
+def _batch_norm(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    epsilon = float(call.attrs.epsilon)
+
+    def normalise(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, *_: None) -> torch.Tensor:
+        return functional.batch_norm(x, None, None, gamma, beta, training=True, eps=epsilon)
+
+    return normalise
+
+
 def _mean(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     axes = [(0, 2, 3, 1)[axis] for axis in _ints(call.attrs.axis)]
     return lambda x: x.mean(axes)
@@ -159,6 +171,7 @@ _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
     "relax.matmul": _matmul,
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _avg_pool,
+    "relax.nn.batch_norm": _batch_norm,
     "relax.mean": _mean,
     "relax.reshape": _reshape,
     "relax.concat": lambda _: _concat,

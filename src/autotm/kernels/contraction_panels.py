@@ -104,19 +104,26 @@ class Turned:
         tap = self.vertical.weight(u) * columns + self.horizontal.weight(v)
         origin = tap * (channels * inner) + feature * inner
         start = base + part * (inner * width)
-        statements = []
-        for offset, n in tir.segments(width, lanes):
+        whole = width // lanes
+
+        def turn(offset: Index, n: int) -> tirx.Stmt:
+            """All steps of `n` features."""
             spans = [(inner // n, n, 0)] if inner >= n else []
             done = inner // n * n
             spans += [(1, m, done + o) for o, m in tir.segments(inner - done, n)]
+            squares = []
             for count, m, at in spans:
 
-                def square(index: Index, offset: int = offset, n: int = n, m: int = m, at: int = at) -> tirx.Stmt:
+                def square(index: Index, m: int = m, at: int = at) -> tirx.Stmt:
                     k = at + index * m
                     weights = self.buffer, origin + offset * inner + k, inner
                     return _turn(weights, (target, start + k * width + offset, width), n, m)
 
-                statements.append(tir.loop(count, square, "square"))
+                squares.append(tir.loop(count, square, "square"))
+            return tir.sequence(squares)
+
+        statements = [tir.loop(whole, lambda vector: turn(vector * lanes, lanes), "vector")] if whole else []
+        statements += [turn(whole * lanes + offset, n) for offset, n in tir.segments(width % lanes, lanes)]
         return tir.sequence(statements)
 
 

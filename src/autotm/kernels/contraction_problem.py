@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -58,6 +59,15 @@ class Problem:
                 if named and not (whole and _identity(load.indices, output.axes)):
                     return False
         return True
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an element may be finished twice: no operand can be the memory that an output takes over."""
+        size = math.prod(self.shape)
+        loads = [load.source for output in self.outputs for load in loads_of(output.value)]
+        return all(
+            source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
+        )
 
     def finish(self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr]) -> tirx.Stmt:
         """Store every output at `coordinates`, given the contraction's element there."""

@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
+from autotm.kernels.batch_norm_code import schedule_gradient_sums, schedule_statistics
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.embedding import schedule_embedding_update
@@ -35,6 +36,10 @@ _NAMED = {
     "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "max_pool2d": OpClass.WINDOW,
     "avg_pool2d": OpClass.WINDOW,
+    "batch_norm_statistics": OpClass.NORMALIZATION,
+    "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm": OpClass.NORMALIZATION,
     "depthwise_conv2d": OpClass.WINDOW,
     "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
     "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
@@ -53,6 +58,8 @@ CONTRACTIONS = {
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
 _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
+    "batch_norm_statistics": schedule_statistics,
+    "batch_norm_gradient_sums": schedule_gradient_sums,
     "embedding_update": schedule_embedding_update,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""

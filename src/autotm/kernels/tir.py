@@ -139,6 +139,13 @@ def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx
     return choose(tile < cut.longer, body(tile * cut.size, cut.size), body(short, cut.size - 1))
 
 
+def pick_overlapping(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """As `pick`, but every piece has the full length: the last ones share what is missing with those before them."""
+    if len(cut.sizes()) == 1:
+        return body(tile * cut.size, cut.size)
+    return body(tirx.min(tile * cut.size, number(cut.extent - cut.size)), cut.size)
+
+
 def share(index: Index, parts: int, total: int) -> tuple[Index, Index]:
     """[first, last) of part `index` of `parts` nearly equal ones."""
     if parts == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from tvm import relax
 
 from autotm.model.graph import Initial
@@ -77,6 +78,19 @@ class NetworkBuilder:
         y = self._emit(relax.op.add(self._emit(relax.op.matmul(x, weight)), bias))
         return self.relu(y) if relu else y
 
+    def batch_norm(self, x: relax.Expr, *, relu: bool = False) -> relax.Var:
+        """Batch norm over all axes but the channels, by the batch's own statistics, epsilon 1e-5; ReLU if told so.
+
+        Running averages are not kept, as in the original: they are no part of the step.
+        """
+        channels = self.shape(x)[-1:]
+        gamma = self.parameter("norm_scale", channels, Initial("ones"))
+        beta = self.parameter("norm_shift", channels, Initial("zeros"))
+        nothing = relax.const(np.zeros(channels, "float32"))
+        results = self._emit(relax.op.nn.batch_norm(x, gamma, beta, nothing, nothing, axis=3, momentum=1.0))
+        y = self._emit(relax.TupleGetItem(results, 0))
+        return self.relu(y) if relu else y
+
     def relu(self, x: relax.Expr) -> relax.Var:
         """max(x, 0)."""
         return self._emit(relax.op.nn.relu(x))
@@ -89,6 +103,10 @@ class NetworkBuilder:
         """Mean over square windows; padding does not count."""
         pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
         return self._emit(pool)
+
+    def add(self, a: relax.Expr, b: relax.Expr) -> relax.Var:
+        """A + b."""
+        return self._emit(relax.op.add(a, b))
 
     def global_mean(self, x: relax.Expr) -> relax.Var:
         """Mean over height and width: (batch, channels)."""
@@ -114,9 +132,13 @@ class NetworkBuilder:
         columns = self._emit(relax.op.permute_dims(rows, [0, 2, 1]))
         return self.flatten(self._emit(relax.op.matmul(rows, columns)))
 
+    def floored(self, x: relax.Expr, floor: float) -> relax.Var:
+        """max(x, floor)."""
+        return self._emit(relax.op.maximum(x, relax.const(floor, "float32")))
+
     def log_floored(self, x: relax.Expr, floor: float) -> relax.Var:
         """log(max(x, floor)), the original's guard before its softmax."""
-        return self._emit(relax.op.log(self._emit(relax.op.maximum(x, relax.const(floor, "float32")))))
+        return self._emit(relax.op.log(self.floored(x, floor)))
 
     def softmax_cross_entropy(self, scores: relax.Expr) -> Network:
         """Close the network with the mean cross-entropy of softmax(scores) and one-hot labels."""
