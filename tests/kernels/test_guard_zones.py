@@ -14,7 +14,7 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels import conv, depthwise, dispatch, matmul, window
+from autotm.kernels import batch_norm, conv, depthwise, dispatch, matmul, window
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.passes import machine_code
@@ -126,6 +126,23 @@ def softmax(rows: int, classes: int) -> list[Case]:
     return [Case("softmax", [x, topi.nn.softmax(x)]), Case("softmax", [y, topi.nn.log_softmax(y)])]
 
 
+def norms(shape: tuple[int, ...]) -> list[Case]:
+    """Batch norm, forward and backward."""
+    channels = shape[-1:]
+    (x,), (y, *vectors), (dy, z, mean, inverse) = (
+        floats(shape),
+        floats(shape, *[channels] * 4),
+        floats(shape, shape, channels, channels),
+    )
+    slopes = floats(shape, shape, *[channels] * 5)
+    return [
+        Case("batch_norm_statistics", [x, *batch_norm.statistics(x, 1e-5)]),
+        Case("batch_norm", [y, *vectors, batch_norm.normalise(y, *vectors)]),
+        Case("batch_norm_gradient_sums", [dy, z, mean, inverse, *batch_norm.gradient_sums(dy, z, mean, inverse)]),
+        Case("batch_norm_gradient", [*slopes, batch_norm.data_gradient(*slopes)]),
+    ]
+
+
 def tables(rows: int, width: int, count: int) -> list[Case]:
     (table, slope), indices = floats((rows, width), (count, width + 3)), te.placeholder((count,), "int32", "indices")
     lookup = Case("embedding", [table, indices, embedding(table, indices)], {1: rows})
@@ -156,6 +173,7 @@ CASES = [
     *flat([plain(shape) for shape in SHAPES if np.prod(shape) < SMALL]),
     *[Case("sum", summed(*case)) for case in SUMS if np.prod(case[0]) < SMALL],
     *flat([softmax(*case) for case in [(8, 10), (3, 1000), (1, 1009), (300, 33)]]),
+    *flat([norms(shape) for shape in [(2, 5, 7, 33), (4, 21, 23, 40), (3, 1, 1, 16), (2, 9, 11, 1), (1, 2, 2, 700)]]),
     *flat([tables(*case) for case in [(10, 16, 7), (3, 5, 40), (50, 67, 2000), (7, 512, 90)]]),
 ]
 
