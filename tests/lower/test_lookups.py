@@ -90,6 +90,15 @@ def test_a_table_that_is_also_multiplied_keeps_its_whole_gradient(tmp_path):
     assert "embedding_update" not in [kernel.op for kernel in graph.kernels]
 
 
+def test_clipped_indices_are_refused():
+    net = NetworkBuilder("clipped", BATCH, RATE)
+    table = net.parameter("table", (ROWS, WIDTH), Initial("normal"))
+    indices = net.input("first", (BATCH,), Initial("integers", 2 * ROWS), "int32")
+    x = net._emit(relax.op.take(table, indices, axis=0, mode="clip"))
+    with pytest.raises(NotImplementedError, match="mode 'clip'"):
+        training_step(net.softmax_cross_entropy(x))
+
+
 def loss(kind: str, table: np.ndarray, first: np.ndarray, second: np.ndarray | None, labels: np.ndarray) -> float:
     """The network in float64."""
     x = table[first].reshape(BATCH, -1)

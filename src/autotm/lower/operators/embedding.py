@@ -36,12 +36,13 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
 def _gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
     # A training step replaces `take_backward`, which is as large as the table, wherever it can (lower/lookups.py).
     x, indices = call.args
-    axis = call.attrs.axis
+    if call.attrs.mode != "fast":
+        raise NotImplementedError(f"take in mode '{call.attrs.mode}': its gradient would need the indices it clips")
     if _is_lookup(call) and len(shape_of(indices)) != 1:
         count = math.prod(shape_of(indices))
         dy = builder.emit(relax.op.reshape(dy, (count, shape_of(x)[1])))
         indices = builder.emit(relax.op.reshape(indices, (count,)))
-    return [take_backward(dy, x, indices, axis), no_grad(call.args[1])]
+    return [take_backward(dy, x, indices, call.attrs.axis), no_grad(call.args[1])]
 
 
 def _is_lookup(call: relax.Call) -> bool:
