@@ -11,15 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te, tirx, topi
 
 from autotm.kernels import batch_norm, conv, depthwise, dispatch, matmul, window
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
-from autotm.kernels.passes import machine_code
+from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
-from guarded_memory import GUARD_BYTES, GuardedMemory
+from guarded_memory import GUARD_BYTES
 from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, summed
 
 SETTINGS = [(1, None), (2, None), (3, "core-avx2")]
@@ -178,28 +177,16 @@ CASES = [
 ]
 
 
-def run_guarded(
-    function: tirx.PrimFunc, target: tvm.target.Target, inputs: int, workspaces: int, case: Case
-) -> tuple[list[str], list[np.ndarray]]:
-    """Call a kernel between canaries: what it wrote where it must not, and its outputs."""
-    operands = [([int(e) for e in operand.shape], str(operand.dtype)) for operand in function.params]
-    memory = GuardedMemory(operands, case.shared)
+def values(case: Case) -> list[np.ndarray]:
+    """Random inputs, indices within their bounds."""
     random = np.random.default_rng(1)
-    for slot, array in enumerate(memory.arrays):
-        if slot in case.shared:
-            continue
-        if slot < inputs:
-            array[...] = (
-                random.integers(case.bounds.get(slot, 2), size=array.shape)
-                if array.dtype.kind == "i"
-                else (random.random(array.shape, "float32"))
-            )
-        else:
-            array[...] = np.nan if array.dtype.kind == "f" else 0x7F
-    memory.remember()
-    machine_code({"main": function}, target)["main"](*(tvm.runtime.from_dlpack(array) for array in memory.arrays))
-    writable = range(inputs, len(operands))
-    return memory.strays(writable), memory.arrays[inputs : len(operands) - workspaces]
+    inputs = [tensor for tensor in case.tensors if isinstance(tensor.op, te.PlaceholderOp)]
+    return [
+        random.integers(case.bounds[slot], size=tuple(map(int, tensor.shape)))
+        if slot in case.bounds
+        else random.random(tuple(map(int, tensor.shape)), "float32")
+        for slot, tensor in enumerate(inputs)
+    ]
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: f"{number} {CASES[number]}")
@@ -208,11 +195,9 @@ def test_nothing_but_the_outputs_is_written_and_they_are_whole(number: int) -> N
     # Each case in one setting, each family in all: three cases of a kind often follow each other.
     threads, mcpu = SETTINGS[(number + number // 3) % len(SETTINGS)]
     target = host(threads, mcpu)
-    kernel = dispatch.schedule(te.create_prim_func(case.tensors), target, threads)
+    kernel = kernel_of(case.tensors, threads, target)
     assert kernel.op == case.family
-    inputs = sum(isinstance(tensor.op, te.PlaceholderOp) for tensor in case.tensors)
-    strays, outputs = run_guarded(kernel.func, target, inputs, len(kernel.workspaces), case)
-    assert strays == []
+    outputs = call(kernel, values(case), target, case.shared)
     assert not any(np.isnan(output).any() for output in outputs)
 
 
@@ -229,16 +214,16 @@ def test_every_family_has_a_case() -> None:
     ],
 )
 def test_a_kernel_that_writes_beside_its_output_is_caught(offset: int, place: str) -> None:
-    strays, _ = run_guarded(wrong_kernel(1, offset), host(), 1, 0, Case("wrong", []))
-    assert place in strays
+    with pytest.raises(AssertionError, match=place):
+        call(wrong_kernel(1, offset), [np.zeros(40, "float32")])
 
 
 def test_a_kernel_that_writes_an_input_is_caught() -> None:
-    strays, _ = run_guarded(wrong_kernel(0, 7), host(), 1, 0, Case("wrong", []))
-    assert strays == [f"operand 0, byte {byte}" for byte in range(28, 32)]
+    with pytest.raises(AssertionError, match="operand 0, byte 28"):
+        call(wrong_kernel(0, 7), [np.zeros(40, "float32")])
 
 
-def wrong_kernel(operand: int, offset: int) -> tirx.PrimFunc:
+def wrong_kernel(operand: int, offset: int) -> dispatch.ScheduledKernel:
     """Doubles 40 numbers, and writes one more at `offset` of an operand."""
     x = te.placeholder((40,), name="x")
 
@@ -248,4 +233,4 @@ def wrong_kernel(operand: int, offset: int) -> tirx.PrimFunc:
         wrong = tirx.BufferStore((ins[0], outs[0])[operand], tirx.const(-12345.678, "float32"), [offset])
         return tirx.SeqStmt([tirx.For(i, 0, 40, tirx.ForKind.SERIAL, double), wrong])
 
-    return te.create_prim_func([x, te.extern([x.shape], [x], body, dtype=["float32"], name="wrong")])
+    return kernel_of([x, te.extern([x.shape], [x], body, dtype=["float32"], name="wrong")])
