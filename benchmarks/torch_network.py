@@ -20,6 +20,7 @@ from autotm.zoo import Network
 Values = dict[str, torch.Tensor]
 Rule = Callable[[tvm.ir.Call, list[Any]], torch.Tensor]
 _SPATIAL = 4
+_FACTORS = 2
 
 
 class TorchNetwork(torch.nn.Module):
@@ -78,11 +79,16 @@ def _instructions(main: relax.Function) -> list[tuple[str, Callable[..., Any], l
             names[binding.var] = names[value.tuple_value]
             continue
         arguments = [_argument(names, argument) for argument in value.args]
-        if value.op.name == "relax.add" and plan and plan[-1][0] == arguments[0] and plan[-1][1].__name__ == "product":
+        if value.op.name == "relax.add" and plan and _takes_bias(plan[-1], arguments[0]):
             plan[-1] = (name, plan[-1][1], [*plan[-1][2], arguments[1]])
         else:
             plan.append((name, _RULES[value.op.name](value), arguments))
     return plan
+
+
+def _takes_bias(last: tuple[str, Callable[..., Any], list[Any]], operand: Any) -> bool:
+    name, function, arguments = last
+    return name == operand and function.__name__ == "product" and len(arguments) == _FACTORS
 
 
 def _argument(names: Mapping[relax.Var, str], argument: relax.Expr) -> Any:
@@ -146,8 +152,19 @@ def _mean(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
 
 
 def _reshape(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
-    shape = _ints(call.ty.shape)
-    return lambda x, _: (x.permute(0, 2, 3, 1) if x.dim() == _SPATIAL else x).reshape(shape)
+    before, shape = tuple(_ints(call.args[0].ty.shape)), _ints(call.ty.shape)
+    # Of tensors with four axes, only images have another order here than in Relax.
+    return lambda x, _: (x if tuple(x.shape) == before else x.permute(0, 2, 3, 1)).reshape(shape)
+
+
+def _layer_norm(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    epsilon = float(call.attrs.epsilon)
+    return lambda x, scale, shift: functional.layer_norm(x, x.shape[-1:], scale, shift, epsilon)
+
+
+def _einsum(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    subscripts = str(call.attrs.subscripts)
+    return lambda operands: torch.einsum(subscripts, *operands)
 
 
 def _take(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
@@ -179,6 +196,9 @@ _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
     "relax.permute_dims": _permute,
     "relax.nn.softplus": lambda _: functional.softplus,
     "relax.nn.relu": lambda _: functional.relu,
+    "relax.nn.softmax": lambda _: lambda x: functional.softmax(x, -1),
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.einsum": _einsum,
     "relax.nn.log_softmax": lambda _: lambda x: functional.log_softmax(x, -1),
     "relax.add": lambda _: torch.add,
     "relax.subtract": lambda _: torch.sub,

@@ -73,7 +73,9 @@ def test_avx2(window: Window) -> None:
     assert max(errors.values()) < LIMIT, errors
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003)]
+)
 @pytest.mark.parametrize("form", [matmul, matmul_nt, matmul_tn])
 def test_matrix_products(form: object, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]

@@ -81,6 +81,25 @@ def test_dlrm_rows_cap_the_large_tables_only():
     assert [int(network.inputs[f"indices_{slot}"].scale) for slot in range(26)] == rows
 
 
+def test_transformer_has_eight_layers_on_each_side():
+    network = zoo.build("transformer", {"batch": 2, "sequence": 10})
+    width, hidden, vocabulary = 512, 2048, 20000
+    attention = 4 * (width * width + width)
+    feed_forward = 2 * width * hidden + hidden + width
+    norm = 2 * width
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    ends = vocabulary * width + (width + 1) * vocabulary
+    assert parameter_count(network) == 8 * (encoder + decoder) + ends
+    # Per attention: scores and context; the decoder attends twice, once to its own past.
+    assert [shape(call) for call in calls(network, "relax.einsum")[:2]] == [(2, 8, 10, 10), (2, 10, 8, 64)]
+    assert len(calls(network, "relax.einsum")) == 2 * (8 + 2 * 8)
+    assert len(calls(network, "relax.nn.layer_norm")) == 2 * 8 + 3 * 8
+    masks = [call for call in calls(network, "relax.add") if shape(call) == (2, 8, 10, 10)]
+    assert len(masks) == 8
+    assert shape(calls(network, "relax.nn.log_softmax")[0]) == (2 * 10, vocabulary)
+    assert not calls(network, "relax.permute_dims"), "heads are never moved"
+
+
 @pytest.mark.parametrize(
     ("name", "sizes", "words"),
     [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from tvm import s_tir
 
 from autotm.kernels import contraction_build as build
+from autotm.kernels.contraction_batched import batched_product
 from autotm.kernels.contraction_groups import each_group
 from autotm.kernels.contraction_problem import problem_of
 from autotm.kernels.generated import replace_body
@@ -21,6 +22,7 @@ _GENERATORS = {
     "matmul": build.product,
     "matmul_nt": build.product_nt,
     "matmul_tn": build.product_tn,
+    "batched_matmul": batched_product,
 }
 
 

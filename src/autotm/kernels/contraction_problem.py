@@ -11,7 +11,15 @@ from tvm.ir.expr import TensorLoad
 
 from autotm.kernels.tir import Index, loads_of, rewrite, sequence, variables_of
 
-KINDS = ("conv2d_data_gradient", "conv2d_weight_gradient", "conv2d", "matmul_nt", "matmul_tn", "matmul")
+KINDS = (
+    "conv2d_data_gradient",
+    "conv2d_weight_gradient",
+    "conv2d",
+    "matmul_nt",
+    "matmul_tn",
+    "matmul",
+    "batched_matmul",
+)
 _PROLOGUES = ("padded", "spread", "turned_weights")
 
 
@@ -42,6 +50,12 @@ class Problem:
     product: tirx.Buffer
     """The buffer that the main block writes."""
     outputs: tuple[Output, ...]
+    factors: tuple[TensorLoad, TensorLoad]
+    """How the main block reads the two operands."""
+    axes: tuple[tirx.Var, ...]
+    """The main block's variables: one for each axis of the result, then those of the sums."""
+    steps: int
+    """Products in each sum."""
 
     @property
     def plain(self) -> bool:
@@ -116,6 +130,9 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
         groups=_integers(window, "groups", (1,))[0],
         product=product,
         outputs=tuple(outputs),
+        factors=_factors(block),
+        axes=tuple(axis.var for axis in block.iter_vars),
+        steps=math.prod(int(axis.dom.extent) for axis in block.iter_vars[len(product.shape) :]),
     )
 
 

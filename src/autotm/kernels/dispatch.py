@@ -18,6 +18,8 @@ from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.embedding import schedule_embedding_update
 from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.passes import GENERATED
+from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
+from autotm.kernels.row_softmax import schedule_softmax
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
@@ -32,6 +34,7 @@ _NAMED = {
     "matmul": OpClass.MATMUL,
     "matmul_nt": OpClass.MATMUL,
     "matmul_tn": OpClass.MATMUL,
+    "batched_matmul": OpClass.MATMUL,
     "max_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "max_pool2d": OpClass.WINDOW,
@@ -43,6 +46,12 @@ _NAMED = {
     "depthwise_conv2d": OpClass.WINDOW,
     "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
     "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
+    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "layer_norm": OpClass.NORMALIZATION,
+    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "log_softmax": OpClass.NORMALIZATION,
+    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "softmax": OpClass.NORMALIZATION,
     "concat": OpClass.DATA_MOVEMENT,
     "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
@@ -61,6 +70,9 @@ _GENERATED: dict[str, _Generator] = {
     "batch_norm_statistics": schedule_statistics,
     "batch_norm_gradient_sums": schedule_gradient_sums,
     "embedding_update": schedule_embedding_update,
+    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient"), schedule_softmax),
+    "layer_norm": schedule_layer_norm,
+    "layer_norm_gradient": schedule_layer_norm_gradient,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 

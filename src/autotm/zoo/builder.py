@@ -71,9 +71,10 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
-        """Matrix product with bias on (batch, features), and ReLU unless told otherwise."""
+        """Matrix product with bias on (batch, features), He-normal weights, and ReLU unless told otherwise."""
         channels = self.shape(x)[-1]
-        weight = self.parameter("dense_weight", (channels, features), Initial("normal", math.sqrt(2 / channels)))
+        scale = math.sqrt((2 if relu else 1) / channels)
+        weight = self.parameter("dense_weight", (channels, features), Initial("normal", scale))
         bias = self.parameter("dense_bias", (features,), Initial("zeros"))
         y = self._emit(relax.op.add(self._emit(relax.op.matmul(x, weight)), bias))
         return self.relu(y) if relu else y
@@ -95,6 +96,33 @@ class NetworkBuilder:
         """max(x, 0)."""
         return self._emit(relax.op.nn.relu(x))
 
+    def layer_norm(self, x: relax.Expr) -> relax.Var:
+        """Layer normalization along the last axis, with scale and shift."""
+        width = self.shape(x)[-1]
+        scale = self.parameter("norm_scale", (width,), Initial("ones"))
+        shift = self.parameter("norm_shift", (width,), Initial("zeros"))
+        return self._emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
+
+    def softmax(self, x: relax.Expr) -> relax.Var:
+        """Softmax along the last axis."""
+        return self._emit(relax.op.nn.softmax(x, axis=-1))
+
+    def product(self, subscripts: str, left: relax.Expr, right: relax.Expr) -> relax.Var:
+        """Products of matrices for each index of the other axes, e.g. `bihd,bjhd->bhij`."""
+        return self._emit(relax.op.einsum((left, right), subscripts))
+
+    def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
+        """Elementwise sum."""
+        return self._emit(relax.op.add(x, y))
+
+    def scale(self, x: relax.Expr, factor: float) -> relax.Var:
+        """Every element times a number."""
+        return self._emit(relax.op.multiply(x, relax.const(factor, "float32")))
+
+    def reshape(self, x: relax.Expr, shape: tuple[int, ...]) -> relax.Var:
+        """The same elements in another shape."""
+        return self._emit(relax.op.reshape(x, shape))
+
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
         """Maximum over square windows."""
         return self._emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
@@ -103,10 +131,6 @@ class NetworkBuilder:
         """Mean over square windows; padding does not count."""
         pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
         return self._emit(pool)
-
-    def add(self, a: relax.Expr, b: relax.Expr) -> relax.Var:
-        """A + b."""
-        return self._emit(relax.op.add(a, b))
 
     def global_mean(self, x: relax.Expr) -> relax.Var:
         """Mean over height and width: (batch, channels)."""
