@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from autotm.kernels import batch_norm, conv, depthwise, dispatch, matmul, window
+from autotm.kernels import batch_norm, conv, depthwise, dispatch, layer_norm, matmul, softmax, window
+from autotm.kernels.batched_matmul import batched_matmul
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
 from compiled_kernels import call, kernel_of
@@ -120,9 +121,25 @@ def plain(shape: tuple[int, ...]) -> list[Case]:
     return [*cases, Case("copy", [z, part])] if shape[-1] > 1 else cases
 
 
-def softmax(rows: int, classes: int) -> list[Case]:
-    x, y = floats((rows, classes), (rows, classes))
-    return [Case("softmax", [x, topi.nn.softmax(x)]), Case("softmax", [y, topi.nn.log_softmax(y)])]
+def rows(*shape: int) -> list[Case]:
+    """Kernels that go row by row."""
+    pairs = {name: floats(shape, shape) for name in ("softmax", "log_softmax")}
+    cases = []
+    for name, (y, dy) in pairs.items():
+        forward, gradient = getattr(softmax, name), getattr(softmax, f"{name}_gradient")
+        cases += [Case(name, [y, forward(y)]), Case(f"{name}_gradient", [y, dy, gradient(y, dy)])]
+    x, gamma, beta, dy = floats(shape, shape[-1:], shape[-1:], shape)
+    return [
+        *cases,
+        Case("layer_norm", [x, gamma, beta, layer_norm.layer_norm(x, gamma, beta, 1e-5)]),
+        Case("layer_norm_gradient", [x, gamma, dy, *layer_norm.layer_norm_gradient(x, gamma, dy, 1e-5)]),
+    ]
+
+
+def batched(subscripts: str, **extents: int) -> Case:
+    words = subscripts.split("->", maxsplit=1)[0].split(",")
+    left, right = floats(*([extents[letter] for letter in word] for word in words))
+    return Case("batched_matmul", [left, right, batched_matmul(left, right, subscripts)])
 
 
 def norms(shape: tuple[int, ...]) -> list[Case]:
@@ -171,7 +188,9 @@ CASES = [
     *[concatenation(*case) for case in CONCATS],
     *flat([plain(shape) for shape in SHAPES if np.prod(shape) < SMALL]),
     *[Case("sum", summed(*case)) for case in SUMS if np.prod(case[0]) < SMALL],
-    *flat([softmax(*case) for case in [(8, 10), (3, 1000), (1, 1009), (300, 33)]]),
+    *flat([rows(*shape) for shape in [(8, 10), (3, 1000), (1, 1009), (300, 33), (2, 3, 17)]]),
+    *[batched(subscripts, a=3, i=7, j=18, k=33) for subscripts in ("aij,ajk->aik", "aij,akj->aik", "aji,ajk->aik")],
+    *[batched(subscripts, b=2, h=3, i=21, j=20, d=16) for subscripts in ("bihd,bjhd->bhij", "bhij,bjhd->bihd")],
     *flat([norms(shape) for shape in [(2, 5, 7, 33), (4, 21, 23, 40), (3, 1, 1, 16), (2, 9, 11, 1), (1, 2, 2, 700)]]),
     *flat([tables(*case) for case in [(10, 16, 7), (3, 5, 40), (50, 67, 2000), (7, 512, 90)]]),
 ]
