@@ -53,6 +53,7 @@ _NAMED = {
     "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
     "softmax": OpClass.NORMALIZATION,
     "concat": OpClass.DATA_MOVEMENT,
+    "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
     "embedding_update": OpClass.DATA_MOVEMENT,
 }

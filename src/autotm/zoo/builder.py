@@ -149,13 +149,6 @@ class NetworkBuilder:
         """Parts one after the other along the last axis: the channels."""
         return self._emit(relax.op.concat(parts, axis=len(self.shape(parts[0])) - 1))
 
-    def interaction(self, vectors: list[relax.Expr]) -> relax.Var:
-        """Dot products of all ordered pairs of (batch, width) vectors: (batch, count^2)."""
-        batch, width = self.shape(vectors[0])
-        rows = self._emit(relax.op.reshape(self.concat(vectors), (batch, len(vectors), width)))
-        columns = self._emit(relax.op.permute_dims(rows, [0, 2, 1]))
-        return self.flatten(self._emit(relax.op.matmul(rows, columns)))
-
     def floored(self, x: relax.Expr, floor: float) -> relax.Var:
         """max(x, floor)."""
         return self._emit(relax.op.maximum(x, relax.const(floor, "float32")))
