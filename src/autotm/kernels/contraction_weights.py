@@ -22,7 +22,6 @@ from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
-
 _WIDE = 4
 """Features for each position in a run from which the tiles of one vector of features are taken together."""
 
