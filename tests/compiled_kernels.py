@@ -35,23 +35,23 @@ class Guarded:
         assert (self._memory[self._end :] == _PATTERN).all(), f"wrote beyond {name}"
 
 
-def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2) -> ScheduledKernel:
+def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2, target: tvm.target.Target = TARGET) -> ScheduledKernel:
     """The scheduled kernel of a TE graph: inputs, then outputs."""
-    return schedule(te.create_prim_func(list(tensors)), TARGET, threads)
+    return schedule(te.create_prim_func(list(tensors)), target, threads)
 
 
-def compiled(func: tirx.PrimFunc) -> tvm.runtime.Module:
+def compiled(func: tirx.PrimFunc, target: tvm.target.Target = TARGET) -> tvm.runtime.Module:
     """The machine code of one function, as symbol `main`."""
-    return machine_code({"main": func}, TARGET)
+    return machine_code({"main": func}, target)
 
 
-def call(kernel: ScheduledKernel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def call(kernel: ScheduledKernel, inputs: Sequence[np.ndarray], target: tvm.target.Target = TARGET) -> list[np.ndarray]:
     """The outputs of a kernel; twice on the same memory, so that state left in a workspace would show."""
     operands = []
     for slot, parameter in enumerate(kernel.func.params):
         shape, dtype = [int(extent) for extent in parameter.shape], str(parameter.dtype)
         operands.append(Guarded(shape, dtype, inputs[slot] if slot < len(inputs) else None))
-    function = compiled(kernel.func)["main"]
+    function = compiled(kernel.func, target)["main"]
     views = [tvm.runtime.from_dlpack(operand.array) for operand in operands]
     count = len(operands) - len(kernel.workspaces)
     function(*views)

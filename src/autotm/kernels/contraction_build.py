@@ -163,7 +163,8 @@ def _phase(
 
     if above.taps.count * across.taps.count == 0:
         taps, run = (0, 0), 0
-    if problem.stride == (1, 1) and taps == (1, 1) and not any(padding) and problem.flattens:
+    whole = not any(padding) and (above.count, across.count) == (grid.rows, grid.columns)
+    if problem.stride == (1, 1) and taps == (1, 1) and whole and problem.flattens:
         extents = 1, 1, batch * above.count * across.count, channels
         return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), operand, _same)
     return Pixels(*extents, taps, run, source, operand, coordinates)

@@ -113,19 +113,26 @@ Place = tuple[tirx.Buffer, Index, int]
 
 def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int) -> tirx.Stmt:
     """target[j, i] = source[i, j] for i < rows, j < columns: squares of `lanes` in registers, then smaller ones."""
-    statements = []
-    for offset, n in tir.segments(rows, lanes):
+    whole = rows // lanes
+
+    def turn(offset: Index, n: int) -> tirx.Stmt:
+        """All columns of `n` rows."""
         spans = [(columns // n, n, 0)] if columns >= n else []
         done = columns // n * n
         spans += [(1, m, done + o) for o, m in tir.segments(columns - done, n)]
+        squares = []
         for count, m, at in spans:
 
-            def square(index: Index, offset: int = offset, n: int = n, m: int = m, at: int = at) -> tirx.Stmt:
+            def square(index: Index, m: int = m, at: int = at) -> tirx.Stmt:
                 k = at + index * m
                 origin = source[0], source[1] + offset * source[2] + k, source[2]
                 return _turn(origin, (target[0], target[1] + k * target[2] + offset, target[2]), n, m)
 
-            statements.append(tir.loop(count, square, "square"))
+            squares.append(tir.loop(count, square, "square"))
+        return tir.sequence(squares)
+
+    statements = [tir.loop(whole, lambda vector: turn(vector * lanes, lanes), "vector")] if whole else []
+    statements += [turn(whole * lanes + offset, n) for offset, n in tir.segments(rows % lanes, lanes)]
     return tir.sequence(statements)
 
 

@@ -26,6 +26,8 @@ from autotm.kernels.tir import Index
 _LEAST_PIXELS = 24
 """Below, the (steps, features) operand is read too few times for panels to pay."""
 _LAUNCH_CYCLES = 15_000
+_MANY_TILES = 16
+"""With so many tiles along a row, computing part of the last one twice costs nothing to speak of."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +195,14 @@ class _Emitter:
         tiles = self.tiles
         column, above = place % tiles.columns.count, place // tiles.columns.count
         row, image = above % tiles.rows.count, above // tiles.rows.count
+        # A second length of tiles would be a second kernel to compile.
+        is_long = tiles.columns.count >= _MANY_TILES and self.problem.repeats
+        pick_columns = tir.pick_overlapping if is_long else tir.pick
 
         return tir.pick(
             tiles.rows,
             row,
-            lambda i, height: tir.pick(
+            lambda i, height: pick_columns(
                 tiles.columns,
                 column,
                 lambda j, breadth: tir.bind_all(

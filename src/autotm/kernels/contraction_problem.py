@@ -46,6 +46,7 @@ class Problem:
     """Extents of the contraction's result."""
     stride: tuple[int, int]
     padding: tuple[int, int, int, int]
+    groups: int
     product: tirx.Buffer
     """The buffer that the main block writes."""
     outputs: tuple[Output, ...]
@@ -72,6 +73,15 @@ class Problem:
                 if named and not (whole and _identity(load.indices, output.axes)):
                     return False
         return True
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an element may be finished twice: no operand can be the memory that an output takes over."""
+        size = math.prod(self.shape)
+        loads = [load.source for output in self.outputs for load in loads_of(output.value)]
+        return all(
+            source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
+        )
 
     def finish(self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr]) -> tirx.Stmt:
         """Store every output at `coordinates`, given the contraction's element there."""
@@ -117,6 +127,7 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
         shape=tuple(int(extent) for extent in product.shape),
         stride=_integers(window, "stride", (1, 1)),
         padding=_integers(window, "padding", (0, 0, 0, 0)),
+        groups=_integers(window, "groups", (1,))[0],
         product=product,
         outputs=tuple(outputs),
         factors=_factors(block),

@@ -12,8 +12,10 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
+from autotm.kernels.batch_norm_code import schedule_gradient_sums, schedule_statistics
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.embedding import schedule_embedding_update
 from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.passes import GENERATED
 from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
@@ -43,7 +45,16 @@ _NAMED = {
     "log_softmax": OpClass.NORMALIZATION,
     "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
     "softmax": OpClass.NORMALIZATION,
+    "batch_norm_statistics": OpClass.NORMALIZATION,
+    "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm": OpClass.NORMALIZATION,
+    "depthwise_conv2d": OpClass.WINDOW,
+    "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
+    "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
     "concat": OpClass.DATA_MOVEMENT,
+    "embedding": OpClass.DATA_MOVEMENT,
+    "embedding_update": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
 CONTRACTIONS = {
@@ -58,6 +69,9 @@ _GENERATED: dict[str, _Generator] = {
     **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient"), schedule_softmax),
     "layer_norm": schedule_layer_norm,
     "layer_norm_gradient": schedule_layer_norm_gradient,
+    "batch_norm_statistics": schedule_statistics,
+    "batch_norm_gradient_sums": schedule_gradient_sums,
+    "embedding_update": schedule_embedding_update,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 

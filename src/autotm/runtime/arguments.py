@@ -55,7 +55,7 @@ def _draw(initial: Initial, shape: tuple[int, ...], generator: np.random.Generat
             hot: Array = columns[..., None] == np.arange(shape[-1])
             return hot.astype(np.float64)
         case "integers":
-            return generator.integers(int(initial.scale), size=shape)
+            return generator.integers(int(initial.scale), size=shape).astype(np.float64)
         case _:
             return _FORMULAS[initial.kind](shape, initial.scale)
 

@@ -6,17 +6,26 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from autotm.model.errors import BadInputError, unknown_name
+from autotm.zoo.densenet import densenet264
+from autotm.zoo.dlrm import dlrm
 from autotm.zoo.inception import inception_v4
 from autotm.zoo.mlp import mlp
 from autotm.zoo.network import Network
+from autotm.zoo.resnet import resnet50, resnet200
 from autotm.zoo.transformer import transformer
-from autotm.zoo.vgg import vgg19
+from autotm.zoo.vgg import test_vgg, vgg19, vgg416
 
 _NETWORKS: dict[str, Callable[..., Network]] = {
+    "densenet264": densenet264,
+    "dlrm": dlrm,
     "inception_v4": inception_v4,
-    "vgg19": vgg19,
-    "transformer": transformer,
     "mlp": mlp,
+    "resnet50": resnet50,
+    "resnet200": resnet200,
+    "test_vgg": test_vgg,
+    "transformer": transformer,
+    "vgg19": vgg19,
+    "vgg416": vgg416,
 }
 
 

@@ -65,7 +65,7 @@ def transformer(batch: int, sequence: int, vocabulary: int = 20000) -> Network:
     """
     net = NetworkBuilder("transformer", batch, learning_rate=0.05)
     tokens = [
-        net.input(name, (batch, sequence), Initial("integers", vocabulary))
+        net.input(name, (batch, sequence), Initial("integers", vocabulary), "int32")
         for name in ("source_tokens", "target_tokens")
     ]
     positions = net.input("positions", (sequence, _WIDTH), Initial("sinusoids"))

@@ -7,15 +7,28 @@ import math
 from tvm import relax
 from tvm.relax.op.grad import no_grad, take_backward
 
-from autotm.lower.operators.rules import differentiates, shape_of
+from autotm.kernels import embedding
+from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
+
+_MATRIX = 2
+
+
+@legalizes("relax.take")
+def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(embedding.embedding, *call.args) if _is_lookup(call) else builtin(builder, call)
 
 
 @differentiates("relax.take")
 def _gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    # Relax's kernel for this gradient knows one axis of indices only.
+    # A training step replaces `take_backward`, which is as large as the table, wherever it can (lower/lookups.py).
     x, indices = call.args
-    count = math.prod(shape_of(indices))
-    if call.attrs.axis == 0 and len(shape_of(indices)) != 1:
-        dy = builder.emit(relax.op.reshape(dy, (count, *shape_of(x)[1:])))
+    axis = call.attrs.axis
+    if _is_lookup(call) and len(shape_of(indices)) != 1:
+        count = math.prod(shape_of(indices))
+        dy = builder.emit(relax.op.reshape(dy, (count, shape_of(x)[1])))
         indices = builder.emit(relax.op.reshape(indices, (count,)))
-    return [take_backward(dy, x, indices, call.attrs.axis), no_grad(call.args[1])]
+    return [take_backward(dy, x, indices, axis), no_grad(call.args[1])]
+
+
+def _is_lookup(call: relax.Call) -> bool:
+    return len(shape_of(call.args[0])) == _MATRIX and call.attrs.axis == 0 and call.attrs.mode == "fast"
