@@ -19,7 +19,7 @@ from autotm.kernels.embedding import schedule_embedding_update
 from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.passes import GENERATED
 from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
-from autotm.kernels.row_softmax import schedule_softmax
+from autotm.kernels.row_softmax import schedule_log_softmax_gradient, schedule_softmax
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
@@ -66,7 +66,8 @@ CONTRACTIONS = {
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
 _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
-    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient"), schedule_softmax),
+    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax"), schedule_softmax),
+    "log_softmax_gradient": schedule_log_softmax_gradient,
     "layer_norm": schedule_layer_norm,
     "layer_norm_gradient": schedule_layer_norm_gradient,
     "batch_norm_statistics": schedule_statistics,
