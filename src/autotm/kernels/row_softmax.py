@@ -100,7 +100,7 @@ def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Tar
 
         def row(origin: Index) -> tirx.Stmt:
             def store(column: Index) -> tirx.Stmt:
-                at = _unravel(origin // rows.width, dx) + [tir.number(column)]
+                at = [*_unravel(origin // rows.width, dx), tir.number(column)]
                 return tirx.BufferStore(dx, element(at), at)
 
             fill = tir.lanewise(rows.width, rows.lanes, store)
