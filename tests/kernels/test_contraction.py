@@ -74,7 +74,8 @@ def test_avx2(window: Window) -> None:
 
 
 @pytest.mark.parametrize(
-    ("m", "k", "n"), [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003)]
+    ("m", "k", "n"),
+    [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003), (30, 5000, 300)],
 )
 @pytest.mark.parametrize("form", [matmul, matmul_nt, matmul_tn])
 def test_matrix_products(form: object, m: int, k: int, n: int) -> None:

@@ -62,6 +62,19 @@ def test_log_softmax_and_gradient(shape, threads):
     np.testing.assert_allclose(dx, exact, rtol=2e-6, atol=5e-6)
 
 
+def test_work_in_front_of_the_gradient_needs_no_buffer():
+    y, labels = np.log(exact_softmax(random((5, 4, 37), 10))).astype(np.float32), random((5, 4, 37), 11)
+
+    def gradient(logs, hot):
+        double = te.compute(hot.shape, lambda *at: hot(*at) * 2.0, name="double")
+        return softmax.log_softmax_gradient(logs, te.compute(hot.shape, lambda *at: -double(*at), name="negative"))
+
+    kernel, (dx,) = run(gradient, [y, labels], 2)
+    assert (kernel.op, kernel.workspaces) == ("log_softmax_gradient", ())
+    dy = -2.0 * labels.astype(np.float64)
+    np.testing.assert_allclose(dx, dy - np.exp(y.astype(np.float64)) * dy.sum(-1, keepdims=True), rtol=1e-5, atol=5e-6)
+
+
 def exact_normal(x):
     """Normalized rows, and their inverse deviations."""
     distance = x.astype(np.float64) - x.mean(-1, keepdims=True, dtype=np.float64)

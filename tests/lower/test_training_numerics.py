@@ -33,8 +33,8 @@ NETWORKS = {
     "inception_v4": lambda: zoo.build("inception_v4", {"batch": 2, "image": 75}),
     "resnet50": lambda: zoo.build("resnet50", {"batch": 4, "image": 64}),
     "densenet": lambda: densenet("densenet", 4, 32, (1, 2, 1, 1)),
-    "dlrm": lambda: zoo.build("dlrm", {"batch": 16, "rows": 100}),
     "transformer": lambda: zoo.build("transformer", {"batch": 1, "sequence": 8, "vocabulary": 500}),
+    "dlrm": lambda: zoo.build("dlrm", {"batch": 16, "rows": 100}),
 }
 WELL_CONDITIONED = {"resnet50", "densenet"}
 """Networks that start with scores far above zero and take small steps. Their loss takes the logarithm of scores of

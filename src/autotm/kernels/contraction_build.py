@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
+from autotm.kernels.contraction_long import long_product_nt, long_product_pays
 from autotm.kernels.contraction_panels import RowMajor, Taps, Turned
 from autotm.kernels.contraction_pixels import Pixels, Source, contract_pixels
 from autotm.kernels.contraction_prepare import Grid, pad_pixels
@@ -175,6 +176,8 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     rows, steps = _extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product_nt(problem, info)
+    if long_product_pays(problem, info, threads):
+        return long_product_nt(problem, info, threads)
     features = problem.shape[1]
     source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)

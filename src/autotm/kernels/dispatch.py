@@ -116,7 +116,7 @@ def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
     reductions = [nest for nest in nests if nest.reduction]
     if reductions:
         main = max(reductions, key=lambda nest: nest.iterations)
-        return ("softmax" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
+        return ("softmax_chain" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
     if not nests:
         return plain[-1], OpClass.ELEMENTWISE
     if all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests):

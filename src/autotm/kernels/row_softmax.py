@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
@@ -87,6 +87,51 @@ def _log_softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.
     )
 
 
+def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of the function in `sch`: elementwise work in front of dy is done row by row, in dx's place."""
+    difference = sch.get(main).body.value
+    dy, dx = difference.a.source, sch.get(main).writes[0].source
+    (y,) = [load.source for load in tir.loads_of(difference.b) if len(load.indices) == len(dy.shape)]
+    rows = Rows.of(dx, 3, info, threads)
+    if dy in parameters(sch):
+        body = rows.each(lambda origin: _log_softmax_gradient(rows, [y, dy, dx], origin))
+    else:
+        element = _producer(sch, main, dy)
+
+        def row(origin: Index) -> tirx.Stmt:
+            def store(column: Index) -> tirx.Stmt:
+                at = [*_unravel(origin // rows.width, dx), tir.number(column)]
+                return tirx.BufferStore(dx, element(at), at)
+
+            fill = tir.lanewise(rows.width, rows.lanes, store)
+            return tir.sequence([fill, _log_softmax_gradient(rows, [y, dx, dx], origin)])
+
+        body = rows.each(row)
+    replace_body(sch, Code(body, ()))
+
+
+def _producer(sch: s_tir.Schedule, main: SBlockRV, buffer: tirx.Buffer) -> Callable[[Sequence[tirx.Expr]], tirx.Expr]:
+    """An element of `buffer` as an expression of parameters; inlines everything in front of it."""
+    elementwise = [rv for rv in sch.get_child_blocks(sch.get_sblock("root")) if rv != main and sch.get(rv).init is None]
+    (last,) = [rv for rv in elementwise if sch.get(rv).writes[0].source.same_as(buffer)]
+    name, last_name = sch.get(main).name_hint, sch.get(last).name_hint
+    for rv in elementwise:
+        if sch.get(rv).name_hint not in {name, last_name}:
+            sch.compute_inline(rv)
+    block = sch.get(last)
+    axes, value = [axis.var for axis in block.iter_vars], block.body.value
+    return lambda at: tir.rewrite(value, dict(zip(axes, at, strict=True)), {})
+
+
+def _unravel(row: Index, buffer: tirx.Buffer) -> list[tirx.Expr]:
+    """Indices of a row in all axes but the last."""
+    indices: list[tirx.Expr] = []
+    for extent in reversed([int(extent) for extent in buffer.shape[:-1]]):
+        indices.insert(0, row % extent)
+        row = row // extent
+    return indices
+
+
 def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     y, dy, dx = buffers
     summed = total(rows)
@@ -105,5 +150,4 @@ _ROWS: dict[str, _Row] = {
     "softmax": _softmax,
     "softmax_gradient": _softmax_gradient,
     "log_softmax": _log_softmax,
-    "log_softmax_gradient": _log_softmax_gradient,
 }

@@ -111,10 +111,6 @@ class NetworkBuilder:
         """Products of matrices for each index of the other axes, e.g. `bihd,bjhd->bhij`."""
         return self._emit(relax.op.einsum((left, right), subscripts))
 
-    def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
-        """Elementwise sum."""
-        return self._emit(relax.op.add(x, y))
-
     def scale(self, x: relax.Expr, factor: float) -> relax.Var:
         """Every element times a number."""
         return self._emit(relax.op.multiply(x, relax.const(factor, "float32")))

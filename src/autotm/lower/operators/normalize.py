@@ -1,4 +1,4 @@
-"""Softmax, its logarithm, and layer normalization along the last axis: rows that fit the cache, never fused."""
+"""Softmax, its logarithm, and layer normalization along the last axis: kernels that work row by row."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from autotm.lower.operators.rules import builtin, differentiates, ints, legalize
 
 _OPAQUE = {"op_pattern": 8}
 """Keeps a function from being fused: its code is replaced as a whole."""
+_REDUCTION = {"op_pattern": 3}
+"""Lets elementwise work in front be fused, and none behind."""
 
 
 @legalizes("relax.nn.softmax")
@@ -38,7 +40,7 @@ def _log_softmax_gradient(
 ) -> list[relax.Expr]:
     if not _is_last(call):
         return relax_rules.log_softmax_grad(y, call, dy, builder)
-    return [_emit(builder, softmax.log_softmax_gradient, y, dy)]
+    return [builder.call_te(softmax.log_softmax_gradient, y, dy, primfunc_attrs=_REDUCTION)]
 
 
 @legalizes("relax.nn.layer_norm")
