@@ -35,9 +35,7 @@ class Guarded:
         assert (self._memory[self._end :] == _PATTERN).all(), f"wrote beyond {name}"
 
 
-def kernel_of(
-    tensors: Sequence[te.Tensor], threads: int = 2, target: tvm.target.Target = TARGET
-) -> ScheduledKernel:
+def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2, target: tvm.target.Target = TARGET) -> ScheduledKernel:
     """The scheduled kernel of a TE graph: inputs, then outputs."""
     return schedule(te.create_prim_func(list(tensors)), target, threads)
 
@@ -47,9 +45,7 @@ def compiled(func: tirx.PrimFunc, target: tvm.target.Target = TARGET) -> tvm.run
     return compile_module({"main": func}, target)
 
 
-def call(
-    kernel: ScheduledKernel, inputs: Sequence[np.ndarray], target: tvm.target.Target = TARGET
-) -> list[np.ndarray]:
+def call(kernel: ScheduledKernel, inputs: Sequence[np.ndarray], target: tvm.target.Target = TARGET) -> list[np.ndarray]:
     """The outputs of a kernel; twice on the same memory, so that state left in a workspace would show."""
     operands = []
     for slot, parameter in enumerate(kernel.func.params):

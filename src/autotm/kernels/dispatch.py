@@ -38,6 +38,7 @@ _NAMED = {
     "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
     "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
     "batch_norm": OpClass.NORMALIZATION,
+    "sgd_update": OpClass.ELEMENTWISE,
     "concat": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
+from autotm.lower.update import append_updates
 from autotm.zoo import Network
 
 
@@ -21,17 +22,12 @@ def training_step(network: Network) -> tvm.IRModule:
     loss, gradients = _outputs(adjoint)
     old = [var for var in adjoint.params if var.name in network.parameters]
     bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
-    rate = relax.const(network.learning_rate, "float32")
-    updated = []
-    for parameter, slope in zip(old, gradients, strict=True):
-        scaled = relax.DataflowVar(f"{parameter.name}_change", parameter.ty)
-        new = relax.Var(f"{parameter.name}_new", parameter.ty)
-        bindings.append(relax.VarBinding(scaled, relax.op.multiply(slope, rate)))
-        bindings.append(relax.VarBinding(new, relax.op.subtract(parameter, scaled)))
-        updated.append(new)
+    builder = relax.BlockBuilder(differentiated)
+    updated, more = append_updates(builder, old, gradients, network.learning_rate)
+    bindings += more
     body = relax.SeqExpr([relax.DataflowBlock(bindings)], relax.Tuple([loss, *updated]))
     function = relax.Function(list(adjoint.params), body, relax.TupleType([item.ty for item in (loss, *updated)]))
-    functions = {var: item for var, item in differentiated.functions.items() if not isinstance(item, relax.Function)}
+    functions = {var: item for var, item in builder.get().functions.items() if not isinstance(item, relax.Function)}
     step = tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")})
     return relax.transform.Normalize()(step)
 

@@ -96,7 +96,7 @@ class NetworkBuilder:
         return self._emit(pool)
 
     def add(self, a: relax.Expr, b: relax.Expr) -> relax.Var:
-        """a + b."""
+        """The sum of two activations of one shape."""
         return self._emit(relax.op.add(a, b))
 
     def global_mean(self, x: relax.Expr) -> relax.Var:

@@ -11,7 +11,7 @@ from autotm.zoo.inception import inception_v4
 from autotm.zoo.mlp import mlp
 from autotm.zoo.network import Network
 from autotm.zoo.resnet import resnet50, resnet200
-from autotm.zoo.vgg import test_vgg, vgg19, vgg416
+from autotm.zoo.vgg import small_vgg, vgg19, vgg416
 
 _NETWORKS: dict[str, Callable[..., Network]] = {
     "densenet264": densenet264,
@@ -19,7 +19,7 @@ _NETWORKS: dict[str, Callable[..., Network]] = {
     "mlp": mlp,
     "resnet50": resnet50,
     "resnet200": resnet200,
-    "test_vgg": test_vgg,
+    "test_vgg": small_vgg,
     "vgg19": vgg19,
     "vgg416": vgg416,
 }

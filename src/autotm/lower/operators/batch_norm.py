@@ -28,9 +28,11 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 @differentiates("relax.nn.batch_norm")
-def _gradient(results: relax.Var, call: relax.Call, slopes: relax.Expr, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _gradient(
+    results: relax.Var, call: relax.Call, slopes: relax.Expr, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
     _check(call)
-    x, gamma, beta, *running = call.args
+    x, gamma, _, *running = call.args
     mean, inverse = (builder.emit(relax.TupleGetItem(results, index)) for index in (1, 2))
     dy = builder.emit(relax.TupleGetItem(slopes, 0))
     sums = builder.emit(builder.call_te(batch_norm.gradient_sums, dy, x, mean, inverse, primfunc_attrs=_OPAQUE))
