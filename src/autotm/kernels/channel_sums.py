@@ -12,10 +12,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.generated import Code
+from autotm.kernels.generated import Code, replace_body
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tiling import PARALLEL_BYTES
 from autotm.kernels.tir import Index
@@ -35,6 +35,7 @@ class ChannelSums:
         operands: matrices that the terms read.
         terms: (row, channel, lanes) -> the vector of terms of each sum.
         finish: (channel, lanes, the vector of each sum) -> what is stored.
+        count: sums of each channel.
     """
 
     rows: int
@@ -44,8 +45,15 @@ class ChannelSums:
     finish: Callable[[Index, int, list[tirx.Expr]], tirx.Stmt]
     count: int = 2
 
-    def code(self, info: TargetInfo, threads: int, before: tirx.Stmt) -> Code:
-        """The loops, run after `before`."""
+    def replace_body(
+        self, sch: s_tir.Schedule, info: TargetInfo, threads: int, before: tirx.Stmt | None = None
+    ) -> None:
+        """Let the function in `sch` compute the sums, after `before`."""
+        code = self._code(info, threads)
+        first = [before] if before is not None else []
+        replace_body(sch, Code(tir.sequence([*first, code.body]), code.workspaces))
+
+    def _code(self, info: TargetInfo, threads: int) -> Code:
         block_rows = min(max(_BLOCK_BYTES // (4 * self.channels * self.operands), _LEAST_ROWS), _MOST_ROWS)
         blocks = -(-self.rows // block_rows)
         parts = min(blocks, -(-math.isqrt(blocks) // threads) * threads)
@@ -82,7 +90,7 @@ class ChannelSums:
 
         kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
         together = self._each_group(info, (0, parts), parts_of, self.finish)
-        return Code(tir.sequence([before, tir.loop(parts, sum_part, "part", kind), together]), (partial,))
+        return Code(tir.sequence([tir.loop(parts, sum_part, "part", kind), together]), (partial,))
 
     def _each_group(
         self,
@@ -124,3 +132,14 @@ def each_vector(extent: int, lanes: int, body: Callable[[Index, int], tirx.Stmt]
     statements = [tir.loop(whole, lambda index: body(index * lanes, lanes), "vector")] if whole else []
     tail = tir.segments(extent - whole * lanes, lanes)
     return tir.sequence([*statements, *(body(whole * lanes + offset, width) for offset, width in tail)])
+
+
+def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
+    """Inputs and outputs of the function in `sch`."""
+    return list(next(iter(sch.mod.functions.values())).params)
+
+
+def matrix(x: tirx.Buffer) -> tuple[int, int]:
+    """Rows and channels of an activation."""
+    *leading, channels = (int(extent) for extent in x.shape)
+    return math.prod(leading), channels

@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels.batch_norm_code import schedule_gradient_sums, schedule_statistics
+from autotm.kernels.bias import schedule_bias_gradient
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.general import inline_intermediates, schedule_blocks
@@ -38,6 +39,7 @@ _NAMED = {
     "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
     "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
     "batch_norm": OpClass.NORMALIZATION,
+    "bias_gradient": OpClass.REDUCTION,
     "sgd_update": OpClass.ELEMENTWISE,
     "concat": OpClass.DATA_MOVEMENT,
 }
@@ -53,6 +55,7 @@ _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
     "batch_norm_statistics": schedule_statistics,
     "batch_norm_gradient_sums": schedule_gradient_sums,
+    "bias_gradient": schedule_bias_gradient,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from tvm import relax, te, tirx
 
+from autotm.lower.operators.rules import OPAQUE
+
 TOGETHER = 6
 """Vectors (biases, scales, shifts) that one kernel updates: each alone would take less time than its call."""
-_OPAQUE = {"op_pattern": 8}
 
 
 def append_updates(
@@ -46,7 +47,7 @@ def _together(
     rate: float,
 ) -> list[relax.VarBinding]:
     olds, slopes = ([pair[side] for pair in group] for side in range(2))
-    call = builder.call_te(_updates, olds, slopes, rate, primfunc_name_hint="sgd_updates", primfunc_attrs=_OPAQUE)
+    call = builder.call_te(_updates, olds, slopes, rate, primfunc_name_hint="sgd_updates", primfunc_attrs=OPAQUE)
     if len(group) == 1:
         return [relax.VarBinding(new[olds[0]], call)]
     results = relax.DataflowVar("updates", relax.TupleType([old.ty for old in olds]))

@@ -14,6 +14,9 @@ Gradient = Callable[[relax.Var, relax.Call, relax.Var, relax.BlockBuilder], list
 LEGALIZE: dict[str, Legalize] = {}
 """Operator name -> how it becomes a call of our own kernel; operators without an entry become Relax's own."""
 
+OPAQUE = {"op_pattern": 8}
+"""Attributes of a function that must not be fused: its whole body is replaced by generated code."""
+
 _OVERRIDE = 20
 """Registration level; Relax's own rules have 10."""
 
