@@ -21,8 +21,9 @@ from autotm.kernels.tiling import PARALLEL_BYTES
 from autotm.kernels.tir import Index
 
 _BLOCK_BYTES = 16 << 10
-_LEAST_ROWS, _MOST_ROWS = 8, 64
-_GROUP_VECTORS = 4
+_LEAST_ROWS, _MOST_ROWS = 16, 64
+_GROUP_VECTORS = 8
+"""Long runs of a row are read faster than short ones; half of the registers stay free for the terms."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ class ChannelSums:
         done: Callable[[Index, int, list[tirx.Expr]], tirx.Stmt],
     ) -> tirx.Stmt:
         """For each group of channels, add the terms over a span, and hand the sums on."""
-        width = _GROUP_VECTORS * info.lanes
+        width = min(_GROUP_VECTORS, info.registers // (2 * self.count)) * info.lanes
 
         def group(channel: Index, breadth: int) -> tirx.Stmt:
             first, last = span
