@@ -9,7 +9,6 @@ from autotm.kernels.target import host_target
 from autotm.lower.extract import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
-from autotm.lower.update import TOGETHER
 from autotm.zoo.densenet import densenet
 from autotm.zoo.resnet import resnet
 
@@ -34,12 +33,3 @@ def test_batch_norm_is_two_kernels_each_way(build):
     for kind in ("statistics", "normalise", "gradient_sums", "data_gradient"):
         assert sum(name.count(kind) for name in names) == norms, kind
     assert not any(name.startswith(("relu", "fused_relu", "add", "fused_add")) for name in names)
-
-
-def test_vectors_are_updated_in_groups():
-    network = resnet("small", 2, 32, (1, 1))
-    vectors = sum(len(var.ty.shape) == 1 for var in network.module["main"].params)
-    calls, returned = extract_calls(fused_kernels(training_step(network), host_target(2)))
-    updates = [call for call in calls if "sgd_updates" in call.function]
-    assert len(updates) == -(-vectors // TOGETHER)
-    assert len(set(returned)) == 1 + len(network.parameters)
