@@ -82,8 +82,7 @@ class ChannelSums:
 
                 return self._each_group(info, (start, end), self.terms, add)
 
-            # From zero: TVM miscompiles loops inside a loop that starts at an outer loop's variable.
-            blocks_of = tir.loop(last - first, lambda index: sum_block(first + index), "block")
+            blocks_of = tir.loop(last - first, sum_block, "block", start=first)
             return tir.sequence([each_vector(self.channels, info.lanes, clear), blocks_of])
 
         def parts_of(part: Index, c: Index, lanes: int) -> list[tirx.Expr]:
@@ -109,8 +108,7 @@ class ChannelSums:
             vectors = tir.segments(breadth, info.lanes)
             clear = [sums.set(i, o, tir.zeros(n), n) for i in range(self.count) for o, n in vectors]
 
-            def step(index: Index) -> tirx.Stmt:
-                row = first + index
+            def step(row: Index) -> tirx.Stmt:
                 return tir.sequence(
                     [
                         sums.set(number, offset, sums.get(number, offset, lanes) + term, lanes)
@@ -120,7 +118,7 @@ class ChannelSums:
                 )
 
             results = [done(channel + o, n, [sums.get(i, o, n) for i in range(self.count)]) for o, n in vectors]
-            return tir.sequence([sums.declare(), *clear, tir.loop(last - first, step, "row"), *results])
+            return tir.sequence([sums.declare(), *clear, tir.loop(last - first, step, "row", start=first), *results])
 
         whole, rest = divmod(self.channels, width)
         groups = [tir.loop(whole, lambda index: group(index * width, width), "group")] if whole else []
