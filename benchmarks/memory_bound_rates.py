@@ -22,7 +22,8 @@ import numpy as np
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels import data_movement, window
+from autotm.kernels import batch_norm, data_movement, window
+from autotm.kernels import bias as bias_kernel
 from autotm.kernels.build import build_library
 from autotm.kernels.dispatch import ScheduledKernel, schedule
 from autotm.kernels.library import KernelLibrary
@@ -101,12 +102,37 @@ def avg_pool_gradient(shape: Sequence[int]) -> Graph:
 def bias_gradient(shape: Sequence[int]) -> Graph:
     """Sum over all but the channels."""
     (x,) = inputs(shape)
-    n, h, w = (te.reduce_axis((0, extent)) for extent in shape[:3])
-    return [x, te.compute(shape[3:], lambda k: te.sum(x[n, h, w, k], axis=[n, h, w]), name="bias_gradient")]
+    return [x, bias_kernel.bias_gradient(x)]
+
+
+def norm_statistics(shape: Sequence[int]) -> Graph:
+    """Mean and inverse deviation of each channel."""
+    (x,) = inputs(shape)
+    return [x, *batch_norm.statistics(x, 1e-5)]
+
+
+def norm(shape: Sequence[int]) -> Graph:
+    """Batch norm with known statistics, and ReLU."""
+    arguments = inputs(shape, *[shape[3:]] * 4)
+    y = batch_norm.normalise(*arguments)
+    return [*arguments, te.compute(shape, lambda *i: te.max(y(*i), tirx.const(0.0)), name="relu")]
+
+
+def norm_gradient_sums(shape: Sequence[int]) -> Graph:
+    """Gradients of batch norm's scale and shift."""
+    arguments = inputs(shape, shape, *[shape[3:]] * 2)
+    return [*arguments, *batch_norm.gradient_sums(*arguments)]
+
+
+def norm_gradient(shape: Sequence[int]) -> Graph:
+    """Gradient of batch norm's input."""
+    arguments = inputs(shape, shape, *[shape[3:]] * 5)
+    return [*arguments, batch_norm.data_gradient(*arguments)]
 
 
 OPERATORS: tuple[Callable[[Sequence[int]], Graph], ...] = (
     add, bias, mask, concat, part, max_pool, max_pool_gradient, avg_pool, avg_pool_gradient, bias_gradient,
+    norm_statistics, norm, norm_gradient_sums, norm_gradient,
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from autotm.kernels import batch_norm, conv, depthwise, dispatch, layer_norm, matmul, softmax, window
+from autotm.kernels import batch_norm, bias, conv, depthwise, dispatch, layer_norm, matmul, softmax, window
 from autotm.kernels.batched_matmul import batched_matmul
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
@@ -174,6 +174,21 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update]
 
 
+def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
+    """A bias's gradient, and the update of two vectors."""
+    (dy,) = floats(shape)
+    old, slope, other, its_slope = floats(*[shape[-1:]] * 4)
+
+    def update(vector: te.Tensor, gradient: te.Tensor) -> te.Tensor:
+        return te.compute(vector.shape, lambda i: vector[i] - gradient[i] * 0.1, name="sgd_update")
+
+    new = [update(old, slope), update(other, its_slope)]
+    return [
+        Case("bias_gradient", [dy, bias.bias_gradient(dy)]),
+        Case("sgd_update", [old, slope, other, its_slope, *new], shared={4: 0, 5: 2}),
+    ]
+
+
 def flat(cases: Sequence[Sequence[Case]]) -> list[Case]:
     return list(itertools.chain.from_iterable(cases))
 
@@ -192,6 +207,7 @@ CASES = [
     *[batched(subscripts, a=3, i=7, j=18, k=33) for subscripts in ("aij,ajk->aik", "aij,akj->aik", "aji,ajk->aik")],
     *[batched(subscripts, b=2, h=3, i=21, j=20, d=16) for subscripts in ("bihd,bjhd->bhij", "bhij,bjhd->bihd")],
     *flat([norms(shape) for shape in [(2, 5, 7, 33), (4, 21, 23, 40), (3, 1, 1, 16), (2, 9, 11, 1), (1, 2, 2, 700)]]),
+    *flat([bias_kernels(shape) for shape in [(2, 4, 4, 64), (300, 67), (1, 3)]]),
     *flat([tables(*case) for case in [(10, 16, 7), (3, 5, 40), (50, 67, 2000), (7, 512, 90)]]),
 ]
 

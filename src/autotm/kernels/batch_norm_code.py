@@ -6,13 +6,10 @@ of d = x - rough and d², the mean is rough + s/n and the variance t/n - (s/n)²
 
 from __future__ import annotations
 
-import math
-
 from tvm import s_tir, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.channel_sums import ChannelSums, each_vector
-from autotm.kernels.generated import replace_body
+from autotm.kernels.channel_sums import ChannelSums, each_vector, matrix, parameters
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -21,8 +18,8 @@ _ROUGH_ROWS = 8
 
 def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:
     """Replace the body of `batch_norm.statistics`."""
-    x, mean, inverse = _parameters(sch)
-    rows, channels = _matrix(x)
+    x, mean, inverse = parameters(sch)
+    rows, channels = matrix(x)
     epsilon = float(sch.get(main).annotations["epsilon"])
 
     def constant(value: float, lanes: int) -> tirx.Expr:
@@ -51,13 +48,13 @@ def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info
         )
 
     sums = ChannelSums(rows, channels, 1, terms, finish)
-    replace_body(sch, sums.code(info, threads, each_vector(channels, info.lanes, rough_mean)))
+    sums.replace_body(sch, info, threads, each_vector(channels, info.lanes, rough_mean))
 
 
 def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:
     """Replace the body of `batch_norm.gradient_sums`."""
-    dy, x, mean, inverse, dgamma, dbeta = _parameters(sch)
-    rows, channels = _matrix(x)
+    dy, x, mean, inverse, dgamma, dbeta = parameters(sch)
+    rows, channels = matrix(x)
 
     def terms(row: Index, c: Index, lanes: int) -> list[tirx.Expr]:
         slope = tir.load(dy, row * channels + c, lanes)
@@ -72,14 +69,4 @@ def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, 
             ]
         )
 
-    replace_body(sch, ChannelSums(rows, channels, 2, terms, finish).code(info, threads, tir.sequence([])))
-
-
-def _parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
-    return list(next(iter(sch.mod.functions.values())).params)
-
-
-def _matrix(x: tirx.Buffer) -> tuple[int, int]:
-    """Rows and channels of an activation."""
-    *leading, channels = (int(extent) for extent in x.shape)
-    return math.prod(leading), channels
+    ChannelSums(rows, channels, 2, terms, finish).replace_body(sch, info, threads)

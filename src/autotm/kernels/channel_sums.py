@@ -12,17 +12,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import s_tir, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.generated import Code
+from autotm.kernels.generated import Code, replace_body
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tiling import PARALLEL_BYTES
 from autotm.kernels.tir import Index
 
 _BLOCK_BYTES = 16 << 10
-_LEAST_ROWS, _MOST_ROWS = 8, 64
-_GROUP_VECTORS = 4
+_LEAST_ROWS, _MOST_ROWS = 16, 64
+_GROUP_VECTORS = 8
+"""Long runs of a row are read faster than short ones; half of the registers stay free for the terms."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class ChannelSums:
         operands: matrices that the terms read.
         terms: (row, channel, lanes) -> the vector of terms of each sum.
         finish: (channel, lanes, the vector of each sum) -> what is stored.
+        count: sums of each channel.
     """
 
     rows: int
@@ -44,8 +46,15 @@ class ChannelSums:
     finish: Callable[[Index, int, list[tirx.Expr]], tirx.Stmt]
     count: int = 2
 
-    def code(self, info: TargetInfo, threads: int, before: tirx.Stmt) -> Code:
-        """The loops, run after `before`."""
+    def replace_body(
+        self, sch: s_tir.Schedule, info: TargetInfo, threads: int, before: tirx.Stmt | None = None
+    ) -> None:
+        """Let the function in `sch` compute the sums, after `before`."""
+        code = self._code(info, threads)
+        first = [before] if before is not None else []
+        replace_body(sch, Code(tir.sequence([*first, code.body]), code.workspaces))
+
+    def _code(self, info: TargetInfo, threads: int) -> Code:
         block_rows = min(max(_BLOCK_BYTES // (4 * self.channels * self.operands), _LEAST_ROWS), _MOST_ROWS)
         blocks = -(-self.rows // block_rows)
         parts = min(blocks, -(-math.isqrt(blocks) // threads) * threads)
@@ -73,8 +82,7 @@ class ChannelSums:
 
                 return self._each_group(info, (start, end), self.terms, add)
 
-            # From zero: TVM miscompiles loops inside a loop that starts at an outer loop's variable.
-            blocks_of = tir.loop(last - first, lambda index: sum_block(first + index), "block")
+            blocks_of = tir.loop(last - first, sum_block, "block", start=first)
             return tir.sequence([each_vector(self.channels, info.lanes, clear), blocks_of])
 
         def parts_of(part: Index, c: Index, lanes: int) -> list[tirx.Expr]:
@@ -82,7 +90,7 @@ class ChannelSums:
 
         kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
         together = self._each_group(info, (0, parts), parts_of, self.finish)
-        return Code(tir.sequence([before, tir.loop(parts, sum_part, "part", kind), together]), (partial,))
+        return Code(tir.sequence([tir.loop(parts, sum_part, "part", kind), together]), (partial,))
 
     def _each_group(
         self,
@@ -92,7 +100,7 @@ class ChannelSums:
         done: Callable[[Index, int, list[tirx.Expr]], tirx.Stmt],
     ) -> tirx.Stmt:
         """For each group of channels, add the terms over a span, and hand the sums on."""
-        width = _GROUP_VECTORS * info.lanes
+        width = min(_GROUP_VECTORS, info.registers // (2 * self.count)) * info.lanes
 
         def group(channel: Index, breadth: int) -> tirx.Stmt:
             first, last = span
@@ -100,8 +108,7 @@ class ChannelSums:
             vectors = tir.segments(breadth, info.lanes)
             clear = [sums.set(i, o, tir.zeros(n), n) for i in range(self.count) for o, n in vectors]
 
-            def step(index: Index) -> tirx.Stmt:
-                row = first + index
+            def step(row: Index) -> tirx.Stmt:
                 return tir.sequence(
                     [
                         sums.set(number, offset, sums.get(number, offset, lanes) + term, lanes)
@@ -111,7 +118,7 @@ class ChannelSums:
                 )
 
             results = [done(channel + o, n, [sums.get(i, o, n) for i in range(self.count)]) for o, n in vectors]
-            return tir.sequence([sums.declare(), *clear, tir.loop(last - first, step, "row"), *results])
+            return tir.sequence([sums.declare(), *clear, tir.loop(last - first, step, "row", start=first), *results])
 
         whole, rest = divmod(self.channels, width)
         groups = [tir.loop(whole, lambda index: group(index * width, width), "group")] if whole else []
@@ -124,3 +131,14 @@ def each_vector(extent: int, lanes: int, body: Callable[[Index, int], tirx.Stmt]
     statements = [tir.loop(whole, lambda index: body(index * lanes, lanes), "vector")] if whole else []
     tail = tir.segments(extent - whole * lanes, lanes)
     return tir.sequence([*statements, *(body(whole * lanes + offset, width) for offset, width in tail)])
+
+
+def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
+    """Inputs and outputs of the function in `sch`."""
+    return list(next(iter(sch.mod.functions.values())).params)
+
+
+def matrix(x: tirx.Buffer) -> tuple[int, int]:
+    """Rows and channels of an activation."""
+    *leading, channels = (int(extent) for extent in x.shape)
+    return math.prod(leading), channels

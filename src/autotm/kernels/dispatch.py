@@ -13,6 +13,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels.batch_norm_code import schedule_gradient_sums, schedule_statistics
+from autotm.kernels.bias import schedule_bias_gradient
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.embedding import schedule_embedding_update
@@ -52,6 +53,8 @@ _NAMED = {
     "log_softmax": OpClass.NORMALIZATION,
     "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
     "softmax": OpClass.NORMALIZATION,
+    "bias_gradient": OpClass.REDUCTION,
+    "sgd_update": OpClass.ELEMENTWISE,
     "concat": OpClass.DATA_MOVEMENT,
     "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
@@ -73,6 +76,7 @@ _GENERATED: dict[str, _Generator] = {
     **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient"), schedule_softmax),
     "layer_norm": schedule_layer_norm,
     "layer_norm_gradient": schedule_layer_norm_gradient,
+    "bias_gradient": schedule_bias_gradient,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 

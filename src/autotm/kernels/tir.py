@@ -34,7 +34,9 @@ def loop(
     if isinstance(extent, int) and extent == 1 and kind != tirx.ForKind.PARALLEL:
         return body(start)
     variable = tirx.Var(name, "int64")
-    return tirx.For(variable, number(start), number(extent), kind, body(variable))
+    # Counted from zero: TVM loses the start of a loop that another loop's start is computed from.
+    value = variable if isinstance(start, int) and start == 0 else start + variable
+    return tirx.For(variable, number(0), number(extent), kind, body(value))
 
 
 def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:

@@ -6,6 +6,7 @@ Importing this package registers the gradients over Relax's own for every later 
 
 from autotm.lower.operators import (
     batch_norm,
+    bias,
     concat,
     conv,
     elementwise,
@@ -19,6 +20,7 @@ from autotm.lower.operators.rules import LEGALIZE
 __all__ = [
     "LEGALIZE",
     "batch_norm",
+    "bias",
     "concat",
     "conv",
     "elementwise",

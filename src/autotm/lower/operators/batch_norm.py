@@ -10,10 +10,7 @@ from __future__ import annotations
 from tvm import relax
 
 from autotm.kernels import batch_norm
-from autotm.lower.operators.rules import differentiates, legalizes, shape_of
-
-_OPAQUE = {"op_pattern": 8}
-"""Not to be fused: the whole function is replaced by generated code."""
+from autotm.lower.operators.rules import OPAQUE, differentiates, legalizes, shape_of
 
 
 @legalizes("relax.nn.batch_norm")
@@ -21,7 +18,7 @@ def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     _check(call)
     x, gamma, beta, *_ = call.args
     epsilon = float(call.attrs.epsilon)
-    moments = builder.emit(builder.call_te(batch_norm.statistics, x, epsilon, primfunc_attrs=_OPAQUE))
+    moments = builder.emit(builder.call_te(batch_norm.statistics, x, epsilon, primfunc_attrs=OPAQUE))
     mean, inverse = (builder.emit(relax.TupleGetItem(moments, index)) for index in range(2))
     y = builder.emit(builder.call_te(batch_norm.normalise, x, gamma, beta, mean, inverse))
     return relax.Tuple([y, mean, inverse])
@@ -35,7 +32,7 @@ def _gradient(
     x, gamma, _beta, *running = call.args
     mean, inverse = (builder.emit(relax.TupleGetItem(results, index)) for index in (1, 2))
     dy = builder.emit(relax.TupleGetItem(slopes, 0))
-    sums = builder.emit(builder.call_te(batch_norm.gradient_sums, dy, x, mean, inverse, primfunc_attrs=_OPAQUE))
+    sums = builder.emit(builder.call_te(batch_norm.gradient_sums, dy, x, mean, inverse, primfunc_attrs=OPAQUE))
     dgamma, dbeta = (builder.emit(relax.TupleGetItem(sums, index)) for index in range(2))
     dx = builder.call_te(batch_norm.data_gradient, dy, x, gamma, mean, inverse, dgamma, dbeta)
     return [dx, dgamma, dbeta, *(relax.op.zeros(shape_of(average), "float32") for average in running)]
