@@ -34,7 +34,7 @@ def test_every_vector_moves_against_its_gradient():
     vectors = [relax.Var(f"v{size}", relax.TensorType((size,), "float32")) for size in sizes]
     slopes = [relax.Var(f"d{size}", relax.TensorType((size,), "float32")) for size in sizes]
     builder = relax.BlockBuilder()
-    append_updates(builder, vectors, slopes, 0.25)
+    append_updates(builder, vectors, slopes, 0.25, {})
     (function,) = [item for item in builder.get().functions.values() if isinstance(item, tvm.tirx.PrimFunc)]
     kernel = schedule(function, host_target(2), 2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("sgd_update", OpClass.ELEMENTWISE, ())

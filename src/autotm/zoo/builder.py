@@ -119,6 +119,10 @@ class NetworkBuilder:
         """The same elements in another shape."""
         return self._emit(relax.op.reshape(x, shape))
 
+    def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
+        """Elementwise sum."""
+        return self._emit(relax.op.add(x, y))
+
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
         """Maximum over square windows."""
         return self._emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
