@@ -10,14 +10,12 @@ fastest of all turns, in 1e9 bytes a second. More than 100 % is possible: memmov
 from __future__ import annotations
 
 import argparse
-import ctypes
 import functools
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +27,7 @@ from autotm.kernels.build import build_library
 from autotm.kernels.dispatch import ScheduledKernel, schedule
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
+from machine_rates import Copier
 
 POOL = ((3, 3), (2, 2), (0, 0, 0, 0))
 MEAN = ((3, 3), (1, 1), (1, 1, 1, 1))
@@ -120,21 +119,6 @@ def aligned(shape: Sequence[int], dtype: str) -> np.ndarray:
     if dtype == "float32":
         array[...] = np.random.default_rng(0).random(tuple(shape), "float32") - np.float32(0.5)
     return array
-
-
-class Copier:
-    """memmove on some threads, from one buffer to another."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads)
-        self._threads = threads
-
-    def __call__(self, source: np.ndarray, destination: np.ndarray) -> None:
-        """Copy all of `source`."""
-        piece = source.nbytes // self._threads
-        offsets = [piece * index for index in range(self._threads)]
-        to, since = ([array.ctypes.data + offset for offset in offsets] for array in (destination, source))
-        list(self._pool.map(ctypes.memmove, to, since, [piece] * self._threads))
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:

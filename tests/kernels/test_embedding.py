@@ -2,14 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te
 
 from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.embedding import embedding, embedding_update
+from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.tiling import PARALLEL_BYTES
 from autotm.model.graph import OpClass
-from compiled_kernels import Guarded, call, compiled, kernel_of
+from compiled_kernels import call, kernel_of
 
 RATE = np.float32(0.25)
 """A power of two: the product is exact, so that a fused multiply-add and two operations round alike."""
@@ -35,13 +34,29 @@ def test_lookup(rows, width, shape, dtype):
     np.testing.assert_array_equal(call(kernel, [table, indices])[0], table[indices])
 
 
+@pytest.mark.parametrize("count", [5, 700])
+def test_lookups_and_matrices_side_by_side(count):
+    random = np.random.default_rng(5)
+    tables = [random.random((rows, width), "float32") for rows, width in ((9, 16), (3, 33), (40, 1))]
+    indices = [random.integers(len(table), size=count, dtype="int32") for table in tables]
+    matrix = random.random((count, 20), "float32")
+    parts = [(tables[0], indices[0]), (matrix,), (tables[1], indices[1]), (tables[2], indices[2])]
+    operands = [tuple(placeholder(array.shape, str(array.dtype)) for array in part) for part in parts]
+    kernel = kernel_of([*(operand for part in operands for operand in part), embedding_concat(operands)])
+    assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_concat", OpClass.DATA_MOVEMENT, ())
+    assert ("T.parallel" in kernel.func.script()) == (count == 700)
+    expected = np.hstack([part[0] if len(part) == 1 else part[0][part[1]] for part in parts])
+    np.testing.assert_array_equal(call(kernel, [array for part in parts for array in part])[0], expected)
+
+
 def update_kernel(rows: int, width: int, counts: list[int], columns: list[int], threads: int) -> ScheduledKernel:
     """The kernel for slopes that are two columns wider than what they need."""
     table = placeholder((rows, width))
-    operands = []
+    operands, uses = [], []
     for count, column in zip(counts, columns, strict=True):
+        uses.append(Use(0, len(operands), len(operands) + 1, column))
         operands += [placeholder((count,), "int32"), placeholder((count, width + column + 2))]
-    return kernel_of([table, *operands, embedding_update(table, operands, columns, float(RATE))], threads)
+    return kernel_of([table, *operands, embedding_update([table], operands, uses, float(RATE))], threads)
 
 
 def updated(table: np.ndarray, operands: list[np.ndarray], columns: list[int]) -> np.ndarray:
@@ -53,16 +68,10 @@ def updated(table: np.ndarray, operands: list[np.ndarray], columns: list[int]) -
     return result
 
 
-def update_in_place(kernel: ScheduledKernel, table: np.ndarray, operands: list[np.ndarray]) -> np.ndarray:
-    """Run on guarded memory, the table's being the result's too."""
-    memory = [Guarded(array.shape, str(array.dtype), array) for array in (table, *operands)]
-    views = [tvm.runtime.from_dlpack(part.array) for part in memory]
-    compiled(kernel.func)["main"](*views, views[0])
-    for slot, part in enumerate(memory):
-        part.check(f"operand {slot}")
-    for part, array in zip(memory[1:], operands, strict=True):
-        np.testing.assert_array_equal(part.array, array)
-    return memory[0].array
+def update_in_place(kernel: ScheduledKernel, tables: list[np.ndarray], operands: list[np.ndarray]) -> list[np.ndarray]:
+    """Run on the tables' own memory."""
+    inputs = [*tables, *operands]
+    return call(kernel, inputs, shared={len(inputs) + slot: slot for slot in range(len(tables))})
 
 
 def random_operands(rows, width, counts, columns, seed=0):
@@ -81,7 +90,7 @@ def test_update_subtracts_every_occurrence_in_order(rows, width, counts):
     kernel = update_kernel(rows, width, counts, columns, threads=2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("embedding_update", OpClass.DATA_MOVEMENT, ())
     expected = updated(table, operands, columns)
-    np.testing.assert_array_equal(update_in_place(kernel, table, operands), expected)
+    np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], expected)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -92,12 +101,29 @@ def test_threads_share_the_rows_and_change_nothing(threads):
     assert ("T.parallel" in kernel.func.script()) == (threads > 1)
     expected = updated(table, operands, columns)
     for _ in range(3):
-        np.testing.assert_array_equal(update_in_place(kernel, table, operands), expected)
+        np.testing.assert_array_equal(update_in_place(kernel, [table], operands)[0], expected)
 
 
 def test_rows_that_are_not_looked_up_are_not_written():
     table, (_, slope) = random_operands(6, 16, [4], [0])
     table[[0, 3, 5]] = np.nan
     kernel = update_kernel(6, 16, [4], [0], threads=2)
-    result = update_in_place(kernel, table, [np.array([1, 4, 2, 1], "int32"), slope])
+    result = update_in_place(kernel, [table], [np.array([1, 4, 2, 1], "int32"), slope])[0]
     np.testing.assert_array_equal(np.isnan(result).any(axis=1), [True, False, False, True, False, True])
+
+
+@pytest.mark.parametrize("count", [6, 900])
+def test_several_tables_take_their_columns_of_one_slope(count):
+    random = np.random.default_rng(4)
+    shapes, columns = [(5, 16), (30, 7), (2, 32)], [20, 0, 40]
+    tables = [random.standard_normal(shape, "float32") for shape in shapes]
+    indices = [random.integers(rows, size=count, dtype="int32") for rows, _ in shapes]
+    slope = random.standard_normal((count, 80), "float32")
+    operands = [slope, *indices]
+    uses = [Use(at, 1 + at, 0, column) for at, column in enumerate(columns)]
+    inputs = [placeholder(array.shape, str(array.dtype)) for array in (*tables, *operands)]
+    kernel = kernel_of([*inputs, *embedding_update(inputs[:3], inputs[3:], uses, float(RATE))], threads=2)
+    assert ("T.parallel" in kernel.func.script()) == (count == 900)
+    results = update_in_place(kernel, tables, operands)
+    for result, table, rows, column in zip(results, tables, indices, columns, strict=True):
+        np.testing.assert_array_equal(result, updated(table, [rows, slope], [column]))

@@ -31,9 +31,10 @@ def network(kind: str) -> Network:
     shape = (BATCH, 3) if kind == "many" else (BATCH,)
     first = net.embedding(table, net.input("first", shape, Initial("integers", ROWS), "int32"))
     x = net.flatten(first) if kind == "many" else first
-    if kind in {"twice", "side_by_side"}:
-        second = net.embedding(table, net.input("second", shape, Initial("integers", ROWS), "int32"))
-        x = net.concat([x, second]) if kind == "side_by_side" else net._emit(relax.op.multiply(x, second))
+    if kind in {"twice", "side_by_side", "tables"}:
+        other = net.parameter("table", (ROWS, WIDTH), Initial("normal")) if kind == "tables" else table
+        second = net.embedding(other, net.input("second", shape, Initial("integers", ROWS), "int32"))
+        x = net._emit(relax.op.multiply(x, second)) if kind == "twice" else net.concat([x, second])
     if kind == "whole":
         x = net._emit(relax.op.matmul(x, net._emit(relax.op.permute_dims(table))))
     return net.softmax_cross_entropy(x)
@@ -51,12 +52,16 @@ def lowered(kind: str, folder) -> tuple[Network, Graph, KernelLibrary]:
     return net, graph, KernelLibrary.load(path)
 
 
-@pytest.mark.parametrize(("kind", "pairs"), [("once", 1), ("twice", 2), ("many", 1), ("side_by_side", 2)])
-def test_one_kernel_updates_the_table_where_it_is(kind, pairs, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "operands"),
+    [("once", ["first"]), ("twice", ["first", "second"]), ("many", ["first"]), ("side_by_side", ["first", "second"])],
+)
+def test_one_kernel_updates_the_table_where_it_is(kind, operands, tmp_path):
     assert "relax.grad.take_backward" not in operators(training_step(network(kind)))
-    _, graph, _ = lowered(kind, tmp_path)
+    net, graph, _ = lowered(kind, tmp_path)
     updates = [kernel for kernel in graph.kernels if kernel.op == "embedding_update"]
-    assert [len(update.inputs) for update in updates] == [1 + 2 * pairs]
+    assert len(updates) == 1
+    assert sorted(item.tensor for item in updates[0].inputs if item.tensor in net.inputs) == operands
     (result,) = updates[0].outputs
     assert graph.by_name[result.tensor].alias_of == updates[0].inputs[0].tensor == "table_0"
     assert not [t.name for t in graph.movable if t.shape == (ROWS, WIDTH)], "a gradient as large as the table"
@@ -64,15 +69,34 @@ def test_one_kernel_updates_the_table_where_it_is(kind, pairs, tmp_path):
 
 
 def test_slopes_are_read_where_they_are(tmp_path):
-    """The gradient of the concatenation is not cut into one piece per lookup first."""
+    """The gradient of the concatenation is not cut into one piece per lookup first; nor are lookups copied."""
     _, graph, _ = lowered("side_by_side", tmp_path)
-    assert "copy" not in [kernel.op for kernel in graph.kernels]
+    ops = [kernel.op for kernel in graph.kernels]
+    assert ops.count("embedding_concat") == 1
+    assert not {"copy", "concat", "embedding"} & set(ops)
+
+
+def test_tables_that_read_one_slope_are_updated_by_one_kernel(tmp_path):
+    _, graph, _ = lowered("tables", tmp_path)
+    (update,) = [kernel for kernel in graph.kernels if kernel.op == "embedding_update"]
+    assert [graph.by_name[item.tensor].alias_of for item in update.outputs] == ["table_0", "table_1"]
+    assert [item.tensor for item in update.inputs[:2]] == ["table_0", "table_1"]
+    assert len(update.inputs) == 2 + 1 + 2, "both tables, one slope, two sets of indices"
 
 
 def test_a_table_that_is_also_multiplied_keeps_its_whole_gradient(tmp_path):
     assert "relax.grad.take_backward" in operators(training_step(network("whole")))
     _, graph, _ = lowered("whole", tmp_path)
     assert "embedding_update" not in [kernel.op for kernel in graph.kernels]
+
+
+def test_clipped_indices_are_refused():
+    net = NetworkBuilder("clipped", BATCH, RATE)
+    table = net.parameter("table", (ROWS, WIDTH), Initial("normal"))
+    indices = net.input("first", (BATCH,), Initial("integers", 2 * ROWS), "int32")
+    x = net._emit(relax.op.take(table, indices, axis=0, mode="clip"))
+    with pytest.raises(NotImplementedError, match="mode 'clip'"):
+        training_step(net.softmax_cross_entropy(x))
 
 
 def loss(kind: str, table: np.ndarray, first: np.ndarray, second: np.ndarray | None, labels: np.ndarray) -> float:

@@ -60,6 +60,28 @@ def test_mlp_is_three_layers_and_a_head():
     assert network.learning_rate == 0.005
 
 
+def test_dlrm_at_paper_size():
+    network = zoo.build("dlrm", {"batch": 128})
+    lookups = [shape(call.args[0]) for call in calls(network, "relax.take")]
+    assert len(lookups) == 26
+    # The Kaggle data has 33 762 577 values in all; AutoTM's tables have five rows for each.
+    assert sum(rows for rows, _ in lookups) == 5 * 33_762_577
+    assert {width for _, width in lookups} == {16}
+    products = [shape(call.args[1]) for call in calls(network, "relax.matmul")]
+    dense = [(13, 512), (512, 256), (256, 64), (64, 16)]
+    assert products == [*dense, (745, 512), (512, 256), (256, 1)]
+    assert [shape(call) for call in calls(network, "relax.einsum")] == [(128, 27, 27)]
+    # ReLU behind every dense layer but the last.
+    assert len(calls(network, "relax.nn.relu")) == 6
+
+
+def test_dlrm_rows_cap_the_large_tables_only():
+    network = zoo.build("dlrm", {"batch": 4, "rows": 1000})
+    rows = [shape(call.args[0])[0] for call in calls(network, "relax.take")]
+    assert rows[:6] == [1000, 1000, 1000, 1000, 1000, 120]
+    assert [int(network.inputs[f"indices_{slot}"].scale) for slot in range(26)] == rows
+
+
 def test_transformer_has_eight_layers_on_each_side():
     network = zoo.build("transformer", {"batch": 2, "sequence": 10})
     width, hidden, vocabulary = 512, 2048, 20000
@@ -77,27 +99,6 @@ def test_transformer_has_eight_layers_on_each_side():
     assert len(masks) == 8
     assert shape(calls(network, "relax.nn.log_softmax")[0]) == (2 * 10, vocabulary)
     assert not calls(network, "relax.permute_dims"), "heads are never moved"
-
-
-def test_dlrm_at_paper_size():
-    network = zoo.build("dlrm", {"batch": 128})
-    lookups = [shape(call.args[0]) for call in calls(network, "relax.take")]
-    assert len(lookups) == 26
-    # The Kaggle data has 33 762 577 values in all; AutoTM's tables have five rows for each.
-    assert sum(rows for rows, _ in lookups) == 5 * 33_762_577
-    assert {width for _, width in lookups} == {16}
-    products = [shape(call.args[1]) for call in calls(network, "relax.matmul")]
-    dense = [(13, 512), (512, 256), (256, 64), (64, 16)]
-    assert products == [*dense, (128, 16, 27), (745, 512), (512, 256), (256, 1)]
-    # ReLU behind every dense layer but the last.
-    assert len(calls(network, "relax.nn.relu")) == 6
-
-
-def test_dlrm_rows_cap_the_large_tables_only():
-    network = zoo.build("dlrm", {"batch": 4, "rows": 1000})
-    rows = [shape(call.args[0])[0] for call in calls(network, "relax.take")]
-    assert rows[:6] == [1000, 1000, 1000, 1000, 1000, 120]
-    assert [int(network.inputs[f"indices_{slot}"].scale) for slot in range(26)] == rows
 
 
 @pytest.mark.parametrize(

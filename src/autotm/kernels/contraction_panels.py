@@ -113,7 +113,6 @@ Place = tuple[tirx.Buffer, Index, int]
 
 def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int) -> tirx.Stmt:
     """target[j, i] = source[i, j] for i < rows, j < columns: squares of `lanes` in registers, then smaller ones."""
-    whole = rows // lanes
 
     def turn(offset: Index, n: int) -> tirx.Stmt:
         """All columns of `n` rows."""
@@ -131,9 +130,9 @@ def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int)
             squares.append(tir.loop(count, square, "square"))
         return tir.sequence(squares)
 
+    whole = rows // lanes
     statements = [tir.loop(whole, lambda vector: turn(vector * lanes, lanes), "vector")] if whole else []
-    statements += [turn(whole * lanes + offset, n) for offset, n in tir.segments(rows % lanes, lanes)]
-    return tir.sequence(statements)
+    return tir.sequence([*statements, *(turn(whole * lanes + o, n) for o, n in tir.segments(rows % lanes, lanes))])
 
 
 def _turn(source: Place, target: Place, rows: int, columns: int) -> tirx.Stmt:
@@ -149,24 +148,27 @@ def _turn(source: Place, target: Place, rows: int, columns: int) -> tirx.Stmt:
 
 def _turn_square(source: Place, target: Place, size: int) -> tirx.Stmt:
     """Turn a square in vector registers: log2(size) rounds that swap the off-diagonal blocks of half the size."""
-    rows = tir.Registers(size, size)
-    statements = [rows.declare()]
-    statements += [rows.set(i, 0, tir.load(source[0], source[1] + i * source[2], size), size) for i in range(size)]
+    statements: list[tirx.Stmt] = []
+
+    def named(value: tirx.Expr) -> tirx.Var:
+        # A name, not a buffer: TVM's passes would look at every access.
+        vector = tirx.Var("row", f"float32x{size}")
+        statements.append(tirx.Bind(vector, value))
+        return vector
+
+    rows = [named(tir.load(source[0], source[1] + i * source[2], size)) for i in range(size)]
     distance = size // 2
     while distance:
-        lanes = range(size)
-        upper = [lane if not lane & distance else size + lane - distance for lane in lanes]
-        lower = [lane + distance if not lane & distance else size + lane for lane in lanes]
-        following = tir.Registers(size, size)
-        statements.append(following.declare())
+        upper = [lane if not lane & distance else size + lane - distance for lane in range(size)]
+        lower = [lane + distance if not lane & distance else size + lane for lane in range(size)]
+        following = []
         for i in range(size):
             first, second = (i, i + distance) if not i & distance else (i - distance, i)
-            pair = [rows.get(first, 0, size), rows.get(second, 0, size)]
             order = [tirx.IntImm("int32", lane) for lane in (lower if i & distance else upper)]
-            statements.append(following.set(i, 0, tirx.Shuffle(pair, order), size))
+            following.append(named(tirx.Shuffle([rows[first], rows[second]], order)))
         rows = following
         distance //= 2
-    statements += [tir.store(target[0], target[1] + j * target[2], rows.get(j, 0, size), size) for j in range(size)]
+    statements += [tir.store(target[0], target[1] + j * target[2], rows[j], size) for j in range(size)]
     return tir.sequence(statements)
 
 

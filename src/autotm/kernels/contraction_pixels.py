@@ -246,8 +246,17 @@ class _Emitter:
             a, b = spots[m]
             return pixels.coordinates(image, i + a, j + b, feature + offset)
 
+        problem, corner = self.problem, self.problem.position(pixels.coordinates(0, 0, 0, 0))
+
+        def finish(first: Index) -> tirx.Stmt:
+            def position(m: int, offset: Index) -> Index:
+                return first + (problem.position(pixels.coordinates(0, *spots[m], 0)) - corner) + offset
+
+            return total.finish(problem, coordinates, position)
+
         code, total = self._sum(tile, chain)
-        return tir.sequence([*code, total.finish(self.problem, coordinates)])
+        first = problem.position(pixels.coordinates(image, i, j, feature))
+        return tir.sequence([*code, tir.bind(first, finish, "first")])
 
     def _sum(
         self, tile: RegisterTile, chain: Callable[[Index, Index, Index], tirx.Stmt]

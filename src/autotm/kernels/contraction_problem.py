@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from autotm.kernels.tir import Index, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.tir import Index, flat, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.tir import load as load_at
 
 KINDS = (
     "conv2d_data_gradient",
@@ -83,15 +85,44 @@ class Problem:
             source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
         )
 
-    def finish(self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr]) -> tirx.Stmt:
-        """Store every output at `coordinates`, given the contraction's element there."""
+    def position(self, coordinates: Sequence[Index]) -> Index:
+        """Row-major position of an element of the result."""
+        position: Index = 0
+        for extent, coordinate in zip(self.shape, coordinates, strict=True):
+            position = position * extent + coordinate
+        return position
+
+    def finish(
+        self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr], position: Index | None = None
+    ) -> tirx.Stmt:
+        """Store every output at `coordinates`, given the contraction's element there.
+
+        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it: TVM
+        takes half a millisecond to find it from the coordinates, at every access of an unrolled tile.
+        """
         stores = []
         for output in self.outputs:
             axes = dict(zip(output.axes, (tirx.convert(c) for c in coordinates), strict=True))
+            loads = {self.product: element}
             indices = [rewrite(index, axes, {}) for index in output.indices]
-            value = rewrite(output.value, axes, {self.product: element})
-            stores.append(tirx.BufferStore(output.buffer, value, indices))
+            if position is not None:
+                indices = flat(output.buffer, position)
+                loads |= {
+                    load.source: partial(load_at, load.source, position)
+                    for load in loads_of(output.value)
+                    if self._is_whole(load, output) and not load.source.same_as(self.product)
+                }
+            stores.append(tirx.BufferStore(output.buffer, rewrite(output.value, axes, loads), indices))
         return sequence(stores)
+
+    def _is_whole(self, load: TensorLoad, output: Output) -> bool:
+        """Whether the operand has the result's shape, and is only read at the element itself."""
+        whole = tuple(int(extent) for extent in load.source.shape) == self.shape
+        return whole and all(
+            _identity(other.indices, output.axes)
+            for other in loads_of(output.value)
+            if other.source.same_as(load.source)
+        )
 
 
 def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:

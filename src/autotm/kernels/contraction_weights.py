@@ -129,7 +129,7 @@ def sum_block(
             tile.clear(),
             reduce,
             tir.choose(block.is_first, nothing, gather),
-            tir.choose(block.is_last, tile.finish(problem, coordinates), save),
+            tir.choose(block.is_last, tile.finish(problem, coordinates, place), save),
         ]
     )
 

@@ -39,12 +39,6 @@ _NAMED = {
     "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "max_pool2d": OpClass.WINDOW,
     "avg_pool2d": OpClass.WINDOW,
-    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
-    "layer_norm": OpClass.NORMALIZATION,
-    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
-    "log_softmax": OpClass.NORMALIZATION,
-    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
-    "softmax": OpClass.NORMALIZATION,
     "batch_norm_statistics": OpClass.NORMALIZATION,
     "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
     "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
@@ -52,7 +46,14 @@ _NAMED = {
     "depthwise_conv2d": OpClass.WINDOW,
     "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
     "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
+    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "layer_norm": OpClass.NORMALIZATION,
+    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "log_softmax": OpClass.NORMALIZATION,
+    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "softmax": OpClass.NORMALIZATION,
     "concat": OpClass.DATA_MOVEMENT,
+    "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
     "embedding_update": OpClass.DATA_MOVEMENT,
 }
@@ -66,13 +67,13 @@ CONTRACTIONS = {
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
 _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
+    "batch_norm_statistics": schedule_statistics,
+    "batch_norm_gradient_sums": schedule_gradient_sums,
+    "embedding_update": schedule_embedding_update,
     **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax"), schedule_softmax),
     "log_softmax_gradient": schedule_log_softmax_gradient,
     "layer_norm": schedule_layer_norm,
     "layer_norm_gradient": schedule_layer_norm_gradient,
-    "batch_norm_statistics": schedule_statistics,
-    "batch_norm_gradient_sums": schedule_gradient_sums,
-    "embedding_update": schedule_embedding_update,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -13,23 +13,36 @@ from autotm.lower.operators.rules import ints, shape_of
 _TAKE_BACKWARD = "relax.grad.take_backward"
 
 
-def lookups_of(gradient: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> list[Lookup] | None:
+def lookups_of(table: relax.Var, gradient: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> list[Lookup] | None:
     """The lookups whose gradients `gradient` is the sum of, in order; None if it is of anything else too.
 
     Args:
-        gradient: of a whole table.
+        table: a parameter.
+        gradient: of the whole table.
         bound: the value of every variable of the step.
     """
     value = _value(gradient, bound)
     if not isinstance(value, tvm.ir.Call):
         return None
     if value.op == tvm.ir.Op.get("relax.add"):
-        parts = [lookups_of(argument, bound) for argument in value.args]
+        parts = [lookups_of(table, argument, bound) for argument in value.args]
         return None if None in parts else [lookup for part in parts for lookup in part]
     if value.op != tvm.ir.Op.get(_TAKE_BACKWARD) or value.attrs.axis != 0 or len(shape_of(value)) != 2:  # noqa: PLR2004
         return None
     slope, _, indices = value.args
-    return [Lookup(indices, *_columns(slope, bound))]
+    return [Lookup(table, indices, *_columns(slope, bound))]
+
+
+def together(lookups: Sequence[list[Lookup]]) -> list[list[Lookup]]:
+    """The lookups of several tables, by table, put together where they read the same slope: one kernel for each list.
+
+    A table with several lookups stays by itself, which keeps all of it in one kernel.
+    """
+    groups: dict[object, list[Lookup]] = {}
+    for number, of_table in enumerate(lookups):
+        key = of_table[0].slope if len(of_table) == 1 else number
+        groups.setdefault(key, []).extend(of_table)
+    return list(groups.values())
 
 
 def _columns(slope: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> tuple[relax.Expr, int]:

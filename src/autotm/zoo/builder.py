@@ -129,7 +129,7 @@ class NetworkBuilder:
         return self._emit(pool)
 
     def add(self, a: relax.Expr, b: relax.Expr) -> relax.Var:
-        """A + b."""
+        """Elementwise sum."""
         return self._emit(relax.op.add(a, b))
 
     def global_mean(self, x: relax.Expr) -> relax.Var:
@@ -148,13 +148,6 @@ class NetworkBuilder:
     def concat(self, parts: list[relax.Expr]) -> relax.Var:
         """Parts one after the other along the last axis: the channels."""
         return self._emit(relax.op.concat(parts, axis=len(self.shape(parts[0])) - 1))
-
-    def interaction(self, vectors: list[relax.Expr]) -> relax.Var:
-        """Dot products of all ordered pairs of (batch, width) vectors: (batch, count^2)."""
-        batch, width = self.shape(vectors[0])
-        rows = self._emit(relax.op.reshape(self.concat(vectors), (batch, len(vectors), width)))
-        columns = self._emit(relax.op.permute_dims(rows, [0, 2, 1]))
-        return self.flatten(self._emit(relax.op.matmul(rows, columns)))
 
     def floored(self, x: relax.Expr, floor: float) -> relax.Var:
         """max(x, floor)."""

@@ -38,7 +38,8 @@ def dlrm(batch: int, rows: int = _COPIES * max(CARDINALITIES)) -> Network:
     x = net.input("data", (batch, DENSE_FEATURES), Initial("uniform"))
     for features in (512, 256, 64, WIDTH):
         x = net.dense(x, features)
-    x = net.concat([x, net.interaction([x, *vectors])])
+    together = net.reshape(net.concat([x, *vectors]), (batch, len(vectors) + 1, WIDTH))
+    x = net.concat([x, net.flatten(net.product("bid,bjd->bij", together, together))])
     for features in (512, 256):
         x = net.dense(x, features)
     return net.sigmoid_cross_entropy(net.dense(x, 1, relu=False))

@@ -13,7 +13,7 @@ from autotm.zoo.mlp import mlp
 from autotm.zoo.network import Network
 from autotm.zoo.resnet import resnet50, resnet200
 from autotm.zoo.transformer import transformer
-from autotm.zoo.vgg import test_vgg, vgg19, vgg416
+from autotm.zoo.vgg import vgg19, vgg416, vgg_to_test
 
 _NETWORKS: dict[str, Callable[..., Network]] = {
     "densenet264": densenet264,
@@ -22,7 +22,7 @@ _NETWORKS: dict[str, Callable[..., Network]] = {
     "mlp": mlp,
     "resnet50": resnet50,
     "resnet200": resnet200,
-    "test_vgg": test_vgg,
+    "test_vgg": vgg_to_test,
     "transformer": transformer,
     "vgg19": vgg19,
     "vgg416": vgg416,

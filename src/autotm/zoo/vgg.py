@@ -9,7 +9,7 @@ from autotm.zoo.network import Network
 CLASSES = 1000
 _GROUPS = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
 _DEEP_GROUPS = ((64, 81, 128), (128, 81, 256), (256, 82, 512), (512, 83, 512), (512, 83, 512))
-"""Filters, convolutions of so many filters, and filters behind the group: where these differ, one convolution widens."""
+"""Filters, convolutions of so many filters, filters behind the group: where these differ, one convolution widens."""
 
 
 def vgg19(batch: int, image: int = 224) -> Network:
@@ -20,7 +20,7 @@ def vgg19(batch: int, image: int = 224) -> Network:
     return _vgg19("vgg19", batch, image)
 
 
-def test_vgg(batch: int = 16, image: int = 224) -> Network:
+def vgg_to_test(batch: int = 16, image: int = 224) -> Network:
     """VGG19 at a batch size for trying things out."""
     return _vgg19("test_vgg", batch, image)
 
