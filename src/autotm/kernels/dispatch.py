@@ -20,7 +20,7 @@ from autotm.kernels.embedding import schedule_embedding_update
 from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.passes import GENERATED
 from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
-from autotm.kernels.row_softmax import schedule_softmax
+from autotm.kernels.row_softmax import schedule_log_softmax_gradient, schedule_softmax
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
@@ -73,7 +73,8 @@ _GENERATED: dict[str, _Generator] = {
     "batch_norm_statistics": schedule_statistics,
     "batch_norm_gradient_sums": schedule_gradient_sums,
     "embedding_update": schedule_embedding_update,
-    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax", "log_softmax_gradient"), schedule_softmax),
+    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax"), schedule_softmax),
+    "log_softmax_gradient": schedule_log_softmax_gradient,
     "layer_norm": schedule_layer_norm,
     "layer_norm_gradient": schedule_layer_norm_gradient,
     "bias_gradient": schedule_bias_gradient,

@@ -13,13 +13,17 @@ from autotm.kernels import embedding
 from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
 
 _MATRIX = 2
+_INJECTIVE = {"op_pattern": 2}
+"""Lets elementwise work behind be fused: TVM does not see through an index that is itself looked up."""
 _KERNEL = re.compile(r"embedding\d*")
 """What the kernel functions of lookups are called."""
 
 
 @legalizes("relax.take")
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return builder.call_te(embedding.embedding, *call.args) if _is_lookup(call) else builtin(builder, call)
+    if not _is_lookup(call):
+        return builtin(builder, call)
+    return builder.call_te(embedding.embedding, *call.args, primfunc_attrs=_INJECTIVE)
 
 
 def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax.Expr, relax.Expr] | None:
