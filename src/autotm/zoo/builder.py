@@ -132,10 +132,6 @@ class NetworkBuilder:
         pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
         return self._emit(pool)
 
-    def add(self, a: relax.Expr, b: relax.Expr) -> relax.Var:
-        """Elementwise sum."""
-        return self._emit(relax.op.add(a, b))
-
     def global_mean(self, x: relax.Expr) -> relax.Var:
         """Mean over height and width: (batch, channels)."""
         return self._emit(relax.op.mean(x, axis=[1, 2]))
