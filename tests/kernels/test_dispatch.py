@@ -205,14 +205,22 @@ def test_kept_machine_code_is_not_made_again(tmp_path, monkeypatch):
     kernels = {f"more{width}": named("x", "more", width) for width in range(1, 4)}
     build_library(kernels, TARGET, tmp_path / "first.so", tmp_path / "objects")
     compiled = []
-    monkeypatch.setattr(build, "compile_objects", lambda missing, *_: compiled.extend(missing))
+    make = build.compile_objects
+
+    def record(missing, *rest):
+        compiled.extend(missing)
+        make(missing, *rest)
+
+    monkeypatch.setattr(build, "compile_objects", record)
     build_library(kernels, TARGET, tmp_path / "second.so", tmp_path / "objects")
-    assert not compiled
-    assert (tmp_path / "second.so").read_bytes()
-    other = {"more1": named("x", "more", 9)}
-    with pytest.raises(AutotmError, match="linking"):
-        build_library(other, TARGET, tmp_path / "third.so", tmp_path / "objects")
+    assert compiled == []
+    KernelLibrary.load(tmp_path / "second.so").function("more2")
+    build_library({"more1": named("x", "more", 9)}, TARGET, tmp_path / "third.so", tmp_path / "objects")
     assert compiled == ["more1"], "the same symbol with other code is other code"
+    for object_file in (tmp_path / "objects").glob("*.o"):
+        object_file.write_bytes(b"cut")
+    with pytest.raises(AutotmError, match=r"remove .*objects"):
+        build_library(kernels, TARGET, tmp_path / "fourth.so", tmp_path / "objects")
 
 
 def test_library_without_a_compiler_is_refused_and_nothing_is_left(tmp_path, monkeypatch):

@@ -11,10 +11,11 @@ from autotm.kernels.build import compile_objects
 
 
 def main(source: Path) -> None:
-    """Compile the functions of the job in `source` (TVM JSON of functions, target and object files)."""
+    """Compile the functions of the job in `source` (TVM JSON of functions, their keys, target and folder)."""
     job = tvm.ir.load_json(source.read_text(encoding="utf-8"))
     kernels = {variable.name_hint: function for variable, function in job["functions"].functions.items()}
-    compile_objects(kernels, job["target"], {str(symbol): Path(str(file)) for symbol, file in job["files"].items()})
+    keys = {str(symbol): str(key) for symbol, key in job["keys"].items()}
+    compile_objects(kernels, keys, job["target"], Path(str(job["folder"])))
 
 
 if __name__ == "__main__":

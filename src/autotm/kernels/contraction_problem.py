@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
@@ -33,6 +33,22 @@ class Output:
     axes: tuple[tirx.Var, ...]
     indices: tuple[tirx.Expr, ...]
     value: tirx.Expr
+
+    @cached_property
+    def loads(self) -> tuple[TensorLoad, ...]:
+        """Every load in the value."""
+        return tuple(loads_of(self.value))
+
+    @cached_property
+    def whole(self) -> tuple[tirx.Buffer, ...]:
+        """Operands of the output's shape that are only read at the element itself."""
+        elsewhere = {load.source for load in self.loads if not _identity(load.indices, self.axes)}
+        shape = [int(extent) for extent in self.buffer.shape]
+        return tuple(
+            load.source
+            for load in self.loads
+            if load.source not in elsewhere and [int(extent) for extent in load.source.shape] == shape
+        )
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ class Problem:
         """Whether the epilogue sees the leading axes only as one: operands have the full shape or the last axis."""
         for output in self.outputs:
             leading = set(output.axes[:-1])
-            for load in loads_of(output.value):
+            for load in output.loads:
                 whole = tuple(int(extent) for extent in load.source.shape) == self.shape
                 named = any(axis in leading for index in load.indices for axis in variables_of(index))
                 if named and not (whole and _identity(load.indices, output.axes)):
@@ -80,7 +96,7 @@ class Problem:
     def repeats(self) -> bool:
         """Whether an element may be finished twice: no operand can be the memory that an output takes over."""
         size = math.prod(self.shape)
-        loads = [load.source for output in self.outputs for load in loads_of(output.value)]
+        loads = [load.source for output in self.outputs for load in output.loads]
         return all(
             source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
         )
@@ -97,32 +113,20 @@ class Problem:
     ) -> tirx.Stmt:
         """Store every output at `coordinates`, given the contraction's element there.
 
-        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it: TVM
-        takes half a millisecond to find it from the coordinates, at every access of an unrolled tile.
+        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it: less
+        for TVM to simplify at every access of an unrolled tile.
         """
         stores = []
         for output in self.outputs:
             axes = dict(zip(output.axes, (tirx.convert(c) for c in coordinates), strict=True))
             loads = {self.product: element}
-            indices = [rewrite(index, axes, {}) for index in output.indices]
-            if position is not None:
+            if position is None:
+                indices = [rewrite(index, axes, {}) for index in output.indices]
+            else:
                 indices = flat(output.buffer, position)
-                loads |= {
-                    load.source: partial(load_at, load.source, position)
-                    for load in loads_of(output.value)
-                    if self._is_whole(load, output) and not load.source.same_as(self.product)
-                }
+                loads |= {source: partial(load_at, source, position) for source in output.whole if source not in loads}
             stores.append(tirx.BufferStore(output.buffer, rewrite(output.value, axes, loads), indices))
         return sequence(stores)
-
-    def _is_whole(self, load: TensorLoad, output: Output) -> bool:
-        """Whether the operand has the result's shape, and is only read at the element itself."""
-        whole = tuple(int(extent) for extent in load.source.shape) == self.shape
-        return whole and all(
-            _identity(other.indices, output.axes)
-            for other in loads_of(output.value)
-            if other.source.same_as(load.source)
-        )
 
 
 def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
