@@ -24,7 +24,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResul
 from tvm.s_tir.meta_schedule.tune import tune_tasks
 
 from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.tuned import UnusableScheduleError, as_kernel, compiled, to_json
+from autotm.kernels.tuned import UnusableScheduleError, as_kernel, compiled, copy_of, to_json
 from autotm.model.errors import AutotmError
 
 _LOG = logging.getLogger(__name__)
@@ -82,10 +82,9 @@ def search(
     logging.getLogger(_LOUD).setLevel(logging.ERROR)
     candidates: dict[str, tuple[ScheduledKernel, tvm.runtime.Module]] = {}
     database = MemoryDatabase()
-    module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
         context = TuneContext(
-            mod=module,
+            mod=tvm.IRModule({"main": copy_of(func)}),
             target=target,
             space_generator="post-order-apply",
             search_strategy="evolutionary",

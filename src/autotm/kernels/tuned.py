@@ -56,16 +56,22 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value]
 
 
+def copy_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function under the symbol `main`, sharing nothing: replayed steps change in place what they schedule."""
+    copy: tirx.PrimFunc = tvm.ir.load_json(tvm.ir.save_json(func))
+    return copy.with_attr("global_symbol", "main")
+
+
 def replay(func: tirx.PrimFunc, trace: str, own: ScheduledKernel) -> ScheduledKernel:
     """The kernel that a found schedule makes of `func`, named and classed as our `own`.
 
     Raises:
         UnusableScheduleError: the steps do not fit the function, or a buffer cannot become a workspace.
     """
-    schedule = Schedule(tvm.IRModule({"main": func.without_attr("global_symbol")}))
+    schedule = Schedule(tvm.IRModule({"main": copy_of(func)}))
     try:
         Trace.apply_json_to_schedule(json.loads(trace), schedule)
-        return as_kernel(schedule.mod["main"], own)
+        return as_kernel(schedule.mod["main"].without_attr("global_symbol"), own)
     except UnusableScheduleError:
         raise
     except Exception as error:

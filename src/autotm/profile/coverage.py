@@ -1,0 +1,76 @@
+"""Which kernels of a step have a timing, a tuned schedule, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from autotm.kernels.build import identity
+from autotm.kernels.tuned import choose
+from autotm.lower.distinct import DistinctKernel, distinct_kernels
+from autotm.lower.lower import ScheduledStep
+from autotm.model.machine import Machine
+from autotm.profile.profiler import timing_context
+from autotm.profile.store import KernelStore
+from autotm.profile.tuner import shapes, where
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the store knows of one distinct kernel on a machine.
+
+    Attributes:
+        op: name of the kernel's main block.
+        shapes: shape of each operand, inputs first, as text.
+        calls: how often a step calls it.
+        flop_share: its part of the step's floating-point operations.
+        is_timed: whether its code was timed.
+        is_tuned: whether a schedule was searched for, with or without finding one.
+    """
+
+    op: str
+    shapes: str
+    calls: int
+    flop_share: float
+    is_timed: bool
+    is_tuned: bool
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether it has neither."""
+        return not (self.is_timed or self.is_tuned)
+
+
+def coverage(
+    step: ScheduledStep, target: Any, machine: Machine, store: KernelStore, min_gain: float
+) -> tuple[Coverage, ...]:
+    """Every distinct kernel of `step` (scheduled without tuned schedules), heaviest first."""
+    kernels = distinct_kernels(step)
+    place = where(machine, target)
+    tuned = store.schedules.here(place).keys() | store.schedules.elsewhere(place).keys()
+    usable, timed = store.schedules.usable(place, min_gain), store.timed(timing_context(machine))
+    total = max(1, sum(item.flops for item in kernels))
+
+    def row(item: DistinctKernel) -> Coverage:
+        taken = choose(item.function, item.scheduled, usable.get(item.workload), target)
+        is_timed = identity(taken.func, target) in timed
+        share = item.flops / total
+        return Coverage(item.scheduled.op, shapes(item), item.calls, share, is_timed, item.workload in tuned)
+
+    return tuple(row(item) for item in kernels)
+
+
+def table(rows: Iterable[Coverage]) -> str:
+    """The rows as text in columns."""
+    lines = [("op", "shapes", "calls", "FLOPs", "timing", "tuned")]
+    lines += [
+        (row.op, row.shapes, str(row.calls), f"{row.flop_share:.1%}", _mark(row.is_timed), _mark(row.is_tuned))
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def _mark(has: bool) -> str:
+    return "yes" if has else "-"
