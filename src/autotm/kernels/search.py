@@ -177,9 +177,7 @@ class _Done(PyRunnerFuture):  # type: ignore[misc]
 class _Runner(PyRunner):  # type: ignore[misc]
     """Times the builder's candidates, and forgets their code."""
 
-    def __init__(
-        self, candidates: dict[str, tuple[ScheduledKernel, tvm.runtime.Module]], measure: Measure
-    ) -> None:
+    def __init__(self, candidates: dict[str, tuple[ScheduledKernel, tvm.runtime.Module]], measure: Measure) -> None:
         super().__init__()
         self.candidates = candidates
         self.measure = measure

@@ -35,6 +35,17 @@ class DistinctKernel:
     calls: int
 
     @property
+    def shapes(self) -> str:
+        """Inputs, then outputs, e.g. `16x256,256x256->16x256`."""
+        sides = (self.example.inputs, self.example.outputs)
+        return "->".join(",".join("x".join(map(str, operand.shape)) or "1" for operand in side) for side in sides)
+
+    @property
+    def text(self) -> str:
+        """Operation and shapes, for people."""
+        return f"{self.scheduled.op} {self.shapes}"
+
+    @property
     def flops(self) -> int:
         """Floating-point operations per step."""
         return self.calls * self.example.flops

@@ -48,7 +48,8 @@ def lower_network(
     step = scheduled_step(network, scale, target, threads, tuned)
     library = {item.symbol: item.kernel.func for item in step.compiled.values()}
     build_library(library, target, library_path, objects)
-    save(graph_path, "graph", step.graph, provenance)
+    taken = sorted(item.symbol for item in step.compiled.values() if item.is_tuned)
+    save(graph_path, "graph", step.graph, {**provenance, "tuned_kernels": list(dict.fromkeys(taken))})
     return step.graph
 
 
@@ -97,10 +98,9 @@ def compile_functions(
         function = module[name].without_attr("global_symbol")
         shape = tvm_ffi.structural_hash(function, map_free_vars=True)
         if shape not in scheduled:
-            kernel = schedule(function, target, threads)
-            if tuned:
-                kernel = choose(function, kernel, tuned.get(workload(function)), target)
+            own = schedule(function, target, threads)
+            kernel = choose(function, own, tuned.get(workload(function)), target) if tuned else own
             digest = identity(kernel.func, target)
-            scheduled[shape] = Compiled(kernel, f"{kernel.op}_{digest[:12]}", digest)
+            scheduled[shape] = Compiled(kernel, f"{kernel.op}_{digest[:12]}", digest, kernel is not own)
         compiled[name] = scheduled[shape]
     return compiled

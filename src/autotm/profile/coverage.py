@@ -12,8 +12,8 @@ from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
 from autotm.model.machine import Machine
 from autotm.profile.profiler import timing_context
+from autotm.profile.schedule_table import Where
 from autotm.profile.store import KernelStore
-from autotm.profile.tuner import shapes, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,13 @@ class Coverage:
     is_timed: bool
     is_tuned: bool
 
-    @property
-    def is_missing(self) -> bool:
-        """Whether it has neither."""
-        return not (self.is_timed or self.is_tuned)
-
 
 def coverage(
     step: ScheduledStep, target: Any, machine: Machine, store: KernelStore, min_gain: float
 ) -> tuple[Coverage, ...]:
     """Every distinct kernel of `step` (scheduled without tuned schedules), heaviest first."""
     kernels = distinct_kernels(step)
-    place = where(machine, target)
+    place = Where.of(machine, target)
     tuned = store.schedules.here(place).keys() | store.schedules.elsewhere(place).keys()
     usable, timed = store.schedules.usable(place, min_gain), store.timed(timing_context(machine))
     total = max(1, sum(item.flops for item in kernels))
@@ -56,7 +51,7 @@ def coverage(
         taken = choose(item.function, item.scheduled, usable.get(item.workload), target)
         is_timed = identity(taken.func, target) in timed
         share = item.flops / total
-        return Coverage(item.scheduled.op, shapes(item), item.calls, share, is_timed, item.workload in tuned)
+        return Coverage(item.scheduled.op, item.shapes, item.calls, share, is_timed, item.workload in tuned)
 
     return tuple(row(item) for item in kernels)
 

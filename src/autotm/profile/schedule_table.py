@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 
+from autotm.model.machine import Machine
+from autotm.model.provenance import cpu_signature, versions
 from autotm.model.tuning import TunedSchedule
 
 SCHEDULES = """
@@ -28,6 +30,11 @@ class Where:
     threads: int
     cpu: str
     tvm: str
+
+    @classmethod
+    def of(cls, machine: Machine, target: object) -> Where:
+        """Where this process runs kernels of a TVM target."""
+        return cls(str(target), machine.threads, cpu_signature(), versions()["apache-tvm"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,7 @@ class ScheduleTable:
         measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
         row = (workload, *astuple(where), *astuple(entry), measured)
         with self._connection:
-            self._connection.execute(f"INSERT OR REPLACE INTO schedules VALUES ({', '.join('?' * len(row))})", row)
+            self._connection.execute("INSERT OR REPLACE INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def here(self, where: Where) -> dict[str, Entry]:
         """Outcome by function, of this processor."""

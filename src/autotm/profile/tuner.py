@@ -17,7 +17,6 @@ from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
 from autotm.model.errors import BadInputError
 from autotm.model.machine import Machine
-from autotm.model.provenance import cpu_signature, versions
 from autotm.model.tuning import TunedKernel, TuningReport
 from autotm.profile.options import ProfileOptions
 from autotm.profile.progress import track
@@ -58,11 +57,6 @@ class _Session:
     timing: ProfileOptions
 
 
-def where(machine: Machine, target: Any) -> Where:
-    """What tuned schedules of this process depend on besides their function."""
-    return Where(str(target), machine.threads, cpu_signature(), versions()["apache-tvm"])
-
-
 def tune_kernels(
     step: ScheduledStep,
     target: Any,
@@ -89,7 +83,7 @@ def tune_kernels(
         BadInputError: no kernel matches the pattern.
     """
     require_packages()
-    session = _Session(step, target, machine, where(machine, target), table, options, timing)
+    session = _Session(step, target, machine, Where.of(machine, target), table, options, timing)
     wanted = matching(distinct_kernels(step), options.kernels)
     known = table.here(session.where)
     missing = [item for item in wanted if not _is_settled(known.get(item.workload), item, target)]
@@ -97,7 +91,7 @@ def tune_kernels(
     for item in track(missing, "tuning kernels", len(missing)):
         entry = _tune(session, item, known.get(item.workload))
         table.put(item.workload, session.where, entry)
-        log.info("%s: %s", describe(item), _verdict(entry, options.min_gain))
+        log.info("%s: %s", item.text, _verdict(entry, options.min_gain))
     known = table.here(session.where)
     rows = tuple(_row(item, known[item.workload], options.min_gain) for item in wanted)
     return TuningReport(step.graph.network, step.graph.scale, rows)
@@ -114,17 +108,6 @@ def matching(kernels: tuple[DistinctKernel, ...], pattern: str) -> list[Distinct
         known = ", ".join(sorted({item.scheduled.op for item in kernels}))
         raise BadInputError(f"kernels: no kernel matches {pattern!r} (known: {known})")
     return found
-
-
-def describe(item: DistinctKernel) -> str:
-    """A kernel's operation and shapes, for people."""
-    return f"{item.scheduled.op} {shapes(item)}"
-
-
-def shapes(item: DistinctKernel) -> str:
-    """Inputs, then outputs, e.g. `16x256,256x256->16x256`."""
-    sides = (item.example.inputs, item.example.outputs)
-    return "->".join(",".join("x".join(map(str, operand.shape)) or "1" for operand in side) for side in sides)
 
 
 def _is_settled(entry: Entry | None, item: DistinctKernel, target: Any) -> bool:
@@ -183,12 +166,12 @@ def _correct(
             kernel = replay(item.function, trace, item.scheduled)
             schedule = (kernel, compiled(kernel, session.target))
         except UnusableScheduleError as error:
-            log.info("%s: a found schedule is left out: %s", describe(item), error)
+            log.info("%s: a found schedule is left out: %s", item.text, error)
             continue
         if agree(bench.results(schedule), expected):
             yield trace, schedule
         else:
-            log.warning("%s: a found schedule computes something else; it is left out", describe(item))
+            log.warning("%s: a found schedule computes something else; it is left out", item.text)
 
 
 def _verdict(entry: Entry, min_gain: float) -> str:
@@ -201,6 +184,4 @@ def _verdict(entry: Entry, min_gain: float) -> str:
 def _row(item: DistinctKernel, entry: Entry, min_gain: float) -> TunedKernel:
     tuned_us = None if entry.tuned_ns is None else entry.tuned_ns / 1e3
     chosen = "tuned" if entry.is_faster(min_gain) else "own"
-    return TunedKernel(
-        item.scheduled.op, shapes(item), item.calls, entry.own_ns / 1e3, tuned_us, chosen, entry.trials
-    )
+    return TunedKernel(item.scheduled.op, item.shapes, item.calls, entry.own_ns / 1e3, tuned_us, chosen, entry.trials)
