@@ -20,7 +20,6 @@ from typing import Any
 
 from autotm.model.errors import DamagedFileError
 from autotm.model.files import write_atomically
-from autotm.model.profile import Timing
 from autotm.profile.schedule_table import Entry
 from autotm.profile.store import KernelStore
 
@@ -35,7 +34,7 @@ _MANIFEST = "manifest.json"
 _TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int}
 
 _KEY = 5
-"""Columns of the key, of timings and of schedules; then come the numbers, and last the date."""
+"""Columns of the key of a tuned schedule; then come the fields of its `Entry`, and last the date."""
 
 Row = tuple[Any, ...]
 
@@ -147,19 +146,18 @@ def _rows(connection: sqlite3.Connection, table: str, text: str) -> Iterator[Row
     for line in text.splitlines():
         row = json.loads(line)
         fits = len(row) == len(columns) and all(
-            (value is None and not needed) or type(value) is kind
+            (value is None and not needed) or (type(value) is kind and (kind is str or value >= 0))
             for value, (kind, needed) in zip(row, columns, strict=True)
         )
         yield tuple(row) if fits and _holds(table, row) else None
 
 
 def _holds(table: str, row: list[Any]) -> bool:
-    """Whether the numbers of a row make sense together."""
+    """Whether the values of a row make sense together."""
+    if table != "schedules":
+        return True
     try:
-        if table == "schedules":
-            Entry(*row[_KEY:-1])
-        elif table == "timings":
-            Timing(*row[_KEY:-1])
+        Entry(*row[_KEY:-1])
     except ValueError:
         return False
     return True
