@@ -75,7 +75,9 @@ def _list(study: Study, network: str, *, only_missing: bool) -> None:
     rows = stages.coverage_stage(
         context_of(study), network, scale, sizes, study.config.tune.min_gain, store=paths.store
     )
-    calls, timed, tuned = (sum(values) for values in zip(*((r.calls, r.is_timed, r.is_tuned) for r in rows), strict=True))
+    calls, timed, tuned = (
+        sum(values) for values in zip(*((r.calls, r.is_timed, r.is_tuned) for r in rows), strict=True)
+    )
     neither = sum(not (row.is_timed or row.is_tuned) for row in rows)
     sys.stdout.write(
         f"{network} ({scale}) on {study.machine.slug}: {len(rows)} distinct kernels in {calls} calls, "

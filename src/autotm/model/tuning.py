@@ -26,8 +26,8 @@ class TunedKernel:
         op: name of the kernel's main block.
         shapes: shape of each operand, inputs first, as text.
         calls: how often a step calls it.
-        own_us, tuned_us: medians of our own and of the best found schedule, measured in turn on the same memory.
-            `tuned_us` is None where the search found none that could be used.
+        own_us, tuned_us: times of our own and of the best found schedule, measured in turn on the same memory: minima
+            or medians, whichever show less gain. `tuned_us` is None where the search found none that could be used.
         chosen: which of the two `lower` takes: `own` or `tuned`.
         trials: schedules that were tried.
     """

@@ -45,7 +45,7 @@ class Entry:
         op: name of the main block, for people.
         trace: the schedule as JSON; None where none could be used.
         own_identity: identity of our own schedule at that time.
-        tuned_ns, own_ns: medians of both, measured in turn on the same memory.
+        tuned_ns, own_ns: times of both, measured in turn on the same memory: minima or medians, whichever show less gain.
         trials: schedules that were tried.
     """
 
@@ -79,7 +79,9 @@ class ScheduleTable:
         measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
         row = (workload, *astuple(where), *astuple(entry), measured)
         with self._connection:
-            self._connection.execute("INSERT OR REPLACE INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            self._connection.execute(
+                "INSERT OR REPLACE INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+            )
 
     def here(self, where: Where) -> dict[str, Entry]:
         """Outcome by function, of this processor."""
