@@ -128,6 +128,7 @@ def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
     rules = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))
     assert f'"results/{{machine}}/{paths.store.name}"' in rules
     assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.reference.name}"' in rules
+    assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.tuned.name}"' in rules
 
 
 def _machine(place: Workplace) -> str:

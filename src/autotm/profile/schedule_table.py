@@ -45,7 +45,8 @@ class Entry:
         op: name of the main block, for people.
         trace: the schedule as JSON; None where none could be used.
         own_identity: identity of our own schedule at that time.
-        tuned_ns, own_ns: times of both, measured in turn on the same memory: minima or medians, whichever show less gain.
+        tuned_ns, own_ns: times of both, measured in turn on the same memory; minima or medians, whichever show less
+            gain.
         trials: schedules that were tried.
     """
 
