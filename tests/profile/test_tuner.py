@@ -5,15 +5,20 @@ from __future__ import annotations
 import importlib.util
 import logging
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tvm
+from tvm.s_tir import Schedule
 
 import small_step
 from autotm import zoo
+from autotm.kernels.blocks import top_blocks
 from autotm.kernels.build import identity
 from autotm.kernels.target import host_target
+from autotm.kernels.tuned import copy_of, to_json
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import scheduled_step
 from autotm.model.errors import AutotmError, BadInputError
@@ -97,3 +102,31 @@ def test_a_search_is_stored_used_and_not_repeated(tmp_path: Path, caplog: pytest
         inputs = [draws.standard_normal(operand.shape, "float32") for operand in item.example.inputs]
         (found,), (expected,) = call(taken[item.workload], inputs), call(item.scheduled, inputs)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def parallel_rows(item) -> str:
+    """Every block's outermost loop in parallel, as a search would record it."""
+    schedule = Schedule(tvm.IRModule({"main": copy_of(item.function)}))
+    for block in top_blocks(schedule):
+        schedule.parallel(schedule.get_loops(block)[0])
+    return to_json(schedule.trace)
+
+
+@pytest.mark.parametrize("origin", ["another processor", "beside an older schedule of ours"])
+def test_a_known_schedule_is_measured_here_before_anything_is_searched(
+    origin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # no search is reached
+    own, place = step(), Where.of(MACHINE, TARGET)
+    (item,) = matching(distinct_kernels(own), "softmax")
+    is_foreign = origin == "another processor"
+    entry = Entry("softmax", parallel_rows(item), "older", 1, 1000, 64)
+    with KernelStore(tmp_path / "kernels.sqlite") as store, caplog.at_level(logging.INFO):
+        store.schedules.put(item.workload, replace(place, cpu="other") if is_foreign else place, entry)
+        options = TuneOptions(min_gain=-0.999, kernels="softmax")
+        report = tune_kernels(own, TARGET, MACHINE, store.schedules, options, QUICK)
+        found = store.schedules.here(place)[item.workload]
+    assert found.own_identity == identity(item.scheduled.func, TARGET)
+    assert (found.trace, found.trials) == (entry.trace, 64)
+    assert found.tuned_ns not in (None, 1), "it was measured"
+    assert [kernel.chosen for kernel in report.kernels] == ["tuned"]
