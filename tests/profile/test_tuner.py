@@ -64,16 +64,25 @@ def test_the_list_tells_timed_from_tuned(tmp_path: Path) -> None:
     with KernelStore(tmp_path / "kernels.sqlite") as store:
         key = StoreKey(timing_context(MACHINE), identity(timed.scheduled.func, TARGET), "default", "DDD", 0)
         store.put({key: Timing(1, 1, 1, 1, 1)})
-        entry = Entry(tuned.scheduled.op, None, "own", None, 1000, 4)
+        entry = Entry(tuned.scheduled.op, None, identity(tuned.scheduled.func, TARGET), None, 1000, 4)
         store.schedules.put(tuned.workload, Where.of(MACHINE, TARGET), entry)
+        store.schedules.put(kernels[3].workload, Where.of(MACHINE, TARGET), replace(entry, own_identity="older"))
+        (softmax,) = matching(kernels, "softmax")
+        found = replace(
+            entry, trace=parallel_rows(softmax), tuned_ns=1, own_identity=identity(softmax.scheduled.func, TARGET)
+        )
+        store.schedules.put(softmax.workload, Where.of(MACHINE, TARGET), found)
         rows = coverage(step(), TARGET, MACHINE, store, 0.03)
     assert [row.is_timed for row in rows] == [number == 1 for number in range(len(kernels))]
-    assert [row.is_tuned for row in rows] == [number == 2 for number in range(len(kernels))]
+    assert [row.is_tuned for row in rows] == [number == 2 or item is softmax for number, item in enumerate(kernels)]
+    assert [row.op for row in rows if row.is_taken] == ["softmax"]
     assert sum(row.flop_share for row in rows) == pytest.approx(1)
     text = table(rows).splitlines()
     assert len(text) == len(kernels) + 1
     assert text[0].split() == ["op", "shapes", "calls", "FLOPs", "timing", "tuned"]
     assert text[2].split()[-2:] == ["yes", "-"]
+    assert [line.split()[0] for line in text if line.endswith("own is faster")] == [tuned.scheduled.op]
+    assert [line.split()[0] for line in text if line.endswith("taken")] == ["softmax"]
 
 
 @pytest.mark.slow

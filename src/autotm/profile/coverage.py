@@ -26,7 +26,8 @@ class Coverage:
         calls: how often a step calls it.
         flop_share: its part of the step's floating-point operations.
         is_timed: whether its code was timed.
-        is_tuned: whether a schedule was searched for, with or without finding one.
+        is_tuned: whether a schedule was searched for and measured beside our own present one.
+        is_taken: whether what was found replaces our own.
     """
 
     op: str
@@ -35,6 +36,7 @@ class Coverage:
     flop_share: float
     is_timed: bool
     is_tuned: bool
+    is_taken: bool
 
 
 def coverage(
@@ -43,15 +45,23 @@ def coverage(
     """Every distinct kernel of `step` (scheduled without tuned schedules), heaviest first."""
     kernels = distinct_kernels(step)
     place = Where.of(machine, target)
-    tuned = store.schedules.here(place).keys() | store.schedules.elsewhere(place).keys()
+    tuned = store.schedules.elsewhere(place) | store.schedules.here(place)
     usable, timed = store.schedules.usable(place, min_gain), store.timed(timing_context(machine))
     total = max(1, sum(item.flops for item in kernels))
 
     def row(item: DistinctKernel) -> Coverage:
+        own = identity(item.scheduled.func, target)
         taken = choose(item.function, item.scheduled, usable.get(item.workload), target)
-        is_timed = identity(taken.func, target) in timed
-        share = item.flops / total
-        return Coverage(item.scheduled.op, item.shapes, item.calls, share, is_timed, item.workload in tuned)
+        entry = tuned.get(item.workload)
+        return Coverage(
+            op=item.scheduled.op,
+            shapes=item.shapes,
+            calls=item.calls,
+            flop_share=item.flops / total,
+            is_timed=identity(taken.func, target) in timed,
+            is_tuned=entry is not None and entry.own_identity == own,
+            is_taken=taken is not item.scheduled,
+        )
 
     return tuple(row(item) for item in kernels)
 
@@ -60,12 +70,14 @@ def table(rows: Iterable[Coverage]) -> str:
     """The rows as text in columns."""
     lines = [("op", "shapes", "calls", "FLOPs", "timing", "tuned")]
     lines += [
-        (row.op, row.shapes, str(row.calls), f"{row.flop_share:.1%}", _mark(row.is_timed), _mark(row.is_tuned))
+        (row.op, row.shapes, str(row.calls), f"{row.flop_share:.1%}", "yes" if row.is_timed else "-", _outcome(row))
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def _mark(has: bool) -> str:
-    return "yes" if has else "-"
+def _outcome(row: Coverage) -> str:
+    if row.is_taken:
+        return "taken"
+    return "own is faster" if row.is_tuned else "-"

@@ -22,8 +22,12 @@ Array = npt.NDArray[Any]
 Schedules = tuple[ScheduledKernel, Any]
 """A scheduled kernel and its machine code, a module with the symbol `main`."""
 
-_RELATIVE, _OF_LARGEST = 1e-4, 1e-5
-"""How far results of another order of sums may lie apart: of each value, and of the largest one."""
+_RELATIVE, _OF_LARGEST = 1e-5, 2e-6
+"""How far results of another order of sums may lie apart: of each value, and of the largest one.
+
+Our kernels add up long sums in blocks. A schedule that adds 10^5 terms or more one by one rounds ten times as much, and
+does not agree.
+"""
 _HOPELESS = 5.0
 """A candidate that takes this many times as long as the limit is not run again."""
 _SCRAP = 0xFF
