@@ -1,6 +1,6 @@
 """Rates of the three convolution passes over Inception v4's distinct shapes, against the core's peak and PyTorch.
 
-    flock /tmp/timing.lock python benchmarks/contraction_rates.py --batch 8 --image 139 --threads 2
+    python benchmarks/contraction_rates.py --batch 8 --image 139 --threads 2
 
 Prints, for each distinct convolution and pass: measured GF/s, share of the measured multiply-add peak, and, where
 PyTorch is installed, its channels-last rate with the same threads, measured in turn with ours. The last lines add up
@@ -18,14 +18,15 @@ from collections.abc import Callable
 
 import numpy as np
 import tvm
-from tvm import s_tir, te, tirx
+from tvm import s_tir, te
 
-from autotm.kernels import conv, tir
+from autotm.kernels import conv
 from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.passes import GENERATED, machine_code
 from autotm.kernels.target import host_target, target_info
 from autotm.kernels.workspace import hoist_workspaces
 from conv_layers import Layer, inception_v4, vgg19
+from machine_rates import best_seconds, peak_flop_per_s
 
 try:
     import torch
@@ -34,7 +35,6 @@ except ImportError:
 
 _COLOURS = 3
 """Channels of an image: its gradient is not needed."""
-_LEAST_ROUNDS, _MOST_ROUNDS = 3, 200
 
 
 def aligned(shape: tuple[int, ...], generator: np.random.Generator | None = None) -> np.ndarray:
@@ -114,58 +114,6 @@ def torch_passes(layer: Layer, threads: int) -> dict[str, Callable[[], object]]:
     }
 
 
-def best_seconds(calls: list[Callable[[], object]], seconds: float) -> list[float]:
-    """Least time of each call, taken in turn."""
-    best = [float("inf")] * len(calls)
-    for call in calls:
-        call()
-    begin, rounds = time.perf_counter(), 0
-    while rounds < _LEAST_ROUNDS or (time.perf_counter() - begin < seconds and rounds < _MOST_ROUNDS):
-        for index, call in enumerate(calls):
-            call()
-            start = time.perf_counter()
-            call()
-            best[index] = min(best[index], time.perf_counter() - start)
-        rounds += 1
-    return best
-
-
-def peak_flops(threads: int) -> float:
-    """Measured multiply-add rate of a loop that touches registers only."""
-    target = host_target(threads)
-    info = target_info(target)
-    chains, steps = info.registers * 3 // 4, 2_000_000
-    result = tirx.decl_buffer((tirx.IntImm("int64", threads * chains * info.lanes),), "float32", name="result")
-
-    def task(index: tir.Index) -> tirx.Stmt:
-        sums = tir.Registers(chains, info.lanes)
-        places = [(c, c * info.lanes) for c in range(chains)]
-        begin = index * (chains * info.lanes)
-        value = [tir.load(result, begin + at, info.lanes) for _, at in places]
-        factor = tir.splat(tirx.FloatImm("float32", 0.999), info.lanes)
-
-        def step(_: tir.Index) -> tirx.Stmt:
-            return tir.sequence(
-                [sums.set(c, 0, sums.get(c, 0, info.lanes) * factor + factor, info.lanes) for c, _ in places]
-            )
-
-        return tir.sequence(
-            [
-                sums.declare(),
-                *(sums.set(c, 0, value[c], info.lanes) for c, _ in places),
-                tir.loop(steps, step, "step"),
-                *(tir.store(result, begin + at, sums.get(c, 0, info.lanes), info.lanes) for c, at in places),
-            ]
-        )
-
-    body = tir.loop(threads, task, "task", tirx.ForKind.PARALLEL)
-    function = tirx.PrimFunc([result], body).with_attr("global_symbol", "main")
-    argument = tvm.runtime.from_dlpack(aligned((threads * chains * info.lanes,)))
-    module = tvm.compile(function, target=target)["main"]
-    best = best_seconds([lambda: module(argument)], 1.0)[0]
-    return 2.0 * threads * chains * info.lanes * steps / best
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,7 +127,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.environ["TVM_NUM_THREADS"] = str(arguments.threads)
     layers = {"inception_v4": inception_v4, "vgg19": vgg19}[arguments.network](arguments.batch, arguments.image)
-    peak = peak_flops(arguments.threads)
+    peak = peak_flop_per_s(arguments.threads)
     write = sys.stdout.write
     write(f"measured peak {peak / 1e9:.0f} GF/s with {arguments.threads} threads\n")
     totals: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0, 0.0])

@@ -10,25 +10,25 @@ fastest of all turns, in 1e9 bytes a second. More than 100 % is possible: memmov
 from __future__ import annotations
 
 import argparse
-import ctypes
 import functools
 import math
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels import data_movement, window
+from autotm.kernels import batch_norm, data_movement, window
+from autotm.kernels import bias as bias_kernel
 from autotm.kernels.build import build_library
 from autotm.kernels.dispatch import ScheduledKernel, schedule
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.target import host_target
+from machine_rates import Copier
 
 POOL = ((3, 3), (2, 2), (0, 0, 0, 0))
 MEAN = ((3, 3), (1, 1), (1, 1, 1, 1))
@@ -102,12 +102,37 @@ def avg_pool_gradient(shape: Sequence[int]) -> Graph:
 def bias_gradient(shape: Sequence[int]) -> Graph:
     """Sum over all but the channels."""
     (x,) = inputs(shape)
-    n, h, w = (te.reduce_axis((0, extent)) for extent in shape[:3])
-    return [x, te.compute(shape[3:], lambda k: te.sum(x[n, h, w, k], axis=[n, h, w]), name="bias_gradient")]
+    return [x, bias_kernel.bias_gradient(x)]
+
+
+def norm_statistics(shape: Sequence[int]) -> Graph:
+    """Mean and inverse deviation of each channel."""
+    (x,) = inputs(shape)
+    return [x, *batch_norm.statistics(x, 1e-5)]
+
+
+def norm(shape: Sequence[int]) -> Graph:
+    """Batch norm with known statistics, and ReLU."""
+    arguments = inputs(shape, *[shape[3:]] * 4)
+    y = batch_norm.normalise(*arguments)
+    return [*arguments, te.compute(shape, lambda *i: te.max(y(*i), tirx.const(0.0)), name="relu")]
+
+
+def norm_gradient_sums(shape: Sequence[int]) -> Graph:
+    """Gradients of batch norm's scale and shift."""
+    arguments = inputs(shape, shape, *[shape[3:]] * 2)
+    return [*arguments, *batch_norm.gradient_sums(*arguments)]
+
+
+def norm_gradient(shape: Sequence[int]) -> Graph:
+    """Gradient of batch norm's input."""
+    arguments = inputs(shape, shape, *[shape[3:]] * 5)
+    return [*arguments, batch_norm.data_gradient(*arguments)]
 
 
 OPERATORS: tuple[Callable[[Sequence[int]], Graph], ...] = (
     add, bias, mask, concat, part, max_pool, max_pool_gradient, avg_pool, avg_pool_gradient, bias_gradient,
+    norm_statistics, norm, norm_gradient_sums, norm_gradient,
 )  # fmt: skip
 
 
@@ -120,21 +145,6 @@ def aligned(shape: Sequence[int], dtype: str) -> np.ndarray:
     if dtype == "float32":
         array[...] = np.random.default_rng(0).random(tuple(shape), "float32") - np.float32(0.5)
     return array
-
-
-class Copier:
-    """memmove on some threads, from one buffer to another."""
-
-    def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads)
-        self._threads = threads
-
-    def __call__(self, source: np.ndarray, destination: np.ndarray) -> None:
-        """Copy all of `source`."""
-        piece = source.nbytes // self._threads
-        offsets = [piece * index for index in range(self._threads)]
-        to, since = ([array.ctypes.data + offset for offset in offsets] for array in (destination, source))
-        list(self._pool.map(ctypes.memmove, to, since, [piece] * self._threads))
 
 
 def seconds(function: Callable[[], object], repeats: int) -> float:

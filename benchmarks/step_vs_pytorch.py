@@ -1,9 +1,11 @@
 """Time of a plain training step against PyTorch's: same network, batch, threads, cores and start values, alternating.
 
-    python benchmarks/step_vs_pytorch.py [--scale laptop] [--networks inception_v4 vgg19 mlp] [--rounds 9] [--compile]
+    python benchmarks/step_vs_pytorch.py [--scale laptop] [--networks vgg19 ...] [--rounds 9] [--compile] [--slowest 5]
 
 PyTorch runs eagerly in channels_last; a ratio above 1 means that autotm is faster. With --compile, `torch.compile` is
-timed too. The last line is the geometric mean.
+timed too. `peak` is the multiply-adds of autotm's whole step over what the cores can do in registers in that time, and
+`copy` the bytes that its other kernels cannot avoid over what a copy moves in their time. --slowest lists the kernels
+that lose most time against both. The last line is the geometric mean.
 """
 
 from __future__ import annotations
@@ -28,20 +30,32 @@ from autotm.model.machine import Machine, load_machine
 from autotm.model.study_config import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
+from autotm.runtime.plain import all_fast_program
+from autotm.runtime.timing import time_kernels
+from machine_rates import copy_bytes_per_s, peak_flop_per_s
+from step_limits import Limits, Spent
 from torch_network import TorchNetwork
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "config"
+NETWORKS = ["vgg19", "resnet50", "resnet200", "inception_v4", "densenet264", "transformer", "dlrm"]
+INSTRUMENTED_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Times:
-    """Median seconds of a step of each contender, measured in the same rounds."""
+    """Median seconds of a step of each contender, measured in the same rounds, and where autotm's went."""
 
     autotm_s: float
     eager_s: float
     compiled_s: float | None
+    spent: Spent
+
+    @property
+    def ratios(self) -> tuple[float, float | None]:
+        """Eager PyTorch and `torch.compile` over autotm."""
+        compiled = None if self.compiled_s is None else self.compiled_s / self.autotm_s
+        return self.eager_s / self.autotm_s, compiled
 
 
 def main() -> None:
@@ -49,31 +63,38 @@ def main() -> None:
     options = _arguments()
     machine = load_machine(CONFIG / "machines" / f"{options.machine}.yaml", options.threads)
     scale = load_scale(CONFIG / "scales" / f"{options.scale}.yaml")
+    limits = Limits(peak_flop_per_s(machine.threads), copy_bytes_per_s(machine.threads))
     print(f"scale {options.scale}, {machine.threads} threads, {options.rounds} alternating rounds, medians")
+    print(f"measured peak {limits.flop_per_s / 1e9:.0f} GF/s, copies {limits.bytes_per_s / 1e9:.0f} GB/s")
     titles = f"{'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}"
-    print(f"{'network':<14} {titles}")
-    ratios = []
+    print(f"{'network':<14} {titles} {'peak':>6} {'copy':>6}")
+    found = []
     for name in options.networks:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             times = measure(name, scale.networks[name], machine, Path(folder), options)
-        ratios.append(times.eager_s / times.autotm_s)
-        compiled = ("-", "-")
-        if times.compiled_s is not None:
-            compiled = (f"{times.compiled_s * 1e3:.1f}", f"{times.compiled_s / times.autotm_s:.2f}")
+        found.append(times)
+        eager, compiled = times.ratios
+        columns = ("-", "-") if compiled is None else (f"{times.compiled_s * 1e3:.1f}", f"{compiled:.2f}")
         print(
-            f"{name:<14} {times.autotm_s * 1e3:>10.1f} {times.eager_s * 1e3:>10.1f} {ratios[-1]:>13.2f} "
-            f"{compiled[0]:>11} {compiled[1]:>15}",
+            f"{name:<14} {times.autotm_s * 1e3:>10.1f} {times.eager_s * 1e3:>10.1f} {eager:>13.2f} "
+            f"{columns[0]:>11} {columns[1]:>15} {times.spent.peak_share(limits, times.autotm_s):>6.0%} "
+            f"{times.spent.copy_share(limits):>6.0%}",
             flush=True,
         )
-    print(f"geomean eager/autotm {statistics.geometric_mean(ratios):.2f}")
+        for line in times.spent.slowest(limits, options.slowest):
+            print(f"    {line}")
+    columns = zip(("eager", "compile"), zip(*(times.ratios for times in found), strict=True), strict=True)
+    means = (f"{kind}/autotm {statistics.geometric_mean(ratios):.2f}" for kind, ratios in columns if None not in ratios)
+    print("geomean", *means)
 
 
 def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, options: argparse.Namespace) -> Times:
     """Lower the network, then time steps of all contenders in turn."""
     network = zoo.build(name, sizes)
     files = (folder / "graph.json", folder / "kernels.so")
-    graph = lower_network(network, options.scale, machine_target(machine), machine.threads, *files, {})
-    program = plain_program(graph)
+    target = machine_target(machine)
+    graph = lower_network(network, options.scale, target, machine.threads, *files, {}, options.objects)
+    program = all_fast_program(graph)
     arguments = Arguments.allocate(graph)
     arguments.fill(options.seed)
     arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
@@ -85,10 +106,11 @@ def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, op
     for contender in contenders:
         contender()  # PyTorch's threads must exist before this thread is pinned, or they would share its core.
     with pinned(machine), open_tiers(machine, None, program.fast_bytes, 0, CONFIG / "devices", stretch=1.0) as tiers:
-        step = prepare(graph, KernelLibrary.load(files[1]), program, arguments, tiers).step
-        samples = alternate([step, *contenders], options.rounds)
+        executor = prepare(graph, KernelLibrary.load(files[1]), program, arguments, tiers)
+        samples = alternate([executor.step, *contenders], options.rounds)
+        spent = Spent(graph, time_kernels(graph, executor, INSTRUMENTED_STEPS))
     medians = [statistics.median(series) for series in samples]
-    return Times(medians[0], medians[1], medians[2] if options.compile else None)
+    return Times(medians[0], medians[1], medians[2] if options.compile else None, spent)
 
 
 def alternate(contenders: list[Callable[[], None]], rounds: int) -> list[list[float]]:
@@ -119,9 +141,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--scale", default="laptop")
     parser.add_argument("--machine", default="laptop")
     parser.add_argument("--threads", type=int, help="default: the machine file's")
-    parser.add_argument("--networks", nargs="+", default=["inception_v4", "vgg19", "mlp"])
+    parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--compile", action="store_true", help="time torch.compile too")
+    parser.add_argument("--slowest", type=int, default=0, help="list so many kernels of each network")
+    parser.add_argument("--objects", type=Path, help="folder that keeps compiled kernels for the next call")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 

@@ -20,6 +20,7 @@ from autotm.zoo import Network
 Values = dict[str, torch.Tensor]
 Rule = Callable[[tvm.ir.Call, list[Any]], torch.Tensor]
 _SPATIAL = 4
+_FACTORS = 2
 
 
 class TorchNetwork(torch.nn.Module):
@@ -49,7 +50,8 @@ class TorchNetwork(torch.nn.Module):
 
 
 def _to_torch(array: np.ndarray, dtype: torch.dtype, *, weight: bool = True) -> torch.Tensor:
-    tensor = torch.from_numpy(np.array(array)).to(dtype)
+    tensor = torch.from_numpy(np.array(array))
+    tensor = tensor.to(dtype) if tensor.is_floating_point() else tensor
     if tensor.dim() != _SPATIAL:
         return tensor
     ordered = tensor.permute(3, 2, 0, 1) if weight else tensor.permute(0, 3, 1, 2)
@@ -73,19 +75,27 @@ def _instructions(main: relax.Function) -> list[tuple[str, Callable[..., Any], l
         if isinstance(value, relax.Var):
             names[binding.var] = names[value]
             continue
+        if isinstance(value, relax.TupleGetItem):
+            names[binding.var] = names[value.tuple_value]
+            continue
         arguments = [_argument(names, argument) for argument in value.args]
-        if value.op.name == "relax.add" and plan and plan[-1][0] == arguments[0] and plan[-1][1].__name__ == "product":
+        if value.op.name == "relax.add" and plan and _takes_bias(plan[-1], arguments[0]):
             plan[-1] = (name, plan[-1][1], [*plan[-1][2], arguments[1]])
         else:
             plan.append((name, _RULES[value.op.name](value), arguments))
     return plan
 
 
+def _takes_bias(last: tuple[str, Callable[..., Any], list[Any]], operand: Any) -> bool:
+    name, function, arguments = last
+    return name == operand and function.__name__ == "product" and len(arguments) == _FACTORS
+
+
 def _argument(names: Mapping[relax.Var, str], argument: relax.Expr) -> Any:
     if isinstance(argument, relax.Tuple):
         return [names[field] for field in argument.fields]
     if isinstance(argument, tvm.ir.Constant):
-        return float(argument.value.numpy())
+        return None if argument.value.shape else float(argument.value.numpy())
     return names.get(argument) if isinstance(argument, relax.Var) else None
 
 
@@ -102,9 +112,10 @@ def _symmetric(padding: Any) -> list[int]:
 
 def _conv2d(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     strides, padding = _ints(call.attrs.strides), _symmetric(call.attrs.padding)
+    groups = int(call.attrs.groups)
 
     def product(x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return functional.conv2d(x, w, bias, strides, padding)
+        return functional.conv2d(x, w, bias, strides, padding, 1, groups)
 
     return product
 
@@ -126,14 +137,50 @@ def _avg_pool(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     return lambda x: functional.avg_pool2d(x, size, strides, padding, count_include_pad=False)
 
 
+def _batch_norm(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    epsilon = float(call.attrs.epsilon)
+
+    def normalise(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, *_: None) -> torch.Tensor:
+        return functional.batch_norm(x, None, None, gamma, beta, training=True, eps=epsilon)
+
+    return normalise
+
+
 def _mean(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     axes = [(0, 2, 3, 1)[axis] for axis in _ints(call.attrs.axis)]
     return lambda x: x.mean(axes)
 
 
 def _reshape(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
-    shape = _ints(call.ty.shape)
-    return lambda x, _: (x.permute(0, 2, 3, 1) if x.dim() == _SPATIAL else x).reshape(shape)
+    before, shape = tuple(_ints(call.args[0].ty.shape)), _ints(call.ty.shape)
+    # Of tensors with four axes, only images have another order here than in Relax.
+    return lambda x, _: (x if tuple(x.shape) == before else x.permute(0, 2, 3, 1)).reshape(shape)
+
+
+def _layer_norm(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    epsilon = float(call.attrs.epsilon)
+    return lambda x, scale, shift: functional.layer_norm(x, x.shape[-1:], scale, shift, epsilon)
+
+
+def _einsum(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    subscripts = str(call.attrs.subscripts)
+    return lambda operands: torch.einsum(subscripts, *operands)
+
+
+def _take(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    if call.attrs.axis != 0:
+        raise NotImplementedError(f"take along axis {call.attrs.axis}")
+    # The gradient names the rows that it changes; a dense one would be as large as the table.
+    return lambda table, indices: functional.embedding(indices, table, sparse=True)
+
+
+def _permute(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+    axes = _ints(call.attrs.axes)
+    return lambda x: x.permute(axes)
+
+
+def _concat(parts: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat(parts, 1 if parts[0].dim() == _SPATIAL else -1)
 
 
 _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
@@ -141,12 +188,20 @@ _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
     "relax.matmul": _matmul,
     "relax.nn.max_pool2d": _max_pool,
     "relax.nn.avg_pool2d": _avg_pool,
+    "relax.nn.batch_norm": _batch_norm,
     "relax.mean": _mean,
     "relax.reshape": _reshape,
-    "relax.concat": lambda _: lambda parts: torch.cat(parts, 1),
+    "relax.concat": lambda _: _concat,
+    "relax.take": _take,
+    "relax.permute_dims": _permute,
+    "relax.nn.softplus": lambda _: functional.softplus,
     "relax.nn.relu": lambda _: functional.relu,
+    "relax.nn.softmax": lambda _: lambda x: functional.softmax(x, -1),
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.einsum": _einsum,
     "relax.nn.log_softmax": lambda _: lambda x: functional.log_softmax(x, -1),
     "relax.add": lambda _: torch.add,
+    "relax.subtract": lambda _: torch.sub,
     "relax.multiply": lambda _: torch.mul,
     "relax.maximum": lambda _: torch.clamp_min,
     "relax.log": lambda _: torch.log,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tvm
@@ -12,56 +11,53 @@ from tvm import te, tirx
 from autotm.kernels.dispatch import ScheduledKernel, schedule
 from autotm.kernels.passes import machine_code
 from autotm.kernels.target import host_target
+from guarded_memory import GuardedMemory
 
 TARGET = host_target(2)
-GUARD_BYTES = 256
-_PATTERN = 0xA5
 
 
-class Guarded:
-    """An array at a multiple of 64 bytes between two guard zones, filled with NaN (or 0x7f) unless given values."""
-
-    def __init__(self, shape: Sequence[int], dtype: str, values: np.ndarray | None = None) -> None:
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        self._memory = np.full(size + 2 * GUARD_BYTES + 64, _PATTERN, np.uint8)
-        self._start = -(self._memory.ctypes.data + GUARD_BYTES) % 64 + GUARD_BYTES
-        self._end = self._start + size
-        self.array = self._memory[self._start : self._end].view(dtype).reshape(shape)
-        self.array[...] = values if values is not None else (np.nan if dtype.startswith("float") else 0x7F)
-
-    def check(self, name: str) -> None:
-        """Fail if a guard zone was written."""
-        assert (self._memory[: self._start] == _PATTERN).all(), f"wrote below {name}"
-        assert (self._memory[self._end :] == _PATTERN).all(), f"wrote beyond {name}"
-
-
-def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2) -> ScheduledKernel:
+def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2, target: tvm.target.Target = TARGET) -> ScheduledKernel:
     """The scheduled kernel of a TE graph: inputs, then outputs."""
-    return schedule(te.create_prim_func(list(tensors)), TARGET, threads)
+    return schedule(te.create_prim_func(list(tensors)), target, threads)
 
 
-def compiled(func: tirx.PrimFunc) -> tvm.runtime.Module:
+def compiled(func: tirx.PrimFunc, target: tvm.target.Target = TARGET) -> tvm.runtime.Module:
     """The machine code of one function, as symbol `main`."""
-    return machine_code({"main": func}, TARGET)
+    return machine_code({"main": func}, target)
 
 
-def call(kernel: ScheduledKernel, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The outputs of a kernel; twice on the same memory, so that state left in a workspace would show."""
-    operands = []
-    for slot, parameter in enumerate(kernel.func.params):
-        shape, dtype = [int(extent) for extent in parameter.shape], str(parameter.dtype)
-        operands.append(Guarded(shape, dtype, inputs[slot] if slot < len(inputs) else None))
-    function = compiled(kernel.func)["main"]
-    views = [tvm.runtime.from_dlpack(operand.array) for operand in operands]
-    count = len(operands) - len(kernel.workspaces)
-    function(*views)
-    first = [operand.array.copy() for operand in operands[len(inputs) : count]]
-    function(*views)
-    for slot, operand in enumerate(operands):
-        operand.check(f"operand {slot} of {kernel.op}")
-    for slot, (operand, values) in enumerate(zip(operands, inputs, strict=False)):
-        np.testing.assert_array_equal(operand.array, values, err_msg=f"input {slot} of {kernel.op} was written")
-    outputs = [operand.array for operand in operands[len(inputs) : count]]
-    for before, after in zip(first, outputs, strict=True):
+def call(
+    kernel: ScheduledKernel,
+    inputs: Sequence[np.ndarray],
+    target: tvm.target.Target = TARGET,
+    shared: Mapping[int, int] | None = None,
+) -> list[np.ndarray]:
+    """The outputs of a kernel; twice on the same memory, so that state left in a workspace would show.
+
+    Args:
+        kernel: scheduled.
+        inputs: values of the first operands.
+        target: to compile for.
+        shared: slot of an output -> slot of the input whose memory it takes.
+    """
+    shared = shared or {}
+    operands = [([int(extent) for extent in slot.shape], str(slot.dtype)) for slot in kernel.func.params]
+    memory = GuardedMemory(operands, shared)
+    for slot, array in enumerate(memory.arrays[len(inputs) :], len(inputs)):
+        if slot not in shared:
+            array[...] = np.nan if array.dtype.kind == "f" else 0x7F
+    function = compiled(kernel.func, target)["main"]
+    views = [tvm.runtime.from_dlpack(array) for array in memory.arrays]
+    outputs = slice(len(inputs), len(operands) - len(kernel.workspaces))
+    found = []
+    for _ in range(2):
+        for array, values in zip(memory.arrays, inputs, strict=False):
+            array[...] = values
+        memory.remember()
+        function(*views)
+        strays = memory.strays(range(len(inputs), len(operands)))
+        assert not strays, f"{kernel.op} wrote where it must not: {strays}"
+        found.append([array.copy() for array in memory.arrays[outputs]])
+    for before, after in zip(*found, strict=True):
         np.testing.assert_array_equal(before, after)
-    return outputs
+    return found[0]

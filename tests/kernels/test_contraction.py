@@ -13,46 +13,20 @@ from autotm.kernels.contraction_tiles import cut, register_tiles
 from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
 from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
 from autotm.kernels.target import TargetInfo, target_info
-from contraction_cases import Window, aligned, call, error, function_of, fused, host, random_array
+from contraction_cases import (
+    WINDOWS,
+    Window,
+    aligned,
+    call,
+    error,
+    function_of,
+    fused,
+    host,
+    random_array,
+    random_windows,
+)
 
 LIMIT = 3e-6
-
-WINDOWS = [
-    Window((1, 147, 9, 3), (3, 3, 3, 32), (2, 2), (0, 0, 0, 0)),
-    Window((2, 35, 35, 16), (3, 3, 16, 24), (1, 1), (1, 1, 1, 1)),
-    Window((2, 17, 17, 24), (1, 7, 24, 40), (1, 1), (0, 3, 0, 3)),
-    Window((1, 17, 17, 40), (7, 1, 40, 24), (1, 1), (3, 0, 3, 0)),
-    Window((2, 8, 8, 33), (1, 1, 33, 50), (1, 1), (0, 0, 0, 0)),
-    Window((1, 8, 8, 16), (1, 1, 16, 10), (2, 2), (0, 0, 0, 0)),
-    Window((1, 5, 7, 3), (2, 3, 3, 5), (3, 2), (1, 2, 0, 1)),
-    Window((3, 1, 1, 16), (1, 1, 16, 16), (1, 1), (0, 0, 0, 0)),
-    Window((2, 2, 2, 8), (3, 3, 8, 16), (1, 1), (1, 1, 1, 1)),
-    Window((1, 9, 9, 4), (7, 7, 4, 8), (2, 2), (3, 3, 3, 3)),
-    Window((8, 3, 3, 48), (1, 3, 48, 112), (1, 1), (0, 1, 0, 1)),
-    Window((2, 11, 10, 8), (3, 3, 8, 16), (1, 1), (0, 0, 0, 0)),
-    Window((1, 6, 6, 8), (3, 3, 8, 16), (2, 2), (0, 0, 1, 1)),
-    Window((2, 5, 5, 300), (3, 3, 300, 72), (1, 1), (1, 1, 1, 1)),
-    Window((8, 14, 14, 40), (1, 1, 40, 200), (1, 1), (0, 0, 0, 0)),
-]
-
-
-def _random_windows(count: int) -> list[Window]:
-    generator = np.random.default_rng(7)
-    windows = []
-    while len(windows) < count:
-        kernel = generator.integers(1, 5, 2)
-        padding = tuple(int(p) for p in generator.integers(0, 3, 4))
-        height, width, batch = (int(v) for v in generator.integers(1, [20, 20, 4]))
-        channels, features = (int(v) for v in generator.integers(1, 70, 2))
-        window = Window(
-            (batch, height, width, channels),
-            (int(kernel[0]), int(kernel[1]), channels, features),
-            tuple(int(s) for s in generator.integers(1, 4, 2)),
-            padding,
-        )
-        if min(window.y) > 0:
-            windows.append(window)
-    return windows
 
 
 def _passes(window: Window, mcpu: str | None, threads: int, l2_bytes: int | None = None) -> dict[str, float]:
@@ -81,8 +55,8 @@ def test_named_windows(window: Window) -> None:
     assert max(errors.values()) < LIMIT, errors
 
 
-@pytest.mark.parametrize("window", _random_windows(8), ids=str)
-def test_random_windows(window: Window) -> None:
+@pytest.mark.parametrize("window", random_windows(8), ids=str)
+def testrandom_windows(window: Window) -> None:
     errors = _passes(window, None, 3)
     assert max(errors.values()) < LIMIT, errors
 
@@ -99,7 +73,10 @@ def test_avx2(window: Window) -> None:
     assert max(errors.values()) < LIMIT, errors
 
 
-@pytest.mark.parametrize(("m", "k", "n"), [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003), (30, 5000, 300)],
+)
 @pytest.mark.parametrize("form", [matmul, matmul_nt, matmul_tn])
 def test_matrix_products(form: object, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]

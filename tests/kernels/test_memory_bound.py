@@ -8,8 +8,7 @@ from autotm.kernels.data_movement import concat
 from autotm.kernels.tiling import PARALLEL_BYTES, Machine, divisor_near
 from autotm.model.graph import OpClass
 from compiled_kernels import call, kernel_of
-
-SHAPES = [(2, 5, 7, 33), (4, 9, 9, 64), (3, 1, 1, 1), (17,), (1000,), (3, 1001), (2, 3, 70_001), (64, 2048), (1, 130)]
+from memory_bound_cases import CONCATS, SHAPES
 
 
 def values(shape, seed=0):
@@ -74,16 +73,7 @@ def test_two_outputs_of_which_one_feeds_the_other():
 
 @pytest.mark.parametrize(
     ("shapes", "axis"),
-    [
-        ([(2, 5, 5, 96), (2, 5, 5, 33), (2, 5, 5, 1)], 3),
-        ([(16, 35, 35, 64), (16, 35, 35, 96)], -1),
-        ([(3, 4, 7), (3, 9, 7)], 1),
-        ([(4, 38), (1, 38), (200, 38)], 0),
-        ([(300, 300), (500, 300)], 0),
-        ([(100, 2, 5), (100, 3, 5)], 1),
-        ([(7,), (5,)], 0),
-        ([(3, 3)], 1),
-    ],
+    CONCATS,
 )
 def test_concat(shapes, axis):
     arguments = placeholders(*shapes)

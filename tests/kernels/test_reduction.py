@@ -4,50 +4,16 @@ import math
 
 import numpy as np
 import pytest
-from tvm import te
 
 from autotm.kernels.reduction import _blocking
 from autotm.model.graph import OpClass
 from compiled_kernels import call, kernel_of
-
-
-def summed(shape, axes, before=lambda value: value):
-    """The sum of `before(x)` over some axes as a TE graph, and x."""
-    x = te.placeholder(shape, name="x")
-    reduced = [te.reduce_axis((0, shape[axis]), f"r{axis}") for axis in axes]
-    kept = [shape[axis] for axis in range(len(shape)) if axis not in axes]
-
-    def body(*outer):
-        rest = iter(outer)
-        terms = iter(reduced)
-        index = [next(terms) if axis in axes else next(rest) for axis in range(len(shape))]
-        return te.sum(before(x(*index)), axis=reduced)
-
-    return [x, te.compute(kept, body, name="total")]
+from memory_bound_cases import SUMS, summed
 
 
 @pytest.mark.parametrize(
     ("shape", "axes"),
-    [
-        ((16, 7, 7, 96), (0, 1, 2)),
-        ((4, 35, 35, 50), (0, 1, 2)),
-        ((2, 67, 67, 32), (0, 1, 2)),
-        ((4099, 33), (0,)),
-        ((131, 1), (0,)),
-        ((3, 5, 7), (1,)),
-        ((300, 1000), (1,)),
-        ((37, 1009), (1,)),
-        ((5, 19), (1,)),
-        ((8, 100, 130), (1, 2)),
-        ((4, 9, 9, 200), (1, 2)),
-        ((2, 40, 40, 67), (1, 2)),
-        ((40, 3), (0, 1)),
-        ((100_003,), (0,)),
-        ((1000, 1000), (0, 1)),
-        ((7,), (0,)),
-        ((3,), (0,)),
-        ((500, 6, 40), (0, 2)),
-    ],
+    SUMS,
 )
 def test_sum_over_any_axes(shape, axes):
     x = np.random.default_rng(0).random(shape, "float32") - np.float32(0.3)

@@ -8,19 +8,7 @@ from autotm.kernels import window
 from autotm.kernels.window_grid import Axis
 from autotm.model.graph import OpClass
 from compiled_kernels import call, kernel_of
-
-# Shape of x, window, stride, padding.
-CASES = [
-    ((2, 9, 11, 32), (3, 3), (2, 2), (0, 0, 0, 0)),
-    ((2, 8, 8, 16), (2, 2), (2, 2), (0, 0, 0, 0)),
-    ((1, 7, 6, 50), (3, 3), (1, 1), (1, 1, 1, 1)),
-    ((3, 5, 9, 67), (3, 2), (2, 3), (1, 0, 0, 1)),
-    ((1, 10, 4, 1), (2, 3), (3, 1), (0, 1, 1, 2)),
-    ((2, 6, 6, 7), (6, 6), (1, 1), (0, 0, 0, 0)),
-    ((1, 13, 13, 5), (12, 12), (1, 1), (0, 0, 0, 0)),
-    ((1, 9, 8, 96), (2, 2), (3, 3), (0, 0, 0, 0)),
-    ((4, 17, 17, 64), (3, 3), (2, 2), (1, 1, 1, 1)),
-]
+from memory_bound_cases import POOLS
 
 
 def positions(shape, pool, stride, padding):
@@ -48,7 +36,7 @@ def values(shape, seed):
     return np.random.default_rng(seed).integers(-3, 4, shape).astype("float32")
 
 
-@pytest.mark.parametrize(("shape", "pool", "stride", "padding"), CASES)
+@pytest.mark.parametrize(("shape", "pool", "stride", "padding"), POOLS)
 def test_max_pool(shape, pool, stride, padding):
     x = values(shape, 0)
     expected = np.empty(output_shape(shape, pool, stride, padding), "float32")
@@ -60,7 +48,7 @@ def test_max_pool(shape, pool, stride, padding):
     np.testing.assert_array_equal(call(kernel, [x])[0], expected)
 
 
-@pytest.mark.parametrize(("shape", "pool", "stride", "padding"), CASES)
+@pytest.mark.parametrize(("shape", "pool", "stride", "padding"), POOLS)
 def test_max_pool_gradient_goes_to_the_first_maximum(shape, pool, stride, padding):
     x = values(shape, 1)
     pooled = output_shape(shape, pool, stride, padding)
@@ -79,7 +67,7 @@ def test_max_pool_gradient_goes_to_the_first_maximum(shape, pool, stride, paddin
     np.testing.assert_allclose(call(kernel, [x, y, dy])[0], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("shape", "pool", "stride", "padding"), CASES)
+@pytest.mark.parametrize(("shape", "pool", "stride", "padding"), POOLS)
 def test_avg_pool_and_gradient(shape, pool, stride, padding):
     x = np.random.default_rng(3).random(shape, "float32")
     pooled = output_shape(shape, pool, stride, padding)

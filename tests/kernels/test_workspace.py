@@ -6,7 +6,8 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from autotm.kernels import conv, window
+from autotm.kernels import conv, layer_norm, softmax, window
+from autotm.kernels.batched_matmul import batched_matmul
 from autotm.kernels.dispatch import ScheduledKernel
 from autotm.kernels.workspace import STACK_BYTES, hoist_workspaces
 from autotm.model.graph import OpClass
@@ -102,7 +103,13 @@ def kernels():
     yield "max_pool2d_gradient", [x, y, dy, window.max_pool2d_gradient(x, y, dy, *geometry)]
     yield "avg_pool2d", [x, window.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
     yield "sum", [x, te.compute((96,), lambda c: te.sum(x[n, h, v, c], axis=[n, h, v]), name="total")]
-    yield "softmax", chain(1000)
+    yield "softmax_chain", chain(1000)
+    rows, dy_rows = (te.placeholder((20, 600), name=name) for name in ("rows", "dy_rows"))
+    width = te.placeholder((600,), name="width")
+    yield "softmax", [rows, softmax.softmax(rows)]
+    yield "layer_norm_gradient", [rows, width, dy_rows, *layer_norm.layer_norm_gradient(rows, width, dy_rows, 1e-5)]
+    heads = te.placeholder((2, 9, 3, 40), name="heads")
+    yield "batched_matmul", [heads, batched_matmul(heads, heads, "bihd,bjhd->bhij")]
     yield "conv2d", [x, w, conv.conv2d(x, w, (1, 1), (1, 1, 1, 1))]
 
 

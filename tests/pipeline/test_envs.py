@@ -88,4 +88,6 @@ def test_the_shipped_study_writes_every_default_out() -> None:
 def test_scales_know_the_zoo(path: Path) -> None:
     from autotm import zoo
 
-    assert set(load_scale(path).networks) == set(zoo.networks())
+    known, sized = set(zoo.networks()), set(load_scale(path).networks)
+    # The sets beside the paper's main one have sizes for their own networks only.
+    assert sized <= known if path.stem.startswith("paper-") else sized == known

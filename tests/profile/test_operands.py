@@ -2,6 +2,7 @@ import numpy as np
 
 import small_step
 from autotm.memory.tiers import open_tiers
+from autotm.model.graph import Initial
 from autotm.profile.operands import MAX_COPIES, Filler, plan_operands
 
 
@@ -44,3 +45,12 @@ def test_operands_are_ordinary_numbers() -> None:
     whole = np.full(100, 7, np.int64)
     filler.fill(whole)
     assert set(whole) == {0, 1}
+
+
+def test_indices_are_drawn_anew_from_their_whole_range() -> None:
+    filler, initial = Filler(seed=3), Initial("integers", 50)
+    first, second = np.zeros((20, 30), np.int32), np.zeros((20, 30), np.int32)
+    filler.fill(first, initial)
+    filler.fill(second, initial)
+    assert set(np.unique(first)) == set(range(50))
+    assert (first != second).mean() > 0.9

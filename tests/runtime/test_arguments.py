@@ -37,6 +37,26 @@ def test_one_hot_rows_have_one_one_each() -> None:
     assert len(set(value.argmax(axis=1))) > 50
 
 
+def test_integers_fill_their_range_and_fit_any_type() -> None:
+    indices = initial_value(replace(tensor("integers", scale=7), dtype="int32"), 0)
+    assert indices.dtype == np.int32
+    assert set(np.unique(indices)) == set(range(7))
+    assert set(np.unique(initial_value(tensor("integers", scale=2), 0))) == {0.0, 1.0}
+
+
+def test_sinusoids_are_the_published_positions() -> None:
+    value = initial_draw(tensor("sinusoids", (50, 8)), 0)
+    assert value[10, 0] == pytest.approx(np.sin(10))
+    assert value[10, 1] == pytest.approx(np.cos(10))
+    assert value[10, 6] == pytest.approx(np.sin(10 / 10000 ** (6 / 8)))
+    assert value[10, 7] == pytest.approx(np.cos(10 / 10000 ** (6 / 8)))
+
+
+def test_the_future_is_above_the_diagonal() -> None:
+    value = initial_value(tensor("future", (3, 3), scale=-5.0), 0)
+    assert value.tolist() == [[0, -5, -5], [0, 0, -5], [0, 0, 0]]
+
+
 def test_the_draw_is_float64_and_cast_once() -> None:
     drawn = initial_draw(tensor("normal"), 0)
     assert drawn.dtype == np.float64

@@ -60,6 +60,47 @@ def test_mlp_is_three_layers_and_a_head():
     assert network.learning_rate == 0.005
 
 
+def test_dlrm_at_paper_size():
+    network = zoo.build("dlrm", {"batch": 128})
+    lookups = [shape(call.args[0]) for call in calls(network, "relax.take")]
+    assert len(lookups) == 26
+    # The Kaggle data has 33 762 577 values in all; AutoTM's tables have five rows for each.
+    assert sum(rows for rows, _ in lookups) == 5 * 33_762_577
+    assert {width for _, width in lookups} == {16}
+    products = [shape(call.args[1]) for call in calls(network, "relax.matmul")]
+    dense = [(13, 512), (512, 256), (256, 64), (64, 16)]
+    assert products == [*dense, (745, 512), (512, 256), (256, 1)]
+    assert [shape(call) for call in calls(network, "relax.einsum")] == [(128, 27, 27)]
+    # ReLU behind every dense layer but the last.
+    assert len(calls(network, "relax.nn.relu")) == 6
+
+
+def test_dlrm_rows_cap_the_large_tables_only():
+    network = zoo.build("dlrm", {"batch": 4, "rows": 1000})
+    rows = [shape(call.args[0])[0] for call in calls(network, "relax.take")]
+    assert rows[:6] == [1000, 1000, 1000, 1000, 1000, 120]
+    assert [int(network.inputs[f"indices_{slot}"].scale) for slot in range(26)] == rows
+
+
+def test_transformer_has_eight_layers_on_each_side():
+    network = zoo.build("transformer", {"batch": 2, "sequence": 10})
+    width, hidden, vocabulary = 512, 2048, 20000
+    attention = 4 * (width * width + width)
+    feed_forward = 2 * width * hidden + hidden + width
+    norm = 2 * width
+    encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
+    ends = vocabulary * width + (width + 1) * vocabulary
+    assert parameter_count(network) == 8 * (encoder + decoder) + ends
+    # Per attention: scores and context; the decoder attends twice, once to its own past.
+    assert [shape(call) for call in calls(network, "relax.einsum")[:2]] == [(2, 8, 10, 10), (2, 10, 8, 64)]
+    assert len(calls(network, "relax.einsum")) == 2 * (8 + 2 * 8)
+    assert len(calls(network, "relax.nn.layer_norm")) == 2 * 8 + 3 * 8
+    masks = [call for call in calls(network, "relax.add") if shape(call) == (2, 8, 10, 10)]
+    assert len(masks) == 8
+    assert shape(calls(network, "relax.nn.log_softmax")[0]) == (2 * 10, vocabulary)
+    assert not calls(network, "relax.permute_dims"), "heads are never moved"
+
+
 @pytest.mark.parametrize(
     ("name", "sizes", "words"),
     [

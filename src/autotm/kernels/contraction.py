@@ -9,6 +9,8 @@ from __future__ import annotations
 from tvm import s_tir
 
 from autotm.kernels import contraction_build as build
+from autotm.kernels.contraction_batched import batched_product
+from autotm.kernels.contraction_groups import each_group
 from autotm.kernels.contraction_problem import problem_of
 from autotm.kernels.generated import replace_body
 from autotm.kernels.target import TargetInfo
@@ -20,6 +22,7 @@ _GENERATORS = {
     "matmul": build.product,
     "matmul_nt": build.product_nt,
     "matmul_tn": build.product_tn,
+    "batched_matmul": batched_product,
 }
 
 
@@ -32,4 +35,8 @@ def schedule_contraction(
         ValueError: the function is no contraction with an elementwise epilogue.
     """
     problem = problem_of(sch, main_block)
-    replace_body(sch, _GENERATORS[problem.kind](problem, info, threads))
+    generate = _GENERATORS[problem.kind]
+    if problem.groups > 1:
+        replace_body(sch, each_group(problem, generate, info, threads))
+    else:
+        replace_body(sch, generate(problem, info, threads))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
+from autotm.kernels.contraction_long import long_product_nt, long_product_pays
 from autotm.kernels.contraction_panels import RowMajor, Taps, Turned
 from autotm.kernels.contraction_pixels import Pixels, Source, contract_pixels
 from autotm.kernels.contraction_prepare import Grid, pad_pixels
@@ -163,7 +164,8 @@ def _phase(
 
     if above.taps.count * across.taps.count == 0:
         taps, run = (0, 0), 0
-    if problem.stride == (1, 1) and taps == (1, 1) and not any(padding) and problem.flattens:
+    whole = not any(padding) and (above.count, across.count) == (grid.rows, grid.columns)
+    if problem.stride == (1, 1) and taps == (1, 1) and whole and problem.flattens:
         extents = 1, 1, batch * above.count * across.count, channels
         return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), operand, _same)
     return Pixels(*extents, taps, run, source, operand, coordinates)
@@ -174,6 +176,8 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     rows, steps = _extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product_nt(problem, info)
+    if long_product_pays(problem, info, threads):
+        return long_product_nt(problem, info, threads)
     features = problem.shape[1]
     source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)

@@ -104,27 +104,38 @@ class Turned:
         tap = self.vertical.weight(u) * columns + self.horizontal.weight(v)
         origin = tap * (channels * inner) + feature * inner
         start = base + part * (inner * width)
-        statements = []
-        for offset, n in tir.segments(width, lanes):
-            spans = [(inner // n, n, 0)] if inner >= n else []
-            done = inner // n * n
-            spans += [(1, m, done + o) for o, m in tir.segments(inner - done, n)]
-            for count, m, at in spans:
-
-                def square(index: Index, offset: int = offset, n: int = n, m: int = m, at: int = at) -> tirx.Stmt:
-                    k = at + index * m
-                    weights = self.buffer, origin + offset * inner + k, inner
-                    return _turn(weights, (target, start + k * width + offset, width), n, m)
-
-                statements.append(tir.loop(count, square, "square"))
-        return tir.sequence(statements)
+        return turn_rows((self.buffer, origin, inner), (target, start, width), width, inner, lanes)
 
 
-_Place = tuple[tirx.Buffer, Index, int]
+Place = tuple[tirx.Buffer, Index, int]
 """Buffer, first element, elements from row to row."""
 
 
-def _turn(source: _Place, target: _Place, rows: int, columns: int) -> tirx.Stmt:
+def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int) -> tirx.Stmt:
+    """target[j, i] = source[i, j] for i < rows, j < columns: squares of `lanes` in registers, then smaller ones."""
+
+    def turn(offset: Index, n: int) -> tirx.Stmt:
+        """All columns of `n` rows."""
+        spans = [(columns // n, n, 0)] if columns >= n else []
+        done = columns // n * n
+        spans += [(1, m, done + o) for o, m in tir.segments(columns - done, n)]
+        squares = []
+        for count, m, at in spans:
+
+            def square(index: Index, m: int = m, at: int = at) -> tirx.Stmt:
+                k = at + index * m
+                origin = source[0], source[1] + offset * source[2] + k, source[2]
+                return _turn(origin, (target[0], target[1] + k * target[2] + offset, target[2]), n, m)
+
+            squares.append(tir.loop(count, square, "square"))
+        return tir.sequence(squares)
+
+    whole = rows // lanes
+    statements = [tir.loop(whole, lambda vector: turn(vector * lanes, lanes), "vector")] if whole else []
+    return tir.sequence([*statements, *(turn(whole * lanes + o, n) for o, n in tir.segments(rows % lanes, lanes))])
+
+
+def _turn(source: Place, target: Place, rows: int, columns: int) -> tirx.Stmt:
     """target[j, i] = source[i, j] for i < rows, j < columns, both powers of two."""
     if rows == columns and rows > 1:
         return _turn_square(source, target, rows)
@@ -135,26 +146,29 @@ def _turn(source: _Place, target: _Place, rows: int, columns: int) -> tirx.Stmt:
     return tir.sequence([element(i, j) for j in range(columns) for i in range(rows)])
 
 
-def _turn_square(source: _Place, target: _Place, size: int) -> tirx.Stmt:
+def _turn_square(source: Place, target: Place, size: int) -> tirx.Stmt:
     """Turn a square in vector registers: log2(size) rounds that swap the off-diagonal blocks of half the size."""
-    rows = tir.Registers(size, size)
-    statements = [rows.declare()]
-    statements += [rows.set(i, 0, tir.load(source[0], source[1] + i * source[2], size), size) for i in range(size)]
+    statements: list[tirx.Stmt] = []
+
+    def named(value: tirx.Expr) -> tirx.Var:
+        # A name, not a buffer: TVM's passes would look at every access.
+        vector = tirx.Var("row", f"float32x{size}")
+        statements.append(tirx.Bind(vector, value))
+        return vector
+
+    rows = [named(tir.load(source[0], source[1] + i * source[2], size)) for i in range(size)]
     distance = size // 2
     while distance:
-        lanes = range(size)
-        upper = [lane if not lane & distance else size + lane - distance for lane in lanes]
-        lower = [lane + distance if not lane & distance else size + lane for lane in lanes]
-        following = tir.Registers(size, size)
-        statements.append(following.declare())
+        upper = [lane if not lane & distance else size + lane - distance for lane in range(size)]
+        lower = [lane + distance if not lane & distance else size + lane for lane in range(size)]
+        following = []
         for i in range(size):
             first, second = (i, i + distance) if not i & distance else (i - distance, i)
-            pair = [rows.get(first, 0, size), rows.get(second, 0, size)]
             order = [tirx.IntImm("int32", lane) for lane in (lower if i & distance else upper)]
-            statements.append(following.set(i, 0, tirx.Shuffle(pair, order), size))
+            following.append(named(tirx.Shuffle([rows[first], rows[second]], order)))
         rows = following
         distance //= 2
-    statements += [tir.store(target[0], target[1] + j * target[2], rows.get(j, 0, size), size) for j in range(size)]
+    statements += [tir.store(target[0], target[1] + j * target[2], rows[j], size) for j in range(size)]
     return tir.sequence(statements)
 
 

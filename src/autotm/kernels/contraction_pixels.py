@@ -26,6 +26,8 @@ from autotm.kernels.tir import Index
 _LEAST_PIXELS = 24
 """Below, the (steps, features) operand is read too few times for panels to pay."""
 _LAUNCH_CYCLES = 15_000
+_MANY_TILES = 16
+"""With so many tiles along a row, computing part of the last one twice costs nothing to speak of."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +195,14 @@ class _Emitter:
         tiles = self.tiles
         column, above = place % tiles.columns.count, place // tiles.columns.count
         row, image = above % tiles.rows.count, above // tiles.rows.count
+        # A second length of tiles would be a second kernel to compile.
+        is_long = tiles.columns.count >= _MANY_TILES and self.problem.repeats
+        pick_columns = tir.pick_overlapping if is_long else tir.pick
 
         return tir.pick(
             tiles.rows,
             row,
-            lambda i, height: tir.pick(
+            lambda i, height: pick_columns(
                 tiles.columns,
                 column,
                 lambda j, breadth: tir.bind_all(
@@ -241,8 +246,17 @@ class _Emitter:
             a, b = spots[m]
             return pixels.coordinates(image, i + a, j + b, feature + offset)
 
+        problem, corner = self.problem, self.problem.position(pixels.coordinates(0, 0, 0, 0))
+
+        def finish(first: Index) -> tirx.Stmt:
+            def position(m: int, offset: Index) -> Index:
+                return first + (problem.position(pixels.coordinates(0, *spots[m], 0)) - corner) + offset
+
+            return total.finish(problem, coordinates, position)
+
         code, total = self._sum(tile, chain)
-        return tir.sequence([*code, total.finish(self.problem, coordinates)])
+        first = problem.position(pixels.coordinates(image, i, j, feature))
+        return tir.sequence([*code, tir.bind(first, finish, "first")])
 
     def _sum(
         self, tile: RegisterTile, chain: Callable[[Index, Index, Index], tirx.Stmt]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -60,22 +59,13 @@ def pad_pixels(grid: Grid, padding: tuple[int, int, int, int], name: str, lanes:
 
 def fill(buffer: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
     """Zeros."""
-    return _spans(count, lanes, lambda at, width: tir.store(buffer, start + at, tir.zeros(width), width))
+    return tir.spans(count, lanes, lambda at, width: tir.store(buffer, start + at, tir.zeros(width), width))
 
 
 def copy(source: tirx.Buffer, origin: Index, target: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
     """`count` elements from one flat place to another."""
-    return _spans(
+    return tir.spans(
         count,
         lanes,
         lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width),
     )
-
-
-def _spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-    whole = count // lanes
-    statements = []
-    if whole:
-        statements.append(tir.loop(whole, lambda i: write(i * lanes, lanes), "vector"))
-    statements += [write(whole * lanes + offset, width) for offset, width in tir.segments(count % lanes, lanes)]
-    return tir.sequence(statements)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from autotm.kernels.tir import Index, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.tir import Index, flat, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.tir import load as load_at
 
-KINDS = ("conv2d_data_gradient", "conv2d_weight_gradient", "conv2d", "matmul_nt", "matmul_tn", "matmul")
+KINDS = (
+    "conv2d_data_gradient",
+    "conv2d_weight_gradient",
+    "conv2d",
+    "matmul_nt",
+    "matmul_tn",
+    "matmul",
+    "batched_matmul",
+)
 _PROLOGUES = ("padded", "spread", "turned_weights")
 
 
@@ -37,9 +48,16 @@ class Problem:
     """Extents of the contraction's result."""
     stride: tuple[int, int]
     padding: tuple[int, int, int, int]
+    groups: int
     product: tirx.Buffer
     """The buffer that the main block writes."""
     outputs: tuple[Output, ...]
+    factors: tuple[TensorLoad, TensorLoad]
+    """How the main block reads the two operands."""
+    axes: tuple[tirx.Var, ...]
+    """The main block's variables: one for each axis of the result, then those of the sums."""
+    steps: int
+    """Products in each sum."""
 
     @property
     def plain(self) -> bool:
@@ -58,15 +76,53 @@ class Problem:
                     return False
         return True
 
-    def finish(self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr]) -> tirx.Stmt:
-        """Store every output at `coordinates`, given the contraction's element there."""
+    @property
+    def repeats(self) -> bool:
+        """Whether an element may be finished twice: no operand can be the memory that an output takes over."""
+        size = math.prod(self.shape)
+        loads = [load.source for output in self.outputs for load in loads_of(output.value)]
+        return all(
+            source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
+        )
+
+    def position(self, coordinates: Sequence[Index]) -> Index:
+        """Row-major position of an element of the result."""
+        position: Index = 0
+        for extent, coordinate in zip(self.shape, coordinates, strict=True):
+            position = position * extent + coordinate
+        return position
+
+    def finish(
+        self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr], position: Index | None = None
+    ) -> tirx.Stmt:
+        """Store every output at `coordinates`, given the contraction's element there.
+
+        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it: TVM
+        takes half a millisecond to find it from the coordinates, at every access of an unrolled tile.
+        """
         stores = []
         for output in self.outputs:
             axes = dict(zip(output.axes, (tirx.convert(c) for c in coordinates), strict=True))
+            loads = {self.product: element}
             indices = [rewrite(index, axes, {}) for index in output.indices]
-            value = rewrite(output.value, axes, {self.product: element})
-            stores.append(tirx.BufferStore(output.buffer, value, indices))
+            if position is not None:
+                indices = flat(output.buffer, position)
+                loads |= {
+                    load.source: partial(load_at, load.source, position)
+                    for load in loads_of(output.value)
+                    if self._is_whole(load, output) and not load.source.same_as(self.product)
+                }
+            stores.append(tirx.BufferStore(output.buffer, rewrite(output.value, axes, loads), indices))
         return sequence(stores)
+
+    def _is_whole(self, load: TensorLoad, output: Output) -> bool:
+        """Whether the operand has the result's shape, and is only read at the element itself."""
+        whole = tuple(int(extent) for extent in load.source.shape) == self.shape
+        return whole and all(
+            _identity(other.indices, output.axes)
+            for other in loads_of(output.value)
+            if other.source.same_as(load.source)
+        )
 
 
 def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
@@ -102,8 +158,12 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
         shape=tuple(int(extent) for extent in product.shape),
         stride=_integers(window, "stride", (1, 1)),
         padding=_integers(window, "padding", (0, 0, 0, 0)),
+        groups=_integers(window, "groups", (1,))[0],
         product=product,
         outputs=tuple(outputs),
+        factors=_factors(block),
+        axes=tuple(axis.var for axis in block.iter_vars),
+        steps=math.prod(int(axis.dom.extent) for axis in block.iter_vars[len(product.shape) :]),
     )
 
 

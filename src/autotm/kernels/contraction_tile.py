@@ -39,12 +39,19 @@ class RegisterTile:
         """Store the sums at flat place(row, offset) of a buffer."""
         return self._each(lambda m, o, n: tir.store(buffer, place(m, o), self.sums.get(m, o, n), n))
 
-    def finish(self, problem: Problem, coordinates: Callable[[int, Index], tuple[Index, ...]]) -> tirx.Stmt:
-        """Store the epilogue's outputs at coordinates(row, offset) of the result."""
+    def finish(
+        self,
+        problem: Problem,
+        coordinates: Callable[[int, Index], tuple[Index, ...]],
+        position: Callable[[int, Index], Index] | None = None,
+    ) -> tirx.Stmt:
+        """Store the epilogue's outputs at coordinates(row, offset), row-major at position(row, offset)."""
 
         def vector(m: int, offset: int, lanes: int) -> tirx.Stmt:
             def lane(number: Index) -> tirx.Stmt:
-                return problem.finish(coordinates(m, offset + number), lambda: self.sums.get(m, offset + number))
+                at = offset + number
+                known = position(m, at) if position is not None else None
+                return problem.finish(coordinates(m, at), lambda: self.sums.get(m, at), known)
 
             return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)
 

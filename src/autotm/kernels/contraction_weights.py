@@ -22,6 +22,9 @@ from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
+_WIDE = 4
+"""Features for each position in a run from which the tiles of one vector of features are taken together."""
+
 
 @dataclass(frozen=True)
 class Weights:
@@ -126,7 +129,7 @@ def sum_block(
             tile.clear(),
             reduce,
             tir.choose(block.is_first, nothing, gather),
-            tir.choose(block.is_last, tile.finish(problem, coordinates), save),
+            tir.choose(block.is_last, tile.finish(problem, coordinates, place), save),
         ]
     )
 
@@ -134,7 +137,10 @@ def sum_block(
 class _Emitter:
     def __init__(self, weights: Weights, problem: Problem, info: TargetInfo, threads: int) -> None:
         self.weights, self.problem, self.info, self.threads = weights, problem, info, threads
-        line_bytes = 4 * weights.columns * (min(weights.source.column, weights.run) + weights.features)
+        # Much wider than high: one tile of features at a time stays in the cache, with all of the other operand.
+        self.features_outside = weights.taps == 1 and weights.features >= _WIDE * weights.run
+        features = min(weights.features, info.registers * info.lanes) if self.features_outside else weights.features
+        line_bytes = 4 * weights.columns * (min(weights.source.column, weights.run) + features)
         self.blocks = pixel_blocks(weights.lines, weights.columns, line_bytes, info)
         pixels = -(-weights.lines // self.blocks) * weights.columns
         self.tiles = register_tiles(1, weights.run, weights.features, pixels, info)
@@ -197,6 +203,8 @@ class _Emitter:
         def tile(index: Index) -> tirx.Stmt:
             vector, above = index % vectors.count, index // vectors.count
             position, tap = above % positions.count, above // positions.count
+            if self.features_outside:
+                position, vector, tap = index % positions.count, index // positions.count, 0
 
             def rows(q: Index, height: int) -> tirx.Stmt:
                 def features(k: Index, width: int) -> tirx.Stmt:

@@ -12,10 +12,15 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
+from autotm.kernels.batch_norm_code import schedule_gradient_sums, schedule_statistics
+from autotm.kernels.bias import schedule_bias_gradient
 from autotm.kernels.blocks import Nest, read_nest, top_blocks
 from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.embedding import schedule_embedding_update
 from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.passes import GENERATED
+from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
+from autotm.kernels.row_softmax import schedule_log_softmax_gradient, schedule_softmax
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
@@ -30,11 +35,30 @@ _NAMED = {
     "matmul": OpClass.MATMUL,
     "matmul_nt": OpClass.MATMUL,
     "matmul_tn": OpClass.MATMUL,
+    "batched_matmul": OpClass.MATMUL,
     "max_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
     "max_pool2d": OpClass.WINDOW,
     "avg_pool2d": OpClass.WINDOW,
+    "batch_norm_statistics": OpClass.NORMALIZATION,
+    "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm": OpClass.NORMALIZATION,
+    "depthwise_conv2d": OpClass.WINDOW,
+    "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
+    "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
+    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "layer_norm": OpClass.NORMALIZATION,
+    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "log_softmax": OpClass.NORMALIZATION,
+    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "softmax": OpClass.NORMALIZATION,
+    "bias_gradient": OpClass.REDUCTION,
+    "sgd_update": OpClass.ELEMENTWISE,
     "concat": OpClass.DATA_MOVEMENT,
+    "embedding_concat": OpClass.DATA_MOVEMENT,
+    "embedding": OpClass.DATA_MOVEMENT,
+    "embedding_update": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
 CONTRACTIONS = {
@@ -45,7 +69,15 @@ CONTRACTIONS = {
 }
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
 _GENERATED: dict[str, _Generator] = {
-    name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS
+    **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
+    "batch_norm_statistics": schedule_statistics,
+    "batch_norm_gradient_sums": schedule_gradient_sums,
+    "embedding_update": schedule_embedding_update,
+    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax"), schedule_softmax),
+    "log_softmax_gradient": schedule_log_softmax_gradient,
+    "layer_norm": schedule_layer_norm,
+    "layer_norm_gradient": schedule_layer_norm_gradient,
+    "bias_gradient": schedule_bias_gradient,
 }
 """Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
 
@@ -89,7 +121,7 @@ def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
     reductions = [nest for nest in nests if nest.reduction]
     if reductions:
         main = max(reductions, key=lambda nest: nest.iterations)
-        return ("softmax" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
+        return ("softmax_chain" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
     if not nests:
         return plain[-1], OpClass.ELEMENTWISE
     if all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests):

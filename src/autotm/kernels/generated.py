@@ -17,7 +17,7 @@ class Code:
 
 def replace_body(sch: s_tir.Schedule, code: Code) -> None:
     """Let the function in `sch` run `code` in place of its blocks."""
-    root = sch.get_sref(sch.get_sblock("root"))
+    root = sch.get_sref(sch.get_sblock(next(iter(sch.mod.functions.values())).body.block.name_hint))
     block = root.stmt
     body = s_tir.SBlock(
         iter_vars=[],

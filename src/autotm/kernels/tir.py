@@ -34,7 +34,9 @@ def loop(
     if isinstance(extent, int) and extent == 1 and kind != tirx.ForKind.PARALLEL:
         return body(start)
     variable = tirx.Var(name, "int64")
-    return tirx.For(variable, number(start), number(extent), kind, body(variable))
+    # Counted from zero: TVM loses the start of a loop that another loop's start is computed from.
+    value = variable if isinstance(start, int) and start == 0 else start + variable
+    return tirx.For(variable, number(0), number(extent), kind, body(value))
 
 
 def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
@@ -123,12 +125,27 @@ def lanewise(extent: int, lanes: int, body: Callable[[Index], tirx.Stmt]) -> tir
     return sequence(statements)
 
 
+def spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """`write(offset, width)` for vectors that cover `count` elements: a loop of whole ones, then what remains."""
+    whole = count // lanes
+    statements = [loop(whole, lambda i: write(i * lanes, lanes), "vector")] if whole else []
+    statements += [write(whole * lanes + offset, width) for offset, width in segments(count % lanes, lanes)]
+    return sequence(statements)
+
+
 def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
     """The body for piece `tile`, given its start and its length, which is a constant in each branch."""
     if len(cut.sizes()) == 1:
         return body(tile * cut.size, cut.size)
     short = tile * (cut.size - 1) + cut.longer
     return choose(tile < cut.longer, body(tile * cut.size, cut.size), body(short, cut.size - 1))
+
+
+def pick_overlapping(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """As `pick`, but every piece has the full length: the last ones share what is missing with those before them."""
+    if len(cut.sizes()) == 1:
+        return body(tile * cut.size, cut.size)
+    return body(tirx.min(tile * cut.size, number(cut.extent - cut.size)), cut.size)
 
 
 def share(index: Index, parts: int, total: int) -> tuple[Index, Index]:

@@ -6,13 +6,14 @@ import tvm
 from tvm import relax
 
 from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
+from autotm.lower.update import append_updates
 from autotm.zoo import Network
 
 
 def training_step(network: Network) -> tvm.IRModule:
     """A module whose `main` takes the network's arguments and returns (loss, updated parameters in argument order).
 
-    The update is new = old - learning_rate * gradient.
+    The update is new = old - learning_rate * gradient; of a table that is only looked up in, the rows that were.
     """
     forward = network.module["main"]
     trained = [var for var in forward.params if var.name in network.parameters]
@@ -20,20 +21,17 @@ def training_step(network: Network) -> tvm.IRModule:
     adjoint = differentiated["main_adjoint"]
     loss, gradients = _outputs(adjoint)
     old = [var for var in adjoint.params if var.name in network.parameters]
+    builder = relax.BlockBuilder(differentiated)
     bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
-    rate = relax.const(network.learning_rate, "float32")
-    updated = []
-    for parameter, slope in zip(old, gradients, strict=True):
-        scaled = relax.DataflowVar(f"{parameter.name}_change", parameter.ty)
-        new = relax.Var(f"{parameter.name}_new", parameter.ty)
-        bindings.append(relax.VarBinding(scaled, relax.op.multiply(slope, rate)))
-        bindings.append(relax.VarBinding(new, relax.op.subtract(parameter, scaled)))
-        updated.append(new)
-    body = relax.SeqExpr([relax.DataflowBlock(bindings)], relax.Tuple([loss, *updated]))
-    function = relax.Function(list(adjoint.params), body, relax.TupleType([item.ty for item in (loss, *updated)]))
-    functions = {var: item for var, item in differentiated.functions.items() if not isinstance(item, relax.Function)}
+    bound = {binding.var: binding.value for binding in bindings}
+    updated, more = append_updates(builder, old, gradients, network.learning_rate, bound)
+    results = [loss, *updated]
+    body = relax.SeqExpr([relax.DataflowBlock([*bindings, *more])], relax.Tuple(results))
+    function = relax.Function(list(adjoint.params), body, relax.TupleType([item.ty for item in results]))
+    functions = {var: item for var, item in builder.get().functions.items() if not isinstance(item, relax.Function)}
     step = tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")})
-    return relax.transform.Normalize()(step)
+    # Dead by now: gradients of whole tables.
+    return relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(step))
 
 
 def _outputs(adjoint: relax.Function) -> tuple[relax.Var, list[relax.Var]]:

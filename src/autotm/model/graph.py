@@ -81,11 +81,13 @@ class Kernel:
 class Initial:
     """How a parameter, input or constant is filled before the first step, from the run's seed and the tensor's name.
 
-    `normal` draws N(0, scale^2), `uniform` draws [0, scale), `zeros` and `ones` need no scale, `one_hot` puts a one at
-    a random column of each row.
+    `normal` draws N(0, scale^2), `uniform` draws [0, scale), `integers` draws whole numbers in [0, scale) (indices into
+    a table, say), `zeros` and `ones` need no scale, `one_hot` puts a one at a random column of each row. Not drawn:
+    `sinusoids` are the positions of Vaswani et al. (arXiv:1706.03762, 3.5), a row each; `future` has `scale` above the
+    diagonal, zero elsewhere.
     """
 
-    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot"]
+    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot", "integers", "sinusoids", "future"]
     scale: float = 1.0
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.tiers import Tiers
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Operand
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Initial, Kernel, Operand
 from autotm.model.tier import Configuration
 
 Array = npt.NDArray[Any]
@@ -72,18 +72,28 @@ def storage_of(graph: Graph, tensor: str) -> str:
 
 
 class Filler:
-    """Puts random numbers into operands: floats in [0.5, 1.5), integers 0 or 1.
+    """Puts random numbers into operands: floats in [0.5, 1.5), integers 0 or 1, indices from their whole range.
 
     Such floats neither overflow, nor give NaN under roots, logarithms and quotients, nor become subnormal, which
     would slow kernels down as training data does not.
     """
 
     def __init__(self, seed: int) -> None:
-        self._draws = np.random.Generator(np.random.Philox(seed)).random(_TEMPLATE_ITEMS)
+        self._random = np.random.Generator(np.random.Philox(seed))
+        self._draws = self._random.random(_TEMPLATE_ITEMS)
         self._templates: dict[str, Array] = {}
 
-    def fill(self, view: Array) -> None:
-        """Overwrite all of `view`."""
+    def fill(self, view: Array, initial: Initial | None = None) -> None:
+        """Overwrite all of `view`.
+
+        Args:
+            view: memory of an operand.
+            initial: how the step fills the operand; new integers of that range each time, so that lookups go
+                everywhere in a table.
+        """
+        if initial is not None and initial.kind == "integers":
+            view[...] = self._random.integers(int(initial.scale), size=view.shape)
+            return
         template = self._template(str(view.dtype))
         flat = view.reshape(-1)
         for start in range(0, flat.size, template.size):

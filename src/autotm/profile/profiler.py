@@ -122,21 +122,21 @@ def _time_all(bench: _Bench, machine: Machine, missing: list[Case], plans: dict[
     with quiet_interpreter():
         for case in track(missing, "profiling kernels", len(missing)):
             plan = plans[case.kernel.identity]
-            _fill(bench.tiers, filler, plan, case.configurations)
+            _fill(bench, filler, plan, case.configurations)
             timings = time_interleaved(_calls(bench, case.kernel, case.configurations, plan), bench.options)
             keys = [bench.key(case.kernel, config) for config in case.configurations]
             bench.store.put(dict(zip(keys, timings, strict=True)))
 
 
-def _fill(tiers: Tiers, filler: Filler, plan: OperandPlan, configs: Iterable[Configuration]) -> None:
+def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, configs: Iterable[Configuration]) -> None:
     """Random numbers for all inputs of all copies, wherever some configuration puts them."""
     inputs = len(plan.kernel.inputs)
     used = {(slot, config[slot]) for config in configs for slot in range(inputs)}
     everywhere = {letter: letter * len(plan.kernel.operands) for letter in "DP"}
     for copy in range(plan.copies):
-        views = {letter: plan.views(tiers, config, copy) for letter, config in everywhere.items()}
-        for slot, letter in used:
-            filler.fill(views[letter][slot])
+        views = {letter: plan.views(bench.tiers, config, copy) for letter, config in everywhere.items()}
+        for slot, letter in sorted(used):
+            filler.fill(views[letter][slot], bench.graph.by_name[plan.kernel.inputs[slot].tensor].initial)
 
 
 def _calls(bench: _Bench, kernel: Kernel, configs: Iterable[Configuration], plan: OperandPlan) -> list[list[Call]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +46,6 @@ def _key(name: str, seed: int) -> int:
 
 def _draw(initial: Initial, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     match initial.kind:
-        case "zeros":
-            return np.zeros(shape)
-        case "ones":
-            return np.ones(shape)
         case "normal":
             return generator.standard_normal(shape) * initial.scale
         case "uniform":
@@ -57,6 +54,27 @@ def _draw(initial: Initial, shape: tuple[int, ...], generator: np.random.Generat
             columns = generator.integers(shape[-1], size=shape[:-1])
             hot: Array = columns[..., None] == np.arange(shape[-1])
             return hot.astype(np.float64)
+        case "integers":
+            return generator.integers(int(initial.scale), size=shape).astype(np.float64)
+        case _:
+            return _FORMULAS[initial.kind](shape, initial.scale)
+
+
+def _sinusoids(shape: tuple[int, ...], _scale: float) -> Array:
+    positions, width = shape
+    column = np.arange(width)
+    angle = np.arange(positions)[:, None] / 10000.0 ** ((column - column % 2) / width)
+    found: Array = np.where(column % 2, np.cos(angle), np.sin(angle))
+    return found
+
+
+_FORMULAS: dict[str, Callable[[tuple[int, ...], float], Array]] = {
+    "zeros": lambda shape, _: np.zeros(shape),
+    "ones": lambda shape, _: np.ones(shape),
+    "sinusoids": _sinusoids,
+    "future": lambda shape, scale: np.triu(np.full(shape, scale), 1),
+}
+"""Values that need no random numbers, from shape and scale."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from tvm import relax
 
 from autotm.model.graph import Initial
@@ -32,9 +33,9 @@ class NetworkBuilder:
         self._dataflow = self._relax.dataflow()
         self._dataflow.__enter__()
 
-    def input(self, name: str, shape: tuple[int, ...], initial: Initial) -> relax.Var:
+    def input(self, name: str, shape: tuple[int, ...], initial: Initial, dtype: str = "float32") -> relax.Var:
         """An argument that training leaves alone."""
-        var = relax.Var(name, relax.TensorType(shape, "float32"))
+        var = relax.Var(name, relax.TensorType(shape, dtype))
         self._inputs[name] = (var, initial)
         return var
 
@@ -46,31 +47,81 @@ class NetworkBuilder:
         return var
 
     def conv(
-        self, x: relax.Expr, filters: int, kernel: Size, stride: int = 1, padding: Size = 0, *, relu: bool = True
+        self,
+        x: relax.Expr,
+        filters: int,
+        kernel: Size,
+        stride: int = 1,
+        padding: Size = 0,
+        *,
+        relu: bool = True,
+        groups: int = 1,
     ) -> relax.Var:
         """Convolution with bias, He-normal weights, and ReLU unless told otherwise."""
         (height, width), (pad_height, pad_width) = _pair(kernel), _pair(padding)
-        channels = self.shape(x)[-1]
+        channels = self.shape(x)[-1] // groups
         scale = math.sqrt(2 / (height * width * channels))
         weight = self.parameter("conv_weight", (height, width, channels, filters), Initial("normal", scale))
         bias = self.parameter("conv_bias", (filters,), Initial("zeros"))
         pads = (pad_height, pad_width, pad_height, pad_width)
         strides = (stride, stride)
-        y = relax.op.nn.conv2d(x, weight, strides, pads, data_layout="NHWC", kernel_layout="HWIO")
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        y = relax.op.nn.conv2d(x, weight, strides, pads, groups=groups, **layouts)
         y = self._emit(relax.op.add(self._emit(y), bias))
         return self.relu(y) if relu else y
 
     def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
-        """Matrix product with bias on (batch, features), and ReLU unless told otherwise."""
+        """Matrix product with bias on (batch, features), He-normal weights, and ReLU unless told otherwise."""
         channels = self.shape(x)[-1]
-        weight = self.parameter("dense_weight", (channels, features), Initial("normal", math.sqrt(2 / channels)))
+        scale = math.sqrt((2 if relu else 1) / channels)
+        weight = self.parameter("dense_weight", (channels, features), Initial("normal", scale))
         bias = self.parameter("dense_bias", (features,), Initial("zeros"))
         y = self._emit(relax.op.add(self._emit(relax.op.matmul(x, weight)), bias))
+        return self.relu(y) if relu else y
+
+    def batch_norm(self, x: relax.Expr, *, relu: bool = False) -> relax.Var:
+        """Batch norm over all axes but the channels, by the batch's own statistics, epsilon 1e-5; ReLU if told so.
+
+        Running averages are not kept, as in the original: they are no part of the step.
+        """
+        channels = self.shape(x)[-1:]
+        gamma = self.parameter("norm_scale", channels, Initial("ones"))
+        beta = self.parameter("norm_shift", channels, Initial("zeros"))
+        nothing = relax.const(np.zeros(channels, "float32"))
+        results = self._emit(relax.op.nn.batch_norm(x, gamma, beta, nothing, nothing, axis=3, momentum=1.0))
+        y = self._emit(relax.TupleGetItem(results, 0))
         return self.relu(y) if relu else y
 
     def relu(self, x: relax.Expr) -> relax.Var:
         """max(x, 0)."""
         return self._emit(relax.op.nn.relu(x))
+
+    def layer_norm(self, x: relax.Expr) -> relax.Var:
+        """Layer normalization along the last axis, with scale and shift."""
+        width = self.shape(x)[-1]
+        scale = self.parameter("norm_scale", (width,), Initial("ones"))
+        shift = self.parameter("norm_shift", (width,), Initial("zeros"))
+        return self._emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
+
+    def softmax(self, x: relax.Expr) -> relax.Var:
+        """Softmax along the last axis."""
+        return self._emit(relax.op.nn.softmax(x, axis=-1))
+
+    def product(self, subscripts: str, left: relax.Expr, right: relax.Expr) -> relax.Var:
+        """Products of matrices for each index of the other axes, e.g. `bihd,bjhd->bhij`."""
+        return self._emit(relax.op.einsum((left, right), subscripts))
+
+    def scale(self, x: relax.Expr, factor: float) -> relax.Var:
+        """Every element times a number."""
+        return self._emit(relax.op.multiply(x, relax.const(factor, "float32")))
+
+    def reshape(self, x: relax.Expr, shape: tuple[int, ...]) -> relax.Var:
+        """The same elements in another shape."""
+        return self._emit(relax.op.reshape(x, shape))
+
+    def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
+        """Elementwise sum."""
+        return self._emit(relax.op.add(x, y))
 
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
         """Maximum over square windows."""
@@ -90,13 +141,21 @@ class NetworkBuilder:
         batch, *rest = self.shape(x)
         return self._emit(relax.op.reshape(x, (batch, math.prod(rest))))
 
+    def embedding(self, table: relax.Expr, indices: relax.Expr) -> relax.Var:
+        """The rows of a (rows, width) table that integers in [0, rows), of any shape, name."""
+        return self._emit(relax.op.take(table, indices, axis=0))
+
     def concat(self, parts: list[relax.Expr]) -> relax.Var:
-        """Parts one after the other along the channels."""
-        return self._emit(relax.op.concat(parts, axis=3))
+        """Parts one after the other along the last axis: the channels."""
+        return self._emit(relax.op.concat(parts, axis=len(self.shape(parts[0])) - 1))
+
+    def floored(self, x: relax.Expr, floor: float) -> relax.Var:
+        """max(x, floor)."""
+        return self._emit(relax.op.maximum(x, relax.const(floor, "float32")))
 
     def log_floored(self, x: relax.Expr, floor: float) -> relax.Var:
         """log(max(x, floor)), the original's guard before its softmax."""
-        return self._emit(relax.op.log(self._emit(relax.op.maximum(x, relax.const(floor, "float32")))))
+        return self._emit(relax.op.log(self.floored(x, floor)))
 
     def softmax_cross_entropy(self, scores: relax.Expr) -> Network:
         """Close the network with the mean cross-entropy of softmax(scores) and one-hot labels."""
@@ -105,6 +164,19 @@ class NetworkBuilder:
         log_probability = self._emit(relax.op.nn.log_softmax(scores, axis=-1))
         total = self._emit(relax.op.sum(self._emit(relax.op.multiply(log_probability, labels))))
         return self._finish(self._emit(relax.op.multiply(total, relax.const(-1.0 / batch, "float32"))))
+
+    def sigmoid_cross_entropy(self, scores: relax.Expr) -> Network:
+        """Close the network with the mean binary cross-entropy of sigmoid(scores), (batch, 1), and labels 0 or 1.
+
+        Written log(1 + exp(score)) - score * label, where nothing overflows.
+        """
+        batch, _ = shape = self.shape(scores)
+        labels = self.input("labels", shape, Initial("integers", 2))
+        losses = relax.op.subtract(
+            self._emit(relax.op.nn.softplus(scores)), self._emit(relax.op.multiply(scores, labels))
+        )
+        total = self._emit(relax.op.sum(self._emit(losses)))
+        return self._finish(self._emit(relax.op.multiply(total, relax.const(1.0 / batch, "float32"))))
 
     @staticmethod
     def shape(x: relax.Expr) -> tuple[int, ...]:

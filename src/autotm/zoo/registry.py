@@ -6,12 +6,27 @@ import inspect
 from collections.abc import Callable, Mapping
 
 from autotm.model.errors import BadInputError, unknown_name
+from autotm.zoo.densenet import densenet264
+from autotm.zoo.dlrm import dlrm
 from autotm.zoo.inception import inception_v4
 from autotm.zoo.mlp import mlp
 from autotm.zoo.network import Network
-from autotm.zoo.vgg import vgg19
+from autotm.zoo.resnet import resnet50, resnet200
+from autotm.zoo.transformer import transformer
+from autotm.zoo.vgg import vgg19, vgg416, vgg_to_test
 
-_NETWORKS: dict[str, Callable[..., Network]] = {"inception_v4": inception_v4, "vgg19": vgg19, "mlp": mlp}
+_NETWORKS: dict[str, Callable[..., Network]] = {
+    "densenet264": densenet264,
+    "dlrm": dlrm,
+    "inception_v4": inception_v4,
+    "mlp": mlp,
+    "resnet50": resnet50,
+    "resnet200": resnet200,
+    "test_vgg": vgg_to_test,
+    "transformer": transformer,
+    "vgg19": vgg19,
+    "vgg416": vgg416,
+}
 
 
 def networks() -> tuple[str, ...]:

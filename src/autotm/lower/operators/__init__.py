@@ -4,7 +4,28 @@ Importing this package registers the gradients over Relax's own for every later 
 `LEGALIZE`. Where a rule does not cover a case (another layout, more dimensions), Relax's own rule still answers.
 """
 
-from autotm.lower.operators import concat, conv, elementwise, matmul, pool
+from autotm.lower.operators import (
+    batch_norm,
+    bias,
+    concat,
+    conv,
+    elementwise,
+    embedding,
+    matmul,
+    normalize,
+    pool,
+)
 from autotm.lower.operators.rules import LEGALIZE
 
-__all__ = ["LEGALIZE", "concat", "conv", "elementwise", "matmul", "pool"]
+__all__ = [
+    "LEGALIZE",
+    "batch_norm",
+    "bias",
+    "concat",
+    "conv",
+    "elementwise",
+    "embedding",
+    "matmul",
+    "normalize",
+    "pool",
+]

@@ -5,12 +5,22 @@ from __future__ import annotations
 from tvm import relax
 
 from autotm.kernels import data_movement
+from autotm.kernels.embedding import call_embedding_concat
+from autotm.lower.operators.embedding import lookup_behind
 from autotm.lower.operators.rules import differentiates, legalizes, shape_of
+
+_MATRIX = 2
 
 
 @legalizes("relax.concat")
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return data_movement.call_concat(builder, list(call.args[0]), int(call.attrs.axis))
+    parts, axis = list(call.args[0]), int(call.attrs.axis)
+    if len(shape_of(parts[0])) == _MATRIX and axis % _MATRIX == 1:
+        lookups = [lookup_behind(builder, part) for part in parts]
+        if any(lookups):
+            sources = [lookup or (part,) for lookup, part in zip(lookups, parts, strict=True)]
+            return call_embedding_concat(builder, sources)
+    return data_movement.call_concat(builder, parts, axis)
 
 
 @differentiates("relax.concat")

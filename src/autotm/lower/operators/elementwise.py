@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, te, tirx
 
-from autotm.lower.operators.rules import differentiates, legalizes, shape_of
+from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
 
 
 @differentiates("relax.nn.relu")
@@ -17,6 +17,28 @@ def _relu_gradient(y: relax.Var, _call: relax.Call, dy: relax.Var, builder: rela
 def _masked(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
     zero = tirx.const(0.0, dy.dtype)
     return te.compute(dy.shape, lambda *at: tirx.Select(y(*at) > zero, dy(*at), zero), name="relu_gradient")
+
+
+@legalizes("relax.nn.softplus")
+def _softplus(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # Relax's own overflows in a branch that it then does not take, and approximates.
+    return builder.call_te(_log_one_plus_exp, call.args[0]) if float(call.attrs.beta) == 1 else builtin(builder, call)
+
+
+def _log_one_plus_exp(x: te.Tensor) -> te.Tensor:
+    zero, one = (tirx.const(value, x.dtype) for value in (0.0, 1.0))
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        return tirx.max(x(*at), zero) + tirx.log(one + tirx.exp(tirx.min(x(*at), zero) - tirx.max(x(*at), zero)))
+
+    return te.compute(x.shape, element, name="softplus")
+
+
+@differentiates("relax.nn.softplus")
+def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    beta = relax.const(float(call.attrs.beta), "float32")
+    scaled = builder.emit(relax.op.multiply(call.args[0], beta))
+    return [relax.op.multiply(dy, builder.emit(relax.op.sigmoid(scaled)))]
 
 
 @legalizes("relax.where")

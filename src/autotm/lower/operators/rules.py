@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm_ffi
 from tvm import relax
 from tvm.relax.op.base import register_gradient
 
@@ -13,6 +14,11 @@ Gradient = Callable[[relax.Var, relax.Call, relax.Var, relax.BlockBuilder], list
 
 LEGALIZE: dict[str, Legalize] = {}
 """Operator name -> how it becomes a call of our own kernel; operators without an entry become Relax's own."""
+
+# A rule that refuses a case is called through TVM, which would turn what it raises into a RuntimeError.
+tvm_ffi.register_error("NotImplementedError", NotImplementedError)
+OPAQUE = {"op_pattern": 8}
+"""Attributes of a function that must not be fused: its whole body is replaced by generated code."""
 
 _OVERRIDE = 20
 """Registration level; Relax's own rules have 10."""

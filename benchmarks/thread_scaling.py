@@ -1,0 +1,96 @@
+"""Time of one library's step against the number of threads: the library is built once, for the most threads.
+
+    python benchmarks/thread_scaling.py [--network resnet50] [--scale laptop] [--threads 1 2 ...] [--rounds 7]
+
+Each count runs in a process of its own (TVM's thread pool keeps its size), the counts in turn, round after round.
+`copy` is the share of the copy rate, measured with as many threads, that the kernels which are no contractions reach.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from autotm import zoo
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.kernels.threads import pinned
+from autotm.lower import lower_network
+from autotm.memory.tiers import open_tiers
+from autotm.model.files import load
+from autotm.model.graph import Graph
+from autotm.model.machine import load_machine
+from autotm.model.study_config import load_scale
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import prepare
+from autotm.runtime.plain import all_fast_program
+from autotm.runtime.timing import time_kernels, time_steps
+from machine_rates import copy_bytes_per_s
+from step_limits import Limits, Spent
+
+CONFIG = Path(__file__).parent.parent / "config"
+_STEPS = 3
+
+
+def main() -> None:
+    """Print a row for each number of threads; with --one, time one and print it as JSON."""
+    options = _arguments()
+    if options.one:
+        print(json.dumps(measure(options.one, options)))
+        return
+    most = max(options.threads)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        sizes = load_scale(CONFIG / "scales" / f"{options.scale}.yaml").networks[options.network]
+        files = (Path(folder) / "graph.json", Path(folder) / "kernels.so")
+        lower_network(zoo.build(options.network, sizes), options.scale, host_target(most), most, *files, {})
+        found: dict[int, list[tuple[float, float]]] = {threads: [] for threads in options.threads}
+        for _ in range(options.rounds):
+            for threads, series in found.items():
+                command = [sys.executable, __file__, "--one", str(threads), "--folder", folder]
+                series.append(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
+    print(f"{options.network}, scale {options.scale}, library for {most} threads, medians of {options.rounds} rounds")
+    print(f"{'threads':>7} {'step ms':>9} {'speed-up':>9} {'efficiency':>11} {'copy':>6}")
+    medians = {threads: [statistics.median(c) for c in zip(*s, strict=True)] for threads, s in found.items()}
+    fewest = min(medians)
+    for threads, (step_s, share) in medians.items():
+        speed_up = medians[fewest][0] / step_s
+        efficiency = speed_up * fewest / threads
+        print(f"{threads:>7} {step_s * 1e3:>9.1f} {speed_up:>9.2f} {efficiency:>11.0%} {share:>6.0%}")
+
+
+def measure(threads: int, options: argparse.Namespace) -> tuple[float, float]:
+    """Median seconds of a step, and the share of the copy rate, with `threads` threads."""
+    machine = load_machine(CONFIG / "machines" / "laptop.yaml", threads)
+    graph = load(options.folder / "graph.json", "graph", Graph)
+    program, arguments = all_fast_program(graph), Arguments.allocate(graph)
+    arguments.fill(0)
+    limits = Limits(1.0, copy_bytes_per_s(threads))
+    with pinned(machine), open_tiers(machine, None, program.fast_bytes, 0, CONFIG / "devices", stretch=1.0) as tiers:
+        library = KernelLibrary.load(options.folder / "kernels.so")
+        executor = prepare(graph, library, program, arguments, tiers)
+        executor.step()
+        times = time_steps(executor, None, machine.cpus, _STEPS, 0.0)
+        spent = Spent(graph, time_kernels(graph, executor, _STEPS))
+    return statistics.median(times.samples_s), spent.copy_share(limits)
+
+
+def _arguments() -> argparse.Namespace:
+    cores = len(os.sched_getaffinity(0))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="resnet50")
+    parser.add_argument("--scale", default="laptop")
+    parser.add_argument("--threads", type=int, nargs="+", default=list(range(1, cores + 1)))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Grouped and depthwise convolutions in a whole step, and those that have no kernel."""
+
+from __future__ import annotations
+
+import pytest
+from tvm import relax
+
+import small_step
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower import lower_network
+from autotm.lower.step import training_step
+from autotm.memory.tiers import open_tiers
+from autotm.model.graph import Initial
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import prepare
+from autotm.runtime.plain import plain_program
+from autotm.zoo import Network
+from autotm.zoo.builder import NetworkBuilder
+
+RATE = 0.01
+
+
+def network() -> Network:
+    """A convolution in groups, one of each channel, and a classifier."""
+    net = NetworkBuilder("groups", 4, RATE)
+    x = net.input("images", (4, 9, 9, 6), Initial("normal"))
+    x = net.conv(x, 24, 3, stride=2, padding=1, groups=3)
+    x = net.conv(x, 24, 3, padding=1, groups=24)
+    return net.softmax_cross_entropy(net.dense(net.global_mean(x), 10, relu=False))
+
+
+def test_a_step_goes_down_the_gradient(tmp_path):
+    """To first order the loss falls by rate x the squared length of the gradient, whose steps the weights took."""
+    net, library = network(), tmp_path / "kernels.so"
+    graph = lower_network(net, "test", host_target(2), 2, tmp_path / "graph.json", library, {})
+    ops = [kernel.op for kernel in graph.kernels]
+    for name in ("conv2d", "conv2d_weight_gradient"):
+        assert (ops.count(name), ops.count(f"depthwise_{name}")) == (1, 1)
+    assert (ops.count("conv2d_data_gradient"), ops.count("depthwise_conv2d_data_gradient")) == (0, 1)
+    arguments = Arguments.allocate(graph)
+    arguments.fill(5)
+    before = {name: arguments.value(name).astype("float64") for name in net.parameters}
+    program = plain_program(graph)
+    losses = []
+    with open_tiers(small_step.machine(), None, program.fast_bytes, 0, small_step.DEVICES, stretch=1.0) as tiers:
+        executor = prepare(graph, KernelLibrary.load(library), program, arguments, tiers)
+        for _ in range(2):
+            executor.step()
+            losses.append(float(arguments.value("loss")))
+            if len(losses) == 1:
+                moved = sum(((arguments.value(name) - old) ** 2).sum() for name, old in before.items())
+    assert losses[0] - losses[1] == pytest.approx(moved / RATE, rel=0.05)
+
+
+def test_a_dilated_convolution_is_refused_before_anything_is_compiled():
+    net = NetworkBuilder("dilated", 1, RATE)
+    x = net.input("images", (1, 9, 9, 4), Initial("normal"))
+    weight = net.parameter("weight", (3, 3, 4, 8), Initial("normal"))
+    layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+    y = net._emit(relax.op.nn.conv2d(x, weight, dilation=(2, 2), **layouts))
+    with pytest.raises(NotImplementedError, match=r"dilation \(2, 2\) has no kernel"):
+        training_step(net.softmax_cross_entropy(net.global_mean(y)))

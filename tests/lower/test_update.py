@@ -1,0 +1,44 @@
+"""Vectors are updated in groups, each by its own gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from autotm.kernels.dispatch import schedule
+from autotm.kernels.target import host_target
+from autotm.lower.extract import extract_calls
+from autotm.lower.fuse import fused_kernels
+from autotm.lower.step import training_step
+from autotm.lower.update import TOGETHER, append_updates
+from autotm.model.graph import OpClass
+from autotm.zoo.resnet import resnet
+from compiled_kernels import call
+
+
+def test_results_keep_the_order_of_the_parameters():
+    network = resnet("small", 2, 32, (1, 1))
+    vectors = sum(len(var.ty.shape) == 1 for var in network.module["main"].params)
+    calls, returned = extract_calls(fused_kernels(training_step(network), host_target(2)))
+    updates = [call for call in calls if "sgd_updates" in call.function]
+    assert len(updates) == -(-vectors // TOGETHER)
+    assert len(set(returned)) == 1 + len(network.parameters)
+    shapes = {output.tensor: output.shape for call in calls for output in call.outputs}
+    parameters = {var.name: tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params}
+    assert [shapes[name] for name in returned[1:]] == [parameters[name] for name in network.parameters]
+
+
+def test_every_vector_moves_against_its_gradient():
+    sizes = [5, 64, 1000]
+    vectors = [relax.Var(f"v{size}", relax.TensorType((size,), "float32")) for size in sizes]
+    slopes = [relax.Var(f"d{size}", relax.TensorType((size,), "float32")) for size in sizes]
+    builder = relax.BlockBuilder()
+    append_updates(builder, vectors, slopes, 0.25, {})
+    (function,) = [item for item in builder.get().functions.values() if isinstance(item, tvm.tirx.PrimFunc)]
+    kernel = schedule(function, host_target(2), 2)
+    assert (kernel.op, kernel.op_class, kernel.workspaces) == ("sgd_update", OpClass.ELEMENTWISE, ())
+    random = np.random.default_rng(0)
+    old, change = ([random.standard_normal(size, "float32") for size in reversed(sizes)] for _ in range(2))
+    for new, before, slope in zip(call(kernel, [*old, *change]), old, change, strict=True):
+        np.testing.assert_array_equal(new, before - np.float32(0.25) * slope)
