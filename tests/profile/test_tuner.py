@@ -67,7 +67,7 @@ def test_the_list_tells_timed_from_tuned(tmp_path: Path) -> None:
         entry = Entry(tuned.scheduled.op, None, identity(tuned.scheduled.func, TARGET), None, 1000, 4)
         store.schedules.put(tuned.workload, Where.of(MACHINE, TARGET), entry)
         store.schedules.put(kernels[3].workload, Where.of(MACHINE, TARGET), replace(entry, own_identity="older"))
-        (softmax,) = matching(kernels, "softmax")
+        (softmax,) = matching(kernels, "log_softmax")
         found = replace(
             entry, trace=parallel_rows(softmax), tuned_ns=1, own_identity=identity(softmax.scheduled.func, TARGET)
         )
@@ -75,14 +75,14 @@ def test_the_list_tells_timed_from_tuned(tmp_path: Path) -> None:
         rows = coverage(step(), TARGET, MACHINE, store, 0.03)
     assert [row.is_timed for row in rows] == [number == 1 for number in range(len(kernels))]
     assert [row.is_tuned for row in rows] == [number == 2 or item is softmax for number, item in enumerate(kernels)]
-    assert [row.op for row in rows if row.is_taken] == ["softmax"]
+    assert [row.op for row in rows if row.is_taken] == ["log_softmax"]
     assert sum(row.flop_share for row in rows) == pytest.approx(1)
     text = table(rows).splitlines()
     assert len(text) == len(kernels) + 1
     assert text[0].split() == ["op", "shapes", "calls", "FLOPs", "timing", "tuned"]
     assert text[2].split()[-2:] == ["yes", "-"]
     assert [line.split()[0] for line in text if line.endswith("own is faster")] == [tuned.scheduled.op]
-    assert [line.split()[0] for line in text if line.endswith("taken")] == ["softmax"]
+    assert [line.split()[0] for line in text if line.endswith("taken")] == ["log_softmax"]
 
 
 @pytest.mark.slow
@@ -127,12 +127,12 @@ def test_a_known_schedule_is_measured_here_before_anything_is_searched(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)  # no search is reached
     own, place = step(), Where.of(MACHINE, TARGET)
-    (item,) = matching(distinct_kernels(own), "softmax")
+    (item,) = matching(distinct_kernels(own), "log_softmax")
     is_foreign = origin == "another processor"
-    entry = Entry("softmax", parallel_rows(item), "older", 1, 1000, 64)
+    entry = Entry("log_softmax", parallel_rows(item), "older", 1, 1000, 64)
     with KernelStore(tmp_path / "kernels.sqlite") as store, caplog.at_level(logging.INFO):
         store.schedules.put(item.workload, replace(place, cpu="other") if is_foreign else place, entry)
-        options = TuneOptions(min_gain=-0.999, kernels="softmax")
+        options = TuneOptions(min_gain=-0.999, kernels="log_softmax")
         report = tune_kernels(own, TARGET, MACHINE, store.schedules, options, QUICK)
         found = store.schedules.here(place)[item.workload]
     assert found.own_identity == identity(item.scheduled.func, TARGET)

@@ -63,6 +63,7 @@ def search(
     func: tirx.PrimFunc,
     own: ScheduledKernel,
     target: tvm.target.Target,
+    threads: int,
     trials: int,
     seed: int,
     cores: int,
@@ -73,7 +74,8 @@ def search(
     Args:
         func: unscheduled.
         own: its kernel by our own schedule.
-        target: must say `num-cores`.
+        target: of the kernel.
+        threads: of the kernel.
         trials: candidates to compile and time.
         seed: of the search.
         cores: threads that the search itself may use.
@@ -85,7 +87,7 @@ def search(
     try:
         context = TuneContext(
             mod=tvm.IRModule({"main": copy_of(func)}),
-            target=target,
+            target=_with_cores(target, threads),
             space_generator="post-order-apply",
             search_strategy="evolutionary",
             task_name=own.op,
@@ -109,6 +111,13 @@ def search(
     except Exception as error:  # noqa: BLE001  (TVM raises anything; what was found so far still counts)
         _LOG.warning("the search for '%s' ended early: %s", own.op, str(error).strip().splitlines()[-1])
     return sorted(_found(database.get_all_tuning_records()), key=lambda item: item.seconds)
+
+
+def _with_cores(target: tvm.target.Target, threads: int) -> tvm.target.Target:
+    """The target with a number of cores, which MetaSchedule insists on; a machine file may leave it out."""
+    if "num-cores" in target.attrs:
+        return target
+    return tvm.target.Target({**target.export(), "num-cores": threads})
 
 
 def _found(records: Iterable[Any]) -> Iterable[Found]:

@@ -139,6 +139,7 @@ def _tune(session: _Session, item: DistinctKernel, old: Entry | None) -> Entry:
         item.function,
         item.scheduled,
         session.target,
+        session.machine.threads,
         session.options.trials,
         session.timing.seed,
         len(os.sched_getaffinity(0)),

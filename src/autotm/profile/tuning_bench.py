@@ -51,11 +51,15 @@ class TuningBench:
             sizes[storage] = max(sizes.get(storage, 0), _size(operand))
         total = max(1, sum(sizes.values()))
         copies = min(max(2, -(-options.rotation_bytes // total)), MAX_COPIES)
-        self._filler = Filler(options.seed)
         self._memory = [{name: aligned_empty((size,), "uint8") for name, size in sizes.items()} for _ in range(copies)]
         self._spare = [aligned_empty((0,), "uint8") for _ in range(copies)]
-        for copy in range(copies):
-            self._fill(copy)
+        filler = Filler(options.seed)
+        for copy, storages in enumerate(self._memory):
+            for storage in storages.values():
+                storage[:] = _SCRAP
+            for view, operand in zip(self._operand_views(copy), kernel.inputs, strict=False):
+                filler.fill(view, graph.by_name[operand.tensor].initial)
+        self._start = {name: storage.copy() for name, storage in self._memory[0].items()}
 
     def seconds(self, schedule: Schedules, limit_s: float, repeats: int = 5) -> float:
         """The least time of a few calls; one that takes far longer than `limit_s` is called once."""
@@ -73,17 +77,12 @@ class TuningBench:
 
     def results(self, schedule: Schedules) -> list[Array]:
         """What one call computes from the same inputs as every other; its workspaces hold scrap before."""
-        self._fill(0)
+        for name, storage in self._memory[0].items():
+            storage[:] = self._start[name]
         views = self._views(schedule[0], 0)
         _bind(schedule, views)()
         first = len(self.kernel.inputs)
         return [views[slot].copy() for slot in range(first, first + len(self.kernel.outputs))]
-
-    def _fill(self, copy: int) -> None:
-        for storage in self._memory[copy].values():
-            storage[:] = _SCRAP
-        for view in self._operand_views(copy)[: len(self.kernel.inputs)]:
-            self._filler.fill(view)
 
     def _calls(self, schedule: Schedules) -> list[Call]:
         return [_bind(schedule, self._views(schedule[0], copy)) for copy in range(len(self._memory))]
