@@ -15,6 +15,8 @@ from autotm.profile.profiler import timing_context
 from autotm.profile.schedule_table import Where
 from autotm.profile.store import KernelStore
 
+_WIDEST, _GAP = 75, " ... "
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
@@ -70,11 +72,24 @@ def table(rows: Iterable[Coverage]) -> str:
     """The rows as text in columns."""
     lines = [("op", "shapes", "calls", "FLOPs", "timing", "tuned")]
     lines += [
-        (row.op, row.shapes, str(row.calls), f"{row.flop_share:.1%}", "yes" if row.is_timed else "-", _outcome(row))
+        (
+            row.op,
+            shorten(row.shapes),
+            str(row.calls),
+            f"{row.flop_share:.1%}",
+            "yes" if row.is_timed else "-",
+            _outcome(row),
+        )
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def shorten(text: str) -> str:
+    """A text without its middle where it is too long for a line; fused kernels may have dozens of operands."""
+    half = (_WIDEST - len(_GAP)) // 2
+    return text if len(text) <= _WIDEST else text[:half] + _GAP + text[-half:]
 
 
 def _outcome(row: Coverage) -> str:

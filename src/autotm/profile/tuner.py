@@ -20,6 +20,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.machine import Machine
 from autotm.model.profile import Timing
 from autotm.model.tuning import TunedKernel, TuningReport
+from autotm.profile.coverage import shorten
 from autotm.profile.options import ProfileOptions
 from autotm.profile.progress import track
 from autotm.profile.schedule_table import Entry, ScheduleTable, Where
@@ -95,7 +96,7 @@ def tune_kernels(
     for item in track(missing, "tuning kernels", len(missing)):
         entry = _tune(session, item, known.get(item.workload))
         table.put(item.workload, session.where, entry)
-        log.info("%s: %s", item.text, _verdict(entry, options.min_gain))
+        log.info("%s: %s", shorten(item.text), _verdict(entry, options.min_gain))
     known = table.here(session.where)
     rows = tuple(_row(item, known[item.workload], options.min_gain) for item in wanted)
     return TuningReport(step.graph.network, step.graph.scale, rows)
