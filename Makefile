@@ -5,6 +5,7 @@
 #   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
+#   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -20,7 +21,7 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-torch figures test test-torch lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-torch figures test test-torch lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -28,6 +29,7 @@ help:
 # A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
+setup-tune: $(VENV)/.tune-stamp
 
 $(VENV)/.made-stamp:
 	@compiler=""
@@ -73,6 +75,9 @@ $(VENV)/.run-stamp: requirements/run.txt pyproject.toml $(VENV)/.made-stamp
 
 $(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
 	$(call install,requirements/test.txt)
+
+$(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
+	$(call install,requirements/tune.txt)
 
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
@@ -120,6 +125,7 @@ lock: setup
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
 	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
 
 clean:
 	@rm -rf results figures logs .snakemake

@@ -20,6 +20,7 @@ rule kernel_profile:
         machine=machine_params,
         sizes=sizes_params,
         options=STUDY.config.profile.model_dump(),
+        min_gain=STUDY.config.tune.min_gain,
         seed=STUDY.config.seed,
         # Caches beside the results, not outputs: a killed profile goes on where it was.
         store="results/{machine}/kernels.sqlite",

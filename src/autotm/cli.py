@@ -9,13 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm import stages
-from autotm.model.errors import AutotmError, unknown_name
+from autotm import cli_kernels, stages
+from autotm.cli_study import context_of, paths_of, study_of
+from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
-from autotm.model.paths import Paths
-from autotm.model.study_config import StudyConfig, read_yaml
-from autotm.stages import Context
-from autotm.study.setup import Study, load_study, require_compiler
+from autotm.model.study_config import StudyConfig
+from autotm.study.setup import require_compiler
 
 log = logging.getLogger("autotm")
 
@@ -59,45 +58,29 @@ def _parser() -> argparse.ArgumentParser:
         ("check", _check, placed, "tell whether plan and program are legal"),
     ):
         commands.add_parser(name, parents=[parent], help=text, description=text).set_defaults(command=command)
+    cli_kernels.add_commands(commands, study, network)
     schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
     schema.set_defaults(command=_schema)
     return parser
 
 
-def _study(options: argparse.Namespace) -> Study:
-    raw = read_yaml(options.config, "study")
-    overrides = {key: getattr(options, key) for key in ("scale", "machine", "threads") if getattr(options, key)}
-    if not isinstance(raw, dict):
-        raw = {}
-    return load_study(raw | overrides, options.config, options.config.parent, options.results)
-
-
-def _context(study: Study) -> Context:
-    return Context(study.machine, study.devices_dir, study.config.seed)
-
-
-def _paths(study: Study, network: str) -> Paths:
-    if network not in study.scale.networks:
-        raise unknown_name("network", network, study.scale.networks)
-    return study.paths(network)
-
-
 def _calibrate(options: argparse.Namespace) -> None:
     require_compiler()
-    study = _study(options)
-    stages.calibrate_stage(_context(study), links=study.links)
+    study = study_of(options)
+    stages.calibrate_stage(context_of(study), links=study.links)
 
 
 def _profile(options: argparse.Namespace) -> None:
     require_compiler()
-    study = _study(options)
-    paths = _paths(study, options.network)
+    study = study_of(options)
+    paths = paths_of(study, options.network)
     stages.kernel_profile_stage(
-        _context(study),
+        context_of(study),
         options.network,
         study.config.scale,
         study.scale.networks[options.network],
         study.config.profile,
+        study.config.tune.min_gain,
         links=paths.links,
         store=paths.store,
         objects=paths.objects,
@@ -108,10 +91,10 @@ def _profile(options: argparse.Namespace) -> None:
 
 
 def _solve(options: argparse.Namespace) -> None:
-    study = _study(options)
-    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    study = study_of(options)
+    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
     stages.ilp_solve_stage(
-        _context(study),
+        context_of(study),
         options.optimizer,
         limit,
         study.config.solve,
@@ -123,10 +106,10 @@ def _solve(options: argparse.Namespace) -> None:
 
 
 def _compile(options: argparse.Namespace) -> None:
-    study = _study(options)
-    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    study = study_of(options)
+    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
     stages.compile_stage(
-        _context(study),
+        context_of(study),
         graph=paths.graph,
         profile=paths.profile,
         links=paths.links,
@@ -136,10 +119,10 @@ def _compile(options: argparse.Namespace) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    study = _study(options)
-    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    study = study_of(options)
+    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
     stages.run_stage(
-        _context(study),
+        context_of(study),
         study.config.run,
         graph=paths.graph,
         library=paths.library,
@@ -152,8 +135,8 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    study = _study(options)
-    paths, limit = _paths(study, options.network), Limit.parse(options.limit)
+    study = study_of(options)
+    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
     stages.check_stage(
         graph=paths.graph,
         profile=paths.profile,

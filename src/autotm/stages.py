@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotm.check import check_plan, check_program
 from autotm.model.files import hash_of, load, save
@@ -19,7 +20,11 @@ from autotm.model.plan import Plan
 from autotm.model.profile_file import read_profile, write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, RunConfig, SolveConfig, StyleConfig
+from autotm.model.study_config import ProfileConfig, RunConfig, SolveConfig, StyleConfig, TuneConfig
+
+if TYPE_CHECKING:
+    from autotm.profile.coverage import Coverage
+    from autotm.profile.exchange import Counts
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ def kernel_profile_stage(
     scale: str,
     sizes: Mapping[str, int],
     config: ProfileConfig,
+    min_gain: float,
     *,
     links: Path,
     store: Path,
@@ -57,22 +63,27 @@ def kernel_profile_stage(
     library: Path,
     profile: Path,
 ) -> None:
-    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
+    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again.
+
+    Tuned schedules in the store are taken where ours was measured to take longer by more than `min_gain`.
+    """
     from autotm import zoo
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
     from autotm.lower.lower import lower_network
     from autotm.profile.options import ProfileOptions
     from autotm.profile.profiler import profile_kernels
+    from autotm.profile.schedule_table import Where
     from autotm.profile.store import KernelStore
 
     machine = context.machine
     came_from = provenance(machine, context.seed, sizes=dict(sizes))
     built = zoo.build(network, sizes)
     target = machine_target(machine)
-    step = lower_network(built, scale, target, machine.threads, graph, library, came_from, objects)
     options = ProfileOptions(**config.model_dump(), seed=context.seed)
     with KernelStore(store) as opened:
+        tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
+        step = lower_network(built, scale, target, machine.threads, graph, library, came_from, objects, tuned)
         timed = profile_kernels(
             step,
             KernelLibrary.load(library),
@@ -83,6 +94,73 @@ def kernel_profile_stage(
             context.devices_dir,
         )
     write_profile(profile, timed)
+
+
+def tune_stage(
+    context: Context,
+    network: str,
+    scale: str,
+    sizes: Mapping[str, int],
+    config: TuneConfig,
+    timing: ProfileConfig,
+    *,
+    store: Path,
+    report: Path,
+    kernels: str = "*",
+) -> None:
+    """Search better schedules for the kernels of `network` whose operation matches `kernels`, and report."""
+    from autotm import zoo
+    from autotm.kernels.search import require_packages
+    from autotm.kernels.target import machine_target
+    from autotm.lower.lower import scheduled_step
+    from autotm.profile.options import ProfileOptions
+    from autotm.profile.store import KernelStore
+    from autotm.profile.tuner import TuneOptions, tune_kernels
+
+    require_packages()
+    machine = context.machine
+    came_from = provenance(machine, context.seed, sizes=dict(sizes), options=config.model_dump(), kernels=kernels)
+    target = machine_target(machine)
+    step = scheduled_step(zoo.build(network, sizes), scale, target, machine.threads)
+    options = TuneOptions(**config.model_dump(), kernels=kernels)
+    with KernelStore(store) as opened:
+        measured = ProfileOptions(**timing.model_dump(), seed=context.seed)
+        found = tune_kernels(step, target, machine, opened.schedules, options, measured)
+    save(report, "tuning", found, came_from)
+
+
+def coverage_stage(
+    context: Context, network: str, scale: str, sizes: Mapping[str, int], min_gain: float, *, store: Path
+) -> tuple[Coverage, ...]:
+    """Which kernels of `network` have a timing or a tuned schedule in the store."""
+    from autotm import zoo
+    from autotm.kernels.target import machine_target
+    from autotm.lower.lower import scheduled_step
+    from autotm.profile.coverage import coverage
+    from autotm.profile.store import KernelStore
+
+    target = machine_target(context.machine)
+    step = scheduled_step(zoo.build(network, sizes), scale, target, context.machine.threads)
+    with KernelStore(store) as opened:
+        return coverage(step, target, context.machine, opened, min_gain)
+
+
+def export_stage(context: Context, *, store: Path, file: Path) -> Mapping[str, int]:
+    """Write the kernel store's entries into one file; returns how many of each kind."""
+    from autotm.profile.exchange import export_store
+    from autotm.profile.store import KernelStore
+
+    with KernelStore(store) as opened:
+        return export_store(opened, file, provenance(context.machine, context.seed))
+
+
+def import_stage(*, store: Path, file: Path) -> Counts:
+    """Merge a file that `export_stage` wrote into the kernel store."""
+    from autotm.profile.exchange import import_store
+    from autotm.profile.store import KernelStore
+
+    with KernelStore(store) as opened:
+        return import_store(opened, file)
 
 
 def ilp_solve_stage(

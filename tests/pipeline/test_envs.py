@@ -32,10 +32,10 @@ def test_conda_environments_pin_what_the_lock_pins(path: Path) -> None:
     contents = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert contents["channels"] == ["conda-forge", "nodefaults"]
     pins = next(part["pip"] for part in contents["dependencies"] if isinstance(part, dict))
-    run = locked("run.txt")
+    lock = locked("tune.txt" if path.stem == "tune" else "run.txt")
     for pin in pins:
         package, version = pin.split("==")
-        assert version in run[package], f"{path.name}: {pin}, locked are {sorted(run[package])}"
+        assert version in lock[package], f"{path.name}: {pin}, locked are {sorted(lock[package])}"
 
 
 def test_every_rule_has_its_environment() -> None:
@@ -43,17 +43,17 @@ def test_every_rule_has_its_environment() -> None:
     assert set(re.findall(r'"\.\./(envs/[a-z]+\.yaml)"', rules)) == {f"envs/{path.name}" for path in ENVS}
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt"])
 def test_the_lock_satisfies_the_packaging(name: str) -> None:
     versions = locked(name)
-    wanted = PROJECT["dependencies"] + (PROJECT["optional-dependencies"]["test"] if name == "test.txt" else [])
+    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"].get(name.removesuffix(".txt"), [])
     for text in wanted:
         requirement = Requirement(text)
         for version in versions[requirement.name.lower()]:
             assert requirement.specifier.contains(version), f"{name}: {requirement.name} {version} is not {requirement}"
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "uv.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "uv.txt"])
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     assert "http" not in text
@@ -62,9 +62,10 @@ def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> Non
     assert all("--hash=sha256:" in entry for entry in entries if entry.strip())
 
 
-def test_test_lock_holds_the_run_lock() -> None:
-    run, test = locked("run.txt"), locked("test.txt")
-    assert {package: test.get(package) for package in run} == run
+@pytest.mark.parametrize("name", ["test.txt", "tune.txt"])
+def test_other_locks_hold_the_run_lock(name: str) -> None:
+    run, other = locked("run.txt"), locked(name)
+    assert {package: other.get(package) for package in run} == run
 
 
 def test_the_schema_is_the_configs() -> None:

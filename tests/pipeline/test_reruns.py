@@ -39,6 +39,16 @@ def test_a_solver_option_keeps_the_measurements_of_kernels(finished: Workplace) 
     assert finished.jobs_due() == {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1}
 
 
+def test_how_long_tuning_searches_changes_nothing(finished: Workplace) -> None:
+    finished.change("tune", "trials", value=7)
+    assert finished.jobs_due() == {}
+
+
+def test_tuning_runs_only_when_asked_and_needs_nothing(fresh: Workplace) -> None:
+    assert "tune" not in fresh.jobs_due()
+    assert fresh.jobs_due(target="results/laptop-1t/tiny/mlp/tuned.json") == {"tune": 1}
+
+
 def test_a_run_option_keeps_the_plans(finished: Workplace) -> None:
     finished.change("run", "min_seconds", value=3.0)
     assert finished.jobs_due() == {"run": POINTS, "figure_10": 1}
@@ -118,6 +128,7 @@ def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
     rules = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))
     assert f'"results/{{machine}}/{paths.store.name}"' in rules
     assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.reference.name}"' in rules
+    assert f'"results/{{machine}}/{{scale}}/{{network}}/{paths.tuned.name}"' in rules
 
 
 def _machine(place: Workplace) -> str:

@@ -13,6 +13,7 @@ with rule(snakemake) as context:
         snakemake.wildcards.scale,
         snakemake.params.sizes,
         ProfileConfig(**snakemake.params.options),
+        snakemake.params.min_gain,
         links=Path(snakemake.input.links),
         store=Path(snakemake.params.store),
         objects=Path(snakemake.params.objects),

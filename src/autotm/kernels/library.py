@@ -52,6 +52,11 @@ class KernelLibrary:
                 f"{path}: damaged kernel library: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
             ) from None
 
+    @classmethod
+    def in_memory(cls, module: Any) -> KernelLibrary:
+        """The machine code that `machine_code` just made, without a file."""
+        return cls(Path("memory"), "", module)
+
     def function(self, symbol: str) -> Callable[..., None]:
         """The compiled function of that name.
 

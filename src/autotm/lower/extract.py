@@ -17,11 +17,12 @@ from autotm.zoo import Network
 
 @dataclass(frozen=True)
 class Compiled:
-    """A scheduled kernel with the symbol and identity it has in the library."""
+    """A scheduled kernel with the symbol and identity it has in the library; `is_tuned` if a search found it."""
 
     kernel: ScheduledKernel
     symbol: str
     identity: str
+    is_tuned: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Paths:
 
     @property
     def store(self) -> Path:
-        """The kernel store: timings kept across networks and runs; a cache, not a result."""
+        """The kernel store: timings and tuned schedules kept across networks and runs; a cache, not a result."""
         return self._of_machine / "kernels.sqlite"
 
     @property
@@ -55,6 +55,11 @@ class Paths:
     def profile(self) -> Path:
         """Times of its kernels by configuration."""
         return self._of_network / "profile.parquet"
+
+    @property
+    def tuned(self) -> Path:
+        """What tuning its kernels came to; nothing depends on it."""
+        return self._of_network / "tuned.json"
 
     @property
     def reference(self) -> Path:

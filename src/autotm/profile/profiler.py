@@ -75,7 +75,7 @@ def profile_kernels(
     plans = {case.kernel.identity: plan_operands(graph, case.kernel, options.rotation_bytes) for case in wanted}
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
     description = _context(machine)
-    context = content_hash(description)
+    context = timing_context(machine)
     store.describe(context, json.dumps(description, sort_keys=True))
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(graph, library, tiers, store, options, context)
@@ -93,6 +93,11 @@ def profile_kernels(
         "context": context,
     }
     return Profile(hash_of(graph), timings, provenance(machine, options.seed, **extra))
+
+
+def timing_context(machine: Machine) -> str:
+    """The hash under which timings of this process are stored."""
+    return content_hash(_context(machine))
 
 
 def _context(machine: Machine) -> dict[str, object]:

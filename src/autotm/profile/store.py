@@ -1,4 +1,7 @@
-"""The kernel store: timings kept across networks, limits and runs. A cache: deleting it costs time, never truth."""
+"""The kernel store: timings and tuned schedules kept across networks, limits and runs.
+
+A cache: deleting it costs time, never truth.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from autotm.model.profile import Timing
+from autotm.profile.schedule_table import SCHEDULES, ScheduleTable
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +71,8 @@ class KernelStore:
                 raise
             set_aside(path, str(error))
             self._connection = _open(path)
+        self.schedules = ScheduleTable(self._connection)
+        """The tuned schedules."""
 
     def get(self, key: StoreKey) -> Timing | None:
         """The timing stored under `key`, if any."""
@@ -84,6 +90,16 @@ class KernelStore:
         """Keep the readable text behind a context hash."""
         with self._connection:
             self._connection.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?)", (context, description))
+
+    def timed(self, context: str) -> frozenset[str]:
+        """Identities of the kernels that have a timing in this context."""
+        rows = self._connection.execute("SELECT DISTINCT identity FROM timings WHERE context = ?", (context,))
+        return frozenset(str(identity) for (identity,) in rows)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open database, for moving whole tables out and in (`exchange.py`)."""
+        return self._connection
 
     def close(self) -> None:
         """Write everything out and let go of the file."""
@@ -121,6 +137,7 @@ def _open(path: Path) -> sqlite3.Connection:
         with connection:
             connection.execute(_TABLE)
             connection.execute(_CONTEXTS)
+            connection.execute(SCHEDULES)
             connection.execute(f"PRAGMA user_version = {_VERSION}")
     except BaseException:
         connection.close()

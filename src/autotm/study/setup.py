@@ -49,6 +49,11 @@ class Study:
         """What calibration of the study's machine measured."""
         return self.results / self.machine.slug / "links.json"
 
+    @property
+    def store(self) -> Path:
+        """The kernel store of the study's machine."""
+        return self.results / self.machine.slug / "kernels.sqlite"
+
     def paths(self, network: str) -> Paths:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)

@@ -1,0 +1,36 @@
+"""The study that a command's options name."""
+
+from __future__ import annotations
+
+import argparse
+
+from autotm.model.errors import unknown_name
+from autotm.model.paths import Paths
+from autotm.model.study_config import read_yaml
+from autotm.stages import Context
+from autotm.study.setup import Study, load_study
+
+
+def study_of(options: argparse.Namespace) -> Study:
+    """The study of `--config`, with what other options put in its place."""
+    raw = read_yaml(options.config, "study")
+    overrides = {key: getattr(options, key) for key in ("scale", "machine", "threads") if getattr(options, key)}
+    if not isinstance(raw, dict):
+        raw = {}
+    return load_study(raw | overrides, options.config, options.config.parent, options.results)
+
+
+def context_of(study: Study) -> Context:
+    """Where and with which randomness the study's stages run."""
+    return Context(study.machine, study.devices_dir, study.config.seed)
+
+
+def paths_of(study: Study, network: str) -> Paths:
+    """The files of a network.
+
+    Raises:
+        BadInputError: the study's scale gives no sizes for it.
+    """
+    if network not in study.scale.networks:
+        raise unknown_name("network", network, study.scale.networks)
+    return study.paths(network)

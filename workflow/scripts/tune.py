@@ -1,0 +1,19 @@
+"""Rule tune: search better schedules for a step's kernels."""
+
+from pathlib import Path
+
+from autotm.model.study_config import ProfileConfig, TuneConfig
+from autotm.rule_script import rule
+from autotm.stages import tune_stage
+
+with rule(snakemake) as context:
+    tune_stage(
+        context,
+        snakemake.wildcards.network,
+        snakemake.wildcards.scale,
+        snakemake.params.sizes,
+        TuneConfig(**snakemake.params.options),
+        ProfileConfig(**snakemake.params.timing),
+        store=Path(snakemake.params.store),
+        report=Path(snakemake.output.report),
+    )
