@@ -113,8 +113,8 @@ class Problem:
     ) -> tirx.Stmt:
         """Store every output at `coordinates`, given the contraction's element there.
 
-        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it: less
-        for TVM to simplify at every access of an unrolled tile.
+        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it:
+        less for TVM to simplify at every access of an unrolled tile.
         """
         stores = []
         for output in self.outputs:
