@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,8 +20,8 @@ from autotm.kernels.passes import machine_code
 from autotm.model.errors import AutotmError
 from autotm.model.files import write_atomically
 
-KERNELS_PER_WORKER = 16
-"""Fewer than this are compiled sooner than another process has imported TVM."""
+KERNELS_PER_WORKER = 4
+"""Fewer than this are compiled sooner than shared."""
 _KERNELS_PER_OBJECT = 16
 """Compiled as one module, which saves a fifth of the time."""
 _CODE = hashlib.sha256(Path(passes.__file__).read_bytes()).hexdigest()
@@ -76,20 +76,27 @@ def known_objects(folder: Path) -> dict[str, Path]:
 def _compile(
     kernels: Mapping[str, tirx.PrimFunc], keys: Mapping[str, str], target: tvm.target.Target, folder: Path
 ) -> None:
-    """Object files, shared among processes: TVM's passes hold Python's lock, so threads would take turns."""
+    """Object files, shared among processes: TVM's passes hold Python's lock, so threads would take turns.
+
+    The others are forks: sending them the functions would take a third of the time that compiling takes.
+    """
     names = sorted(kernels)
     workers = max(1, min(len(os.sched_getaffinity(0)), len(names) // KERNELS_PER_WORKER))
     groups = [{name: kernels[name] for name in names[start::workers]} for start in range(workers)]
-    with tempfile.TemporaryDirectory(prefix="autotm-") as jobs:
-        others = [
-            _start_worker(group, keys, target, folder, Path(jobs) / f"{number}.json")
-            for number, group in enumerate(groups[1:])
-        ]
+    fork = multiprocessing.get_context("fork")
+    others = [fork.Process(target=compile_objects, args=(group, keys, target, folder)) for group in groups[1:]]
+    for process in others:
+        process.start()
+    try:
         compile_objects(groups[0], keys, target, folder)
+    finally:
         for process in others:
-            _, errors = process.communicate()
-            if process.returncode:
-                raise AutotmError(f"compiling kernels failed in a worker process:\n{errors.strip()}")
+            process.join()
+    failed = [process.exitcode for process in others if process.exitcode]
+    if failed:
+        raise AutotmError(
+            f"compiling kernels failed in {len(failed)} of {workers} processes (exit {failed[0]}); see above"
+        )
 
 
 def compile_objects(
@@ -108,21 +115,6 @@ def compile_objects(
         machine_code({symbol: kernels[symbol] for symbol in chunk}, target).write_to_file(str(unfinished), "o")
         unfinished.replace(folder / f"{name}.o")
         write_atomically(folder / f"{name}.txt", lambda path, held=held: path.write_text(held, encoding="utf-8"))
-
-
-def _start_worker(
-    kernels: Mapping[str, tirx.PrimFunc],
-    keys: Mapping[str, str],
-    target: tvm.target.Target,
-    folder: Path,
-    source: Path,
-) -> subprocess.Popen[str]:
-    functions = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in kernels.items()})
-    named = {name: keys[name] for name in kernels}
-    job = {"functions": functions, "target": target, "keys": named, "folder": str(folder)}
-    source.write_text(tvm.ir.save_json(job), encoding="utf-8")
-    command = [sys.executable, "-m", "autotm.kernels.compile_worker", str(source)]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def _compiler() -> str:
