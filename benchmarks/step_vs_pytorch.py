@@ -40,6 +40,7 @@ ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "config"
 NETWORKS = ["vgg19", "resnet50", "resnet200", "inception_v4", "densenet264", "transformer", "dlrm"]
 INSTRUMENTED_STEPS = 5
+TURN_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ def main() -> None:
     options = _arguments()
     machine = load_machine(CONFIG / "machines" / f"{options.machine}.yaml", options.threads)
     scale = load_scale(CONFIG / "scales" / f"{options.scale}.yaml")
-    limits = Limits(peak_flop_per_s(machine.threads), copy_bytes_per_s(machine.threads))
+    with pinned(machine):
+        peak = peak_flop_per_s(machine.threads)
+    limits = Limits(peak, copy_bytes_per_s(machine.threads))
     print(f"scale {options.scale}, {machine.threads} threads, {options.rounds} alternating rounds, medians")
     print(f"measured peak {limits.flop_per_s / 1e9:.0f} GF/s, copies {limits.bytes_per_s / 1e9:.0f} GB/s")
     titles = f"{'autotm ms':>10} {'eager ms':>10} {'eager/autotm':>13} {'compile ms':>11} {'compile/autotm':>15}"
@@ -114,14 +117,21 @@ def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, op
 
 
 def alternate(contenders: list[Callable[[], None]], rounds: int) -> list[list[float]]:
-    """Seconds of each contender in each round, after two warm-up rounds."""
+    """Seconds of each contender's steps, in turns of `TURN_S` each.
+
+    The first step of a turn does not count: the caches and, for milliseconds, a core belong to the other's threads.
+    """
     samples: list[list[float]] = [[] for _ in contenders]
-    for round_ in range(-2, rounds):
+    for round_ in range(-1, rounds):
         for contender, series in zip(contenders, samples, strict=True):
-            start = time.perf_counter()
             contender()
-            if round_ >= 0:
-                series.append(time.perf_counter() - start)
+            begin = start = time.perf_counter()
+            while start - begin < TURN_S or start == begin:
+                contender()
+                end = time.perf_counter()
+                if round_ >= 0:
+                    series.append(end - start)
+                start = end
     return samples
 
 

@@ -26,7 +26,7 @@ from torch_network import TorchNetwork  # noqa: E402
 
 STEPS = 3
 ALLOWED = 3.0
-SEEDS = 5
+SEEDS = 3
 NETWORKS = {
     "mlp": lambda: zoo.build("mlp", {"batch": 16, "width": 256}),
     "vgg19": lambda: zoo.build("vgg19", {"batch": 2, "image": 32}),
