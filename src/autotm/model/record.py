@@ -25,7 +25,7 @@ class Record:
         actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
         samples_s: wall time of every timed step that counts.
         all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
-        disturbed_steps: timed steps kept from their cores by others for more than a twentieth of their time.
+        disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
         disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
         num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
         bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;

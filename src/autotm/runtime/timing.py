@@ -17,8 +17,8 @@ from autotm.runtime.executor import Executor
 log = logging.getLogger(__name__)
 
 
-_DISTURBED = 0.05
-"""A round is disturbed when it was kept from its cores for more than this share of their time."""
+_DISTURBED = 0.1
+"""A round is disturbed when it was kept from its cores for more than this share of their time; Snakemake takes some."""
 _PATIENCE = 2
 """Disturbed rounds are repeated until this many times as many rounds as needed have been run."""
 
