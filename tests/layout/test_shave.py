@@ -13,7 +13,7 @@ from autotm.layout import compile_program, pack, solve_and_pack
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
-from autotm.model.plan import Plan
+from autotm.model.plan import Plan, Status
 from autotm.model.program import Layout
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case
@@ -42,6 +42,7 @@ def test_an_excess_is_shaved_off_and_the_plan_is_for_the_limit_asked() -> None:
     assert plan.bound_us == first.bound_us <= first.objective_us <= plan.objective_us
     assert len(plan.attempts_s) >= 2
     assert plan.solve_s == pytest.approx(sum(seconds for _, seconds in plan.attempts_s))
+    assert plan.status is (Status.ABOVE_GAP if plan.gap > 0 else Status.OPTIMAL), "the gap is that of the limit asked"
     check_plan(case.graph, case.profile, case.links, plan)
     check_program(case.graph, plan, compile_program(case.graph, plan, layout))
 

@@ -48,10 +48,10 @@ def solve_and_pack(
     """
     first = solve(graph, profile, links, optimizer, limit, options)
     plan, layout, shaved = first, pack(graph, first), first.dram_limit_bytes
-    attempts = first.attempts_s
+    attempts, target = first.attempts_s, (options or SolveOptions()).gap
     for attempt in range(_ATTEMPTS):
         if fits(first, layout):
-            return _as_asked(first, plan, attempts), layout
+            return _as_asked(first, plan, attempts, target), layout
         excess = layout.fast_bytes - first.dram_limit_bytes
         least = int(first.dram_limit_bytes * _FIRST_SHAVE * 2**attempt)
         shaved = max(0, min(shaved - excess, first.dram_limit_bytes - least)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
@@ -63,26 +63,28 @@ def solve_and_pack(
         layout = pack(graph, plan)
         attempts += plan.attempts_s
     if fits(first, layout):
-        return _as_asked(first, plan, attempts), layout
+        return _as_asked(first, plan, attempts, target), layout
     raise _unpackable(first, layout, f"{_ATTEMPTS} smaller limits were tried")
 
 
-def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...]) -> Plan:
+def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...], target: float) -> Plan:
     if plan is first:
         return plan
-    shaved_status = Status.WITHIN_GAP if plan.status is Status.OPTIMAL else plan.status
-    return replace(
+    asked = replace(
         plan,
         limit=first.limit,
         dram_limit_bytes=first.dram_limit_bytes,
         bound_us=min(first.bound_us, plan.objective_us),
         certificate=first.certificate,
         bound_proof=first.bound_proof,
-        status=shaved_status,
         attempts_s=attempts,
         build_s=sum(build for build, _ in attempts),
         solve_s=sum(solve for _, solve in attempts),
     )
+    if asked.gap > target:
+        timed_out = plan.status is Status.TIME_LIMIT
+        return replace(asked, status=Status.TIME_LIMIT if timed_out else Status.ABOVE_GAP)
+    return replace(asked, status=Status.OPTIMAL if asked.gap == 0 else Status.WITHIN_GAP)
 
 
 def _unpackable(first: Plan, layout: Layout, why: str) -> AutotmError:
