@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from autotm import zoo
@@ -103,8 +104,7 @@ def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, op
     arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
     contenders: list[Callable[[], None]] = [_torch_step(TorchNetwork(network, arrays, torch.float32), network)]
     if options.compile:
-        compiled = torch.compile(TorchNetwork(network, arrays, torch.float32))
-        contenders.append(_torch_step(compiled, network))
+        contenders.append(_compiled_step(network, arrays))
     torch.set_num_threads(machine.threads)
     for contender in contenders:
         contender()  # PyTorch's threads must exist before this thread is pinned, or they would share its core.
@@ -133,6 +133,20 @@ def alternate(contenders: list[Callable[[], None]], rounds: int) -> list[list[fl
                     series.append(end - start)
                 start = end
     return samples
+
+
+def _compiled_step(network: zoo.Network, arrays: dict[str, np.ndarray]) -> Callable[[], None]:
+    """A compiled step; with gradients as large as their tables where the compiler cannot add sparse ones."""
+    for sparse in (True, False):
+        step = _torch_step(torch.compile(TorchNetwork(network, arrays, torch.float32, sparse=sparse)), network)
+        try:
+            step()
+        except RuntimeError:
+            if not sparse:
+                raise
+        else:
+            break
+    return step
 
 
 def _torch_step(model: torch.nn.Module, network: zoo.Network) -> Callable[[], None]:

@@ -7,6 +7,7 @@ dense layers take their bias, views stay views.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from tvm import relax
 from autotm.zoo import Network
 
 Values = dict[str, torch.Tensor]
-Rule = Callable[[tvm.ir.Call, list[Any]], torch.Tensor]
+Rule = Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]
 _SPATIAL = 4
 _FACTORS = 2
 
@@ -26,10 +27,15 @@ _FACTORS = 2
 class TorchNetwork(torch.nn.Module):
     """Computes the loss of one batch; trains with `torch.optim.SGD`."""
 
-    def __init__(self, network: Network, arrays: Mapping[str, np.ndarray], dtype: torch.dtype) -> None:
-        """Take parameters and inputs from `arrays` (Relax layouts), converted to `dtype`."""
+    def __init__(
+        self, network: Network, arrays: Mapping[str, np.ndarray], dtype: torch.dtype, *, sparse: bool = True
+    ) -> None:
+        """Take parameters and inputs from `arrays` (Relax layouts), converted to `dtype`.
+
+        With `sparse`, gradients of tables name the rows that they change; else they are as large as the tables.
+        """
         super().__init__()
-        self._plan = _instructions(network.module["main"])
+        self._plan = _instructions(network.module["main"], {**_RULES, "relax.take": partial(_take, sparse=sparse)})
         self._result = self._plan[-1][0]
         self.weights = torch.nn.ParameterDict(
             {name: torch.nn.Parameter(_to_torch(arrays[name], dtype)) for name in network.parameters}
@@ -64,7 +70,7 @@ def _value(values: Mapping[str, Any], argument: Any) -> Any:
     return values[argument] if isinstance(argument, str) else argument
 
 
-def _instructions(main: relax.Function) -> list[tuple[str, Callable[..., Any], list[Any]]]:
+def _instructions(main: relax.Function, rules: Mapping[str, Rule]) -> list[tuple[str, Callable[..., Any], list[Any]]]:
     """(result, function, arguments) per operator; a bias addition joins the product before it."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     names: dict[relax.Var, str] = {var: var.name for var in main.params}
@@ -82,7 +88,7 @@ def _instructions(main: relax.Function) -> list[tuple[str, Callable[..., Any], l
         if value.op.name == "relax.add" and plan and _takes_bias(plan[-1], arguments[0]):
             plan[-1] = (name, plan[-1][1], [*plan[-1][2], arguments[1]])
         else:
-            plan.append((name, _RULES[value.op.name](value), arguments))
+            plan.append((name, rules[value.op.name](value), arguments))
     return plan
 
 
@@ -167,11 +173,10 @@ def _einsum(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
     return lambda operands: torch.einsum(subscripts, *operands)
 
 
-def _take(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
+def _take(call: tvm.ir.Call, *, sparse: bool) -> Callable[..., torch.Tensor]:
     if call.attrs.axis != 0:
         raise NotImplementedError(f"take along axis {call.attrs.axis}")
-    # The gradient names the rows that it changes; a dense one would be as large as the table.
-    return lambda table, indices: functional.embedding(indices, table, sparse=True)
+    return lambda table, indices: functional.embedding(indices, table, sparse=sparse)
 
 
 def _permute(call: tvm.ir.Call) -> Callable[..., torch.Tensor]:
@@ -183,7 +188,7 @@ def _concat(parts: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat(parts, 1 if parts[0].dim() == _SPATIAL else -1)
 
 
-_RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
+_RULES: dict[str, Rule] = {
     "relax.nn.conv2d": _conv2d,
     "relax.matmul": _matmul,
     "relax.nn.max_pool2d": _max_pool,
@@ -192,7 +197,6 @@ _RULES: dict[str, Callable[[tvm.ir.Call], Callable[..., torch.Tensor]]] = {
     "relax.mean": _mean,
     "relax.reshape": _reshape,
     "relax.concat": lambda _: _concat,
-    "relax.take": _take,
     "relax.permute_dims": _permute,
     "relax.nn.softplus": lambda _: functional.softplus,
     "relax.nn.relu": lambda _: functional.relu,
