@@ -78,7 +78,7 @@ def _compile(
 ) -> None:
     """Object files, shared among processes: TVM's passes hold Python's lock, so threads would take turns.
 
-    The others are forks: sending them the functions would take a third of the time that compiling takes.
+    The others are forks: sending them the functions would take half as long as compiling them.
     """
     names = sorted(kernels)
     workers = max(1, min(len(os.sched_getaffinity(0)), len(names) // KERNELS_PER_WORKER))
