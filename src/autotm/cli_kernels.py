@@ -20,7 +20,7 @@ _ALL = "all"
 
 def add_commands(commands: Any, study: argparse.ArgumentParser, network: argparse.ArgumentParser) -> None:
     """Add both to the parser's `commands`; `study` and `network` hold the options that all commands share."""
-    text = "search better schedules for a step's kernels (optional; takes minutes a kernel)"
+    text = "search better schedules for a step's kernels (optional, and slow)"
     tune = commands.add_parser("tune", parents=[network], help=text, description=text)
     tune.add_argument("--trials", type=int, help="schedules tried for each kernel, instead of the study's")
     tune.add_argument("--kernels", default="*", metavar="PATTERN", help="only these operations, e.g. 'conv2d*'")
@@ -89,12 +89,12 @@ def _list(study: Study, network: str, *, only_missing: bool) -> None:
 
 
 def _export(study: Study, file: Path) -> None:
-    counts = stages.export_stage(context_of(study), store=study.store, file=file)
+    counts = stages.export_stage(context_of(study), store=study.machine_paths.store, file=file)
     log.info("%s: %d timings and %d tuned schedules written", file, counts["timings"], counts["schedules"])
 
 
 def _import(study: Study, file: Path) -> None:
-    found = stages.import_stage(store=study.store, file=file)
+    found = stages.import_stage(store=study.machine_paths.store, file=file)
     log.info(
         "%s: %d entries added, %d replaced by better ones, %d kept as they were, %d skipped",
         *(file, found.added, found.replaced, found.kept, found.skipped),

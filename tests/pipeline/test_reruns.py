@@ -122,7 +122,7 @@ def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
     config = yaml.safe_load(finished.config_file.read_text(encoding="utf-8"))
     study = load_study(config, "config.yaml", finished.folder / "config", finished.folder / "results")
     paths, limit = study.paths("mlp"), Limit.parse("1:1")
-    files = [study.links, paths.links, paths.graph, paths.library, paths.profile]
+    files = [study.machine_paths.links, paths.links, paths.graph, paths.library, paths.profile]
     files += [kind("static", limit) for kind in (paths.plan, paths.program, paths.record)]
     assert [file for file in files if not file.is_file()] == []
     rules = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))

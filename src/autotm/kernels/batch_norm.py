@@ -11,10 +11,12 @@ import math
 
 from tvm import te, tirx
 
+from autotm.kernels.tir import extents
+
 
 def statistics(x: te.Tensor, epsilon: float) -> list[te.Tensor]:
     """Mean, and 1 / sqrt(variance + epsilon), of each channel; the variance is that of the batch, not an estimate."""
-    *leading, channels = _shape(x)
+    *leading, channels = extents(x)
     count = tirx.const(math.prod(leading), x.dtype)
     mean_axes, square_axes = _axes(leading), _axes(leading)
     total = te.compute((channels,), lambda c: te.sum(x(*mean_axes, c), axis=mean_axes), name="batch_norm_total")
@@ -46,7 +48,7 @@ def normalise(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, 
 
 def gradient_sums(dy: te.Tensor, x: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> list[te.Tensor]:
     """Gradients of gamma and beta."""
-    *leading, channels = _shape(x)
+    *leading, channels = extents(x)
     beta_axes, gamma_axes = _axes(leading), _axes(leading)
     beta = te.compute((channels,), lambda c: te.sum(dy(*beta_axes, c), axis=beta_axes), name="batch_norm_beta")
     products = te.compute(
@@ -68,7 +70,7 @@ def data_gradient(
     dbeta: te.Tensor,
 ) -> te.Tensor:
     """Gradient of x; mean and variance depend on x too."""
-    share = tirx.const(1 / math.prod(_shape(x)[:-1]), x.dtype)
+    share = tirx.const(1 / math.prod(extents(x)[:-1]), x.dtype)
 
     def element(*i: tirx.Var) -> tirx.Expr:
         c = i[-1]
@@ -76,10 +78,6 @@ def data_gradient(
         return (dy(*i) - explained) * (gamma[c] * inverse[c])
 
     return te.compute(x.shape, element, name="batch_norm_gradient")
-
-
-def _shape(tensor: te.Tensor) -> list[int]:
-    return [int(extent) for extent in tensor.shape]
 
 
 def _axes(extents: list[int]) -> list[tirx.IterVar]:

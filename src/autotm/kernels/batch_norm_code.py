@@ -9,7 +9,8 @@ from __future__ import annotations
 from tvm import s_tir, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.channel_sums import ChannelSums, each_vector, matrix, parameters
+from autotm.kernels.channel_sums import ChannelSums, matrix
+from autotm.kernels.generated import parameters
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -48,7 +49,7 @@ def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info
         )
 
     sums = ChannelSums(rows, channels, 1, terms, finish)
-    sums.replace_body(sch, info, threads, each_vector(channels, info.lanes, rough_mean))
+    sums.replace_body(sch, info, threads, tir.spans(channels, info.lanes, rough_mean))
 
 
 def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:

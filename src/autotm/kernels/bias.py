@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import s_tir, te, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.channel_sums import ChannelSums, matrix, parameters
+from autotm.kernels.channel_sums import ChannelSums, matrix
+from autotm.kernels.generated import parameters
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 

@@ -20,7 +20,7 @@ from autotm.kernels.passes import machine_code
 from autotm.model.errors import AutotmError
 from autotm.model.files import write_atomically
 
-KERNELS_PER_WORKER = 4
+_KERNELS_PER_PROCESS = 4
 """Fewer than this are compiled sooner than shared."""
 _KERNELS_PER_OBJECT = 16
 """Compiled as one module, which saves a fifth of the time."""
@@ -81,8 +81,8 @@ def _compile(
     The others are forks: sending them the functions would take half as long as compiling them.
     """
     names = sorted(kernels)
-    workers = max(1, min(len(os.sched_getaffinity(0)), len(names) // KERNELS_PER_WORKER))
-    groups = [{name: kernels[name] for name in names[start::workers]} for start in range(workers)]
+    processes = max(1, min(len(os.sched_getaffinity(0)), len(names) // _KERNELS_PER_PROCESS))
+    groups = [{name: kernels[name] for name in names[start::processes]} for start in range(processes)]
     fork = multiprocessing.get_context("fork")
     others = [fork.Process(target=compile_objects, args=(group, keys, target, folder)) for group in groups[1:]]
     for process in others:
@@ -95,7 +95,7 @@ def _compile(
     failed = [process.exitcode for process in others if process.exitcode]
     if failed:
         raise AutotmError(
-            f"compiling kernels failed in {len(failed)} of {workers} processes (exit {failed[0]}); see above"
+            f"compiling kernels failed in {len(failed)} of {processes} processes (exit {failed[0]}); see above"
         )
 
 

@@ -83,7 +83,7 @@ class ChannelSums:
                 return self._each_group(info, (start, end), self.terms, add)
 
             blocks_of = tir.loop(last - first, sum_block, "block", start=first)
-            return tir.sequence([each_vector(self.channels, info.lanes, clear), blocks_of])
+            return tir.sequence([tir.spans(self.channels, info.lanes, clear), blocks_of])
 
         def parts_of(part: Index, c: Index, lanes: int) -> list[tirx.Expr]:
             return [tir.load(partial, place(part, number) + c, lanes) for number in range(self.count)]
@@ -125,20 +125,7 @@ class ChannelSums:
         return tir.sequence([*groups, *([group(whole * width, rest)] if rest else [])])
 
 
-def each_vector(extent: int, lanes: int, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
-    """`body(offset, lanes)` for the vectors that cover `extent` elements: full ones, then powers of two."""
-    whole = extent // lanes
-    statements = [tir.loop(whole, lambda index: body(index * lanes, lanes), "vector")] if whole else []
-    tail = tir.segments(extent - whole * lanes, lanes)
-    return tir.sequence([*statements, *(body(whole * lanes + offset, width) for offset, width in tail)])
-
-
-def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
-    """Inputs and outputs of the function in `sch`."""
-    return list(next(iter(sch.mod.functions.values())).params)
-
-
 def matrix(x: tirx.Buffer) -> tuple[int, int]:
     """Rows and channels of an activation."""
-    *leading, channels = (int(extent) for extent in x.shape)
+    *leading, channels = tir.extents(x)
     return math.prod(leading), channels

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir.expr import TensorLoad
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_panels import turn_rows
+from autotm.kernels.contraction_panels import copy_rows, turn_rows
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
@@ -176,25 +176,11 @@ class _Emitter:
         return pick_features(self.tiles.vectors, tile, product.n.extent, self.info.lanes, columns)
 
     def _fill(self, origin: Index, width: int, panel: Index) -> tirx.Stmt:
-        product, lanes = self.product, self.info.lanes
+        product, lanes, target = self.product, self.info.lanes, (self.panels, panel, width)
         if product.n.vectors != 1:
             source = product.vectors, origin, product.n.vectors
-            return turn_rows(source, (self.panels, panel, width), width, product.k.extent, lanes)
-
-        def step(k: Index) -> tirx.Stmt:
-            return tir.sequence(
-                [
-                    tir.store(
-                        self.panels,
-                        panel + k * width + o,
-                        tir.load(product.vectors, origin + k * product.k.vectors + o, n),
-                        n,
-                    )
-                    for o, n in tir.segments(width, lanes)
-                ]
-            )
-
-        return tir.loop(product.k.extent, step, "step")
+            return turn_rows(source, target, width, product.k.extent, lanes)
+        return copy_rows((product.vectors, origin, product.k.vectors), target, product.k.extent, width, lanes)
 
     def _tile(
         self,

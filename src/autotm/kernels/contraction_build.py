@@ -25,12 +25,8 @@ _LEAST_RUN = 128
 """Shorter runs of neighbouring taps are taken as one."""
 
 
-def _extents(buffer: tirx.Buffer) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in buffer.shape)
-
-
 def _grid(buffer: tirx.Buffer) -> Grid:
-    return Grid(buffer, *_extents(buffer))
+    return Grid(buffer, *tir.extents(buffer))
 
 
 def _padded(
@@ -44,7 +40,7 @@ def _padded(
 
 def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Convolution: pixels of the padded input times weights."""
-    taps, columns, channels, features = _extents(problem.right)
+    taps, columns, channels, features = tir.extents(problem.right)
     grid, code, spaces = _padded(_grid(problem.left), problem.padding, info)
     batch, rows, width, _ = problem.shape
     source = Source(
@@ -67,7 +63,7 @@ def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[
 
 def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A B."""
-    rows, steps = _extents(problem.left)
+    rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product(problem, info, threads)
     source = Source(problem.left, 0, 0, 0, steps, 0)
@@ -100,7 +96,7 @@ def _multiply(
 
 def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
-    shape = _extents(problem.right)
+    shape = tir.extents(problem.right)
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
     horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
     grid = _grid(problem.left)
@@ -173,7 +169,7 @@ def _phase(
 
 def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A Bᵀ: B is turned into panels, unless A has few rows."""
-    rows, steps = _extents(problem.left)
+    rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product_nt(problem, info)
     if long_product_pays(problem, info, threads):
@@ -216,7 +212,7 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
 def product_tn(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Aᵀ B: a reduction over the rows of both."""
-    rows, run = _extents(problem.left)
+    rows, run = tir.extents(problem.left)
     features = problem.shape[1]
     source, other = Source(problem.left, 0, 0, run, 0, 0), Source(problem.right, 0, 0, features, 0, 0)
     weights = Weights(1, rows, 1, features, 1, run, source, other, lambda _, q, k: (q, k))

@@ -70,7 +70,7 @@ class _Groups:
             right=right,
             product=product,
             groups=1,
-            shape=_extents(product),
+            shape=tir.extents(product),
             outputs=(Output(product, axes, axes, tirx.BufferLoad(product, list(axes))),),
         )
 
@@ -84,18 +84,18 @@ class _Groups:
 
     def copy_out(self, one: Problem, block: Index) -> tirx.Stmt:
         """The product of one block, through the epilogue, to the outputs."""
-        *outer, features = _extents(one.product)
+        *outer, features = tir.extents(one.product)
         if one.kind != "conv2d_weight_gradient":
 
             def row(position: Index) -> tirx.Stmt:
-                return self._finish(one, _unravel(position, outer), block * features, position * features, features)
+                return self._finish(one, tir.unravel(position, outer), block * features, position * features, features)
 
             return self._rows(math.prod(outer), features, row)
         rows, columns, channels = outer
         own, part = channels // self.merged, features // self.merged
 
         def diagonal(position: Index) -> tirx.Stmt:
-            r, s, c = _unravel(position, (rows, columns, own))
+            r, s, c = tir.unravel(position, (rows, columns, own))
             return tir.sequence(
                 [
                     self._finish(
@@ -118,7 +118,7 @@ class _Groups:
         return tir.lanewise(width, self._lanes, element)
 
     def _columns(self, whole: tirx.Buffer, part: tirx.Buffer, block: Index) -> tirx.Stmt:
-        (*outer, width), total = _extents(part), int(whole.shape[-1])
+        (*outer, width), total = tir.extents(part), int(whole.shape[-1])
 
         def row(position: Index) -> tirx.Stmt:
             return copy(whole, position * total + block * width, part, position * width, width, self._lanes)
@@ -126,7 +126,7 @@ class _Groups:
         return self._rows(math.prod(outer), width, row)
 
     def _diagonal(self, whole: tirx.Buffer, part: tirx.Buffer, block: Index) -> tirx.Stmt:
-        rows, columns, channels, width = _extents(part)
+        rows, columns, channels, width = tir.extents(part)
         own, features, total = channels // self.merged, width // self.merged, int(whole.shape[-1])
 
         def row(position: Index) -> tirx.Stmt:
@@ -150,21 +150,8 @@ class _Groups:
         return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
 
     def _buffer(self, whole: tirx.Buffer, name: str, *, diagonal: bool = False) -> tirx.Buffer:
-        *outer, width = _extents(whole)
+        *outer, width = tir.extents(whole)
         shape = [*outer, width // self.problem.groups * self.merged]
         if diagonal:
             shape[-2] *= self.merged
         return tirx.decl_buffer([tirx.IntImm("int64", extent) for extent in shape], "float32", f"group_{name}")
-
-
-def _extents(buffer: tirx.Buffer) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in buffer.shape)
-
-
-def _unravel(position: Index, shape: tuple[int, ...] | list[int]) -> tuple[Index, ...]:
-    """The index in `shape` of a row-major position."""
-    index, stride = [], math.prod(shape)
-    for axis, extent in enumerate(shape):
-        stride //= extent
-        index.append(position // stride % extent if axis else position // stride)
-    return tuple(index)

@@ -51,17 +51,8 @@ class RowMajor:
     def fill(self, part: Index, feature: Index, width: int, target: tirx.Buffer, base: Index, lanes: int) -> tirx.Stmt:
         """Copy a span of rows."""
         first, last = tir.share(part, self.parts, self.steps)
-
-        def row(step: Index) -> tirx.Stmt:
-            origin = step * self.features + feature
-            return tir.sequence(
-                [
-                    tir.store(target, base + step * width + o, tir.load(self.buffer, origin + o, n), n)
-                    for o, n in tir.segments(width, lanes)
-                ]
-            )
-
-        return tir.loop(last - first, row, "row", start=first)
+        source = self.buffer, first * self.features + feature, self.features
+        return copy_rows(source, (target, base + first * width, width), last - first, width, lanes)
 
 
 @dataclass(frozen=True)
@@ -109,6 +100,17 @@ class Turned:
 
 Place = tuple[tirx.Buffer, Index, int]
 """Buffer, first element, elements from row to row."""
+
+
+def copy_rows(source: Place, target: Place, rows: Index, columns: int, lanes: int) -> tirx.Stmt:
+    """target[i, j] = source[i, j] for i < rows, j < columns."""
+
+    def row(index: Index) -> tirx.Stmt:
+        begin, end = source[1] + index * source[2], target[1] + index * target[2]
+        pieces = tir.segments(columns, lanes)
+        return tir.sequence([tir.store(target[0], end + o, tir.load(source[0], begin + o, n), n) for o, n in pieces])
+
+    return tir.loop(rows, row, "row")
 
 
 def turn_rows(source: Place, target: Place, rows: int, columns: int, lanes: int) -> tirx.Stmt:

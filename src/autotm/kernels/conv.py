@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from tvm import te, tirx
 
+from autotm.kernels.tir import extents
+
 Stride = tuple[int, int]
 """(vertical, horizontal)."""
 Padding = tuple[int, int, int, int]
@@ -22,8 +24,8 @@ def output_extent(extent: int, window: int, stride: int, before: int, after: int
 
 def conv2d(x: te.Tensor, w: te.Tensor, stride: Stride, padding: Padding, groups: int = 1) -> te.Tensor:
     """Cross-correlation: (N,H,W,C) with (R,S,C/G,K) gives (N,P,Q,K)."""
-    batch, height, width, _ = _shape(x)
-    rows, columns, channels, features = _shape(w)
+    batch, height, width, _ = extents(x)
+    rows, columns, channels, features = extents(w)
     top, left, bottom, right = padding
     padded = _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
     r = te.reduce_axis((0, rows), "r")
@@ -56,7 +58,7 @@ def conv2d_data_gradient(
     Written as the convolution of dy, spread to the input's grid, with the turned weights; no such grid is made when
     the stride is above 1 (each phase of the grid meets its own taps only).
     """
-    rows, columns, width_of_group, features = _shape(w)
+    rows, columns, width_of_group, features = extents(w)
     batch, height, width, channels = x_shape
     spread = _spread(
         dy,
@@ -93,8 +95,8 @@ def conv2d_weight_gradient(
     groups: int = 1,
 ) -> te.Tensor:
     """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
-    batch, height, width, _ = _shape(x)
-    _, out_height, out_width, _ = _shape(dy)
+    batch, height, width, _ = extents(x)
+    _, out_height, out_width, _ = extents(dy)
     top, left, bottom, right = padding
     padded = _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
     n = te.reduce_axis((0, batch), "n")
@@ -114,7 +116,7 @@ def _spread(x: te.Tensor, stride: Stride, offset: tuple[int, int], extent: tuple
 
     A negative offset, or an extent below what `x` covers, cuts pixels off.
     """
-    batch, height, width, channels = _shape(x)
+    batch, height, width, channels = extents(x)
     if stride == (1, 1) and offset == (0, 0) and extent == (height, width):
         return x
 
@@ -127,10 +129,6 @@ def _spread(x: te.Tensor, stride: Stride, offset: tuple[int, int], extent: tuple
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, x.dtype))
 
     return te.compute((batch, *extent, channels), element, name="padded" if stride == (1, 1) else "spread")
-
-
-def _shape(tensor: te.Tensor) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in tensor.shape)
 
 
 def _member(index: tirx.Var, size: int, other: tirx.Var, extent: int, groups: int) -> tirx.Expr:

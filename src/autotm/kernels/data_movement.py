@@ -45,10 +45,10 @@ def _buffer(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
 
 
 def _copies(inputs: Sequence[tirx.Buffer], output: tirx.Buffer, axis: int) -> tirx.Stmt:
-    shape = _extents(output)
+    shape = tir.extents(output)
     is_parallel = 2 * math.prod(shape) * int(output.dtype.itemsize) >= PARALLEL_BYTES
     kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
-    begins = list(itertools.accumulate((_extents(source)[axis] for source in inputs), initial=0))
+    begins = list(itertools.accumulate((tir.extents(source)[axis] for source in inputs), initial=0))
     if math.prod(shape[:axis]) >= _MANY_ROWS:
         return _copy_rows(inputs, begins, output, axis, kind)
     return tir.sequence(
@@ -60,10 +60,10 @@ def _copy_rows(
     inputs: Sequence[tirx.Buffer], begins: list[int], output: tirx.Buffer, axis: int, kind: tirx.ForKind
 ) -> tirx.Stmt:
     """For each index before `axis`, copy every input: the output is written front to back."""
-    rows = _extents(output)[:axis]
+    rows = tir.extents(output)[:axis]
 
     def copy_row(row: tir.Index) -> tirx.Stmt:
-        outer = _unravel(row, rows)
+        outer = tir.unravel(row, rows)
         return tir.sequence(
             [_copy(source, begin, output, outer, axis) for source, begin in zip(inputs, begins, strict=False)]
         )
@@ -73,31 +73,20 @@ def _copy_rows(
 
 def _copy_one(source: tirx.Buffer, begin: int, output: tirx.Buffer, axis: int, kind: tirx.ForKind) -> tirx.Stmt:
     """Few indices before `axis`: share the copy of each input among the threads along `axis`."""
-    rows = _extents(source)[: axis + 1]
-    return tir.loop(math.prod(rows), lambda row: _copy(source, begin, output, _unravel(row, rows), axis), "row", kind)
+    rows = tir.extents(source)[: axis + 1]
+    return tir.loop(
+        math.prod(rows), lambda row: _copy(source, begin, output, tir.unravel(row, rows), axis), "row", kind
+    )
 
 
 def _copy(source: tirx.Buffer, begin: int, output: tirx.Buffer, outer: list[tir.Index], axis: int) -> tirx.Stmt:
     """Copy all that lies behind the first indices `outer` of the source."""
-    inner = _extents(source)[len(outer) :]
+    inner = tir.extents(source)[len(outer) :]
 
     def copy_element(position: tir.Index) -> tirx.Stmt:
-        index = [*outer, *_unravel(position, inner)]
+        index = [*outer, *tir.unravel(position, inner)]
         target = [number + begin if dimension == axis else number for dimension, number in enumerate(index)]
         value = tirx.BufferLoad(source, [tir.number(number) for number in index])
         return tirx.BufferStore(output, value, [tir.number(number) for number in target])
 
     return tir.loop(math.prod(inner), copy_element, "element")
-
-
-def _extents(buffer: tirx.Buffer) -> list[int]:
-    return [int(extent) for extent in buffer.shape]
-
-
-def _unravel(position: tir.Index, shape: Sequence[int]) -> list[tir.Index]:
-    """The index in `shape` of a row-major position."""
-    index, stride = [], math.prod(shape)
-    for axis, extent in enumerate(shape):
-        stride //= extent
-        index.append(position // stride % extent if axis else position // stride)
-    return index

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from tvm import te, tirx
 
+from autotm.kernels.tir import extents
 from autotm.kernels.window_grid import Grid, Padding, Pair
 
 
@@ -20,7 +21,7 @@ def fits(window: Pair, padding: Padding) -> bool:
 
 def depthwise_conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding) -> te.Tensor:
     """Cross-correlation: (N,H,W,C) with (R,S,1,K) gives (N,P,Q,K)."""
-    rows, columns, _, features = _shape(w)
+    rows, columns, _, features = extents(w)
     grid = Grid.of(x.shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
     r, s = grid.window_axes()
@@ -36,7 +37,7 @@ def depthwise_conv2d_data_gradient(
     dy: te.Tensor, w: te.Tensor, x_shape: Sequence[int], stride: Pair, padding: Padding
 ) -> te.Tensor:
     """Gradient with respect to the input: (N,P,Q,K) with (R,S,1,K) gives `x_shape`, (N,H,W,C)."""
-    rows, columns, _, features = _shape(w)
+    rows, columns, _, features = extents(w)
     grid = Grid.of(x_shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
     a, b = grid.covering_axes()
@@ -59,7 +60,7 @@ def depthwise_conv2d_weight_gradient(
     rows, columns, _, features = w_shape
     grid = Grid.of(x.shape, (rows, columns), stride, padding)
     multiple = features // grid.channels
-    batch, height, width, _ = _shape(dy)
+    batch, height, width, _ = extents(dy)
     n, i, j = (te.reduce_axis((0, extent), name) for extent, name in ((batch, "n"), (height, "i"), (width, "j")))
 
     def body(r: tirx.Var, s: tirx.Var, _: tirx.Var, k: tirx.Var) -> tirx.Expr:
@@ -75,7 +76,3 @@ def _inside(grid: Grid, h: tirx.Expr, v: tirx.Expr, value: tirx.Expr) -> tirx.Ex
 
 def _channel(feature: tirx.Var, multiple: int) -> tirx.Expr:
     return feature if multiple == 1 else feature // multiple
-
-
-def _shape(tensor: te.Tensor) -> tuple[int, ...]:
-    return tuple(int(extent) for extent in tensor.shape)

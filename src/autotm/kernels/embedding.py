@@ -12,12 +12,9 @@ from dataclasses import astuple, dataclass
 from tvm import relax, s_tir, te, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.generated import Code, replace_body
+from autotm.kernels.generated import OPAQUE, Code, parameters, replace_body
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tiling import PARALLEL_BYTES
-
-_OPAQUE = 8
-"""TVM's operator pattern `kOpaque`: never fused."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[rel
         kernel,
         *itertools.chain.from_iterable(parts),
         primfunc_name_hint="embedding_concat",
-        primfunc_attrs={"op_pattern": _OPAQUE},
+        primfunc_attrs=OPAQUE,
     )
 
 
@@ -138,7 +135,7 @@ def call_embedding_update(builder: relax.BlockBuilder, lookups: Sequence[Lookup]
         *tables,
         *others,
         primfunc_name_hint="embedding_update",
-        primfunc_attrs={"op_pattern": _OPAQUE},
+        primfunc_attrs=OPAQUE,
     )
 
 
@@ -168,9 +165,9 @@ def schedule_embedding_update(
     """Replace the plain loops in `sch` by vectors, and share the tables' rows among `threads` threads."""
     marks = sch.get(main_block).annotations
     uses = tuple(Use(*(int(position) for position in use)) for use in marks["uses"])
-    parameters = next(iter(sch.mod.functions.values())).params
+    operands = parameters(sch)
     tables = 1 + max(use.table for use in uses)
-    update = _Update(tuple(parameters[-tables:]), tuple(parameters[tables:-tables]), uses, float(marks["rate"]))
+    update = _Update(tuple(operands[-tables:]), tuple(operands[tables:-tables]), uses, float(marks["rate"]))
     body = update.rows(info.lanes) if update.touched_bytes < PARALLEL_BYTES else update.shared(info.lanes, threads)
     replace_body(sch, Code(body, ()))
 

@@ -15,9 +15,18 @@ class Code:
     workspaces: tuple[tirx.Buffer, ...]
 
 
+OPAQUE = {"op_pattern": 8}
+"""Attributes of a function that must not be fused: its whole body is replaced by generated code."""
+
+
+def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
+    """Inputs, then outputs, of the function in `sch`."""
+    return list(_function(sch).params)
+
+
 def replace_body(sch: s_tir.Schedule, code: Code) -> None:
     """Let the function in `sch` run `code` in place of its blocks."""
-    root = sch.get_sref(sch.get_sblock(next(iter(sch.mod.functions.values())).body.block.name_hint))
+    root = sch.get_sref(sch.get_sblock(_function(sch).body.block.name_hint))
     block = root.stmt
     body = s_tir.SBlock(
         iter_vars=[],
@@ -29,3 +38,7 @@ def replace_body(sch: s_tir.Schedule, code: Code) -> None:
         annotations=block.annotations,
     )
     sch.state.replace(root, body)
+
+
+def _function(sch: s_tir.Schedule) -> tirx.PrimFunc:
+    return next(iter(sch.mod.functions.values()))

@@ -8,8 +8,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels import tir
-from autotm.kernels.generated import Code, replace_body
-from autotm.kernels.rows import Fold, Rows, fold, parameters, total
+from autotm.kernels.generated import Code, parameters, replace_body
+from autotm.kernels.rows import Fold, Rows, fold, total
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 

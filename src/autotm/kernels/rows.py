@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.target import TargetInfo
@@ -51,10 +51,7 @@ class Rows:
 
     def walk(self, body: Each) -> tirx.Stmt:
         """The body for every vector of a row."""
-        whole = self.width // self.lanes
-        statements = [tir.loop(whole, lambda v: body(v * self.lanes, self.lanes), "vector")] if whole else []
-        tail = tir.segments(self.width % self.lanes, self.lanes)
-        return tir.sequence([*statements, *(body(whole * self.lanes + offset, lanes) for offset, lanes in tail)])
+        return tir.spans(self.width, self.lanes, body)
 
 
 class Fold:
@@ -122,11 +119,6 @@ def fold(
     tail = tir.segments(rest, lanes)
     statements += [vector(part % _VECTORS, whole * group + at, width) for part, (at, width) in enumerate(tail)]
     return tir.sequence([*statements, *(item.result() for item in folds)])
-
-
-def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
-    """Inputs, then outputs, of the function."""
-    return list(next(iter(sch.mod.functions.values())).params)
 
 
 def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:

@@ -100,6 +100,10 @@ def measure_cores(work: Callable[[], None], cpus: Sequence[int], min_s: float) -
     return CoreUse(cpu / wall, (cpu + lost_ns(cpus) - lost_before) / wall)
 
 
+DISTURBED = 0.1
+"""What was timed is disturbed when it lost more than this share of its cores' time; Snakemake beside it takes some."""
+
+
 def lost_ns(cpus: Sequence[int]) -> int:
     """Nanoseconds that this process was kept from `cpus`: waited for others to leave them, or lost to the hypervisor.
 

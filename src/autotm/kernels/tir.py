@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tvm import tirx
+from tvm import te, tirx
 from tvm.ir import Call
 from tvm.ir.expr import TensorLoad
 
@@ -21,6 +22,20 @@ _BINARY = (
 def number(value: Index) -> tirx.Expr:
     """An int64 constant, or the expression itself."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def extents(shaped: tirx.Buffer | te.Tensor) -> tuple[int, ...]:
+    """The static shape of a buffer or tensor."""
+    return tuple(int(extent) for extent in shaped.shape)
+
+
+def unravel(position: Index, shape: Sequence[int]) -> list[Index]:
+    """The index in `shape` of a row-major position."""
+    index, stride = [], math.prod(shape)
+    for axis, extent in enumerate(shape):
+        stride //= extent
+        index.append(position // stride % extent if axis else position // stride)
+    return index
 
 
 def loop(

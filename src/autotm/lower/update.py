@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tvm import relax, te, tirx
 
 from autotm.kernels.embedding import Lookup, call_embedding_update
+from autotm.kernels.generated import OPAQUE
 from autotm.lower.lookups import lookups_of, together
-from autotm.lower.operators.rules import OPAQUE
 
 TOGETHER = 6
 """Vectors (biases, scales, shifts) that one kernel updates: each alone would take less time than its call."""

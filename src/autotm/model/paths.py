@@ -10,21 +10,15 @@ from autotm.model.machine import Machine
 
 
 @dataclass(frozen=True)
-class Paths:
-    """The files of one network at one scale on one machine, under `results`."""
+class MachinePaths:
+    """The files that all networks on one machine share, under `results`."""
 
     results: Path
     machine: Machine
-    scale: str
-    network: str
 
     @property
     def _of_machine(self) -> Path:
         return self.results / self.machine.slug
-
-    @property
-    def _of_network(self) -> Path:
-        return self._of_machine / self.scale / self.network
 
     @property
     def links(self) -> Path:
@@ -40,6 +34,18 @@ class Paths:
     def objects(self) -> Path:
         """Machine code of kernels, kept across networks and runs; a cache, not a result."""
         return self._of_machine / "objects"
+
+
+@dataclass(frozen=True)
+class Paths(MachinePaths):
+    """The files of one network at one scale on one machine, under `results`."""
+
+    scale: str
+    network: str
+
+    @property
+    def _of_network(self) -> Path:
+        return self._of_machine / self.scale / self.network
 
     @property
     def graph(self) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 from autotm.kernels.build import identity
 from autotm.kernels.search import require_packages, search
-from autotm.kernels.threads import lost_ns, pinned
+from autotm.kernels.threads import DISTURBED, lost_ns, pinned
 from autotm.kernels.tuned import UnusableScheduleError, compiled, replay
 from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 FINALISTS = 3
 """So many of the fastest candidates are measured once more, beside our own schedule."""
-_ATTEMPTS, _DISTURBED = 3, 0.1
-"""How often a comparison is repeated that lost more than this share of its cores' time to others."""
+_ATTEMPTS = 3
+"""How often a disturbed comparison is made."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _compare(machine: Machine, bench: TuningBench, schedules: list[Schedules]) -
         lost, start = lost_ns(machine.cpus), time.perf_counter_ns()
         times = bench.compare(schedules)
         share = (lost_ns(machine.cpus) - lost) / (time.perf_counter_ns() - start)
-        if share <= _DISTURBED * machine.threads:
+        if share <= DISTURBED * machine.threads:
             return times
     log.warning("other processes hold the cores; times of %s are too long", schedules[0][0].op)
     return times

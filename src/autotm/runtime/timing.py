@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotm.kernels.threads import lost_ns
+from autotm.kernels.threads import DISTURBED, lost_ns
 from autotm.memory.clock import quiet_interpreter
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep
@@ -17,8 +17,6 @@ from autotm.runtime.executor import Executor
 log = logging.getLogger(__name__)
 
 
-_DISTURBED = 0.1
-"""A round is disturbed when it was kept from its cores for more than this share of their time; Snakemake takes some."""
 _PATIENCE = 2
 """Disturbed rounds are repeated until this many times as many rounds as needed have been run."""
 
@@ -59,7 +57,7 @@ def time_steps(
             lost = lost_ns(cpus)
             times = [_seconds(contender) for contender in contenders]
             every.append(times)
-            if lost_ns(cpus) - lost <= _DISTURBED * len(cpus) * sum(times) * 1e9:
+            if lost_ns(cpus) - lost <= DISTURBED * len(cpus) * sum(times) * 1e9:
                 quiet.append(times)
     disturbed, are_counted = len(every) - len(quiet), len(quiet) < min_steps
     if are_counted:

@@ -14,7 +14,7 @@ import autotm.solve
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine, usable_cpus
-from autotm.model.paths import Paths
+from autotm.model.paths import MachinePaths, Paths
 from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
 
 _OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
@@ -45,14 +45,9 @@ class Study:
         return self.config_dir / "devices"
 
     @property
-    def links(self) -> Path:
-        """What calibration of the study's machine measured."""
-        return self.results / self.machine.slug / "links.json"
-
-    @property
-    def store(self) -> Path:
-        """The kernel store of the study's machine."""
-        return self.results / self.machine.slug / "kernels.sqlite"
+    def machine_paths(self) -> MachinePaths:
+        """The files that all networks on the study's machine share."""
+        return MachinePaths(self.results, self.machine)
 
     def paths(self, network: str) -> Paths:
         """The files of a network at the study's scale, on its machine."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 from tvm import relax
 
 from autotm.kernels import batch_norm
-from autotm.lower.operators.rules import OPAQUE, differentiates, legalizes, shape_of
+from autotm.kernels.generated import OPAQUE
+from autotm.lower.operators.rules import differentiates, legalizes, shape_of
 
 
 @legalizes("relax.nn.batch_norm")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import relax
 
 from autotm.kernels import bias
-from autotm.lower.operators.rules import OPAQUE, builtin, legalizes, shape_of
+from autotm.kernels.generated import OPAQUE
+from autotm.lower.operators.rules import builtin, legalizes, shape_of
 
 
 @legalizes("relax.collapse_sum_to")

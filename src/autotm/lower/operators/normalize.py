@@ -9,10 +9,9 @@ from tvm import relax, te
 from tvm.relax.op import _op_gradient as relax_rules
 
 from autotm.kernels import layer_norm, softmax
+from autotm.kernels.generated import OPAQUE
 from autotm.lower.operators.rules import builtin, differentiates, ints, legalizes, shape_of
 
-_OPAQUE = {"op_pattern": 8}
-"""Keeps a function from being fused: its code is replaced as a whole."""
 _REDUCTION = {"op_pattern": 3}
 """Lets elementwise work in front be fused, and none behind."""
 
@@ -65,7 +64,7 @@ def _layer_norm_gradient(
 def _emit(
     builder: relax.BlockBuilder, function: Callable[..., te.Tensor | list[te.Tensor]], *arguments: relax.Expr | float
 ) -> relax.Expr:
-    return builder.call_te(function, *arguments, primfunc_attrs=_OPAQUE)
+    return builder.call_te(function, *arguments, primfunc_attrs=OPAQUE)
 
 
 def _is_last(call: relax.Call) -> bool:

@@ -17,8 +17,6 @@ LEGALIZE: dict[str, Legalize] = {}
 
 # A rule that refuses a case is called through TVM, which would turn what it raises into a RuntimeError.
 tvm_ffi.register_error("NotImplementedError", NotImplementedError)
-OPAQUE = {"op_pattern": 8}
-"""Attributes of a function that must not be fused: its whole body is replaced by generated code."""
 
 _OVERRIDE = 20
 """Registration level; Relax's own rules have 10."""
