@@ -6,9 +6,9 @@ import random
 from dataclasses import dataclass, field
 
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel, OpClass, Operand, Role, Tensor
 from autotm.model.link import Link, Links
-from autotm.model.profile import DEFAULT_IMPLEMENTATION, Profile, Timing
+from autotm.model.profile import Profile, Timing
 from autotm.model.tier import Tier, all_fast, configuration
 
 READ_NS_PER_BYTE = 0.021

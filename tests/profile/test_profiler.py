@@ -12,8 +12,9 @@ import pytest
 
 import small_step
 from autotm.kernels.library import KernelLibrary
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 from autotm.model.machine import Machine
-from autotm.model.profile import DEFAULT_IMPLEMENTATION, Profile
+from autotm.model.profile import Profile
 from autotm.model.tier import all_fast, configuration
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
 from autotm.profile.store import count

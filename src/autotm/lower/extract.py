@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -188,7 +187,7 @@ def _tensors(network: Network, kernels: list[Kernel], aliases: Mapping[str, str]
             role=role(name),
             shape=operand.shape,
             dtype=operand.dtype,
-            size_bytes=math.prod(operand.shape) * _item_bytes(operand.dtype),
+            size_bytes=operand.size_bytes,
             producer=producer.get(name),
             readers=tuple(readers[name]),
             alias_of=aliases.get(name),
@@ -196,7 +195,3 @@ def _tensors(network: Network, kernels: list[Kernel], aliases: Mapping[str, str]
         )
         for name, operand in first.items()
     )
-
-
-def _item_bytes(dtype: str) -> int:
-    return 1 if dtype == "bool" else math.ceil(tvm.DataType(dtype).bits / 8)

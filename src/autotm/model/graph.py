@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
+from autotm.model.errors import unknown_name
+
 ALIGNMENT_BYTES = 64
 """Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
+
+DEFAULT_IMPLEMENTATION = "default"
 
 
 class Role(StrEnum):
@@ -52,13 +59,29 @@ class Operand:
     shape: tuple[int, ...]
     dtype: str
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the values, without padding."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a kernel: another function on the same inputs and outputs, with workspaces of its own."""
+
+    name: str
+    function: str
+    identity: str
+    workspaces: tuple[Operand, ...] = ()
+
 
 @dataclass(frozen=True)
 class Kernel:
     """One call of one compiled function.
 
     Slots are ordered inputs, outputs, workspaces; the function takes its buffers in that order. `identity` is the
-    hash of the scheduled TIR: kernels with equal identity run the same code on the same shapes.
+    hash of the scheduled TIR: kernels with equal identity run the same code on the same shapes. `implementation` names
+    the way it is computed, `alternatives` other ways that a plan may choose instead.
     """
 
     name: str
@@ -70,11 +93,38 @@ class Kernel:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     workspaces: tuple[Operand, ...] = ()
+    implementation: str = DEFAULT_IMPLEMENTATION
+    alternatives: tuple[Implementation, ...] = ()
 
     @property
     def operands(self) -> tuple[Operand, ...]:
         """All slots in calling order."""
         return self.inputs + self.outputs + self.workspaces
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """Names of all ways to compute it, the present one first."""
+        return (self.implementation, *(other.name for other in self.alternatives))
+
+    def computed_by(self, implementation: str) -> Kernel:
+        """The same kernel with that implementation and no other.
+
+        Raises:
+            BadInputError: it has no such implementation.
+        """
+        if implementation == self.implementation:
+            return replace(self, alternatives=())
+        for other in self.alternatives:
+            if other.name == implementation:
+                return replace(
+                    self,
+                    function=other.function,
+                    identity=other.identity,
+                    workspaces=other.workspaces,
+                    implementation=other.name,
+                    alternatives=(),
+                )
+        raise unknown_name(f"implementation of kernel '{self.name}'", implementation, self.implementations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +246,25 @@ class Graph:
         """Fast memory that the step needs when nothing is ever slow: what ratios divide."""
         return max(self.live_bytes, default=0)
 
+    def computed_by(self, implementations: Sequence[str]) -> Graph:
+        """The step with one implementation for each kernel: what runs once a plan has chosen.
+
+        Workspaces of implementations that are not chosen are no tensors of it. With `()` every kernel keeps the
+        implementation it has.
+
+        Raises:
+            BadInputError: a kernel has no such implementation.
+        """
+        names = implementations or [kernel.implementation for kernel in self.kernels]
+        kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
+        if kernels == self.kernels:
+            return self
+        kept = tuple(tensor for tensor in self.tensors if tensor.role is not Role.WORKSPACE)
+        workspaces = tuple(
+            workspace(operand, index) for index, kernel in enumerate(kernels) for operand in kernel.workspaces
+        )
+        return replace(self, kernels=kernels, tensors=kept + workspaces)
+
     def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
         """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
         slots: dict[str, tuple[int, ...]] = {}
@@ -203,3 +272,8 @@ class Graph:
             if self.by_name[operand.tensor].role.is_movable:
                 slots[operand.tensor] = (*slots.get(operand.tensor, ()), slot)
         return slots
+
+
+def workspace(operand: Operand, kernel: int) -> Tensor:
+    """The tensor behind a workspace of kernel number `kernel`."""
+    return Tensor(operand.tensor, Role.WORKSPACE, operand.shape, operand.dtype, operand.size_bytes, kernel, ())

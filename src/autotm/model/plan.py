@@ -76,6 +76,7 @@ class Plan:
         counts: which tensors the limit counts (`intermediates`: these and workspaces).
         stays: sorted by (start, tensor, tier).
         moves: in execution order.
+        implementations: one per kernel; empty where every kernel has its default one.
         configurations: one per kernel, as the stays imply.
         objective_us: predicted step time of this plan, from the profile.
         bound_us: no plan of this optimizer is faster under the profile.
@@ -102,6 +103,7 @@ class Plan:
     certificate: Certificate | None = None
     bound_proof: BoundProof = BoundProof.PRICES
     attempts_s: tuple[tuple[float, float], ...] = ()
+    implementations: tuple[str, ...] = ()
 
     @property
     def gap(self) -> float:

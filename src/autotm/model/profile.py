@@ -10,8 +10,6 @@ from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Kernel
 from autotm.model.tier import Configuration, all_fast, configuration
 
-DEFAULT_IMPLEMENTATION = "default"
-
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -42,7 +40,7 @@ class Profile:
 
     def timing(self, kernel: Kernel, config: Configuration) -> Timing | None:
         """The measured timing, if that configuration was measured."""
-        return self.timings.get((kernel.identity, DEFAULT_IMPLEMENTATION, config))
+        return self.timings.get((kernel.identity, kernel.implementation, config))
 
     def base_us(self, kernel: Kernel) -> float:
         """Time with every operand fast.

@@ -61,6 +61,7 @@ class Program:
         optimizer, limit, dram_limit_bytes: as in the plan.
         fast_bytes, slow_bytes: sizes of the pools (`dram_alloc_size`, `pmem_alloc_size` of the record).
         steps: in execution order.
+        implementations: one per kernel, as in the plan.
     """
 
     graph_hash: str
@@ -71,3 +72,4 @@ class Program:
     fast_bytes: int
     slow_bytes: int
     steps: tuple[Step, ...]
+    implementations: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from autotm.model.files import content_hash, hash_of
 from autotm.model.graph import Graph, Kernel
 from autotm.model.link import Links
 from autotm.model.machine import Machine
-from autotm.model.profile import DEFAULT_IMPLEMENTATION, Profile, Timing, TimingKey
+from autotm.model.profile import Profile, Timing, TimingKey
 from autotm.model.provenance import cpu_signature, provenance, versions
 from autotm.model.tier import Configuration
 from autotm.model.traffic import slow_traffic
@@ -50,7 +50,7 @@ class _Bench:
         return self.tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(self.graph, kernel, config))
 
     def key(self, kernel: Kernel, config: Configuration) -> StoreKey:
-        return StoreKey(self.context, kernel.identity, DEFAULT_IMPLEMENTATION, config, self.delay_ns(kernel, config))
+        return StoreKey(self.context, kernel.identity, kernel.implementation, config, self.delay_ns(kernel, config))
 
 
 def profile_kernels(
@@ -164,4 +164,4 @@ def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Ti
         for config in case.configurations:
             timing = bench.store.get(bench.key(case.kernel, config))
             assert timing is not None, f"{case.kernel.name} was timed but is not in the store"
-            yield (case.kernel.identity, DEFAULT_IMPLEMENTATION, config), timing
+            yield (case.kernel.identity, case.kernel.implementation, config), timing
