@@ -152,6 +152,11 @@ class Session:
         costs = self._solver._get_reduced_costs(list(variables))  # noqa: SLF001 - the loader asks for the whole model
         return [float(costs[variable]) for variable in variables]
 
+    def duals(self, constraints: Sequence[Untyped]) -> list[float]:
+        """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
+        values = self._solver._get_duals(list(constraints))  # noqa: SLF001 - the loader asks for the whole model
+        return [float(values[constraint]) for constraint in constraints]
+
     def _run(self, options: Mapping[str, OptionValue], time_limit_s: float, *, warm: bool) -> Solved:
         limit_s = max(float(time_limit_s), 1e-3)
         self._solver.checked = {**self._common, **options, "time_limit": limit_s}
