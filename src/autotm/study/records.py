@@ -54,6 +54,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "threads": record.threads,
         "optimizer": record.optimizer,
         "limit": record.limit,
+        "counts": record.counts,
         "dram_limit_bytes": record.dram_limit_bytes,
         "io_bytes": record.io_size,
         "peak_live_bytes": record.default_alloc_size,
