@@ -70,7 +70,7 @@ def certified_bound_us(
     charged = _Prices(graph, profile, links, rent, plan.dram_limit_bytes, fast_operands_only)
     total = sum(profile.base_us(kernel) for kernel in graph.kernels) - float(prices.sum()) * plan.dram_limit_bytes
     for tensor in graph.movable:
-        if tensor.name in fixed or not moves:
+        if tensor.name in fixed or tensor.held or not moves:
             total += _cheapest_for_life(charged, tensor, fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)

@@ -56,6 +56,8 @@ def check_plan(
     if plan.optimizer not in _RULES:
         raise unknown_name("optimizer", plan.optimizer, _RULES)
     require(plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"plan for {plan.graph_hash}, graph {hash_of(graph)}")
+    counts = "all" if any(tensor.held for tensor in graph.tensors) else "intermediates"
+    require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
     residence = Residence(graph, plan)
     residence.check()
     _check_restrictions(graph, plan, residence, fixed or {}, fast_operands_only)

@@ -163,6 +163,11 @@ class StudyConfig(Strict):
         "auto", description="kernel threads; auto = as the machine file says"
     )
     seed: int = Field(20, ge=0, lt=2**31, description="of weights, data and the solver")
+    counts: Literal["intermediates", "all"] = Field(
+        "intermediates",
+        description="what plans place and limits count: intermediates and workspaces, as in the paper, or parameters, "
+        "inputs and results too",
+    )
     profile: ProfileConfig = ProfileConfig()
     tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from autotm.model.counting import counted_by
 from autotm.model.files import hash_of
 from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status, Stay
 from autotm.solve.feasible import require_feasible
 from autotm.solve.flow import Flow
 from autotm.solve.journey import move_order, stay_order
-from autotm.solve.problem import COUNTS, Problem
+from autotm.solve.problem import Problem
 from autotm.solve.recheck import price
 
 
@@ -74,7 +75,7 @@ class Optimizer(ABC):
             optimizer=self.name,
             limit=str(problem.limit),
             dram_limit_bytes=problem.limit_bytes,
-            counts=COUNTS,
+            counts=counted_by(problem.graph),
             stays=stays,
             moves=moves,
             configurations=configurations,

@@ -13,9 +13,6 @@ from autotm.model.profile import Profile
 from autotm.model.tier import Tier
 from autotm.solve.options import SolveOptions
 
-COUNTS = "intermediates"
-"""The limit counts intermediates and workspaces; arguments stay in fast memory outside it."""
-
 
 @dataclass(frozen=True)
 class Problem:
