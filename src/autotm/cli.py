@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     network = argparse.ArgumentParser(add_help=False, parents=[study])
     network.add_argument("network", help="a network of the scale file, e.g. inception_v4")
     placed = argparse.ArgumentParser(add_help=False, parents=[network])
-    placed.add_argument("optimizer", help="static, synchronous, all-fast, all-slow")
+    placed.add_argument("optimizer", help="static, synchronous, numa (first touch), all-fast, all-slow")
     placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
 
     for name, command, parent, text in (

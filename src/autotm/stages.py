@@ -262,6 +262,15 @@ def run_stage(
     save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
 
 
+def comparison_figure_stage(
+    name: str, style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path
+) -> None:
+    """Records of several networks -> table -> picture: figures 7, 9 and 11."""
+    from autotm.study.comparison import make_figure
+
+    make_figure(name, records, csv, pdf, png, style)
+
+
 def figure_10_stage(style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path) -> None:
     """Records -> table -> picture."""
     from autotm.study.fig10 import make_figure

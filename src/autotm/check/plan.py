@@ -20,6 +20,7 @@ from autotm.model.tier import Tier
 _RULES: dict[str, tuple[frozenset[Tier], bool]] = {
     "all-fast": (frozenset({Tier.DRAM}), False),
     "all-slow": (frozenset({Tier.PMEM}), False),
+    "numa": (frozenset(Tier), False),
     "static": (frozenset(Tier), False),
     "synchronous": (frozenset(Tier), True),
 }
