@@ -1,27 +1,28 @@
-"""HiGHS behind Pyomo: the only place that knows its options, statuses and habits.
+"""HiGHS: the only place that knows its options, statuses and habits.
 
-What it guards against (`docs/formulation.md` §6): option names that are unknown or values of a wrong type are ignored
-silently; a time limit with an incumbent raises; "optimal" means only that the asked gap was reached; a process keeps
-the thread count of its first solve; some phases look at the clock too rarely.
+A Pyomo model goes to it as arrays in one piece; Pyomo's own interface passes it row by row, which takes longer than
+the solve. What is guarded against (`docs/formulation.md` §6): "optimal" means only that the asked gap was reached; a
+refused option is reported by a status alone; a process keeps the thread count of its first solve; some phases look at
+the clock too rarely.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import highspy
+import numpy as np
 import pyomo.environ as pyo
-from pyomo.contrib.solver.common.results import TerminationCondition
-from pyomo.contrib.solver.solvers.highs import Highs
 
 from autotm.model.errors import AutotmError
+from autotm.solve.matrix import Matrix, matrix_of
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ OptionValue = bool | int | float | str
 
 Untyped: TypeAlias = Any
 """An object of highspy or Pyomo, which carry no types."""
+
+_STATUS = highspy.HighsModelStatus
 
 _TOLERANCES: dict[str, OptionValue] = {
     "mip_feasibility_tolerance": 1e-9,
@@ -67,31 +70,6 @@ class Solved:
 
 class _Hung(Exception):  # noqa: N818 - never leaves this module
     pass
-
-
-class _WarmHighs(Highs):  # type: ignore[misc] # Pyomo has no types
-    """Pyomo's interface with checked options, a start solution and a watchdog; uses private names of Pyomo 6.10."""
-
-    checked: Mapping[str, OptionValue]
-    warm: bool
-    deadline_s: float
-
-    def _solve(self) -> Untyped:
-        solver = self._solver_model
-        for name, value in self.checked.items():
-            set_option(solver, name, value)
-        if self.warm:
-            self._set_start(solver)
-        timer = self._active_config.timer
-        timer.start("optimize")
-        _run_watched(solver, self.deadline_s)
-        timer.stop("optimize")
-        return self._postsolve(io.StringIO())
-
-    def _set_start(self, solver: Untyped) -> None:
-        start = highspy.HighsSolution()
-        start.col_value = [float(self._vars[key][0].value or 0.0) for key in self._pyomo_var_to_solver_var_map]
-        solver.setSolution(start)
 
 
 def set_option(solver: Untyped, name: str, value: OptionValue) -> None:
@@ -133,63 +111,118 @@ class Session:
         if Session._threads_in_use not in {None, threads}:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
-        self._model = model
-        self._solver = _WarmHighs()
-        self._common: dict[str, OptionValue] = {
-            **_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False
-        }  # fmt: skip
+        matrix = matrix_of(model)
+        self._variables = matrix.variables
+        self._column = {id(variable): column for column, variable in enumerate(matrix.variables)}
+        self._row = {id(constraint): row for row, constraint in enumerate(matrix.rows)}
+        self._solver = highspy.Highs()
+        self._set({**_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False})
+        self._solver.passModel(_program(matrix))
 
     def relax(self, time_limit_s: float) -> Solved:
         """Solve without integrality."""
-        return self._run({"solve_relaxation": True}, time_limit_s, warm=False)
+        return self._run({"solve_relaxation": True}, time_limit_s)
 
     def search(self, time_limit_s: float, gap: float, *, warm: bool) -> Solved:
         """Solve with integrality to a relative `gap`; `warm` starts from the values in the model."""
-        return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s, warm=warm)
+        if warm:
+            start = highspy.HighsSolution()
+            start.col_value = [float(variable.value or 0.0) for variable in self._variables]
+            self._solver.setSolution(start)
+        return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
 
     def reduced_costs(self, variables: Sequence[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
-        costs = self._solver._get_reduced_costs(list(variables))  # noqa: SLF001 - the loader asks for the whole model
-        return [float(costs[variable]) for variable in variables]
+        costs = self._solver.getSolution().col_dual
+        return [costs[self._column[id(variable)]] for variable in variables]
 
-    def _run(self, options: Mapping[str, OptionValue], time_limit_s: float, *, warm: bool) -> Solved:
+    def duals(self, constraints: Sequence[Untyped]) -> list[float]:
+        """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
+        values = self._solver.getSolution().row_dual
+        return [values[self._row[id(constraint)]] for constraint in constraints]
+
+    def take_bounds(self, variables: Sequence[Untyped]) -> None:
+        """Tell the solver the bounds that these variables have in the model now."""
+        for variable in variables:
+            lower, upper = variable.bounds
+            self._solver.changeColBounds(self._column[id(variable)], lower, upper)
+
+    def _set(self, options: Mapping[str, OptionValue]) -> None:
+        for name, value in options.items():
+            set_option(self._solver, name, value)
+
+    def _run(self, options: Mapping[str, OptionValue], time_limit_s: float) -> Solved:
         limit_s = max(float(time_limit_s), 1e-3)
-        self._solver.checked = {**self._common, **options, "time_limit": limit_s}
-        self._solver.warm = warm
-        self._solver.deadline_s = limit_s
+        self._set({**options, "time_limit": limit_s})
         started = time.perf_counter()
         try:
-            results = self._solver.solve(self._model, raise_exception_on_nonoptimal_result=False, load_solutions=False)
+            _run_watched(self._solver, limit_s)
         except _Hung:
             return Solved(Outcome.HUNG, None, None)
-        log.debug("HiGHS: %s in %.2f s", results.termination_condition, time.perf_counter() - started)
-        return self._read(results)
+        log.debug("HiGHS: %s in %.2f s", self._solver.getModelStatus(), time.perf_counter() - started)
+        return self._read(is_relaxed=bool(options["solve_relaxation"]))
 
-    def _read(self, results: Untyped) -> Solved:
-        if results.incumbent_objective is not None:
-            results.solution_loader.load_vars()
-        bound = results.objective_bound
-        return Solved(
-            outcome(results.termination_condition, results.incumbent_objective is not None),
-            None if results.incumbent_objective is None else float(results.incumbent_objective),
-            None if bound is None or abs(bound) == float("inf") else float(bound),
-        )
+    def _read(self, *, is_relaxed: bool) -> Solved:
+        info = self._solver.getInfo()
+        has_solution = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        found = outcome(self._solver.getModelStatus(), has_solution)
+        if has_solution:
+            values = self._solver.getSolution().col_value
+            for variable, value in zip(self._variables, values, strict=True):
+                variable.set_value(value, skip_validation=True)
+        objective = info.objective_function_value if has_solution else None
+        if is_relaxed:
+            return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
+        return Solved(found, objective, info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else None)
 
 
-def outcome(condition: TerminationCondition, has_solution: bool) -> Outcome:
-    """The one map from Pyomo's conditions to ours."""
-    if condition is TerminationCondition.convergenceCriteriaSatisfied:
+def _program(matrix: Matrix) -> highspy.HighsLp:
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(matrix.cost), len(matrix.row_lower)
+    program.col_cost_, program.col_lower_, program.col_upper_ = matrix.cost, matrix.lower, matrix.upper
+    program.row_lower_, program.row_upper_ = matrix.row_lower, matrix.row_upper
+    program.offset_ = matrix.offset
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    program.a_matrix_.start_, program.a_matrix_.index_ = matrix.starts, matrix.columns
+    program.a_matrix_.value_ = matrix.values
+    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+    program.integrality_ = [kinds[integral] for integral in matrix.integral.tolist()]
+    return program
+
+
+def write_program(matrix: Matrix, path: Path) -> None:
+    """Write a model with its names, in the format that the name ends in: `.mps` or `.lp`, or either with `.gz`.
+
+    Raises:
+        AutotmError: HiGHS cannot write there.
+    """
+    program = _program(matrix)
+    program.col_names_ = [variable.name for variable in matrix.variables]
+    program.row_names_ = [row.name for row in matrix.rows]
+    solver = highspy.Highs()
+    set_option(solver, "output_flag", False)
+    solver.passModel(program)
+    if solver.writeModel(str(path)) == highspy.HighsStatus.kError:
+        raise AutotmError(f"{path}: HiGHS cannot write a program there; give a name that ends in .mps or .mps.gz")
+
+
+def outcome(status: highspy.HighsModelStatus, has_solution: bool) -> Outcome:
+    """The one map from the solver's statuses to ours."""
+    if status == _STATUS.kOptimal:
         return Outcome.CONVERGED
     stopped = {
-        TerminationCondition.maxTimeLimit,
-        TerminationCondition.iterationLimit,
-        TerminationCondition.objectiveLimit,
-        TerminationCondition.interrupted,
-        TerminationCondition.unknown,
+        _STATUS.kTimeLimit,
+        _STATUS.kIterationLimit,
+        _STATUS.kSolutionLimit,
+        _STATUS.kObjectiveBound,
+        _STATUS.kObjectiveTarget,
+        _STATUS.kInterrupt,
+        _STATUS.kMemoryLimit,
+        _STATUS.kUnknown,
     }
-    if condition in stopped:
+    if status in stopped:
         return Outcome.STOPPED_WITH_SOLUTION if has_solution else Outcome.STOPPED_EMPTY
-    if condition in {TerminationCondition.provenInfeasible, TerminationCondition.infeasibleOrUnbounded}:
+    if status in {_STATUS.kInfeasible, _STATUS.kUnboundedOrInfeasible}:
         return Outcome.INFEASIBLE
     return Outcome.FAILED
 
