@@ -1,20 +1,21 @@
 """The integer program as published (Hildebrand et al., ASPLOS 2020): reference of tests, yardstick of benchmarks.
 
 Per tensor a flow over the vertices A (fast, never copied), B (fast, with a slow copy) and C (slow) of its gadgets;
-indicators y and z with AND/OR rows; one binary per kernel configuration with AND rows; one dense capacity row per
-kernel. Two things differ from the original: sizes are exact bytes, and the time of a configuration is additive.
+indicators y and z with AND/OR rows; one binary per kernel, implementation and configuration with AND rows; one dense
+capacity row per kernel, in which the fast workspaces of the implementation count. Sizes are exact bytes; the time of a
+configuration is measured, or additive (`exact`), and workspaces may be slow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, combinations, product
 from typing import Any
 
 import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
 
-from autotm.model.graph import Graph, Kernel, Tensor
+from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
 from autotm.model.profile import Profile
 from autotm.model.tier import Tier
@@ -42,11 +43,17 @@ class Published:
 
 
 def solve_published(
-    case: Instance, limit_bytes: int, *, moves: bool, gap: float = 0.0, time_limit_s: float | None = None
+    case: Instance,
+    limit_bytes: int,
+    *,
+    moves: bool,
+    exact: bool = False,
+    gap: float = 0.0,
+    time_limit_s: float | None = None,
 ) -> Published:
     """Build the published model and let HiGHS solve it to a relative gap."""
     results = Highs().solve(
-        published_model(case, limit_bytes, moves=moves),
+        published_model(case, limit_bytes, moves=moves, exact=exact),
         rel_gap=gap,
         threads=1,
         time_limit=time_limit_s,
@@ -57,17 +64,20 @@ def solve_published(
     return Published(results.incumbent_objective, results.objective_bound)
 
 
-def published_model(case: Instance, limit_bytes: int, *, moves: bool) -> pyo.ConcreteModel:
-    """The model; its objective is in microseconds."""
+def published_model(case: Instance, limit_bytes: int, *, moves: bool, exact: bool) -> pyo.ConcreteModel:
+    """The model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
     model.rows = pyo.ConstraintList()
     model.terms = []
     fast: dict[tuple[str, int], Any] = {}
-    for tensor in case.graph.movable:
+    own = {operand.tensor for kernel in case.graph.kernels if kernel.alternatives for operand in kernel.workspaces}
+    tensors = [tensor for tensor in case.graph.movable if tensor.name not in own]
+    for tensor in tensors:
         _tensor_flow(model, case, tensor, moves, fast)
-    for index, kernel in enumerate(case.graph.kernels):
-        _kernel_configurations(model, case, index, kernel, fast)
-        _capacity(model, case, index, limit_bytes, fast)
+    for index in range(len(case.graph.kernels)):
+        workspaces = _kernel_configurations(model, case, index, fast, exact)
+        live = [tensor for tensor in tensors if index in tensor.live]
+        _capacity(model, index, limit_bytes, live, fast, workspaces)
     model.time = pyo.Objective(expr=sum(model.terms), sense=pyo.minimize)
     return model
 
@@ -135,26 +145,58 @@ def _indicators(model: Any, tensor: Tensor, gadgets: list[int], x: dict[Edge, An
 
 
 def _kernel_configurations(
-    model: Any, case: Instance, index: int, kernel: Kernel, fast: dict[tuple[str, int], Any]
-) -> None:
-    names = list(case.graph.slots_of(kernel))
-    choices = list(product((True, False), repeat=len(names)))
-    model.add_component(f"c_{index}", pyo.Var(range(len(choices)), domain=pyo.Binary))
+    model: Any, case: Instance, index: int, fast: dict[tuple[str, int], Any], exact: bool
+) -> list[tuple[int, Any]]:
+    """Binaries with their AND rows; returns the bytes of fast workspaces that each brings."""
+    graphs = _variants(case.graph, index)
+    own = [{operand.tensor for operand in graph.kernels[index].workspaces} for graph in graphs]
+    names = list(graphs[0].slots_of(graphs[0].kernels[index]))
+    if len(graphs) > 1:
+        names = [name for name in names if name not in own[0]]
+    else:
+        own = [set()]
+    model.add_component(f"c_{index}", pyo.VarList(domain=pyo.Binary))
     chosen = model.component(f"c_{index}")
-    for number, choice in enumerate(choices):
+    workspaces = []
+    for tiers in product((True, False), repeat=len(names)):
         wanted = [
-            fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, choice, strict=True)
+            fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, tiers, strict=True)
         ]
-        for term in wanted:
-            model.rows.add(chosen[number] <= term)
-        model.rows.add(chosen[number] + len(names) >= 1 + sum(wanted))
-        slow = frozenset(name for name, is_fast in zip(names, choice, strict=True) if not is_fast)
-        model.terms.append(case.profile.additive_us(case.graph, kernel, slow) * chosen[number])
+        slow = frozenset(name for name, is_fast in zip(names, tiers, strict=True) if not is_fast)
+        here = []
+        for graph, spaces in zip(graphs, own, strict=True):
+            for spilled in chain.from_iterable(combinations(sorted(spaces), n) for n in range(len(spaces) + 1)):
+                c = chosen.add()
+                here.append(c)
+                workspaces.append((sum(graph.by_name[name].allocated_bytes for name in spaces - set(spilled)), c))
+                kernel = graph.kernels[index]
+                time_us = case.profile.time_us if exact else case.profile.additive_us
+                model.terms.append(time_us(graph, kernel, slow | set(spilled)) * c)
+                for term in wanted:
+                    model.rows.add(c <= term)
+        model.rows.add(sum(here) + len(names) >= 1 + sum(wanted))
     model.rows.add(sum(chosen.values()) == 1)
+    return workspaces
 
 
-def _capacity(model: Any, case: Instance, index: int, limit_bytes: int, fast: dict[tuple[str, int], Any]) -> None:
-    live = [tensor for tensor in case.graph.movable if index in tensor.live]
-    if live:
-        used = sum(tensor.allocated_bytes / _KILOBYTE * fast[tensor.name, index] for tensor in live)
+def _variants(graph: Graph, index: int) -> list[Graph]:
+    """The step with each implementation of one kernel."""
+    if not graph.kernels[index].alternatives:
+        return [graph]
+    names = [kernel.implementation for kernel in graph.kernels]
+    others = graph.kernels[index].implementations
+    return [graph.computed_by([*names[:index], name, *names[index + 1 :]]) for name in others]
+
+
+def _capacity(
+    model: Any,
+    index: int,
+    limit_bytes: int,
+    live: list[Tensor],
+    fast: dict[tuple[str, int], Any],
+    workspaces: list[tuple[int, Any]],
+) -> None:
+    used = sum(tensor.allocated_bytes / _KILOBYTE * fast[tensor.name, index] for tensor in live)
+    used += sum(size / _KILOBYTE * c for size, c in workspaces)
+    if live or any(size for size, _ in workspaces):
         model.rows.add(used <= limit_bytes / _KILOBYTE)
