@@ -27,8 +27,6 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from autotm.solve.export import export
-
 from autotm.check import check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.layout import pack
@@ -40,7 +38,7 @@ from autotm.model.link import Links
 from autotm.model.plan import Plan
 from autotm.model.profile_file import read_profile
 from autotm.model.tier import Tier
-from autotm.solve import SolveOptions, optimizers, solve
+from autotm.solve import SolveOptions, export, optimizers, solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance, solve_published

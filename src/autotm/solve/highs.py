@@ -103,7 +103,11 @@ def _run_watched(solver: Untyped, deadline_s: float) -> None:
 
 
 class Session:
-    """One model, solved as a linear relaxation first and as an integer program then."""
+    """One model, solved as a linear relaxation first and as an integer program then.
+
+    Attributes:
+        is_lost: a solve was left behind and still runs; nothing more can be asked.
+    """
 
     _threads_in_use: int | None = None
 
@@ -111,6 +115,7 @@ class Session:
         if Session._threads_in_use not in {None, threads}:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
+        self.is_lost = False
         matrix = matrix_of(model)
         self._variables = matrix.variables
         self._column = {id(variable): column for column, variable in enumerate(matrix.variables)}
@@ -158,6 +163,7 @@ class Session:
         try:
             _run_watched(self._solver, limit_s)
         except _Hung:
+            self.is_lost = True
             return Solved(Outcome.HUNG, None, None)
         log.debug("HiGHS: %s in %.2f s", self._solver.getModelStatus(), time.perf_counter() - started)
         return self._read(is_relaxed=bool(options["solve_relaxation"]))
