@@ -113,14 +113,13 @@ def test_options_are_never_ignored(name: str, value: Any, message: str) -> None:
         ("kOptimal", True, Outcome.CONVERGED),
         ("kTimeLimit", True, Outcome.STOPPED_WITH_SOLUTION),
         ("kTimeLimit", False, Outcome.STOPPED_EMPTY),
-        ("kSolutionLimit", True, Outcome.STOPPED_WITH_SOLUTION),
-        ("kInterrupt", True, Outcome.STOPPED_WITH_SOLUTION),
+        ("kIterationLimit", True, Outcome.STOPPED_WITH_SOLUTION),
+        ("kHighsInterrupt", True, Outcome.STOPPED_WITH_SOLUTION),
         ("kUnknown", False, Outcome.STOPPED_EMPTY),
         ("kInfeasible", False, Outcome.INFEASIBLE),
         ("kUnboundedOrInfeasible", False, Outcome.INFEASIBLE),
         ("kUnbounded", False, Outcome.FAILED),
         ("kSolveError", False, Outcome.FAILED),
-        ("kModelEmpty", False, Outcome.FAILED),
     ],
 )
 def test_status_map(status: str, has_solution: bool, expected: Outcome) -> None:

@@ -11,7 +11,7 @@ from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.profile import Profile
 from autotm.solve.highs import write_program
-from autotm.solve.matrix import matrix_of
+from autotm.solve.matrix import Matrix
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.registry import optimizer_named
@@ -52,7 +52,7 @@ def export(
                 "ask for a tighter limit, or an optimizer that searches (static, synchronous)"
             )
         return ProgramSize(0, 0, 0)
-    matrix = matrix_of(model)
+    matrix = Matrix(model)
     if path is not None:
         write_program(matrix, path)
-    return ProgramSize(len(matrix.variables), len(matrix.rows), len(matrix.values))
+    return ProgramSize(len(matrix.variables), len(matrix.constraints), len(matrix.lp.a_matrix_.value_))

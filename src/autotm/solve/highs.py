@@ -1,28 +1,27 @@
-"""HiGHS: the only place that knows its options, statuses and habits.
+"""HiGHS behind Pyomo's models: the only place that knows its options, statuses and habits.
 
-A Pyomo model goes to it as arrays in one piece; Pyomo's own interface passes it row by row, which takes longer than
-the solve. What is guarded against (`docs/formulation.md` §6): "optimal" means only that the asked gap was reached; a
-refused option is reported by a status alone; a process keeps the thread count of its first solve; some phases look at
-the clock too rarely.
+What it guards against (`docs/formulation.md` §6): option names that are unknown or values of a wrong type are told by a
+status only; "optimal" means only that the asked gap was reached; a process keeps the thread count of its first solve;
+some phases look at the clock too rarely.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import highspy
-import numpy as np
 import pyomo.environ as pyo
 
 from autotm.model.errors import AutotmError
-from autotm.solve.matrix import Matrix, matrix_of
+from autotm.solve.matrix import Matrix
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +29,6 @@ OptionValue = bool | int | float | str
 
 Untyped: TypeAlias = Any
 """An object of highspy or Pyomo, which carry no types."""
-
-_STATUS = highspy.HighsModelStatus
 
 _TOLERANCES: dict[str, OptionValue] = {
     "mip_feasibility_tolerance": 1e-9,
@@ -116,13 +113,14 @@ class Session:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
         self.is_lost = False
-        matrix = matrix_of(model)
-        self._variables = matrix.variables
-        self._column = {id(variable): column for column, variable in enumerate(matrix.variables)}
-        self._row = {id(constraint): row for row, constraint in enumerate(matrix.rows)}
+        self._matrix = Matrix(model)
         self._solver = highspy.Highs()
-        self._set({**_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False})
-        self._solver.passModel(_program(matrix))
+        common: dict[str, OptionValue] = {
+            **_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False
+        }  # fmt: skip
+        self._set(common)
+        if self._solver.passModel(self._matrix.lp) == highspy.HighsStatus.kError:
+            raise ValueError("HiGHS refuses the model")
 
     def relax(self, time_limit_s: float) -> Solved:
         """Solve without integrality."""
@@ -132,25 +130,27 @@ class Session:
         """Solve with integrality to a relative `gap`; `warm` starts from the values in the model."""
         if warm:
             start = highspy.HighsSolution()
-            start.col_value = [float(variable.value or 0.0) for variable in self._variables]
+            start.col_value = [float(variable.value or 0.0) for variable in self._matrix.variables]
             self._solver.setSolution(start)
+        else:
+            self._solver.clearSolver()
         return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
 
-    def reduced_costs(self, variables: Sequence[Untyped]) -> list[float]:
+    def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
         costs = self._solver.getSolution().col_dual
-        return [costs[self._column[id(variable)]] for variable in variables]
+        return [float(costs[self._matrix.columns[id(variable)]]) for variable in variables]
 
-    def duals(self, constraints: Sequence[Untyped]) -> list[float]:
+    def duals(self, constraints: Iterable[Untyped]) -> list[float]:
         """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
-        values = self._solver.getSolution().row_dual
-        return [values[self._row[id(constraint)]] for constraint in constraints]
+        duals = self._solver.getSolution().row_dual
+        return [float(duals[self._matrix.rows[id(constraint)]]) for constraint in constraints]
 
-    def take_bounds(self, variables: Sequence[Untyped]) -> None:
-        """Tell the solver the bounds that these variables have in the model now."""
+    def take_bounds(self, variables: Iterable[Untyped]) -> None:
+        """Tell HiGHS the bounds that these variables have in the model now."""
         for variable in variables:
             lower, upper = variable.bounds
-            self._solver.changeColBounds(self._column[id(variable)], lower, upper)
+            self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
 
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():
@@ -165,70 +165,59 @@ class Session:
         except _Hung:
             self.is_lost = True
             return Solved(Outcome.HUNG, None, None)
-        log.debug("HiGHS: %s in %.2f s", self._solver.getModelStatus(), time.perf_counter() - started)
-        return self._read(is_relaxed=bool(options["solve_relaxation"]))
+        status = self._solver.getModelStatus()
+        log.debug("HiGHS: %s in %.2f s", status, time.perf_counter() - started)
+        return self._read(status, is_relaxation=bool(options["solve_relaxation"]))
 
-    def _read(self, *, is_relaxed: bool) -> Solved:
+    def _read(self, status: Untyped, *, is_relaxation: bool) -> Solved:
         info = self._solver.getInfo()
         has_solution = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        found = outcome(self._solver.getModelStatus(), has_solution)
         if has_solution:
             values = self._solver.getSolution().col_value
-            for variable, value in zip(self._variables, values, strict=True):
+            for variable, value in zip(self._matrix.variables, values, strict=True):
                 variable.set_value(value, skip_validation=True)
-        objective = info.objective_function_value if has_solution else None
-        if is_relaxed:
+        found = outcome(status, has_solution)
+        objective = float(info.objective_function_value) if has_solution else None
+        bound = float(info.mip_dual_bound)
+        if is_relaxation:
             return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
-        return Solved(found, objective, info.mip_dual_bound if np.isfinite(info.mip_dual_bound) else None)
-
-
-def _program(matrix: Matrix) -> highspy.HighsLp:
-    program = highspy.HighsLp()
-    program.num_col_, program.num_row_ = len(matrix.cost), len(matrix.row_lower)
-    program.col_cost_, program.col_lower_, program.col_upper_ = matrix.cost, matrix.lower, matrix.upper
-    program.row_lower_, program.row_upper_ = matrix.row_lower, matrix.row_upper
-    program.offset_ = matrix.offset
-    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
-    program.a_matrix_.start_, program.a_matrix_.index_ = matrix.starts, matrix.columns
-    program.a_matrix_.value_ = matrix.values
-    kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-    program.integrality_ = [kinds[integral] for integral in matrix.integral.tolist()]
-    return program
+        return Solved(found, objective, bound if math.isfinite(bound) else None)
 
 
 def write_program(matrix: Matrix, path: Path) -> None:
-    """Write a model with its names, in the format that the name ends in: `.mps` or `.lp`, or either with `.gz`.
+    """Write a program with its names, in the format that the file's name ends in: `.mps`, `.lp`, or these and `.gz`.
 
     Raises:
         AutotmError: HiGHS cannot write there.
     """
-    program = _program(matrix)
-    program.col_names_ = [variable.name for variable in matrix.variables]
-    program.row_names_ = [row.name for row in matrix.rows]
+    matrix.lp.col_names_ = [variable.name for variable in matrix.variables]
+    matrix.lp.row_names_ = [constraint.name for constraint in matrix.constraints]
     solver = highspy.Highs()
     set_option(solver, "output_flag", False)
-    solver.passModel(program)
+    solver.passModel(matrix.lp)
     if solver.writeModel(str(path)) == highspy.HighsStatus.kError:
         raise AutotmError(f"{path}: HiGHS cannot write a program there; give a name that ends in .mps or .mps.gz")
 
 
-def outcome(status: highspy.HighsModelStatus, has_solution: bool) -> Outcome:
-    """The one map from the solver's statuses to ours."""
-    if status == _STATUS.kOptimal:
+def outcome(status: Untyped, has_solution: bool) -> Outcome:
+    """The one map from HiGHS's statuses to our outcomes."""
+    statuses: Untyped = highspy.HighsModelStatus
+    if status == statuses.kOptimal:
         return Outcome.CONVERGED
     stopped = {
-        _STATUS.kTimeLimit,
-        _STATUS.kIterationLimit,
-        _STATUS.kSolutionLimit,
-        _STATUS.kObjectiveBound,
-        _STATUS.kObjectiveTarget,
-        _STATUS.kInterrupt,
-        _STATUS.kMemoryLimit,
-        _STATUS.kUnknown,
+        statuses.kTimeLimit,
+        statuses.kIterationLimit,
+        statuses.kSolutionLimit,
+        statuses.kMemoryLimit,
+        statuses.kObjectiveBound,
+        statuses.kObjectiveTarget,
+        statuses.kInterrupt,
+        statuses.kHighsInterrupt,
+        statuses.kUnknown,
     }
     if status in stopped:
         return Outcome.STOPPED_WITH_SOLUTION if has_solution else Outcome.STOPPED_EMPTY
-    if status in {_STATUS.kInfeasible, _STATUS.kUnboundedOrInfeasible}:
+    if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
         return Outcome.INFEASIBLE
     return Outcome.FAILED
 
