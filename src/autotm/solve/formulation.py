@@ -93,6 +93,7 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     costs += [float(item.table.time_us.max() - item.table.time_us.min()) for item in found]
     us_per_unit = max(*costs, 1e-9, constant_us * 1e-6) / _LARGEST
     model = pyo.ConcreteModel(name="compact placement")
+    model.us_per_unit = pyo.Param(initialize=us_per_unit)
     made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, constant_us)
     _variables(made)
     born_fast_once_left_never_returns(made)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -184,19 +185,17 @@ class Session:
         return Solved(found, objective, bound if math.isfinite(bound) else None)
 
 
-def write_program(matrix: Matrix, path: Path) -> None:
-    """Write a program with its names, in the format that the file's name ends in: `.mps`, `.lp`, or these and `.gz`.
-
-    Raises:
-        AutotmError: HiGHS cannot write there.
-    """
+def mps_of(matrix: Matrix) -> bytes:
+    """The program with its names as free MPS."""
     matrix.lp.col_names_ = [variable.name for variable in matrix.variables]
     matrix.lp.row_names_ = [constraint.name for constraint in matrix.constraints]
     solver = highspy.Highs()
     set_option(solver, "output_flag", False)
     solver.passModel(matrix.lp)
-    if solver.writeModel(str(path)) == highspy.HighsStatus.kError:
-        raise AutotmError(f"{path}: HiGHS cannot write a program there; give a name that ends in .mps or .mps.gz")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "program.mps"
+        solver.writeModel(str(file))
+        return file.read_bytes()
 
 
 def outcome(status: Untyped, has_solution: bool) -> Outcome:
