@@ -9,13 +9,14 @@ from typing import ClassVar
 
 import pyomo.environ as pyo
 
+from autotm.model.counting import counted_by
 from autotm.model.files import hash_of
 from autotm.model.limit import Limit
 from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
 from autotm.solve.journey import move_order, stay_order
-from autotm.solve.problem import COUNTS, Problem
+from autotm.solve.problem import Problem
 from autotm.solve.recheck import price
 
 
@@ -108,7 +109,7 @@ class Optimizer(ABC):
             optimizer=self.name,
             limit=str(problem.limit),
             dram_limit_bytes=problem.limit_bytes,
-            counts=COUNTS,
+            counts=counted_by(problem.graph),
             stays=stays,
             moves=moves,
             implementations=() if is_default else implementations,

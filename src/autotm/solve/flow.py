@@ -57,10 +57,11 @@ class Flow:
 
 def flows_by_use(problem: Problem) -> tuple[Flow, ...]:
     """One gadget per user: the tensor may move between any two of them."""
-    return tuple(
-        _fixed(problem, tensor) or _flow(problem, tensor, [range(user, user + 1) for user in tensor.users])
-        for tensor in problem.placed
-    )
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, _gadgets(tensor)) for tensor in problem.placed)
+
+
+def _gadgets(tensor: Tensor) -> list[range]:
+    return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
 
 
 def flows_for_life(problem: Problem) -> tuple[Flow, ...]:

@@ -14,9 +14,6 @@ from autotm.model.tier import Tier
 from autotm.solve.options import SolveOptions
 from autotm.solve.tabulate import Tabulation, tabulate
 
-COUNTS = "intermediates"
-"""The limit counts intermediates and workspaces; arguments stay in fast memory outside it."""
-
 
 @dataclass(frozen=True)
 class Problem:
