@@ -90,7 +90,12 @@ def _run_watched(solver: Untyped, deadline_s: float) -> None:
     solver.HandleUserInterrupt = True
     worker = threading.Thread(target=solver.run, daemon=True, name="highs")
     worker.start()
-    worker.join(deadline_s + _GRACE_S)
+    try:
+        worker.join(deadline_s + _GRACE_S)
+    except KeyboardInterrupt:
+        solver.cancelSolve()
+        worker.join(_GRACE_S)
+        raise
     if worker.is_alive():
         log.warning("HiGHS overran its time limit by %g s; telling it to stop", _GRACE_S)
         solver.cancelSolve()
