@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotm.model.errors import BadInputError
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
 from autotm.model.limit import Limit
 from autotm.model.profile import Profile, Timing
@@ -113,5 +114,5 @@ def test_a_step_of_some_size() -> None:
 def test_a_plan_without_prices_is_refused() -> None:
     case = random_case(1)
     plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(1, 1), EXACT)
-    with pytest.raises(ValueError, match="no prices"):
+    with pytest.raises(BadInputError, match="'synchronous' plan"):
         potential(problem_of(case, Limit(1, 1)), replace(plan, certificate=None))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
 from autotm.model.plan import Plan
 from autotm.solve.certificate import cheapest_entry_us
@@ -51,10 +52,12 @@ def potential(problem: Problem, plan: Plan) -> Potential:
     """Bounds for a `synchronous` plan of `problem`.
 
     Raises:
-        ValueError: the plan has no certificate to start from.
+        BadInputError: the plan is by another optimizer.
     """
-    if plan.certificate is None:
-        raise ValueError(f"plan by '{plan.optimizer}' has no prices; give one by 'synchronous'")
+    if plan.certificate is None or plan.optimizer != "synchronous":
+        raise BadInputError(
+            f"plan by '{plan.optimizer}': bounds beyond it start from the prices of a 'synchronous' plan"
+        )
     choices = Choices(flows_by_use(problem), problem.tabulation.tables)
     prices = np.array(plan.certificate.prices_us_per_byte)
     slow_us = plan.certificate.slow_us
