@@ -121,6 +121,10 @@ def _entries(case: Case, index: int) -> list[Entry]:
 def _options(case: Case, tensor: Tensor, moves: bool, *, additive: bool) -> list[Option]:
     """Every pattern of being fast at each user and over each gap between users."""
     users = tensor.users
+    if tensor.held:
+        slow_us = sum(case.profile.extra_us(case.graph, case.graph.kernels[user], tensor.name) for user in users)
+        whole = (tensor.allocated_bytes,) * len(case.graph.kernels)
+        return [Option(0.0, whole), Option(slow_us, (0,) * len(whole))]
     if not moves:
         patterns = [((fast,) * len(users), (fast,) * (len(users) - 1)) for fast in (True, False)]
         return [_option(case, tensor, at, between, additive) for at, between in patterns]

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan, check_program
+from autotm.model.counting import Counts, counting
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Graph
-from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
 from autotm.model.profile_file import read_profile, write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, RunConfig, SolveConfig, StyleConfig, TuneConfig
+from autotm.model.study_config import ProfileConfig, RunConfig, StyleConfig, TuneConfig
 
 if TYPE_CHECKING:
     from autotm.profile.coverage import Coverage
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """Where and with which randomness a stage runs."""
+    """Where and with which randomness a stage runs, and what limits count."""
 
     machine: Machine
     devices_dir: Path
     seed: int
+    counts: Counts = Counts.INTERMEDIATES
 
 
 def calibrate_stage(context: Context, *, links: Path) -> None:
@@ -80,12 +81,23 @@ def kernel_profile_stage(
     came_from = provenance(machine, context.seed, sizes=dict(sizes))
     built = zoo.build(network, sizes)
     target = machine_target(machine)
-    options = ProfileOptions(**config.model_dump(), seed=context.seed)
+    options = ProfileOptions(**config.timing, seed=context.seed)
     with KernelStore(store) as opened:
         tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
-        step = lower_network(built, scale, target, machine.threads, graph, library, came_from, objects, tuned)
+        step = lower_network(
+            built,
+            scale,
+            target,
+            machine.threads,
+            graph,
+            library,
+            came_from,
+            objects,
+            tuned,
+            config.implementations,
+        )
         timed = profile_kernels(
-            step,
+            counting(step, context.counts),
             KernelLibrary.load(library),
             machine,
             load(links, "links", Links),
@@ -124,7 +136,7 @@ def tune_stage(
     step = scheduled_step(zoo.build(network, sizes), scale, target, machine.threads)
     options = TuneOptions(**config.model_dump(), kernels=kernels)
     with KernelStore(store) as opened:
-        measured = ProfileOptions(**timing.model_dump(), seed=context.seed)
+        measured = ProfileOptions(**timing.timing, seed=context.seed)
         found = tune_kernels(step, target, machine, opened.schedules, options, measured)
     save(report, "tuning", found, came_from)
 
@@ -163,35 +175,13 @@ def import_stage(*, store: Path, file: Path) -> Counts:
         return import_store(opened, file)
 
 
-def ilp_solve_stage(
-    context: Context,
-    optimizer: str,
-    limit: Limit,
-    config: SolveConfig,
-    *,
-    graph: Path,
-    profile: Path,
-    links: Path,
-    plan: Path,
-) -> None:
-    """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
-    from autotm.layout import solve_and_pack
-    from autotm.solve import SolveOptions
-
-    came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, times, copies = load(graph, "graph", Graph), read_profile(profile), load(links, "links", Links)
-    options = SolveOptions(**config.model_dump(), seed=context.seed)
-    placed, _ = solve_and_pack(step, times, copies, optimizer, limit, options)
-    check_plan(step, times, copies, placed)
-    save(plan, "plan", placed, came_from)
-
-
 def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
     """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
     from autotm.layout import compile_program, pack
 
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))
-    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    placed = load(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
     check_plan(step, read_profile(profile), load(links, "links", Links), placed)
     compiled = compile_program(step, placed, pack(step, placed))
     check_program(step, placed, compiled)
@@ -204,7 +194,8 @@ def check_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program:
     Raises:
         IllegalPlanError: names the rule that is broken, and where.
     """
-    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    placed = load(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
     check_plan(step, read_profile(profile), load(links, "links", Links), placed)
     check_program(step, placed, load(program, "program", Program))
 
@@ -217,6 +208,7 @@ def run_stage(
     library: Path,
     program: Path,
     plan: Path,
+    profile: Path,
     links: Path,
     reference: Path,
     record: Path,
@@ -229,7 +221,7 @@ def run_stage(
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
     compiled = load(program, "program", Program)
-    check_program(step, placed, compiled)
+    check_program(counting(step, placed.counts), placed, compiled)
     measured = run(
         step,
         KernelLibrary.load(library),
@@ -237,11 +229,21 @@ def run_stage(
         placed,
         context.machine,
         load(links, "links", Links),
+        read_profile(profile),
         RunOptions(**config.model_dump(), seed=context.seed),
         context.devices_dir,
         reference,
     )
     save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
+
+
+def comparison_figure_stage(
+    name: str, style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path
+) -> None:
+    """Records of several networks -> table -> picture: figures 7, 9 and 11."""
+    from autotm.study.comparison import make_figure
+
+    make_figure(name, records, csv, pdf, png, style)
 
 
 def figure_10_stage(style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path) -> None:

@@ -87,7 +87,7 @@ def certified_bound_us(
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
             continue
-        if tensor.name in fixed or not moves:
+        if tensor.name in fixed or tensor.held or not moves:
             total += _cheapest_for_life(charged, tensor, fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)

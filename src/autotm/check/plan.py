@@ -21,6 +21,7 @@ from autotm.model.tier import Tier
 _RULES: dict[str, tuple[frozenset[Tier], bool]] = {
     "all-fast": (frozenset({Tier.DRAM}), False),
     "all-slow": (frozenset({Tier.PMEM}), False),
+    "numa": (frozenset(Tier), False),
     "static": (frozenset(Tier), False),
     "synchronous": (frozenset(Tier), True),
 }
@@ -57,6 +58,8 @@ def check_plan(
     if plan.optimizer not in _RULES:
         raise unknown_name("optimizer", plan.optimizer, _RULES)
     require(plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"plan for {plan.graph_hash}, graph {hash_of(graph)}")
+    counts = "all" if any(tensor.held for tensor in graph.tensors) else "intermediates"
+    require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
     chosen = computed(graph, plan)
     check_tabled(graph, plan)
     residence = Residence(chosen, plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotm.model.counting import Counts
 from autotm.model.tier import Configuration, Tier
 
 
@@ -76,7 +77,7 @@ class Plan:
         optimizer: how it was decided.
         limit: the limit as asked, e.g. `8:1`.
         dram_limit_bytes: the same in bytes of fast memory.
-        counts: which tensors the limit counts (`intermediates`: these and workspaces).
+        counts: which tensors the limit counts.
         stays: sorted by (start, tensor, tier).
         moves: in execution order.
         implementations: one per kernel; empty where every kernel has its default one.
@@ -97,7 +98,7 @@ class Plan:
     optimizer: str
     limit: str
     dram_limit_bytes: int
-    counts: str
+    counts: Counts
     stays: tuple[Stay, ...]
     moves: tuple[Move, ...]
     configurations: tuple[Configuration, ...]

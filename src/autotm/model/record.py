@@ -17,7 +17,9 @@ class Record:
         tier_reality: `real`, `emulated` or `modelled` slow memory.
         dram_limit_bytes: the budget asked of the solver.
         ratio_achieved: slow pool bytes / fast pool bytes (None when the fast pool is empty).
-        io_size: bytes of all parameters, inputs, constants and results: always in fast memory, outside the limit.
+        counts: what the limit counts: `intermediates` (with workspaces), or `all` (arguments too).
+        io_size: bytes of all parameters, inputs, constants and results; in fast memory and outside the limit, unless
+            the limit counts all.
         default_alloc_size: peak live bytes of the step when nothing is slow.
         dram_alloc_size, pmem_alloc_size: pool sizes, bytes.
         predicted_runtime_s, bound_s, gap, solver_status: from the plan.
@@ -34,6 +36,9 @@ class Record:
         num_async_move_nodes, bytes_async_moved: overlapped moves.
         move_time_us: predicted time of the blocking moves.
         kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
+        oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
+            in the profile, or the chosen one in this run.
+        implementations: number of kernels by the name of the implementation that ran.
         verified_steps: steps whose losses and updated parameters equalled the plain step bit for bit.
     """
 
@@ -45,6 +50,7 @@ class Record:
     tier_reality: str
     optimizer: str
     limit: str
+    counts: str
     dram_limit_bytes: int
     ratio_achieved: float | None
     io_size: int
@@ -82,5 +88,7 @@ class Record:
     bytes_async_moved: int
     move_time_us: float
     kernel_times_us: dict[str, float]
+    oracle_time_us: float
+    implementations: dict[str, int]
     verified_steps: int
     seed: int

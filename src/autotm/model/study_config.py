@@ -52,8 +52,13 @@ class Strict(BaseModel):
 
 
 class ProfileConfig(Strict):
-    """How kernels are timed (rule kernel_profile)."""
+    """How kernels are compiled and timed (rule kernel_profile)."""
 
+    implementations: Literal["default", "all"] = Field(
+        "all",
+        description="all: kernels that take much workspace are compiled and timed in a lean form too, for plans to "
+        "choose; default: one form each",
+    )
     configurations: Literal["additive", "full"] = Field(
         "additive",
         description="additive: all fast, then each tensor slow alone (k + 1 timings a kernel of k tensors); "
@@ -73,6 +78,11 @@ class ProfileConfig(Strict):
         ge=0,
         description="operands rotate over copies that fill this many bytes, so that caches help no more than in a step",
     )
+
+    @property
+    def timing(self) -> dict[str, Any]:
+        """What concerns the timing of a kernel, whatever its implementation."""
+        return self.model_dump(exclude={"implementations"})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -129,9 +139,15 @@ class CaseStudyConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizers: Names = Field(["static", "synchronous"], description="one line each")
-    limits: Annotated[
-        list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)
-    ] = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
+    limits: Limits = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
+
+
+class WorkloadConfig(Strict):
+    """Networks compared over a few limits: figures 7, 9 and 11."""
+
+    networks: Names = Field(description="networks of the zoo that the scale gives sizes for")
+    optimizers: Names = Field(["numa", "static", "synchronous"], description="one bar each in figure 7")
+    limits: Limits = Field(description='ratios slow:fast; "1:0" and "0:1" are what the others are compared with')
 
 
 class FiguresConfig(Strict):
@@ -160,10 +176,18 @@ class StudyConfig(Strict):
         "auto", description="kernel threads; auto = as the machine file says"
     )
     seed: int = Field(20, ge=0, lt=2**31, description="of weights, data and the solver")
+    counts: Literal["intermediates", "all"] = Field(
+        "intermediates",
+        description="what plans place and limits count: intermediates and workspaces, as in the paper, or parameters, "
+        "inputs and results too",
+    )
     profile: ProfileConfig = ProfileConfig()
     tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()
     run: RunConfig = RunConfig()
+    workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
+        {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
+    )
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 

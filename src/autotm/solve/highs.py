@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import logging
 import math
+import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import highspy
@@ -89,7 +92,12 @@ def _run_watched(solver: Untyped, deadline_s: float) -> None:
     solver.HandleUserInterrupt = True
     worker = threading.Thread(target=solver.run, daemon=True, name="highs")
     worker.start()
-    worker.join(deadline_s + _GRACE_S)
+    try:
+        worker.join(deadline_s + _GRACE_S)
+    except KeyboardInterrupt:
+        solver.cancelSolve()
+        worker.join(_GRACE_S)
+        raise
     if worker.is_alive():
         log.warning("HiGHS overran its time limit by %g s; telling it to stop", _GRACE_S)
         solver.cancelSolve()
@@ -100,7 +108,11 @@ def _run_watched(solver: Untyped, deadline_s: float) -> None:
 
 
 class Session:
-    """One model, solved as a linear relaxation first and as an integer program then."""
+    """One model, solved as a linear relaxation first and as an integer program then.
+
+    Attributes:
+        is_lost: a solve was left behind and still runs; nothing more can be asked.
+    """
 
     _threads_in_use: int | None = None
 
@@ -108,6 +120,7 @@ class Session:
         if Session._threads_in_use not in {None, threads}:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
+        self.is_lost = False
         self._matrix = Matrix(model)
         self._solver = highspy.Highs()
         common: dict[str, OptionValue] = {
@@ -131,18 +144,15 @@ class Session:
             self._solver.clearSolver()
         return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
 
-    def hold(self, variables: Iterable[Untyped]) -> None:
-        """Fix variables to their values in the model, rounded, until `release`."""
-        held = list(variables)
-        columns = np.array([self._matrix.columns[id(variable)] for variable in held], np.int32)
-        values = np.array([round(variable.value or 0.0) for variable in held], np.float64)
+    @contextmanager
+    def held(self, variables: Collection[Untyped]) -> Iterator[None]:
+        """Meanwhile these variables keep the values that they have in the model, rounded."""
+        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
+        values = np.array([round(variable.value or 0.0) for variable in variables], np.float64)
         self._solver.changeColsBounds(len(columns), columns, values, values)
-
-    def release(self) -> None:
-        """Undo every `hold`."""
-        lp = self._matrix.lp
-        columns = np.arange(lp.num_col_, dtype=np.int32)
-        self._solver.changeColsBounds(len(columns), columns, np.array(lp.col_lower_), np.array(lp.col_upper_))
+        yield
+        if not self.is_lost:
+            self.take_bounds(variables)
 
     def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
@@ -153,6 +163,12 @@ class Session:
         """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
         duals = self._solver.getSolution().row_dual
         return [float(duals[self._matrix.rows[id(constraint)]]) for constraint in constraints]
+
+    def take_bounds(self, variables: Iterable[Untyped]) -> None:
+        """Tell HiGHS the bounds that these variables have in the model now."""
+        for variable in variables:
+            lower, upper = variable.bounds
+            self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
 
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():
@@ -165,6 +181,7 @@ class Session:
         try:
             _run_watched(self._solver, limit_s)
         except _Hung:
+            self.is_lost = True
             return Solved(Outcome.HUNG, None, None)
         status = self._solver.getModelStatus()
         log.debug("HiGHS: %s in %.2f s", status, time.perf_counter() - started)
@@ -183,6 +200,19 @@ class Session:
         if is_relaxation:
             return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
         return Solved(found, objective, bound if math.isfinite(bound) else None)
+
+
+def mps_of(matrix: Matrix) -> bytes:
+    """The program with its names as free MPS."""
+    matrix.lp.col_names_ = [variable.name for variable in matrix.variables]
+    matrix.lp.row_names_ = [constraint.name for constraint in matrix.constraints]
+    solver = highspy.Highs()
+    set_option(solver, "output_flag", False)
+    solver.passModel(matrix.lp)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "program.mps"
+        solver.writeModel(str(file))
+        return file.read_bytes()
 
 
 def outcome(status: Untyped, has_solution: bool) -> Outcome:
