@@ -12,13 +12,15 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import highspy
+import numpy as np
 import pyomo.environ as pyo
 
 from autotm.model.errors import AutotmError
@@ -141,6 +143,16 @@ class Session:
         else:
             self._solver.clearSolver()
         return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
+
+    @contextmanager
+    def held(self, variables: Collection[Untyped]) -> Iterator[None]:
+        """Meanwhile these variables keep the values that they have in the model, rounded."""
+        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
+        values = np.array([round(variable.value or 0.0) for variable in variables], np.float64)
+        self._solver.changeColsBounds(len(columns), columns, values, values)
+        yield
+        if not self.is_lost:
+            self.take_bounds(variables)
 
     def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
