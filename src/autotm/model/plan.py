@@ -55,14 +55,17 @@ class Move:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Prices of fast memory that prove the bound without a solver.
+    """Prices that prove the bound without a solver, whatever they are.
 
-    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i; the bound is the sum over
-    tensors of the cheapest path at these prices minus the price of the limit, plus the constant cost of the kernels; a
-    tensor larger than the limit never is in fast memory.
+    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i. `slow_us[j][o]` is what operand
+    o of the j-th tabled kernel pays for being slow there and the kernel receives; operands are its movable tensors in
+    the order of the slots, without the workspaces of a kernel that has several implementations. The bound is the sum
+    over tensors of the cheapest path at these prices, plus the sum over kernels of the cheapest implementation and
+    configuration, minus the price of the limit; a tensor larger than the limit never is in fast memory.
     """
 
     prices_us_per_byte: tuple[float, ...]
+    slow_us: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,9 @@ class Plan:
         stays: sorted by (start, tensor, tier).
         moves: in execution order.
         implementations: one per kernel; empty where every kernel has its default one.
+        tabled: kernels priced by the measured time of their configuration and implementation, ascending. The others are
+            priced by the all-fast time of their implementation, plus what each slow operand adds to the default one
+            and each slow workspace to their own.
         configurations: one per kernel, as the stays imply.
         objective_us: predicted step time of this plan, from the profile.
         bound_us: no plan of this optimizer is faster under the profile.
@@ -105,6 +111,7 @@ class Plan:
     bound_proof: BoundProof = BoundProof.PRICES
     attempts_s: tuple[tuple[float, float], ...] = ()
     implementations: tuple[str, ...] = ()
+    tabled: tuple[int, ...] = ()
 
     @property
     def gap(self) -> float:

@@ -110,6 +110,13 @@ class SolveConfig(Strict):
     time_limit_s: float = Field(
         60.0, gt=0, le=86_400, description="wall time after which the best plan found is taken, s"
     )
+    additive_tolerance: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="slow operands of a kernel that was measured in full are added up where that misses no measured "
+        "time by more than this share of its all-fast time; else its table is taken as it is",
+    )
 
 
 class RunConfig(Strict):

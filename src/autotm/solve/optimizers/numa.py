@@ -15,6 +15,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.plan import BoundProof, Status, Stay
 from autotm.model.tier import Tier
 from autotm.solve.base import Optimizer, Placement
+from autotm.solve.choices import Choices
 from autotm.solve.flow import Flow, flows_for_life
 from autotm.solve.problem import Problem
 
@@ -24,19 +25,19 @@ class FirstTouch(Optimizer):
 
     name: ClassVar[str] = "numa"
 
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
-        """One gadget per tensor.
+    def choices(self, problem: Problem) -> Choices:
+        """One gadget per tensor; kernels keep the implementation they have.
 
         Raises:
             BadInputError: kernels need fast operands, which first touch cannot promise.
         """
         if problem.options.fast_operands_only:
             raise BadInputError("optimizer 'numa': kernels here need fast operands; use 'synchronous'")
-        return flows_for_life(problem)
+        return Choices(flows_for_life(problem, problem.graph.movable))
 
-    def place(self, problem: Problem, flows: tuple[Flow, ...]) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """Give every tensor its tier when it is born; there is nothing to search."""
-        started = time.perf_counter()
+        started, flows = time.perf_counter(), choices.flows
         # A ratio 0:n is no limit: there fragments push nothing out.
         unlimited = problem.limit.slow == 0
         room = sum(flow.size_bytes for flow in flows) if unlimited else problem.limit_bytes
@@ -45,7 +46,7 @@ class FirstTouch(Optimizer):
             for flow, is_fast in zip(flows, _first_touch(flows, room), strict=True)
         ]
         elapsed_s = time.perf_counter() - started
-        return Placement(stays, (), None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, elapsed_s, 0.0)
+        return Placement(stays, (), {}, None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, elapsed_s, 0.0)
 
 
 def _first_touch(flows: Sequence[Flow], room_bytes: int) -> list[bool]:
