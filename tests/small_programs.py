@@ -9,16 +9,25 @@ from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tensor
 from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile, Timing
-from autotm.model.program import Address, KernelStep, MoveStep, Program
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.tier import Tier, all_fast
 
 
 @dataclass(frozen=True)
 class Trip:
-    """A tensor leaves fast memory just before kernel `leave` and is back just before kernel `back`."""
+    """A tensor leaves fast memory just before kernel `leave` and is back just before kernel `back`.
+
+    With `left` and `call` the copies are asynchronous: out from `leave` to `left`, back from `call` to `back`.
+    """
 
     leave: int
     back: int
+    left: int | None = None
+    call: int | None = None
+
+    @property
+    def is_asynchronous(self) -> bool:
+        return self.left is not None
 
 
 def plan(graph: Graph, optimizer: str = "by hand") -> Plan:
@@ -43,15 +52,11 @@ def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, T
     trips = trips or {}
     fast, fast_bytes = _reuse(graph, slow)
     slow_at, slow_bytes = _side_by_side([t for t in graph.movable if t.name in slow or t.name in trips])
-    steps: list[KernelStep | MoveStep] = []
+    steps: list[Step] = []
     for index, kernel in enumerate(graph.kernels):
-        for name, trip in trips.items():
+        for number, (name, trip) in enumerate(trips.items()):
             here, there = Address(Tier.DRAM, fast[name]), Address(Tier.PMEM, slow_at[name])
-            size = graph.by_name[name].size_bytes
-            if index == trip.leave:
-                steps.append(MoveStep(name, size, here, there))
-            if index == trip.back:
-                steps.append(MoveStep(name, size, there, here))
+            steps += _moves(index, trip, name, graph.by_name[name].size_bytes, here, there, number)
         names = [operand.tensor for operand in kernel.operands]
         steps.append(KernelStep(index, tuple(_address(name, slow, fast, slow_at) for name in names)))
     made = plan(graph)
@@ -65,6 +70,23 @@ def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, T
         slow_bytes,
         tuple(steps),
     )
+
+
+def _moves(
+    index: int, trip: Trip, name: str, size: int, here: Address, there: Address, number: int
+) -> list[MoveStep | StartMoveStep | WaitMoveStep]:
+    """Moves of a trip just before kernel `index`."""
+    out, back = 2 * number, 2 * number + 1
+    if trip.is_asynchronous:
+        at = [
+            (trip.left, WaitMoveStep(out)),
+            (trip.back, WaitMoveStep(back)),
+            (trip.leave, StartMoveStep(out, name, size, here, there)),
+            (trip.call, StartMoveStep(back, name, size, there, here)),
+        ]
+    else:
+        at = [(trip.leave, MoveStep(name, size, here, there)), (trip.back, MoveStep(name, size, there, here))]
+    return [step for place, step in at if place == index]
 
 
 def with_address(program: Program, kernel: int, slot: int, address: Address) -> Program:

@@ -40,12 +40,14 @@ class Context:
 def calibrate_stage(context: Context, *, links: Path) -> None:
     """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against."""
     from autotm.kernels.contraction_rate import contraction_flop_per_s
+    from autotm.kernels.neighbours import neighbours
     from autotm.kernels.target import machine_target
     from autotm.memory.calibration import calibrate_links
 
     came_from = provenance(context.machine, context.seed)
     rate = contraction_flop_per_s(context.machine, machine_target(context.machine))
-    measured = calibrate_links(context.machine, context.devices_dir, rate)
+    with neighbours(context.machine, machine_target(context.machine)) as kernels:
+        measured = calibrate_links(context.machine, context.devices_dir, rate, kernels)
     save(links, "links", measured, came_from)
 
 

@@ -30,6 +30,7 @@ def devices_dir(tmp_path: Path) -> Path:
         "description: round numbers\n"
         "source: none\n"
         "moves: {to_fast_bytes_per_s: 1.0e+9, to_slow_bytes_per_s: 0.5e+9}\n"
+        "asynchronous_moves: {to_fast_bytes_per_s: 0.25e+9, to_slow_bytes_per_s: 0.125e+9}\n"
         "contraction_flop_per_s: 2.0e+12\n"
         "first_touch_ns: 1000\n"
         f"kernels:\n{costs}\n",

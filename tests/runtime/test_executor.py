@@ -1,4 +1,5 @@
 import statistics
+import threading
 import time
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ import small_step
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError
-from autotm.model.program import Address, KernelStep, Program
+from autotm.model.program import Address, KernelStep, Program, StartMoveStep, WaitMoveStep
 from autotm.model.tier import Tier
 from autotm.runtime import timing
 from autotm.runtime.arguments import Arguments
@@ -17,6 +18,9 @@ from autotm.runtime.executor import prepare
 from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.timing import time_kernels, time_steps
 from small_programs import Trip, program, with_address
+
+FLIGHTS = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
+"""Out and back between two kernels that use the tensor."""
 
 
 def numpy_step(values: dict[str, np.ndarray]) -> tuple[float, np.ndarray, np.ndarray]:
@@ -29,8 +33,12 @@ def numpy_step(values: dict[str, np.ndarray]) -> tuple[float, np.ndarray, np.nda
     return (error**2).sum(), values["w"] - rate * values["x"].T @ gact, values["v"] - rate * act.T @ error
 
 
-@pytest.mark.parametrize("slow", [frozenset(), frozenset({"hidden", "vt", "error"})])
-@pytest.mark.parametrize("trips", [{}, {"act2": Trip(5, 6)}])
+@pytest.mark.parametrize("slow", [frozenset(), frozenset({"act", "vt", "error"})])
+@pytest.mark.parametrize(
+    "trips",
+    [{}, {"act2": Trip(5, 6)}, FLIGHTS, FLIGHTS | {"act2": Trip(5, 6)}],
+    ids=["none", "blocking", "flying", "both"],
+)
 def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], trips: dict[str, Trip]) -> None:
     graph = small_step.graph()
     made, arguments = program(graph, slow, trips), Arguments.allocate(graph)
@@ -71,6 +79,31 @@ def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary
     assert moves[Tier.DRAM] == pytest.approx(arguments / to_fast * 1e9 * stretch, rel=0.2)
     kernels = {step.kernel: extra[step] for step in made.steps if isinstance(step, KernelStep)}
     assert kernels[1] > 5 * max(kernels[0], kernels[4]), "kernel 1 writes slow memory, 0 and 4 do not use it"
+
+
+def test_flights_spend_their_time_beside_kernels_or_in_the_wait(library: KernelLibrary) -> None:
+    graph = small_step.graph()
+    stretch = 5000.0
+    made = program(graph, trips={"hidden": Trip(2, 5, 3, 4)})
+    times = dict(zip(made.steps, instrumented(library, made, stretch), strict=True))
+    rates = {Tier.PMEM: 2.5e9, Tier.DRAM: 2.0e9}
+    for start in (step for step in made.steps if isinstance(step, StartMoveStep)):
+        flight_ns = 32 * 64 * 4 / rates[start.destination.tier] * 1e9 * stretch
+        assert times[start] < 0.1 * flight_ns
+        assert 0.8 < times[WaitMoveStep(start.move)] / flight_ns < 2, "kernels are too short to hide it"
+
+
+def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None:
+    graph = small_step.graph()
+    made = program(graph, trips=FLIGHTS)
+    links = replace(small_step.links(), emulation_stretch=1e6)
+    with open_tiers(small_step.machine(), links, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
+        executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)
+        start = next(i for i, step in enumerate(made.steps) if isinstance(step, StartMoveStep))
+        executor.calls[executor.spans[start][0]]()
+        began = time.perf_counter()
+    assert time.perf_counter() - began < 3, "the copy alone would take 3.3 s"
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("autotm-to-")]
 
 
 def test_addresses_outside_the_pool_are_refused_before_anything_runs(library: KernelLibrary) -> None:

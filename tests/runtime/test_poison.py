@@ -1,5 +1,5 @@
 import small_step
-from autotm.model.program import KernelStep, MoveStep
+from autotm.model.program import KernelStep, MoveStep, StartMoveStep, WaitMoveStep
 from autotm.model.tier import Tier
 from autotm.runtime.plain import plain_program
 from autotm.runtime.poison import deaths
@@ -33,3 +33,16 @@ def test_a_moved_tensor_dies_in_fast_memory_when_it_leaves_and_again_after_its_r
     assert dead[moves[1]] == [(Tier.PMEM, back.source.offset, size)]
     last = next(i for i, step in enumerate(made.steps) if isinstance(step, KernelStep) and step.kernel == 6)
     assert (Tier.DRAM, back.destination.offset, size) in dead[last]
+
+
+def test_both_ends_of_a_flight_are_alive_until_it_is_waited_for() -> None:
+    graph = small_step.graph()
+    made = program(graph, trips={"hidden": Trip(2, 5, 3, 4)})
+    dead = deaths(graph, made)
+    starts = [i for i, step in enumerate(made.steps) if isinstance(step, StartMoveStep)]
+    waits = [i for i, step in enumerate(made.steps) if isinstance(step, WaitMoveStep)]
+    away, back = (made.steps[index] for index in starts)
+    size = graph.by_name["hidden"].size_bytes
+    assert [dead[index] for index in starts] == [[], []]
+    assert dead[waits[0]] == [(Tier.DRAM, away.source.offset, size)]
+    assert dead[waits[1]] == [(Tier.PMEM, back.source.offset, size)]

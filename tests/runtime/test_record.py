@@ -2,11 +2,14 @@ import pytest
 
 import small_step
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import StepTimes
+from autotm.runtime.timing import StepParts, StepTimes
 from small_programs import Trip, plan, profile, program
 
 MEASURED = Measured(
-    StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2), {kernel.name: 3.0 for kernel in small_step.graph().kernels}, 2, 7
+    StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2),
+    StepParts({kernel.name: 3.0 for kernel in small_step.graph().kernels}, 5.0),
+    2,
+    7,
 )
 ROWS, SQUARE = 32 * 64 * 4, 64 * 64 * 4
 
@@ -31,6 +34,15 @@ def test_moves_are_counted_by_destination_and_priced_by_the_links() -> None:
     assert (record.num_move_nodes, record.num_async_move_nodes) == (4, 0)
     assert (record.bytes_moved, record.bytes_moved_dram, record.bytes_moved_pmem) == (4 * ROWS, 2 * ROWS, 2 * ROWS)
     assert record.move_time_us == pytest.approx(2 * (ROWS * 0.5e-3 + ROWS * 1e-3))
+
+
+def test_asynchronous_moves_are_counted_apart() -> None:
+    graph = small_step.graph()
+    made = program(graph, trips={"hidden": Trip(2, 5, 3, 4), "error": Trip(5, 6)})
+    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    assert (record.num_move_nodes, record.num_async_move_nodes) == (2, 2)
+    assert (record.bytes_moved, record.bytes_async_moved) == (2 * ROWS, 2 * ROWS)
+    assert record.stall_time_us == 5.0
 
 
 def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:

@@ -13,6 +13,7 @@ import small_step
 from autotm.kernels.library import KernelLibrary
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, save
+from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.runtime import RunOptions, run
 from small_programs import Trip, plan, profile, program
@@ -35,6 +36,18 @@ def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path
     assert file.exists()
     save(tmp_path / "record.json", "record", record, {})
     assert load(tmp_path / "record.json", "record", Record) == record
+
+
+def test_asynchronous_moves_are_verified_and_their_stalls_recorded(library: KernelLibrary, tmp_path: Path) -> None:
+    made = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)})
+    links = replace(small_step.links(), emulation_stretch=100.0)
+    options, machine = replace(QUICK, poison=True, instrumented_steps=3), small_step.machine()
+    record = run(GRAPH, library, made, plan(GRAPH), machine, links, profile(GRAPH), options, small_step.DEVICES)
+    assert record.verified_steps == 2
+    assert record.num_async_move_nodes == 4
+    assert record.stall_time_us > 500, "each copy of 8 kB takes 330 us or more, and the kernels beside it far less"
+    save(tmp_path / "program.json", "program", made, {})
+    assert load(tmp_path / "program.json", "program", Program) == made
 
 
 def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -> None:

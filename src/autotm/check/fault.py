@@ -26,6 +26,8 @@ class Fault(StrEnum):
     LIMIT = "the limit is exceeded"
     LIMIT_BYTES = "the limit in bytes is not the limit asked"
     MOVES_FORBIDDEN = "this optimizer does not move tensors"
+    WINDOW = "an asynchronous move is beside kernels that it may not have"
+    ENGINE = "a copying engine has more to do than it can"
     WRONG_TIER = "this optimizer allows one tier only"
     OBJECTIVE = "the objective is not what the profile says"
     BOUND = "the bound is not what its proof gives"
@@ -38,6 +40,7 @@ class Fault(StrEnum):
     POOL = "an address lies outside its pool"
     OVERLAP = "two operands of one kernel share bytes"
     STALE = "memory does not hold the tensor any more"
+    IN_FLIGHT = "memory of a move that is under way is used"
 
 
 class FaultError(IllegalPlanError):

@@ -11,7 +11,7 @@ from autotm.model.files import hash_of
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel
 from autotm.model.limit import Limit
 from autotm.model.plan import Move, Plan
-from autotm.model.program import Address, KernelStep, MoveStep, Program
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.model.tier import Tier
 
 
@@ -28,10 +28,15 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     _check_steps(chosen, plan, program)
     simulation = _Simulation(chosen, plan, program)
     for step in program.steps:
-        if isinstance(step, KernelStep):
-            simulation.kernel(step)
-        else:
-            simulation.move(step)
+        match step:
+            case KernelStep():
+                simulation.kernel(step)
+            case MoveStep():
+                simulation.move(step)
+            case StartMoveStep():
+                simulation.start(step)
+            case WaitMoveStep():
+                simulation.wait(step)
     simulation.finish()
 
 
@@ -51,15 +56,32 @@ def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
 def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
     kernels = [step.kernel for step in program.steps if isinstance(step, KernelStep)]
     require(kernels == list(range(len(graph.kernels))), Fault.STEPS, "kernels do not run once each and in order")
-    found, before = [], 0
+    found: list[Move] = []
+    order: list[tuple[int, int]] = []
+    flights: dict[int, tuple[StartMoveStep, int]] = {}
+    before = 0
     for step in program.steps:
-        if isinstance(step, KernelStep):
-            before += 1
-        else:
-            found.append(Move(step.tensor, step.destination.tier, before))
+        match step:
+            case KernelStep():
+                before += 1
+                continue
+            case WaitMoveStep():
+                require(step.move in flights, Fault.STEPS, f"move {step.move} is waited for, but not under way")
+                start, since = flights.pop(step.move)
+                require(since < before, Fault.STEPS, f"move {step.move} is started and waited for at once")
+                found.append(Move(start.tensor, start.destination.tier, before, since))
+                order.append((before, 0))
+            case MoveStep():
+                found.append(Move(step.tensor, step.destination.tier, before))
+                order.append((before, 1 if step.destination.tier is Tier.PMEM else 2))
+            case StartMoveStep():
+                require(step.move not in flights, Fault.STEPS, f"move {step.move} is started twice")
+                flights[step.move] = (step, before)
+                order.append((before, 3))
+    require(not flights, Fault.STEPS, f"moves {sorted(flights)} are never waited for")
     require(Counter(found) == Counter(plan.moves), Fault.STEPS, "moves are not those of the plan")
-    order = [(move.before, move.destination is Tier.DRAM) for move in found]
-    require(order == sorted(order), Fault.STEPS, "a move to fast memory comes before one to slow memory")
+    right = "waits, moves to slow memory, moves to fast memory, starts"
+    require(order == sorted(order), Fault.STEPS, f"between two kernels the order is not: {right}")
 
 
 class _Simulation:
@@ -70,6 +92,7 @@ class _Simulation:
         self._plan = plan
         self._pools = {Tier.DRAM: program.fast_bytes, Tier.PMEM: program.slow_bytes}
         self._memory = {tier: Memory() for tier in Tier}
+        self._flights: dict[int, StartMoveStep] = {}
         self._held = self._held_addresses(program)
         for tensor, address in self._held.items():
             if graph.by_name[tensor].producer is None:
@@ -113,14 +136,28 @@ class _Simulation:
 
     def move(self, step: MoveStep) -> None:
         """Copy between the pools."""
-        where = f"move of '{step.tensor}' to {step.destination.tier}"
+        self._read_source(step, f"move of '{step.tensor}' to {step.destination.tier}")
+        self._write(step.tensor, step.destination)
+
+    def start(self, step: StartMoveStep) -> None:
+        """Begin to copy: what the destination held is gone, the source must stay as it is."""
+        self._read_source(step, f"start of move {step.move}, of '{step.tensor}' to {step.destination.tier}")
+        self._write(f"move {step.move}", step.destination, step.tensor)
+        self._flights[step.move] = step
+
+    def wait(self, step: WaitMoveStep) -> None:
+        """The copy is complete."""
+        flight = self._flights.pop(step.move)
+        self._require_valid(flight.tensor, flight.source, f"end of move {step.move}")
+        self._write(flight.tensor, flight.destination)
+
+    def _read_source(self, step: MoveStep | StartMoveStep, where: str) -> None:
         size = self._graph.by_name[step.tensor].size_bytes
         require(step.size_bytes == size, Fault.ADDRESS, f"{where}: {step.size_bytes} bytes, the tensor has {size}")
         require(step.source.tier is not step.destination.tier, Fault.ADDRESS, f"{where}: within one tier")
         for address in (step.source, step.destination):
             self._check_address(step.tensor, address, where)
         self._require_valid(step.tensor, step.source, where)
-        self._write(step.tensor, step.destination)
 
     def _run(self, kernel: Kernel, bound: dict[str, Address], where: str) -> None:
         for operand in kernel.inputs:
@@ -154,12 +191,32 @@ class _Simulation:
 
     def _require_valid(self, tensor: str, address: Address, where: str) -> None:
         assert address.offset is not None
+        for number, flight in self._flights.items():
+            filling = self._meet(tensor, address, flight.tensor, flight.destination)
+            require(not filling, Fault.IN_FLIGHT, f"{where}: reads what move {number} of '{flight.tensor}' is writing")
         memory = self._memory[address.tier]
         size = self._graph.by_name[tensor].allocated_bytes
         reason = f"overwritten by '{killer}'" if (killer := memory.killer(tensor)) else "never written there"
         valid = memory.holds(tensor, address.offset, size)
         require(valid, Fault.STALE, f"{where}: '{tensor}' at {address.tier} offset {address.offset}: {reason}")
 
-    def _write(self, tensor: str, address: Address) -> None:
+    def _write(self, content: str, address: Address, tensor: str | None = None) -> None:
+        """Put `content` where it takes as many bytes as `tensor`, which is the same unless given."""
         assert address.offset is not None
-        self._memory[address.tier].write(tensor, address.offset, self._graph.by_name[tensor].allocated_bytes)
+        sized = tensor or content
+        for number, flight in self._flights.items():
+            for place in (flight.source, flight.destination):
+                spoilt = self._meet(sized, address, flight.tensor, place)
+                require(
+                    not spoilt, Fault.IN_FLIGHT, f"'{content}' overwrites memory of move {number} of '{flight.tensor}'"
+                )
+        self._memory[address.tier].write(content, address.offset, self._graph.by_name[sized].allocated_bytes)
+
+    def _meet(self, one: str, here: Address, other: str, there: Address) -> bool:
+        """Whether tensor `one` at `here` and tensor `other` at `there` share bytes."""
+        assert here.offset is not None
+        assert there.offset is not None
+        sizes = (self._graph.by_name[one].allocated_bytes, self._graph.by_name[other].allocated_bytes)
+        return (
+            here.tier is there.tier and here.offset < there.offset + sizes[1] and there.offset < here.offset + sizes[0]
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,12 @@ class Layer:
     channels: int
     features: int
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of image, weights and result."""
+        image = (self.batch, self.image, self.image)
+        return (*image, self.channels), (3, 3, self.channels, self.features), (*image, self.features)
+
 
 LAYERS = (Layer(8, 56, 64, 64), Layer(8, 28, 128, 128), Layer(8, 14, 256, 256), Layer(8, 28, 96, 128))
 """Middle layers of the zoo's networks: large enough to reach the cores' rate, small enough to take a few ms."""
@@ -44,26 +51,28 @@ def contraction_flop_per_s(machine: Machine, target: tvm.target.Target) -> float
         AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
     """
     layers = {f"layer_{index}": layer for index, layer in enumerate(LAYERS)}
-    kernels = {name: _scheduled(layer, target, machine.threads) for name, layer in layers.items()}
+    kernels = {name: scheduled_layer(layer, target, machine.threads) for name, layer in layers.items()}
     with tempfile.TemporaryDirectory() as folder, pinned(machine):
         path = Path(folder) / "kernels.so"
         build_library({name: kernel.func for name, kernel in kernels.items()}, target, path)
         library = KernelLibrary.load(path)
-        calls = {name: _bound(library, name, layers[name], kernel) for name, kernel in kernels.items()}
+        calls = {name: bound_to_noise(library, name, layers[name].shapes, kernel) for name, kernel in kernels.items()}
         check_cores(machine, calls["layer_0"])
         return statistics.median(kernels[name].flops / _best_s(call) for name, call in calls.items())
 
 
-def _scheduled(layer: Layer, target: tvm.target.Target, threads: int) -> ScheduledKernel:
-    x = te.placeholder((layer.batch, layer.image, layer.image, layer.channels), "float32", "x")
-    w = te.placeholder((3, 3, layer.channels, layer.features), "float32", "w")
+def scheduled_layer(layer: Layer, target: tvm.target.Target, threads: int) -> ScheduledKernel:
+    """The layer as a kernel that takes image, weights and result."""
+    image, weights, _ = layer.shapes
+    x, w = te.placeholder(image, "float32", "x"), te.placeholder(weights, "float32", "w")
     y = conv2d(x, w, (1, 1), (1, 1, 1, 1))
     return schedule(te.create_prim_func([x, w, y]), target, threads)
 
 
-def _bound(library: KernelLibrary, name: str, layer: Layer, kernel: ScheduledKernel) -> BoundKernel:
-    image = (layer.batch, layer.image, layer.image)
-    shapes = [(*image, layer.channels), (3, 3, layer.channels, layer.features), (*image, layer.features)]
+def bound_to_noise(
+    library: KernelLibrary, name: str, shapes: Sequence[tuple[int, ...]], kernel: ScheduledKernel
+) -> BoundKernel:
+    """The kernel on float32 operands of these shapes, filled with normal noise, and its workspaces."""
     views = [aligned_empty(shape, "float32") for shape in shapes]
     views += [aligned_empty(shape, dtype) for shape, dtype in kernel.workspaces]
     generator = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
 from autotm.model.plan import Move, Plan
-from autotm.model.program import Address, KernelStep, Layout, MoveStep, Program, Step
+from autotm.model.program import Address, KernelStep, Layout, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.tier import Tier
 
 ARGUMENT = Address(Tier.DRAM, None)
@@ -16,7 +16,9 @@ ARGUMENT = Address(Tier.DRAM, None)
 
 
 def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
-    """The plan as steps over addresses: before each kernel its moves, to slow memory first.
+    """The plan as steps over addresses: before each kernel its moves, in the order that `Move` states.
+
+    An asynchronous move's number is its index in the plan.
 
     `graph` is the step with all implementations; the steps are those of the ones that the plan chose.
 
@@ -62,26 +64,41 @@ class _Addresses:
 
 
 def _steps(graph: Graph, plan: Plan, addresses: _Addresses) -> Iterator[Step]:
-    moves: dict[int, list[Move]] = defaultdict(list)
-    for move in plan.moves:
-        moves[move.before].append(move)
+    ends: dict[int, list[int]] = defaultdict(list)
+    starts: dict[int, list[int]] = defaultdict(list)
+    blocking: dict[int, list[Move]] = defaultdict(list)
+    for number, move in enumerate(plan.moves):
+        if move.since is None:
+            blocking[move.before].append(move)
+        else:
+            ends[move.before].append(number)
+            starts[move.since].append(number)
+    arriving: set[str] = set()
     for index, kernel in enumerate(graph.kernels):
-        for move in sorted(moves[index], key=lambda move: (move.destination is Tier.DRAM, move.tensor)):
-            yield _move_step(graph, move, addresses)
+        yield from (WaitMoveStep(number) for number in ends[index])
+        arriving -= {plan.moves[number].tensor for number in ends[index]}
+        for move in sorted(blocking[index], key=lambda move: (move.destination is Tier.DRAM, move.tensor)):
+            yield MoveStep(move.tensor, graph.by_name[move.tensor].size_bytes, *_ends(move, addresses))
+        for number in starts[index]:
+            move = plan.moves[number]
+            yield StartMoveStep(number, move.tensor, graph.by_name[move.tensor].size_bytes, *_ends(move, addresses))
+            if move.destination is Tier.DRAM:
+                arriving.add(move.tensor)
         tensors = [operand.tensor for operand in kernel.operands]
-        yield KernelStep(index, tuple(_operand(graph, tensor, index, addresses) for tensor in tensors))
+        yield KernelStep(index, tuple(_operand(graph, tensor, index, addresses, arriving) for tensor in tensors))
 
 
-def _move_step(graph: Graph, move: Move, addresses: _Addresses) -> MoveStep:
-    to_slow = move.destination is Tier.PMEM
-    source_tier = Tier.DRAM if to_slow else Tier.PMEM
-    source = addresses.require(move.tensor, source_tier, move.before - 1 if to_slow else move.before)
-    destination = addresses.require(move.tensor, move.destination, move.before)
-    return MoveStep(move.tensor, graph.by_name[move.tensor].size_bytes, source, destination)
+def _ends(move: Move, addresses: _Addresses) -> tuple[Address, Address]:
+    """Source and destination of a move."""
+    if move.destination is Tier.PMEM:
+        source = addresses.require(move.tensor, Tier.DRAM, move.before - 1)
+    else:
+        source = addresses.require(move.tensor, Tier.PMEM, move.start)
+    return source, addresses.require(move.tensor, move.destination, move.start)
 
 
-def _operand(graph: Graph, tensor: str, kernel: int, addresses: _Addresses) -> Address:
+def _operand(graph: Graph, tensor: str, kernel: int, addresses: _Addresses, arriving: set[str]) -> Address:
     if not graph.by_name[tensor].is_movable:
         return ARGUMENT
-    fast = addresses.find(tensor, Tier.DRAM, kernel)
+    fast = None if tensor in arriving else addresses.find(tensor, Tier.DRAM, kernel)
     return fast or addresses.require(tensor, Tier.PMEM, kernel)

@@ -23,9 +23,12 @@ def pack(graph: Graph, plan: Plan) -> Layout:
     """An offset for every stay of the plan, 64-byte aligned.
 
     Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the
-    boundary before kernel b: moves to slow memory come first and read fast stays that end at b, before moves to fast
-    memory or the kernel overwrite them; what moves to slow memory overwrite belongs to stays that ended at b, which no
-    move reads, since a move to fast memory reads a stay that holds during b.
+    boundary before kernel b. A stay that ends at b is still read there by asynchronous moves, which are waited for
+    before anything else happens, and, if it is fast, by blocking moves to slow memory. Those write stays in slow memory
+    that begin at b; what they overwrite belongs to slow stays that ended at b, which no move reads any more, since a
+    blocking move to fast memory reads a stay that holds during b. Only then come blocking moves to fast memory,
+    asynchronous moves that start, and the kernel. Nothing writes a stay before it begins or after it has ended: an
+    asynchronous move's destination stay begins when the move starts and holds when it is complete.
     """
     chosen = graph.computed_by(plan.implementations)
     offsets = np.zeros(len(plan.stays), np.int64)

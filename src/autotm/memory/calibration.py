@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 
+import numpy as np
+import numpy.typing as npt
+
+from autotm.memory.contention import call_us, contention
 from autotm.memory.device import load_device
 from autotm.memory.emulation import emulation_stretch
+from autotm.memory.flight import Flight
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.errors import BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES
-from autotm.model.link import Link, Links
+from autotm.model.link import AsynchronousLinks, Link, Links
 from autotm.model.machine import Machine
 from autotm.model.tier import Tier
 
@@ -26,6 +32,9 @@ _POOL_BYTES = 128 << 20
 _STRIDE_BYTES = 67 << 20
 """Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
 
+_CONTENTION_US = 30_000
+"""Length of a copy beside kernels: several calls of a kernel that takes milliseconds."""
+
 _DESTINATIONS = (Tier.DRAM, Tier.PMEM)
 
 
@@ -33,22 +42,26 @@ def calibrate_links(
     machine: Machine,
     devices_dir: Path,
     contraction_flop_per_s: float,
+    neighbours: Sequence[Callable[[], None]],
     sizes_bytes: Sequence[int] = LINK_SIZES_BYTES,
     repeats: int = 15,
 ) -> Links:
-    """Time blocking copies in both directions, emulated wait included, and take the median of each size.
+    """Time copies in both directions, blocking and asynchronous, emulated wait included: the median of each size.
+
+    What asynchronous copies cost the kernels beside them is measured on `neighbours`, called in turn with and without.
 
     Args:
         machine: the machine this process runs on.
         devices_dir: folder of the device files.
         contraction_flop_per_s: measured rate of this process's convolutions with the machine's threads.
+        neighbours: kernels that run on all of the machine's cores, milliseconds each; at least one.
         sizes_bytes: sizes to measure, at least two, ascending; multiples of 64.
         repeats: copies of each size and direction, after one warm-up.
 
     Raises:
         BadInputError: sizes or repeats that measure nothing, or what `open_tiers` raises.
     """
-    _check(sizes_bytes, repeats)
+    _check(sizes_bytes, repeats, neighbours)
     device = load_device(devices_dir, machine.slow_tier.device)
     stretch = emulation_stretch(device, machine.slow_tier, contraction_flop_per_s)
     pool_bytes = max(_POOL_BYTES, *sizes_bytes)
@@ -56,12 +69,12 @@ def calibrate_links(
         open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers,
         _caller_on(machine.cpus[0]),
     ):
-        samples = _copy_samples_ns(tiers, sizes_bytes, repeats)
-    to_fast, to_slow = (
-        Link(destination, tuple((size, round(statistics.median(samples[size, destination]))) for size in sizes_bytes))
-        for destination in _DESTINATIONS
-    )
-    return Links(to_fast, to_slow, contraction_flop_per_s, stretch)
+        blocking = _links(functools.partial(_timed_copy_ns, tiers), tiers, sizes_bytes, repeats)
+        flying = _links(functools.partial(_timed_flight_ns, tiers), tiers, sizes_bytes, repeats)
+        shares = [contention(_long_flight(tiers, link), neighbours, repeats) for link in flying]
+        short = _flight(tiers, 0, sizes_bytes[0], Tier.DRAM)
+        asynchronous = AsynchronousLinks(*flying, *shares, call_us(short, repeats))
+    return Links(*blocking, contraction_flop_per_s, stretch, asynchronous)
 
 
 @contextmanager
@@ -75,7 +88,7 @@ def _caller_on(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _check(sizes_bytes: Sequence[int], repeats: int) -> None:
+def _check(sizes_bytes: Sequence[int], repeats: int, neighbours: Sequence[Callable[[], None]]) -> None:
     ascending = list(sizes_bytes) == sorted(set(sizes_bytes))
     aligned = all(size > 0 and size % ALIGNMENT_BYTES == 0 for size in sizes_bytes)
     if len(sizes_bytes) < 2 or not ascending or not aligned:  # noqa: PLR2004 - a line needs two points
@@ -84,10 +97,14 @@ def _check(sizes_bytes: Sequence[int], repeats: int) -> None:
         )
     if repeats < 1:
         raise BadInputError(f"calibration repeats: {repeats} measures nothing; give at least 1")
+    if not neighbours:
+        raise BadInputError("calibration neighbours: without a kernel, contention is not measured; give at least 1")
 
 
-def _copy_samples_ns(tiers: Tiers, sizes_bytes: Sequence[int], repeats: int) -> dict[tuple[int, Tier], list[int]]:
-    """Nanoseconds of `repeats` copies of each size to each destination, after one round of warm-up.
+def _links(
+    timed_ns: Callable[[int, int, Tier], int], tiers: Tiers, sizes_bytes: Sequence[int], repeats: int
+) -> tuple[Link, Link]:
+    """The links to fast and to slow memory: medians of `repeats` copies of each size, after one round of warm-up.
 
     Rounds go through all sizes, so that a disturbance hits one sample of each and not all samples of one; from large
     to small, because the first copy after a large one starts with cold caches, which only a small one would feel.
@@ -101,16 +118,46 @@ def _copy_samples_ns(tiers: Tiers, sizes_bytes: Sequence[int], repeats: int) -> 
         for size in reversed(sizes_bytes):
             for destination in _DESTINATIONS:
                 place = next(copies) * _STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
-                elapsed_ns = _timed_copy_ns(tiers, place * size, size, destination)
+                elapsed_ns = timed_ns(place * size, size, destination)
                 if repeat >= 0:
                     samples[size, destination].append(elapsed_ns)
-    return samples
+    to_fast, to_slow = (
+        Link(destination, tuple((size, round(statistics.median(samples[size, destination]))) for size in sizes_bytes))
+        for destination in _DESTINATIONS
+    )
+    return to_fast, to_slow
 
 
 def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
-    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
-    from_view = tiers.pool(source).view(offset, (size_bytes,), "uint8")
-    to_view = tiers.pool(destination).view(offset, (size_bytes,), "uint8")
+    to_view, from_view = _views(tiers, offset, size_bytes, destination)
     start_ns = perf_counter_ns()
     tiers.copy(to_view, from_view, destination)
     return perf_counter_ns() - start_ns
+
+
+def _timed_flight_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
+    flight = _flight(tiers, offset, size_bytes, destination)
+    start_ns = perf_counter_ns()
+    flight.start()
+    flight.wait()
+    return perf_counter_ns() - start_ns
+
+
+def _views(
+    tiers: Tiers, offset: int, size_bytes: int, destination: Tier
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Destination and source of a copy between equal places of the two pools."""
+    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+    to_view, from_view = (tiers.pool(tier).view(offset, (size_bytes,), "uint8") for tier in (destination, source))
+    return to_view, from_view
+
+
+def _flight(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> Flight:
+    return tiers.flight(*_views(tiers, offset, size_bytes, destination), destination, 0)
+
+
+def _long_flight(tiers: Tiers, link: Link) -> Flight:
+    """A copy that takes about `_CONTENTION_US`, or as large as the pools."""
+    largest, largest_ns = link.points[-1]
+    wanted = int(largest * _CONTENTION_US * 1e3 / largest_ns) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    return _flight(tiers, 0, max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes)), link.destination)

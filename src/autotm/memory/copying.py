@@ -44,7 +44,7 @@ class CopyEngine:
         Raises:
             AutotmError: the sizes differ, or an array is not contiguous.
         """
-        to, out_of = _flat_bytes(destination), _flat_bytes(source)
+        to, out_of = flat_bytes(destination), flat_bytes(source)
         if to.size != out_of.size:
             raise AutotmError(f"copy: the destination holds {to.size} bytes, the source {out_of.size}")
         if self._executor is None or to.size < PARALLEL_BYTES:
@@ -68,7 +68,12 @@ def _copy_chunks(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], start
         np.copyto(to[start : start + _CHUNK_BYTES], out_of[start : start + _CHUNK_BYTES])
 
 
-def _flat_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def flat_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """The bytes of an array, in order.
+
+    Raises:
+        AutotmError: it is not contiguous.
+    """
     if not array.flags.c_contiguous:
         raise AutotmError(f"copy: an array of shape {array.shape} is not contiguous")
     return array.reshape(-1).view(np.uint8)

@@ -29,7 +29,7 @@ class KernelCost(_Strict):
 
 
 class MoveBandwidth(_Strict):
-    """Bandwidth of a blocking copy, by destination."""
+    """Bandwidth of a copy, by destination."""
 
     to_fast_bytes_per_s: _Rate
     to_slow_bytes_per_s: _Rate
@@ -40,7 +40,8 @@ class DeviceFile(_Strict):
 
     description: str
     source: str = Field(description="where the constants were measured, and how they were derived")
-    moves: MoveBandwidth
+    moves: MoveBandwidth = Field(description="of copies that the step waits for, with all threads")
+    asynchronous_moves: MoveBandwidth = Field(description="of copies beside kernels, with one thread per direction")
     contraction_flop_per_s: _Rate = Field(
         description="rate of the best convolutions of the processor that the constants were measured beside"
     )

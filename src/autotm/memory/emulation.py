@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotm.memory.device import Device
+from autotm.memory.device import Device, MoveBandwidth
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass
 from autotm.model.link import Links
@@ -57,7 +57,13 @@ class Emulation:
 
     def move_ns(self, destination: Tier, size_bytes: int) -> int:
         """Nanoseconds that a blocking copy of `size_bytes` to `destination` takes at least."""
-        moves = self.device.constants.moves
+        return self._copy_ns(self.device.constants.moves, destination, size_bytes)
+
+    def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
+        """Nanoseconds for which a copy of `size_bytes` to `destination` beside kernels occupies its engine at least."""
+        return self._copy_ns(self.device.constants.asynchronous_moves, destination, size_bytes)
+
+    def _copy_ns(self, moves: MoveBandwidth, destination: Tier, size_bytes: int) -> int:
         bandwidth = moves.to_fast_bytes_per_s if destination is Tier.DRAM else moves.to_slow_bytes_per_s
         return round(size_bytes / bandwidth * 1e9 * self.stretch)
 

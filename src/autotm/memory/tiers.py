@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
@@ -12,6 +13,7 @@ from typing import Any, Self
 import numpy.typing as npt
 
 from autotm.memory import kinds
+from autotm.memory.flight import Flight, FlightEngine
 from autotm.memory.pool import Pool
 from autotm.model.errors import unknown_name
 from autotm.model.graph import OpClass
@@ -21,11 +23,16 @@ from autotm.model.tier import Tier
 
 
 class Tiers(ABC):
-    """A fast and a slow pool with the engine that moves tensors between them; a context manager that frees both."""
+    """A fast and a slow pool with the engines that move tensors between them; a context manager that frees both.
 
-    def __init__(self, fast: Pool, slow: Pool) -> None:
+    `cpus` are the cores that threads which copy beside kernels may use.
+    """
+
+    def __init__(self, fast: Pool, slow: Pool, cpus: tuple[int, ...]) -> None:
         self.fast = fast
         self.slow = slow
+        self._cpus = cpus
+        self._flight_engines: dict[Tier, FlightEngine] = {}
 
     def pool(self, tier: Tier) -> Pool:
         """The pool that plays `tier`."""
@@ -39,6 +46,26 @@ class Tiers(ABC):
             AutotmError: sizes differ, or a view is not contiguous.
         """
 
+    def flight(
+        self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier, deadline: int
+    ) -> Flight:
+        """Asynchronous move, prepared: of those under way, the one with the earliest deadline is served first.
+
+        The first one to each tier starts the engine's thread.
+
+        Raises:
+            AutotmError: sizes differ, or a view is not contiguous.
+        """
+        if destination not in self._flight_engines:
+            pace_ns = functools.partial(self.asynchronous_move_ns, destination)
+            self._flight_engines[destination] = FlightEngine(f"autotm-to-{destination}", self._cpus, pace_ns)
+        return self._flight_engines[destination].prepare(destination_view, source_view, deadline)
+
+    def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
+        """Nanoseconds for which bytes on their way to `destination` occupy the engine at least; 0 for real memory."""
+        del destination, size_bytes
+        return 0
+
     @abstractmethod
     def kernel_delay_ns(
         self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
@@ -50,7 +77,9 @@ class Tiers(ABC):
         """
 
     def close(self) -> None:
-        """Free both pools."""
+        """End the threads that copy beside kernels and free both pools."""
+        for engine in self._flight_engines.values():
+            engine.close()
         self.fast.close()
         self.slow.close()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 from dataclasses import dataclass
 
+from autotm.model.errors import BadInputError
+from autotm.model.plan import Move
 from autotm.model.tier import Tier
 
 _LEAST_POINTS = 2
@@ -35,6 +37,29 @@ class Link:
 
 
 @dataclass(frozen=True)
+class AsynchronousLinks:
+    """Copies beside kernels, made by one engine per direction.
+
+    Attributes:
+        to_fast, to_slow: from the start of a copy to its end, with nothing else in the engine and no kernel beside it.
+        contention_to_fast, contention_to_slow: what a microsecond of such a copy adds to the kernels beside it, in
+            microseconds.
+        call_us: what starting a copy and waiting for it when it is complete take from the step.
+    """
+
+    to_fast: Link
+    to_slow: Link
+    contention_to_fast: float
+    contention_to_slow: float
+    call_us: float
+
+    def __post_init__(self) -> None:
+        costs = (self.contention_to_fast, self.contention_to_slow, self.call_us)
+        if min(costs) < 0:
+            raise ValueError(f"asynchronous links: contention and call_us must not be negative, got {costs}")
+
+
+@dataclass(frozen=True)
 class Links:
     """What `rule calibrate` measured on one machine (`links.json`).
 
@@ -42,14 +67,51 @@ class Links:
         to_fast, to_slow: blocking copies between the tiers, as the executor performs them (emulated wait included).
         contraction_flop_per_s: rate of this process's convolutions.
         emulation_stretch: factor on the emulated device's delays (1 for real tiers and for `share: whole`).
+        asynchronous: copies beside kernels; None in files from before they were measured.
     """
 
     to_fast: Link
     to_slow: Link
     contraction_flop_per_s: float
     emulation_stretch: float
+    asynchronous: AsynchronousLinks | None = None
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""
         link = self.to_fast if destination is Tier.DRAM else self.to_slow
         return link.copy_us(size_bytes)
+
+    def transfer_us(self, destination: Tier, size_bytes: int) -> float:
+        """Predicted microseconds from start to end of an asynchronous move that has its engine for itself.
+
+        Raises:
+            BadInputError: asynchronous copies were not measured.
+        """
+        links = self._measured_asynchronous()
+        return (links.to_fast if destination is Tier.DRAM else links.to_slow).copy_us(size_bytes)
+
+    def beside_us(self, destination: Tier, size_bytes: int) -> float:
+        """Predicted microseconds that an asynchronous move adds to the step: contention with kernels, and the calls.
+
+        Raises:
+            BadInputError: asynchronous copies were not measured.
+        """
+        links = self._measured_asynchronous()
+        contention = links.contention_to_fast if destination is Tier.DRAM else links.contention_to_slow
+        return contention * self.transfer_us(destination, size_bytes) + links.call_us
+
+    def move_us(self, move: Move, size_bytes: int) -> float:
+        """Predicted microseconds that a move adds to the step.
+
+        Raises:
+            BadInputError: it is asynchronous, and asynchronous copies were not measured.
+        """
+        price = self.beside_us if move.is_asynchronous else self.copy_us
+        return price(move.destination, size_bytes)
+
+    def _measured_asynchronous(self) -> AsynchronousLinks:
+        if self.asynchronous is None:
+            raise BadInputError(
+                "links: asynchronous copies were not measured; remove links.json and run the rule calibrate again"
+            )
+        return self.asynchronous

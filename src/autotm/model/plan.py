@@ -30,7 +30,7 @@ class BoundProof(StrEnum):
 class Stay:
     """A tensor's memory in one tier, held during kernels [start, end).
 
-    The memory may be written by a move just before kernel `start`, and is still intact at the moves just before
+    The memory may be written by a move from just before kernel `start` on, and is still intact at the moves just before
     kernel `end`, until a move into that tier, or kernel `end` itself, reuses it.
     """
 
@@ -42,15 +42,36 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A blocking copy of a tensor just before kernel `before`, from the other tier to `destination`.
+    """A copy of a tensor from the other tier to `destination`, complete just before kernel `before`.
 
-    Moves before one kernel run in this order: all to slow memory, then all to fast memory. A move to slow reads the
-    fast stay that holds during kernel `before` - 1; a move to fast reads the slow stay that holds during `before`.
+    With `since` None the copy is *blocking*: the step waits for it. Otherwise it is *asynchronous*: it starts just
+    before kernel `since` and proceeds beside kernels [since, before). Its destination stay starts at `since`, but holds
+    the tensor from `before` on only; kernels in between use the source.
+
+    Just before one kernel, this is the order: asynchronous moves that must be complete are waited for; blocking moves
+    to slow memory, then those to fast memory; asynchronous moves are started. A move to slow reads the fast stay that
+    holds during kernel `before` - 1. A move to fast reads a slow stay: a blocking one that which holds during `before`,
+    an asynchronous one that which holds during `since` and ends at `before` or later.
     """
 
     tensor: str
     destination: Tier
     before: int
+    since: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.since is not None and self.since >= self.before:
+            raise ValueError(f"move of '{self.tensor}' starts before kernel {self.since}, ends before {self.before}")
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether kernels run beside it."""
+        return self.since is not None
+
+    @property
+    def start(self) -> int:
+        """Kernel just before which its destination stay begins."""
+        return self.before if self.since is None else self.since
 
 
 @dataclass(frozen=True)
@@ -62,10 +83,16 @@ class Certificate:
     the order of the slots, without the workspaces of a kernel that has several implementations. The bound is the sum
     over tensors of the cheapest path at these prices, plus the sum over kernels of the cheapest implementation and
     configuration, minus the price of the limit; a tensor larger than the limit never is in fast memory.
+
+    With asynchronous moves, `out_us[i]` and `back_us[i]` >= 0 are the prices of a part of the engine towards slow and
+    towards fast memory during kernel i (`model/engine.py`). Such a move pays them for the parts that it takes, and the
+    bound is less by the price of both engines. Empty where all moves are blocking.
     """
 
     prices_us_per_byte: tuple[float, ...]
     slow_us: tuple[tuple[float, ...], ...] = ()
+    out_us: tuple[float, ...] = ()
+    back_us: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +106,7 @@ class Plan:
         dram_limit_bytes: the same in bytes of fast memory.
         counts: which tensors the limit counts.
         stays: sorted by (start, tensor, tier).
-        moves: in execution order.
+        moves: in the order in which they are complete.
         implementations: one per kernel; empty where every kernel has its default one.
         tabled: kernels priced by the measured time of their configuration and implementation, ascending. The others are
             priced by the all-fast time of their implementation, plus what each slow operand adds to the default one

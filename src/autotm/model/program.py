@@ -48,7 +48,25 @@ class MoveStep:
     destination: Address
 
 
-Step = KernelStep | MoveStep
+@dataclass(frozen=True, slots=True)
+class StartMoveStep:
+    """Start asynchronous move number `move`, which copies `size_bytes` of `tensor` beside the steps that follow."""
+
+    move: int
+    tensor: str
+    size_bytes: int
+    source: Address
+    destination: Address
+
+
+@dataclass(frozen=True, slots=True)
+class WaitMoveStep:
+    """Wait until asynchronous move number `move` is complete."""
+
+    move: int
+
+
+Step = KernelStep | MoveStep | StartMoveStep | WaitMoveStep
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class Record:
         num_move_nodes, bytes_moved: blocking moves; `_dram` and `_pmem` by destination.
         num_async_move_nodes, bytes_async_moved: overlapped moves.
         move_time_us: predicted time of the blocking moves.
+        stall_time_us: measured time that a step waits for asynchronous moves, from a separate instrumented step.
         kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
         oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
             in the profile, or the chosen one in this run.
@@ -92,3 +93,4 @@ class Record:
     implementations: dict[str, int]
     verified_steps: int
     seed: int
+    stall_time_us: float = 0.0

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from autotm.kernels.library import Array, KernelLibrary
 from autotm.memory.clock import wait_until
+from autotm.memory.flight import Flight
 from autotm.memory.tiers import Tiers
 from autotm.model.graph import Graph, Kernel
-from autotm.model.program import Address, KernelStep, MoveStep, Program, Step
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.traffic import slow_traffic
 from autotm.runtime.arguments import Arguments
 
@@ -23,7 +24,7 @@ class Executor:
     """One training step, ready to run.
 
     Attributes:
-        calls: in execution order; a kernel with slow operands on an emulated tier is followed by its wait.
+        calls: in execution order; a kernel with slow operands on an emulated tier is followed by its delay.
         spans: per program step, the half-open range of its calls.
     """
 
@@ -37,7 +38,7 @@ class Executor:
             call()
 
     def instrumented_step(self) -> list[int]:
-        """Run one training step and return the nanoseconds of each program step, waits included."""
+        """Run one training step and return the nanoseconds of each program step, delays included."""
         now = time.perf_counter_ns
         times = []
         for first, end in self.spans:
@@ -55,7 +56,7 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
         AutotmError: an address leaves its pool or is not aligned.
         BadInputError: the library lacks a kernel.
     """
-    builder = _Builder(graph, library, arguments, tiers)
+    builder = _Builder(graph, library, arguments, tiers, _flights(program, tiers))
     calls: list[Call] = []
     spans = []
     for step in program.steps:
@@ -71,9 +72,19 @@ class _Builder:
     library: KernelLibrary
     arguments: Arguments
     tiers: Tiers
+    flights: dict[int, Flight]
 
     def calls(self, step: Step) -> list[Call]:
-        return [self._move(step)] if isinstance(step, MoveStep) else self._kernel(step)
+        match step:
+            case KernelStep():
+                return self._kernel(step)
+            case MoveStep():
+                views = _ends(step, self.tiers)
+                return [functools.partial(self.tiers.copy, *views, step.destination.tier)]
+            case StartMoveStep():
+                return [self.flights[step.move].start]
+            case WaitMoveStep():
+                return [self.flights[step.move].wait]
 
     def _kernel(self, step: KernelStep) -> list[Call]:
         kernel = self.graph.kernels[step.kernel]
@@ -89,13 +100,23 @@ class _Builder:
             return self.arguments.view(operand)
         return self.tiers.pool(address.tier).view(address.offset, operand.shape, operand.dtype)
 
-    def _move(self, step: MoveStep) -> Call:
-        source, destination = self._bytes(step.source, step.size_bytes), self._bytes(step.destination, step.size_bytes)
-        return functools.partial(self.tiers.copy, destination, source, step.destination.tier)
 
-    def _bytes(self, address: Address, size_bytes: int) -> Array:
-        assert address.offset is not None, "arguments never move"
-        return self.tiers.pool(address.tier).view(address.offset, (size_bytes,), "uint8")
+def _flights(program: Program, tiers: Tiers) -> dict[int, Flight]:
+    """The asynchronous moves by number; the one that is waited for first is the most urgent."""
+    waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
+    return {
+        step.move: tiers.flight(*_ends(step, tiers), step.destination.tier, waits[step.move])
+        for step in program.steps
+        if isinstance(step, StartMoveStep)
+    }
+
+
+def _ends(step: MoveStep | StartMoveStep, tiers: Tiers) -> tuple[Array, Array]:
+    """Destination and source of a move."""
+    places = (step.destination, step.source)
+    assert all(place.offset is not None for place in places), "arguments never move"
+    to, out_of = (tiers.pool(place.tier).view(place.offset or 0, (step.size_bytes,), "uint8") for place in places)
+    return to, out_of
 
 
 def _wait(delay_ns: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from autotm.memory.tiers import Tiers
 from autotm.model.graph import Graph
-from autotm.model.program import Address, KernelStep, MoveStep, Program, Step
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.model.tier import Tier
 from autotm.runtime.executor import Call, Executor
 
@@ -41,11 +41,16 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
     """Per program step, the memory (tier, offset, bytes) that nothing reads after it before it is written again."""
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
     needed = _held_places(graph, program)
+    flights = {step.move: step for step in program.steps if isinstance(step, StartMoveStep)}
     for index in range(len(program.steps) - 1, -1, -1):
         step = program.steps[index]
-        read, written = _accesses(graph, step)
+        if isinstance(step, StartMoveStep):
+            continue  # its memory is used until the wait, which counts as the access
+        move = flights[step.move] if isinstance(step, WaitMoveStep) else step
+        read, written = _accesses(graph, move)
         # A move to slow memory gives the fast copy up, whatever a wrong program may still read there.
-        left = set(read) if isinstance(step, MoveStep) and step.destination.tier is Tier.PMEM else set()
+        gives_up = not isinstance(move, KernelStep) and move.destination.tier is Tier.PMEM
+        left = set(read) if gives_up else set()
         for place in dict.fromkeys(read + written):
             if place not in needed or place in left:
                 dead[index].append((place.tier, place.offset, graph.by_name[place.tensor].size_bytes))
@@ -60,9 +65,9 @@ def _held_places(graph: Graph, program: Program) -> set[_Place]:
     return {place for place in places if graph.by_name[place.tensor].held}
 
 
-def _accesses(graph: Graph, step: Step) -> tuple[list[_Place], list[_Place]]:
-    """Places in the pools that a program step reads, and those it writes."""
-    if isinstance(step, MoveStep):
+def _accesses(graph: Graph, step: KernelStep | MoveStep | StartMoveStep) -> tuple[list[_Place], list[_Place]]:
+    """Places in the pools that a kernel or a move reads, and those it writes."""
+    if not isinstance(step, KernelStep):
         return _places([step.tensor], [step.source]), _places([step.tensor], [step.destination])
     kernel = graph.kernels[step.kernel]
     names, inputs = [operand.tensor for operand in kernel.operands], len(kernel.inputs)

@@ -13,19 +13,19 @@ from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
-from autotm.model.program import Address, KernelStep, MoveStep, Program
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep
 from autotm.model.record import Record
 from autotm.model.tier import Tier
 from autotm.runtime.arguments import io_bytes
-from autotm.runtime.timing import StepTimes
+from autotm.runtime.timing import StepParts, StepTimes
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the executor measured: steps, microseconds of every kernel, steps verified."""
+    """What the executor measured: whole steps, their parts, steps verified."""
 
     steps: StepTimes
-    kernel_times_us: dict[str, float]
+    parts: StepParts
     verified_steps: int
     seed: int
 
@@ -64,8 +64,9 @@ def build_record(
         all_fast_samples_s=measured.steps.all_fast_s,
         disturbed_steps=measured.steps.disturbed,
         disturbed_steps_count=measured.steps.disturbed_count,
-        kernel_times_us=measured.kernel_times_us,
-        oracle_time_us=oracle_time_us(graph, profile, measured.kernel_times_us),
+        kernel_times_us=measured.parts.kernels_us,
+        stall_time_us=measured.parts.stall_us,
+        oracle_time_us=oracle_time_us(graph, profile, measured.parts.kernels_us),
         implementations=dict(Counter(kernel.implementation for kernel in chosen.kernels)),
         verified_steps=measured.verified_steps,
         seed=measured.seed,
@@ -120,16 +121,17 @@ def _movable_bytes(graph: Graph, slots: list[tuple[Operand, Address]]) -> int:
 
 def _move_counts(program: Program, links: Links) -> dict[str, Any]:
     moves = [step for step in program.steps if isinstance(step, MoveStep)]
+    overlapped = [step.size_bytes for step in program.steps if isinstance(step, StartMoveStep)]
     to_fast = [move.size_bytes for move in moves if move.destination.tier is Tier.DRAM]
     to_slow = [move.size_bytes for move in moves if move.destination.tier is Tier.PMEM]
     return {
         "num_move_nodes": len(moves),
         "num_dram_move_nodes": len(to_fast),
         "num_pmem_move_nodes": len(to_slow),
-        "num_async_move_nodes": 0,
+        "num_async_move_nodes": len(overlapped),
         "bytes_moved": sum(to_fast) + sum(to_slow),
         "bytes_moved_dram": sum(to_fast),
         "bytes_moved_pmem": sum(to_slow),
-        "bytes_async_moved": 0,
+        "bytes_async_moved": sum(overlapped),
         "move_time_us": sum(links.copy_us(move.destination.tier, move.size_bytes) for move in moves),
     }

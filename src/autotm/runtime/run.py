@@ -25,7 +25,7 @@ from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.poison import poisoned
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import StepTimes, time_kernels, time_steps
+from autotm.runtime.timing import StepTimes, time_parts, time_steps
 from autotm.runtime.verify import reference, verify
 
 log = logging.getLogger(__name__)
@@ -74,10 +74,10 @@ def run(
             executor.step()
         default = graph.computed_by(())
         times = _time(default, library, executor, arguments, plan.counts, machine, options, devices_dir)
-        kernel_times = time_kernels(chosen, executor, options.instrumented_steps)
+        parts = time_parts(chosen, executor, options.instrumented_steps)
     predicted_s, measured_s = plan.objective_us / 1e6, min(times.samples_s)
     log.info("%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, predicted_s, measured_s)
-    measured = Measured(times, kernel_times, options.verify_steps, options.seed)
+    measured = Measured(times, parts, options.verify_steps, options.seed)
     return build_record(counted, program, plan, machine, links, profile, measured)
 
 

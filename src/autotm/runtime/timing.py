@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autotm.kernels.threads import DISTURBED, lost_ns
 from autotm.memory.clock import quiet_interpreter
 from autotm.model.graph import Graph
-from autotm.model.program import KernelStep
+from autotm.model.program import KernelStep, WaitMoveStep
 from autotm.runtime.executor import Executor
 
 log = logging.getLogger(__name__)
@@ -72,13 +72,31 @@ def _seconds(executor: Executor) -> float:
     return (time.perf_counter_ns() - start) / 1e9
 
 
-def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, float]:
-    """Median microseconds of every kernel by name over `steps` instrumented steps, emulated waits included."""
+@dataclass(frozen=True)
+class StepParts:
+    """Medians over instrumented steps, microseconds.
+
+    Attributes:
+        kernels_us: of every kernel by name, emulated delays included.
+        stall_us: of all waits for asynchronous moves together.
+    """
+
+    kernels_us: dict[str, float]
+    stall_us: float
+
+
+def time_parts(graph: Graph, executor: Executor, steps: int) -> StepParts:
+    """What `steps` instrumented steps spend where."""
     with quiet_interpreter():
         passes = [executor.instrumented_step() for _ in range(steps)]
     medians = [statistics.median(series) / 1e3 for series in zip(*passes, strict=True)]
-    return {
-        graph.kernels[step.kernel].name: median
-        for step, median in zip(executor.program.steps, medians, strict=True)
-        if isinstance(step, KernelStep)
-    }
+    parts = list(zip(executor.program.steps, medians, strict=True))
+    return StepParts(
+        {graph.kernels[step.kernel].name: median for step, median in parts if isinstance(step, KernelStep)},
+        sum(median for step, median in parts if isinstance(step, WaitMoveStep)),
+    )
+
+
+def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, float]:
+    """Median microseconds of every kernel by name over `steps` instrumented steps, emulated delays included."""
+    return time_parts(graph, executor, steps).kernels_us

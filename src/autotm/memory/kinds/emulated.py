@@ -23,16 +23,20 @@ from autotm.model.tier import Tier
 class EmulatedTiers(Tiers):
     """Two DRAM pools, the slow one played by `emulation`."""
 
-    def __init__(self, fast: Pool, slow: Pool, engine: CopyEngine, emulation: Emulation) -> None:
-        super().__init__(fast, slow)
+    def __init__(self, fast: Pool, slow: Pool, cpus: tuple[int, ...], emulation: Emulation) -> None:
+        super().__init__(fast, slow, cpus)
         self.emulation = emulation
-        self._engine = engine
+        self._engine = CopyEngine(cpus)
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
         """Copy, then wait up to the time that the device would have taken for the same bytes."""
         start_ns = perf_counter_ns()
         self._engine.copy(destination_view, source_view)
         wait_until(start_ns + self.emulation.move_ns(destination, source_view.nbytes))
+
+    def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
+        """The device's time for these bytes beside kernels; an engine spreads its copies over it."""
+        return self.emulation.asynchronous_move_ns(destination, size_bytes)
 
     def kernel_delay_ns(
         self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
@@ -61,4 +65,4 @@ def open_kind(
     emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch)
     fast = Pool(Tier.DRAM, fast_bytes)
     slow = Pool(Tier.PMEM, slow_bytes)
-    return EmulatedTiers(fast, slow, CopyEngine(machine.cpus), emulation)
+    return EmulatedTiers(fast, slow, machine.cpus, emulation)

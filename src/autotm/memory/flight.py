@@ -1,0 +1,169 @@
+"""Copies beside kernels: an engine of one thread per direction, in chunks, the most urgent copy first."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.memory.copying import flat_bytes
+from autotm.model.errors import AutotmError
+
+CHUNK_BYTES = 256 << 10
+"""Small enough to take tens of microseconds from a kernel thread's core, large enough to copy at full bandwidth."""
+
+
+class Flight:
+    """One prepared copy: `start` returns at once, `wait` when the bytes are there. It may fly many times.
+
+    Kernels may run in between; whoever starts it keeps them from the bytes of both ends.
+    """
+
+    def __init__(
+        self, engine: FlightEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], deadline: int
+    ) -> None:
+        self.deadline = deadline
+        self.started_ns = 0
+        self.error: BaseException | None = None
+        self._engine = engine
+        self._destination = destination
+        self._source = source
+        self._copied_bytes = 0
+        self._done = threading.Event()
+        self._done.set()
+
+    def start(self) -> None:
+        """Hand the copy to the engine.
+
+        Raises:
+            AutotmError: it is under way.
+        """
+        if not self._done.is_set():
+            raise AutotmError("asynchronous move: started again while it is under way")
+        self.error, self._copied_bytes = None, 0
+        self._done.clear()
+        self.started_ns = perf_counter_ns()
+        self._engine.submit(self)
+
+    def wait(self) -> None:
+        """Return when the copy is complete.
+
+        Raises:
+            AutotmError: the engine's thread failed.
+        """
+        self._done.wait()
+        if self.error is not None:
+            raise AutotmError(f"asynchronous move: the copying thread failed: {self.error}") from self.error
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._done.is_set()
+
+    def copy_chunk(self) -> int:
+        """Copy the next chunk and return its bytes; for the engine's thread."""
+        start = self._copied_bytes
+        end = min(start + CHUNK_BYTES, self._source.size)
+        np.copyto(self._destination[start:end], self._source[start:end])
+        self._copied_bytes = end
+        return end - start
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether no chunk is left."""
+        return self._copied_bytes == self._source.size
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Let `wait` return, or raise because of `error`; for the engine's thread."""
+        self.error = error
+        self._done.set()
+
+
+class FlightEngine:
+    """A thread that copies beside kernels, in one direction.
+
+    Of the copies under way it always serves the one with the earliest deadline, chunk by chunk: if any order of chunks
+    completes all of them in time, this one does (Liu and Layland, JACM 20, 1973, for one processor and preemption).
+
+    Args:
+        name: of the thread.
+        cpus: cores that the thread may use; it would else inherit the one core that its creator is held on.
+        chunk_ns: nanoseconds that a chunk of so many bytes takes at least; 0 where memory really is as slow.
+    """
+
+    def __init__(self, name: str, cpus: Sequence[int], chunk_ns: Callable[[int], int]) -> None:
+        self._cpus = frozenset(cpus)
+        self._chunk_ns = chunk_ns
+        self._queue: list[tuple[int, int, Flight]] = []
+        self._numbers = itertools.count()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def prepare(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], deadline: int) -> Flight:
+        """A copy of all bytes of `source` over `destination`, to be complete before those with a later deadline.
+
+        Raises:
+            AutotmError: the sizes differ, or an array is not contiguous.
+        """
+        to, out_of = flat_bytes(destination), flat_bytes(source)
+        if to.size != out_of.size:
+            raise AutotmError(f"asynchronous move: the destination holds {to.size} bytes, the source {out_of.size}")
+        return Flight(self, to, out_of, deadline)
+
+    def submit(self, flight: Flight) -> None:
+        """Queue a copy; it holds one place at most, so the queue never outgrows what was prepared."""
+        with self._changed:
+            heapq.heappush(self._queue, (flight.deadline, next(self._numbers), flight))
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread after the chunk it is copying; copies under way stay incomplete."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        os.sched_setaffinity(0, self._cpus)
+        paced_ns = 0
+        while (flight := self._most_urgent()) is not None:
+            # A chunk follows on the last one's deadline, not on its end: waking up late does not add up.
+            paced_ns = max(paced_ns, flight.started_ns)
+            try:
+                paced_ns += self._chunk_ns(flight.copy_chunk())
+            except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the copy
+                self._end(flight, error)
+                continue
+            _sleep_until(paced_ns)
+            if flight.is_copied:
+                self._end(flight, None)
+
+    def _most_urgent(self) -> Flight | None:
+        """The first of the queue, which stays in it; None when the engine is closed."""
+        with self._changed:
+            while not self._queue and not self._is_closed:
+                self._changed.wait()
+            return None if self._is_closed else self._queue[0][2]
+
+    def _end(self, flight: Flight, error: BaseException | None) -> None:
+        with self._changed:
+            self._queue = [entry for entry in self._queue if entry[2] is not flight]
+            heapq.heapify(self._queue)
+        flight.end(error)
+
+
+def _sleep_until(deadline_ns: int) -> None:
+    """Leave the core to others until then, unless it has passed."""
+    left_ns = deadline_ns - perf_counter_ns()
+    if left_ns > 0:
+        time.sleep(left_ns / 1e9)
