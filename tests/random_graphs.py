@@ -9,7 +9,7 @@ from itertools import combinations
 
 from autotm.model.files import hash_of
 from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.link import Link, Links
+from autotm.model.link import AsynchronousLinks, Link, Links
 from autotm.model.profile import Profile, Timing
 from autotm.model.tier import Tier, all_fast, configuration
 
@@ -203,6 +203,17 @@ def make_links(to_fast_gb_per_s: float, to_slow_gb_per_s: float, tiny: bool = Fa
         )
 
     return Links(link(Tier.DRAM, to_fast_gb_per_s), link(Tier.PMEM, to_slow_gb_per_s), 1e12, 1.0)
+
+
+def with_engines(case: Case, slower: float = 3.0, contention: float = 0.1, call_us: float = 0.01) -> Case:
+    """The same step beside engines that take `slower` times as long as blocking copies."""
+
+    def engine(link: Link) -> Link:
+        return Link(link.destination, tuple((size, round(slower * time_ns)) for size, time_ns in link.points))
+
+    links = case.links
+    asynchronous = AsynchronousLinks(engine(links.to_fast), engine(links.to_slow), contention, contention, call_us)
+    return replace(case, links=replace(links, asynchronous=asynchronous))
 
 
 def training_step_case(layers: int = 100, seed: int = 0, branches: int = 4, mean_elements: int = 500_000) -> Case:

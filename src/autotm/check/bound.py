@@ -6,20 +6,24 @@ kernels on each operand's tier at prices q of any sign, gives, for any prices,
     bound = sum over kernels (cheapest implementation and configuration, which receives q for each slow operand)
           + sum over tensors (cheapest path, which pays q for being slow) - sum over kernels p_i * limit,
 
-a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory.
+a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
+asynchronous, so is the capacity of both copying engines, at prices of their parts: a move pays for its parts, and the
+bound is less by the price of all parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
+from autotm.model.engine import ENGINE_PARTS
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
 from autotm.model.plan import Plan
@@ -39,6 +43,8 @@ class _Prices:
     rent_us_per_byte: npt.NDArray[np.float64]
     limit_bytes: int
     operands_fast: bool
+    engines: Engines | None
+    part_us: Mapping[Tier, npt.NDArray[np.float64]]
 
     def slow_us(self, tensor: Tensor, user: int) -> float:
         if self.operands_fast:
@@ -55,6 +61,24 @@ class _Prices:
             return np.inf
         return float(self.rent_us_per_byte[end] - self.rent_us_per_byte[start]) * tensor.allocated_bytes
 
+    def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> float:
+        """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and share of the engine.
+
+        Windows of asynchronous copies that would cost no less than the blocking one need no look.
+        """
+        blocking = self.links.copy_us(destination, tensor.size_bytes)
+        if self.engines is None:
+            return blocking
+        beside = self.links.beside_us(destination, tensor.size_bytes)
+        if beside >= blocking:
+            return blocking
+        ways = [blocking]
+        for start, stop in self.engines.windows(tensor, destination, first, end):
+            parts = self.engines.use(tensor, destination, start, stop)
+            engine_us = float(self.part_us[destination][stop] - self.part_us[destination][start]) * parts
+            ways.append(beside + self.fast_us(tensor, start, stop) + engine_us)
+        return min(ways)
+
 
 def certified_bound_us(
     graph: Graph,
@@ -62,24 +86,37 @@ def certified_bound_us(
     links: Links,
     plan: Plan,
     moves: bool,
+    engines: Engines | None,
     fixed: Mapping[str, Tier],
     fast_operands_only: bool,
 ) -> float:
-    """The bound of the plan's certificate; `moves` says whether the optimizer may move tensors."""
+    """The bound of the plan's certificate.
+
+    `moves` says whether the optimizer may move tensors; `engines` those that copy beside kernels if it has any.
+    """
     assert plan.certificate is not None
-    prices = np.asarray(plan.certificate.prices_us_per_byte, dtype=np.float64)
     count = len(graph.kernels)
-    require(len(prices) == count, Fault.CERTIFICATE, f"{len(prices)} prices for {count} kernels")
-    require(
-        bool(np.isfinite(prices).all() and (prices >= 0).all()), Fault.CERTIFICATE, "a price is not finite and >= 0"
-    )
+    prices = _checked(plan.certificate.prices_us_per_byte, count)
+    stated = {Tier.PMEM: plan.certificate.out_us, Tier.DRAM: plan.certificate.back_us}
+    require(engines is not None or not any(stated.values()), Fault.CERTIFICATE, "prices of engines that are not used")
+    # An optimizer that could use the engines, but found no window worth it, states no prices: they are zero.
+    parts = {tier: _checked(values, count) if values else np.zeros(count) for tier, values in stated.items()}
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
     slow_us = _slow_prices(plan, menus)
-    rent = np.concatenate(([0.0], np.cumsum(prices)))
     charged = _Prices(
-        graph, profile, links, slow_us, frozenset(plan.tabled), rent, plan.dram_limit_bytes, fast_operands_only
+        graph,
+        profile,
+        links,
+        slow_us,
+        frozenset(plan.tabled),
+        _until(prices),
+        plan.dram_limit_bytes,
+        fast_operands_only,
+        engines,
+        {tier: _until(values) for tier, values in parts.items()},
     )
     total = -float(prices.sum()) * plan.dram_limit_bytes
+    total -= sum(float(values.sum()) for values in parts.values()) * ENGINE_PARTS
     for index in range(count):
         shares = [slow_us[index, name] for name in menus.operands(index)] if index in charged.tabled else []
         total += menus.cheapest_us(index, float(prices[index]), shares)
@@ -92,6 +129,19 @@ def certified_bound_us(
         else:
             total += _cheapest_path(charged, tensor)
     return total
+
+
+def _checked(stated: Sequence[float], count: int) -> npt.NDArray[np.float64]:
+    prices = np.asarray(stated, dtype=np.float64)
+    require(len(prices) == count, Fault.CERTIFICATE, f"{len(prices)} prices for {count} kernels")
+    valid = bool(np.isfinite(prices).all() and (prices >= 0).all())
+    require(valid, Fault.CERTIFICATE, "a price is not finite and >= 0")
+    return prices
+
+
+def _until(prices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Sums of the prices of all kernels before each."""
+    return np.concatenate(([0.0], np.cumsum(prices)))
 
 
 def _slow_prices(plan: Plan, menus: Menus) -> dict[tuple[int, str], float]:
@@ -119,13 +169,13 @@ def _cheapest_for_life(charged: _Prices, tensor: Tensor, tier: Tier | None) -> f
 
 def _cheapest_path(charged: _Prices, tensor: Tensor) -> float:
     """Shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow), as a min-plus product."""
-    write = charged.links.copy_us(Tier.PMEM, tensor.size_bytes)
-    read = charged.links.copy_us(Tier.DRAM, tensor.size_bytes)
     users = tensor.users
     cost = _at(charged, tensor, users[0])
     cost[1] = np.inf
     for before, user in pairwise(users):
         keep = charged.fast_us(tensor, before + 1, user)
+        write = charged.copy_us(tensor, Tier.PMEM, before + 1, user)
+        read = charged.copy_us(tensor, Tier.DRAM, before + 1, user)
         way = np.array(
             [
                 [keep, write + read, write],

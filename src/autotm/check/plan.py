@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from autotm.check.bound import certified_bound_us
+from autotm.check.engine import Engines
 from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
@@ -18,14 +19,15 @@ from autotm.model.plan import BoundProof, Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.tier import Tier
 
-_RULES: dict[str, tuple[frozenset[Tier], bool]] = {
-    "all-fast": (frozenset({Tier.DRAM}), False),
-    "all-slow": (frozenset({Tier.PMEM}), False),
-    "numa": (frozenset(Tier), False),
-    "static": (frozenset(Tier), False),
-    "synchronous": (frozenset(Tier), True),
+_RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
+    "all-fast": (frozenset({Tier.DRAM}), False, False),
+    "all-slow": (frozenset({Tier.PMEM}), False, False),
+    "numa": (frozenset(Tier), False, False),
+    "static": (frozenset(Tier), False, False),
+    "synchronous": (frozenset(Tier), True, False),
+    "asynchronous": (frozenset(Tier), True, True),
 }
-"""Per optimizer: the tiers it may use, and whether it moves tensors."""
+"""Per optimizer: the tiers it may use, whether it moves tensors, and whether moves may be asynchronous."""
 
 _TIME = 1e-9
 _BOUND = 1e-6
@@ -41,7 +43,7 @@ def check_plan(
     fixed: Mapping[str, Tier] | None = None,
     fast_operands_only: bool = False,
 ) -> None:
-    """Vouch for a plan: residence, moves, configurations, limit in integers, objective, bound and gap.
+    """Vouch for a plan: residence, moves, configurations, limit and engines in integers, objective, bound and gap.
 
     Args:
         graph: the step.
@@ -67,6 +69,7 @@ def check_plan(
     _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
     _check_configurations(chosen, plan, residence)
     _check_limit(graph, chosen, plan)
+    Engines.beside(graph, profile, links).check(chosen, plan.moves)
     _check_objective(graph, chosen, profile, links, plan, residence)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
 
@@ -74,8 +77,10 @@ def check_plan(
 def _check_restrictions(
     graph: Graph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
 ) -> None:
-    tiers, moves = _RULES[plan.optimizer]
+    tiers, moves, flights = _RULES[plan.optimizer]
     require(moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves")
+    flying = [move for move in plan.moves if move.is_asynchronous]
+    require(flights or not flying, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves")
     for stay in plan.stays:
         allowed = {fixed[stay.tensor]} if stay.tensor in fixed else tiers
         require(stay.tier in allowed, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
@@ -122,7 +127,7 @@ def _check_objective(
         kernel_us(graph, chosen, profile, plan, index, residence.slow_operands(index))
         for index in range(len(graph.kernels))
     )
-    moves_us = math.fsum(links.copy_us(move.destination, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
+    moves_us = math.fsum(links.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
     found = kernels_us + moves_us
     same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
     require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
@@ -142,8 +147,9 @@ def _check_bound(
         only = plan.status is Status.NOT_OPTIMIZED and abs(plan.objective_us - plan.bound_us) <= slack
         require(only, Fault.CERTIFICATE, f"'{plan.optimizer}' plan with status {plan.status} has no certificate")
         return
-    moves = _RULES[plan.optimizer][1]
-    proven = certified_bound_us(graph, profile, links, plan, moves, fixed, fast_operands_only)
+    _, moves, flights = _RULES[plan.optimizer]
+    engines = Engines.beside(graph, profile, links) if flights else None
+    proven = certified_bound_us(graph, profile, links, plan, moves, engines, fixed, fast_operands_only)
     if plan.bound_proof is BoundProof.PRICES:
         holds = plan.bound_us <= proven + slack
     else:

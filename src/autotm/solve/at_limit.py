@@ -29,4 +29,17 @@ def set_limit(made: Formulation, narrowed: Choices, limit_bytes: int) -> list[Va
             for key in possible:
                 variables[key].setub(1 if key in left else 0)
                 touched.append(variables[key])
+    touched += _set_windows(made, narrowed)
+    return touched
+
+
+def _set_windows(made: Formulation, narrowed: Choices) -> list[Variable]:
+    touched = []
+    for moves, is_write in ((made.flights.writes, True), (made.flights.reads, False)):
+        for (index, k), choice in moves.items():
+            flow = narrowed.flows[index]
+            allowed = (flow.out if is_write else flow.back)[k]
+            for variable, window in choice:
+                variable.setub(1 if window in allowed else 0)
+                touched.append(variable)
     return touched

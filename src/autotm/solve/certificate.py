@@ -1,41 +1,98 @@
-"""A lower bound on every plan from prices (Lagrangian relaxation of the capacity rows and of the marginal rows)."""
+"""A lower bound on every plan from prices: Lagrangian relaxation of capacity, marginal and engine rows."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.choices import Choices, priced
+from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow
-from autotm.solve.shortest_path import best_value
+from autotm.solve.shortest_path import Charges, Way, best_value
 from autotm.solve.table import Floats, Table
+from autotm.solve.window import Window
 
 SlowPrices = tuple[tuple[float, ...], ...]
 """Per table and operand, what the tensor pays the kernel for being slow."""
 
 
-def bound_us(choices: Choices, prices_us_per_byte: Floats, slow_us: SlowPrices, limit_bytes: int) -> float:
-    """Every tensor's cheapest journey and every table's cheapest entry at these prices, minus the price of the limit.
+@dataclass(frozen=True)
+class Prices:
+    """What a relaxation charges.
 
-    Valid for any prices >= 0 and any `slow_us`, and tight for the duals of the capacity rows and marginal rows. What is
+    Attributes:
+        byte_us: for a byte of fast memory during each kernel; none below 0.
+        slow_us: per table and operand.
+        engines: for parts of the copying engines.
+    """
+
+    byte_us: Floats
+    slow_us: SlowPrices
+    engines: EnginePrices
+
+
+def bound_us(choices: Choices, prices: Prices, limit_bytes: int) -> float:
+    """Every tensor's cheapest journey and every table's cheapest entry at these prices, minus the price of the limits.
+
+    Valid for any prices of bytes and engines >= 0 and any `slow_us`, and tight for the duals of the relaxation. What is
     larger than the limit never is in fast memory.
     """
-    paid = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
+    rents = Rents(prices, limit_bytes)
+    total = -float(prices.byte_us.sum()) * limit_bytes
+    total -= float(prices.engines.out_us.sum() + prices.engines.back_us.sum()) * ENGINE_PARTS
+    for flow, ties in zip(choices.flows, choices.ties, strict=True):
+        total += best_value(flow, rents.charges(flow, priced(flow, ties, prices.slow_us)))
+    for table, shares in zip(choices.tables, prices.slow_us, strict=True):
+        total += cheapest_entry_us(table, shares, float(prices.byte_us[table.kernel]), limit_bytes)
+    return total
 
-    def price(flow: Flow, start: int, end: int) -> float:
+
+class Rents:
+    """Prices summed over kernels, so that what a span of them costs is a difference."""
+
+    def __init__(self, prices: Prices, limit_bytes: int) -> None:
+        self._byte_us = _until(prices.byte_us)
+        self._out_us = _until(prices.engines.out_us)
+        self._back_us = _until(prices.engines.back_us)
+        self._limit_bytes = limit_bytes
+
+    def charges(self, flow: Flow, slow_us: Sequence[float]) -> Charges:
+        """What the flow is charged where slow memory costs `slow_us`."""
+        gaps = range(len(flow) - 1)
+        return Charges(
+            slow_us=slow_us,
+            fast_us=[self._memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
+            between_us=[self._memory_us(flow, *flow.gap(k)) for k in gaps],
+            out=[self._cheapest(flow, flow.out[k], flow.write_us, flow.beside_write_us, self._out_us) for k in gaps],
+            back=[self._cheapest(flow, flow.back[k], flow.read_us, flow.beside_read_us, self._back_us) for k in gaps],
+        )
+
+    def _window_us(self, flow: Flow, window: Window, parts_until_us: Floats) -> float:
+        """Rent of memory and engine over a window."""
+        parts_us = float(parts_until_us[window.end] - parts_until_us[window.start]) * window.use
+        return self._memory_us(flow, window.start, window.end) + parts_us
+
+    def _cheapest(
+        self, flow: Flow, windows: Sequence[Window], blocking_us: float, beside_us: float, parts_until_us: Floats
+    ) -> Way:
+        ways: list[Way] = [(blocking_us, None)]
+        ways += [(beside_us + self._window_us(flow, window, parts_until_us), window) for window in windows]
+        return min(ways, key=lambda way: way[0])
+
+    def _memory_us(self, flow: Flow, start: int, end: int) -> float:
         if end <= start:
             return 0.0
-        return float(paid[end] - paid[start]) * flow.size_bytes if flow.size_bytes <= limit_bytes else math.inf
+        if flow.size_bytes > self._limit_bytes:
+            return math.inf
+        return float(self._byte_us[end] - self._byte_us[start]) * flow.size_bytes
 
-    total = -float(prices_us_per_byte.sum()) * limit_bytes
-    for flow, ties in zip(choices.flows, choices.ties, strict=True):
-        fast = [price(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)]
-        between = [price(flow, *flow.gap(k)) for k in range(len(flow) - 1)]
-        total += best_value(flow, priced(flow, ties, slow_us), fast, between)
-    for table, shares in zip(choices.tables, slow_us, strict=True):
-        total += cheapest_entry_us(table, shares, float(prices_us_per_byte[table.kernel]), limit_bytes)
-    return total
+
+def _until(prices_us: Floats) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(prices_us)))
 
 
 def cheapest_entry_us(table: Table, shares: tuple[float, ...], price_us_per_byte: float, limit_bytes: int) -> float:

@@ -6,13 +6,15 @@ kernel that uses it, or its whole life when it may not move at all.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotm.model.graph import Tensor
 from autotm.model.tier import Tier
 from autotm.solve.problem import Problem
+from autotm.solve.window import Clock, Window
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,8 @@ class Flow:
         may: gadgets at which it can be fast.
         may_between: the m - 1 gaps over which it can be fast.
         may_read: gadgets before which a read-back can pay.
+        beside_write_us, beside_read_us: price of an asynchronous copy to slow and to fast memory.
+        out, back: for each of the m - 1 gaps, the windows of such copies.
     """
 
     tensor: str
@@ -42,6 +46,10 @@ class Flow:
     may: tuple[bool, ...]
     may_between: tuple[bool, ...]
     may_read: tuple[bool, ...]
+    beside_write_us: float
+    beside_read_us: float
+    out: tuple[tuple[Window, ...], ...]
+    back: tuple[tuple[Window, ...], ...]
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -62,6 +70,36 @@ def flows_by_use(problem: Problem) -> tuple[Flow, ...]:
 
 def _gadgets(tensor: Tensor) -> list[range]:
     return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
+
+
+def flows_beside_kernels(problem: Problem) -> tuple[Flow, ...]:
+    """As `flows_by_use`, with asynchronous moves in the gaps where they are cheaper than blocking ones.
+
+    Raises:
+        BadInputError: asynchronous copies were not measured.
+    """
+    clock = Clock(problem.graph, problem.profile)
+    return tuple(_with_windows(problem, flow, clock) for flow in flows_by_use(problem))
+
+
+def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
+    links, size_bytes = problem.links, problem.graph.by_name[flow.tensor].size_bytes
+    write_us, read_us = links.beside_us(Tier.PMEM, size_bytes), links.beside_us(Tier.DRAM, size_bytes)
+    out_us, back_us = links.transfer_us(Tier.PMEM, size_bytes), links.transfer_us(Tier.DRAM, size_bytes)
+    gaps = [flow.gap(k) for k in range(len(flow) - 1)]
+    return replace(
+        flow,
+        beside_write_us=write_us,
+        beside_read_us=read_us,
+        out=tuple(clock.write_windows(*gap, out_us) if write_us < flow.write_us else () for gap in gaps),
+        back=tuple(clock.read_windows(*gap, back_us) if read_us < flow.read_us else () for gap in gaps),
+    )
+
+
+def blocking(flow: Flow) -> Flow:
+    """The same flow without asynchronous moves."""
+    none = ((),) * (len(flow) - 1)
+    return replace(flow, beside_write_us=math.inf, beside_read_us=math.inf, out=none, back=none)
 
 
 def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[Flow, ...]:
@@ -98,6 +136,10 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tie
         may=(may,) * count,
         may_between=(may,) * (count - 1),
         may_read=(False,) + (may,) * (count - 1),
+        beside_write_us=math.inf,
+        beside_read_us=math.inf,
+        out=((),) * (count - 1),
+        back=((),) * (count - 1),
     )
 
 

@@ -2,6 +2,7 @@
 
 Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in fast memory with a slow copy,
 `s[k]` stays so over the gap after k; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
+Asynchronous moves: `flights.py`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import pyomo.environ as pyo
 from pyomo.core.expr import LinearExpression
 
+from autotm.solve.flights import Flights, constrain
 from autotm.solve.flow import Flow
 from autotm.solve.journey import cost_us
-from autotm.solve.linear import Terms, linear
+from autotm.solve.linear import Terms, Variable, linear, lookup
 from autotm.solve.prune import Reduced
 from autotm.solve.table import Table
-
-Variable: TypeAlias = Any
-"""A Pyomo variable, an indexed one, or None for one that is always zero; Pyomo carries no types."""
 
 Key = tuple[int, int]
 """(index of the flow, gadget)."""
@@ -60,6 +58,7 @@ class Formulation:
         bytes_per_unit, us_per_unit: what one unit of `u` and of the objective stands for.
         flows: indices of the flows that have variables; smaller ones weigh nothing in the scaled rows.
         tables: those with more than one entry left.
+        flights: the asynchronous moves of those flows.
         constant_us: what the rest of the step costs.
     """
 
@@ -69,6 +68,7 @@ class Formulation:
     us_per_unit: float
     flows: tuple[int, ...]
     tables: tuple[OpenTable, ...]
+    flights: Flights
     constant_us: float
 
     @property
@@ -94,7 +94,8 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     us_per_unit = max(*costs, 1e-9, constant_us * 1e-6) / _LARGEST
     model = pyo.ConcreteModel(name="compact placement")
     model.us_per_unit = pyo.Param(initialize=us_per_unit)
-    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, constant_us)
+    flights = Flights.of(model, {index: all_flows[index] for index in flows})
+    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, flights, constant_us)
     _variables(made)
     born_fast_once_left_never_returns(made)
     one_fast_state(made)
@@ -103,6 +104,7 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     capacity_chain(made)
     one_entry(made)
     entry_follows_operands(made)
+    constrain(flights)
     step_time(made)
     return made
 
@@ -229,23 +231,27 @@ def entry_follows_operands(made: Formulation) -> None:
 
 
 def step_time(made: Formulation) -> None:
-    """(F7) minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries."""
+    """(F7) minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries + (A5)."""
     model, scale = made.model, made.us_per_unit
     terms, constant = Terms(), made.constant_us / scale
     for index in made.flows:
         flow = made.reduced.choices.flows[index]
         write, read, *slow = (_scaled(cost, scale) for cost in (flow.write_us, flow.read_us, *flow.slow_us))
         constant += sum(slow)
-        terms.add(_get(model.a, index, 0), write)
-        terms.add(_get(model.a, index, len(flow) - 1), -write)
+        terms.add(lookup(model.a, index, 0), write)
+        terms.add(lookup(model.a, index, len(flow) - 1), -write)
         for k, cost in enumerate(slow):
-            terms.add(_get(model.a, index, k), -cost)
-            terms.add(_get(model.b, index, k), (read if flow.may_read[k] else 0.0) - cost)
-            terms.add(_get(model.s, index, k), -read)
+            terms.add(lookup(model.a, index, k), -cost)
+            terms.add(lookup(model.b, index, k), (read if flow.may_read[k] else 0.0) - cost)
+            terms.add(lookup(model.s, index, k), -read)
     for item in made.tables:
         above_us = item.table.time_us - item.table.time_us.min()
         for entry, cost in enumerate(above_us.tolist()):
             terms.add(model.c[item.number, entry], _scaled(cost, scale))
+    for variable, flying_us, blocking_us in made.flights.prices_us(
+        {i: made.reduced.choices.flows[i] for i in made.flows}
+    ):
+        terms.add(variable, _scaled(flying_us, scale) - _scaled(blocking_us, scale))
     model.step_time = pyo.Objective(expr=linear(terms.pairs(), constant), sense=pyo.minimize)
 
 
@@ -261,11 +267,14 @@ def _holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, in
         flow = made.reduced.choices.flows[index]
         for k in range(len(flow)):
             at = (flow.starts[k], flow.stops[k])
-            yield at, _get(model.a, index, k), flow.size_bytes
-            yield at, _get(model.b, index, k), flow.size_bytes
+            yield at, lookup(model.a, index, k), flow.size_bytes
+            yield at, lookup(model.b, index, k), flow.size_bytes
             if k + 1 < len(flow):
-                yield flow.gap(k), _get(model.a, index, k + 1), flow.size_bytes
+                yield flow.gap(k), lookup(model.a, index, k + 1), flow.size_bytes
                 yield flow.gap(k), kept_copied(made, index, k), flow.size_bytes
+    for (index, _), windows in [*made.flights.writes.items(), *made.flights.reads.items()]:
+        for variable, window in windows:
+            yield (window.start, window.end), variable, made.reduced.choices.flows[index].size_bytes
     for item in made.tables:
         during = (item.table.kernel, item.table.kernel + 1)
         for entry, size_bytes in enumerate(item.table.fast_bytes.tolist()):
@@ -276,12 +285,8 @@ def _holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, in
 def kept_copied(made: Formulation, index: int, k: int) -> Variable:
     """The variable that says the tensor stays fast over gap k beside a slow copy; None where it cannot."""
     if made.reduced.choices.flows[index].may_read[k + 1]:
-        return _get(made.model.s, index, k)
-    return _get(made.model.b, index, k + 1)
-
-
-def _get(variables: Variable, index: int, k: int) -> Variable:
-    return variables[index, k] if (index, k) in variables else None  # noqa: SIM401 - no dict, has no get
+        return lookup(made.model.s, index, k)
+    return lookup(made.model.b, index, k + 1)
 
 
 def _less_equal(

@@ -7,7 +7,7 @@ import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyomo.environ as pyo
@@ -17,19 +17,20 @@ from autotm.model.plan import BoundProof, Certificate, Move, Status, Stay
 from autotm.model.tier import Tier
 from autotm.solve.at_limit import set_limit
 from autotm.solve.base import Optimizer, Placement
-from autotm.solve.certificate import SlowPrices, bound_us
+from autotm.solve.certificate import Prices, bound_us
 from autotm.solve.choices import Choices
 from autotm.solve.ejection import eject
+from autotm.solve.engines import EnginePrices
 from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, require_solved
 from autotm.solve.journey import Journey, stays_and_moves
+from autotm.solve.local_search import refine
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.prune import narrow, reduce
 from autotm.solve.repair import Repair
-from autotm.solve.solution import byte_prices, journeys, slow_prices, start_from, variables_of, ways
-from autotm.solve.table import Floats
+from autotm.solve.solution import byte_prices, engine_prices, journeys, slow_prices, start_from, variables_of, ways
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,10 @@ _SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
 _NEAR_SHARE = 0.2
 """Part of the time left that goes into the fractional tensors alone."""
+_WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
+"""Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
+plans before the integer search, which seldom finds anything but bounds there."""
+_LEAST_S = 0.01
 
 
 @dataclass
@@ -46,8 +51,7 @@ class _Search:
 
     problem: Problem
     made: Formulation
-    prices: Floats
-    slow_us: SlowPrices
+    prices: Prices
     bound_us: float
     repair: Repair | None = None
     objective_us: float = math.inf
@@ -75,12 +79,13 @@ class _Search:
         repair.accept({**reduced.decided, **proposed}, proposed_ways)
         repair.complete()
         repair.improve()
-        self._keep(repair)
+        self.keep(repair)
         if not self.is_done:
             eject(repair)
-            self._keep(repair)
+            self.keep(repair)
 
-    def _keep(self, repair: Repair) -> None:
+    def keep(self, repair: Repair) -> None:
+        """Keep a plan if it is the best."""
         objective_us = self.problem.base_us + repair.cost_us
         if objective_us < self.objective_us:
             self.repair, self.objective_us = repair, objective_us
@@ -93,9 +98,11 @@ class _Search:
 
     def certificate(self) -> Certificate:
         """The prices of the bound; those of slow operands for tabled kernels, as other tables have no operands."""
-        tables = zip(self.made.reduced.choices.tables, self.slow_us, strict=True)
+        tables = zip(self.made.reduced.choices.tables, self.prices.slow_us, strict=True)
         tabled = tuple(shares for table, shares in tables if table.kernel in self.problem.tabled)
-        return Certificate(tuple(self.prices.tolist()), tabled)
+        engines = self.prices.engines
+        parts = (engines.out_us, engines.back_us) if self.made.flights.are_possible else ()
+        return Certificate(tuple(self.prices.byte_us.tolist()), tabled, *(tuple(price.tolist()) for price in parts))
 
     @property
     def status(self) -> Status:
@@ -154,21 +161,19 @@ def _search(
     problem: Problem, choices: Choices, made: Formulation, session: Session | None, known: Mapping[int, Journey]
 ) -> _Search:
     deadline = time.perf_counter() + problem.options.time_limit_s
-    prices = np.zeros(len(problem.graph.kernels))
     if session is None:
-        search = _priced(problem, choices, made, prices, None)
+        search = _priced(problem, choices, made, None)
         search.propose({}, {})
         return search
     relaxed = session.relax(problem.options.time_limit_s)
     require_solved(relaxed)
-    is_priced = relaxed.outcome is Outcome.CONVERGED
-    if is_priced:
-        prices[list(made.reduced.rows)] = byte_prices(session, made)
-    search = _priced(problem, choices, made, prices, session if is_priced else None)
+    search = _priced(problem, choices, made, session if relaxed.outcome is Outcome.CONVERGED else None)
     integral = journeys(made) if relaxed.has_solution else {}
     search.propose(integral, ways(made) if relaxed.has_solution else {})
     if known and not search.is_done:
         search.propose(known, {})
+    if made.flights.are_possible and not search.is_done:
+        _search_locally(search, choices, deadline)
     if relaxed.outcome is Outcome.HUNG or time.perf_counter() >= deadline:
         search.timed_out = True
     elif not search.is_done:
@@ -180,6 +185,26 @@ def _search(
             _search_all(search, session, deadline)
     log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
     return search
+
+
+def _search_locally(search: _Search, choices: Choices, deadline: float) -> None:
+    """Improve two plans by asynchronous moves: the best one, and the best one without such moves."""
+    problem, now = search.problem, time.perf_counter()
+    calm_s = max(_LEAST_S, _WITHOUT_FLIGHTS * (deadline - now))
+    calm_problem = replace(problem, options=replace(problem.options, time_limit_s=calm_s))
+    without = choices.without_flights
+    made = _made([calm_problem], without)
+    session = _session(made, problem.options) if made.is_open else None
+    calm = _search(calm_problem, without, made, session, {}).best
+    first = search.best
+    entries = enumerate(zip(calm.tables, calm.entries, strict=True))
+    search.propose(calm.journeys, {number: int(table.way[entry]) for number, (table, entry) in entries})
+    target_us = search.bound_us / (1 - problem.options.gap) - problem.base_us
+    plans = [first] if search.best is first else [first, search.best]
+    each_s = _LOCALLY * (deadline - time.perf_counter()) / len(plans)
+    for plan in plans:
+        refine(plan, time.perf_counter() + each_s, target_us, problem.options.seed)
+        search.keep(plan)
 
 
 def _search_near(search: _Search, session: Session, deadline: float) -> None:
@@ -210,10 +235,15 @@ def _search_all(search: _Search, session: Session, deadline: float) -> None:
         search.raise_bound(found.bound * search.made.us_per_unit)
 
 
-def _priced(problem: Problem, choices: Choices, made: Formulation, prices: Floats, session: Session | None) -> _Search:
-    slow_us = slow_prices(session, made)
-    bound = problem.base_us + bound_us(choices, prices, slow_us, problem.limit_bytes)
-    return _Search(problem, made, prices, slow_us, bound)
+def _priced(problem: Problem, choices: Choices, made: Formulation, session: Session | None) -> _Search:
+    """Prices from a relaxation that converged; else those at which nothing that is shared costs anything."""
+    kernels = len(problem.graph.kernels)
+    byte_us, engines = np.zeros(kernels), EnginePrices.zero(kernels)
+    if session is not None:
+        byte_us[list(made.reduced.rows)] = byte_prices(session, made)
+        engines = engine_prices(session, made, kernels)
+    prices = Prices(byte_us, slow_prices(session, made), engines)
+    return _Search(problem, made, prices, problem.base_us + bound_us(choices, prices, problem.limit_bytes))
 
 
 def _placement(search: _Search, build_s: float, solve_s: float) -> Placement:

@@ -10,14 +10,24 @@ import numpy.typing as npt
 from autotm.model.plan import Move, Stay
 from autotm.model.tier import Tier
 from autotm.solve.flow import Flow
+from autotm.solve.window import Window
 
 
 @dataclass(frozen=True, slots=True)
 class Journey:
-    """Whether the tensor is fast at each of m gadgets, and stays fast over each of the m - 1 gaps between."""
+    """One way of a tensor.
+
+    Attributes:
+        fast: whether it is fast at each of m gadgets.
+        between: whether it stays fast over each of the m - 1 gaps between.
+        out: the window of its copy to slow memory; None where that is blocking, or there is none.
+        back: (gadget, window) of its asynchronous read-backs, ascending.
+    """
 
     fast: tuple[bool, ...]
     between: tuple[bool, ...]
+    out: Window | None = None
+    back: tuple[tuple[int, Window], ...] = ()
 
     @property
     def first_leave(self) -> int:
@@ -42,20 +52,26 @@ def all_slow(flow: Flow) -> Journey:
 def cost_us(flow: Flow, journey: Journey) -> float:
     """What the journey adds to the all-fast step: slow operands, one write at most, and read-backs."""
     slow = sum(cost for cost, fast in zip(flow.slow_us, journey.fast, strict=True) if not fast)
-    write = flow.write_us if 0 < journey.first_leave < len(flow) else 0.0
-    return slow + write + flow.read_us * len(journey.reads())
+    write = 0.0
+    if 0 < journey.first_leave < len(flow):
+        write = flow.write_us if journey.out is None else flow.beside_write_us
+    back = dict(journey.back)
+    return slow + write + sum(flow.beside_read_us if k in back else flow.read_us for k in journey.reads())
 
 
 def fast_spans(flow: Flow, journey: Journey) -> list[tuple[int, int]]:
     """Kernel spans [start, end) during which the tensor holds fast memory, ascending, one for each stay."""
     spans: list[tuple[int, int]] = []
+    back = dict(journey.back)
     for k, fast in enumerate(journey.fast):
         if not fast:
             continue
         if k and journey.between[k - 1]:
             spans[-1] = (spans[-1][0], flow.stops[k])
         else:
-            spans.append((flow.starts[k], flow.stops[k]))
+            spans.append((back[k].start if k in back else flow.starts[k], flow.stops[k]))
+    if journey.out is not None:
+        spans[0] = (spans[0][0], journey.out.end)
     return spans
 
 
@@ -68,20 +84,25 @@ def occupy(used: npt.NDArray[np.int64], flow: Flow, journey: Journey, sign: int 
 def stays_and_moves(flow: Flow, journey: Journey) -> tuple[list[Stay], list[Move]]:
     """The journey as a plan states it.
 
-    The write comes just before the kernel after the last gadget of the first fast run; a read just before its gadget.
-    The slow copy is held until the last gadget that needs it, as operand or as the source of a read.
+    The write begins just before the kernel after the last gadget of the first fast run; a read ends just before its
+    gadget. The slow copy is held until the last gadget that needs it, as operand or as the source of a read.
     """
+    back = dict(journey.back)
     stays = [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, journey)]
-    moves = [Move(flow.tensor, Tier.DRAM, flow.starts[k]) for k in journey.reads()]
+    moves = [
+        Move(flow.tensor, Tier.DRAM, flow.starts[k], back[k].start if k in back else None) for k in journey.reads()
+    ]
     needs = [k for k in range(len(flow)) if not journey.fast[k] or k in journey.reads()]
     if needs:
         left = journey.first_leave
         start = flow.starts[0] if left == 0 else flow.stops[left - 1]
         last = needs[-1]
-        end = flow.stops[last] if not journey.fast[last] else flow.starts[last] + 1
+        source_end = flow.starts[last] + (last not in back)
+        end = flow.stops[last] if not journey.fast[last] else source_end
         stays.append(Stay(flow.tensor, Tier.PMEM, start, end))
         if left:
-            moves.append(Move(flow.tensor, Tier.PMEM, start))
+            before, since = (start, None) if journey.out is None else (journey.out.end, journey.out.start)
+            moves.append(Move(flow.tensor, Tier.PMEM, before, since))
     return stays, moves
 
 
@@ -90,6 +111,6 @@ def stay_order(stay: Stay) -> tuple[int, str, Tier]:
     return stay.start, stay.tensor, stay.tier
 
 
-def move_order(move: Move) -> tuple[int, bool, str]:
-    """Sort key of a plan's moves: before one kernel, to slow memory first."""
-    return move.before, move.destination is Tier.DRAM, move.tensor
+def move_order(move: Move) -> tuple[int, bool, bool, str]:
+    """Sort key of a plan's moves: before one kernel, asynchronous ones first, then those to slow memory."""
+    return move.before, not move.is_asynchronous, move.destination is Tier.DRAM, move.tensor

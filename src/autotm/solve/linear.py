@@ -36,3 +36,8 @@ def linear(pairs: list[tuple[Variable, float]], constant: float = 0.0) -> Linear
         linear_coefs=[coefficient for _, coefficient in pairs],
         linear_vars=[variable for variable, _ in pairs],
     )
+
+
+def lookup(variables: Variable, *index: Any) -> Variable:
+    """The variable with that index; None where there is none, which means zero."""
+    return variables[index] if index in variables else None  # noqa: SIM401 - no dict, has no get

@@ -16,8 +16,9 @@ from autotm.solve.choices import Choices
 from autotm.solve.feasible import required_bytes
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, all_slow, occupy
-from autotm.solve.shortest_path import best_journey
+from autotm.solve.shortest_path import Charges, best_journey
 from autotm.solve.table import Table
+from autotm.solve.window import Window
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,22 @@ def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64]) -
         flow.may_between[k] and may[k] and may[k + 1] and _fits(flow.size_bytes, room, *flow.gap(k))
         for k in range(last)
     )
-    may_read = tuple(k > 0 and may[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
-    return replace(flow, may=may, may_between=may_between, may_read=may_read)
+    born_fast = [may[0], *(next_ and stays for next_, stays in zip(may[1:], may_between, strict=True))]
+    reached: list[bool] = list(accumulate(born_fast, lambda before, here: before and here))
+    read_us = min(flow.read_us, flow.beside_read_us)
+    may_read = tuple(k > 0 and may[k] and (saved_us[k] > read_us or any(flow.must[k:])) for k in range(last + 1))
+    return replace(
+        flow,
+        may=may,
+        may_between=may_between,
+        may_read=may_read,
+        out=tuple(_with_room(flow, windows, room) if reached[k] else () for k, windows in enumerate(flow.out)),
+        back=tuple(_with_room(flow, windows, room) if may_read[k + 1] else () for k, windows in enumerate(flow.back)),
+    )
+
+
+def _with_room(flow: Flow, windows: tuple[Window, ...], room: npt.NDArray[np.int64]) -> tuple[Window, ...]:
+    return tuple(window for window in windows if _fits(flow.size_bytes, room, window.start, window.end))
 
 
 def _fits(size_bytes: int, room: npt.NDArray[np.int64], start: int, end: int) -> bool:
@@ -103,19 +118,27 @@ def _is_free_in_slow(choices: Choices, index: int) -> bool:
 
 
 def _by_itself(choices: Choices, index: int) -> Journey | None:
-    """(P4) The cheapest journey where memory is free; None where other operands of its kernels have a say in it."""
+    """(P4) The cheapest journey where memory is free; None where it shares more than memory."""
     flow = choices.flows[index]
-    free = [0.0] * len(flow)
-    if not choices.ties[index]:
-        return best_journey(flow, flow.slow_us, free, free)
+    if not choices.ties[index] and not any(flow.out + flow.back):
+        free = [0.0] * len(flow)
+        return best_journey(flow, Charges.blocking(flow, flow.slow_us, free, free))
     always = all(flow.may) and all(flow.may_between) and min(choices.least_us[index]) >= 0
     return Journey((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
 
 
 def spans(flow: Flow) -> list[tuple[int, int]]:
-    """Kernel spans in which the flow can be fast."""
+    """Kernel spans in which the flow can be fast, ascending and disjoint."""
     possible = [(flow.starts[k], flow.stops[k]) for k in range(len(flow)) if flow.may[k]]
-    return possible + [flow.gap(k) for k in range(len(flow) - 1) if flow.may_between[k]]
+    possible += [flow.gap(k) for k in range(len(flow) - 1) if flow.may_between[k]]
+    possible += [(window.start, window.end) for windows in flow.out + flow.back for window in windows]
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(possible):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def _potential(choices: Choices, decided: dict[int, Journey], kernels: int) -> npt.NDArray[np.int64]:
@@ -146,7 +169,9 @@ def _undominated(
     for flow in flows:
         enters[flow.starts[0]] = True
         enters[[flow.starts[k] for k in range(1, len(flow)) if flow.may_read[k]]] = True
+        enters[[window.start for windows in flow.back for window in windows]] = True
         leaves[list(flow.stops)] = True
+        leaves[[window.end for windows in flow.out for window in windows]] = True
     rows: list[int] = []
     covered_to = -2
     for row in np.flatnonzero(tight).tolist():

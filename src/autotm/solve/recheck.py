@@ -23,7 +23,7 @@ def price(
     Raises:
         SolverDefectError: the limit is exceeded, an operand is nowhere, or a move lacks its source or destination.
     """
-    held = _Held(stays)
+    held = _Held(stays, moves)
     graph = problem.graph.computed_by(implementations)
     _require_capacity(problem, graph, stays)
     for move in moves:
@@ -34,7 +34,7 @@ def price(
     )
     kernels_us = sum(_kernel_us(problem, graph, index, operands) for index, operands in enumerate(slow))
     by_name = graph.by_name
-    moves_us = sum(problem.links.copy_us(move.destination, by_name[move.tensor].size_bytes) for move in moves)
+    moves_us = sum(problem.links.move_us(move, by_name[move.tensor].size_bytes) for move in moves)
     return configurations, kernels_us + moves_us
 
 
@@ -54,13 +54,18 @@ def _kernel_us(problem: Problem, graph: Graph, index: int, slow: frozenset[str])
 class _Held:
     """Which stays hold a tensor in a tier."""
 
-    def __init__(self, stays: Sequence[Stay]) -> None:
+    def __init__(self, stays: Sequence[Stay], moves: Sequence[Move]) -> None:
         self._spans: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
+        self._ready: dict[tuple[str, Tier, int], int] = {}
         for stay in stays:
             self._spans[stay.tensor, stay.tier].append((stay.start, stay.end))
+        for move in moves:
+            self._ready[move.tensor, move.destination, move.start] = move.before
 
     def during(self, tensor: str, tier: Tier, kernel: int) -> bool:
-        return any(start <= kernel < end for start, end in self._spans[tensor, tier])
+        """Whether the tensor is there, complete: a stay that an asynchronous move begins is so later."""
+        spans = self._spans[tensor, tier]
+        return any(self._ready.get((tensor, tier, start), start) <= kernel < end for start, end in spans)
 
     def begins(self, tensor: str, tier: Tier, kernel: int) -> bool:
         return any(start == kernel for start, _ in self._spans[tensor, tier])
@@ -68,9 +73,12 @@ class _Held:
     def require_move(self, move: Move) -> None:
         to_slow = move.destination is Tier.PMEM
         source = Tier.DRAM if to_slow else Tier.PMEM
-        if not self.during(move.tensor, source, move.before - 1 if to_slow else move.before):
+        needed = range(move.start, move.before)
+        if not move.is_asynchronous:
+            needed = range(move.before - 1, move.before) if to_slow else range(move.before, move.before + 1)
+        if not all(self.during(move.tensor, source, kernel) for kernel in needed):
             raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no source")
-        if not self.begins(move.tensor, move.destination, move.before):
+        if not self.begins(move.tensor, move.destination, move.start):
             raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no destination")
 
 

@@ -1,6 +1,7 @@
-"""Legal plans from fractional or overfull ones: insert journeys one by one into the fast memory that is left.
+"""Legal plans from fractional or overfull ones: insert journeys one by one into the room that is left.
 
-All bytes are integers here, so what this returns keeps the limit exactly, whatever tolerances a solver had.
+All bytes and parts of engines are integers here, so what this returns keeps the limits exactly, whatever tolerances a
+solver had.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.solve.choices import Choices
+from autotm.solve.engines import EngineRoom, fits
 from autotm.solve.feasible import required_bytes
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, all_slow, cost_us, fast_spans, occupy
-from autotm.solve.shortest_path import best_journey
+from autotm.solve.shortest_path import Charges, Way, best_journey
+from autotm.solve.window import Window
 
 _SWEEPS = 4
 _PREFER_FAST_US = 1e-7
@@ -33,6 +36,7 @@ class Repair:
         entries: by number of the table.
         left: fast bytes free during each kernel.
         worth: per flow, what slow memory costs for each of its bytes.
+        engines: parts of the copying engines free during each kernel.
     """
 
     def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
@@ -43,6 +47,7 @@ class Repair:
         self.slow = [2 ** len(table.operands) - 1 for table in self.tables]
         self.entries = [table.best(slow, 0) for table, slow in zip(self.tables, self.slow, strict=True)]
         self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(choices, kernels)
+        self.engines = EngineRoom(kernels)
         costs = zip(choices.most_us, self.flows, strict=True)
         self.worth = [sum(most_us) / flow.size_bytes for most_us, flow in costs]
         self.order = sorted(range(len(self.flows)), key=lambda index: -self.worth[index])
@@ -134,7 +139,24 @@ class Repair:
         between = [-_PREFER_FAST_US if self._gap_fits(flow, k) else math.inf for k in range(len(flow) - 1)]
         if fast.count(math.inf) == len(fast):
             return all_slow(flow)
-        return best_journey(flow, slow, fast, between)
+        gaps = range(len(flow) - 1)
+        out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us, flow.beside_write_us) for k in gaps]
+        back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us, flow.beside_read_us) for k in gaps]
+        return best_journey(flow, Charges(slow, fast, between, out, back))
+
+    def _way(
+        self,
+        flow: Flow,
+        windows: tuple[Window, ...],
+        engine: npt.NDArray[np.int64],
+        blocking_us: float,
+        beside_us: float,
+    ) -> Way:
+        """The shortest window that memory and engine have room for; else the copy is blocking."""
+        for window in windows:
+            if self.left[window.start : window.end].min() >= flow.size_bytes and fits(engine, window):
+                return beside_us, window
+        return blocking_us, None
 
     def _gap_fits(self, flow: Flow, k: int) -> bool:
         start, end = flow.gap(k)
@@ -143,20 +165,23 @@ class Repair:
     def _fits(self, index: int, journey: Journey) -> bool:
         flow = self.flows[index]
         self._reserve(flow, -1)
-        fits = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, journey))
+        room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, journey))
         self._reserve(flow, 1)
-        return fits
+        return room and self.engines.has_room(journey)
 
     def _insert(self, index: int, journey: Journey) -> None:
         self._reserve(self.flows[index], -1)
         occupy(self.left, self.flows[index], journey, -1)
+        self.engines.take(journey)
         self.journeys[index] = journey
         self._follow(index, journey)
 
     def _remove(self, index: int) -> None:
         """Take a journey out; the tables that it is tied to fall back to their leanest ways."""
         flow = self.flows[index]
-        occupy(self.left, flow, self.journeys.pop(index))
+        journey = self.journeys.pop(index)
+        occupy(self.left, flow, journey)
+        self.engines.take(journey, -1)
         self._reserve(flow, 1)
         self._follow(index, all_slow(flow))
         for tie in self.choices.ties[index]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.certificate import SlowPrices
+from autotm.solve.engines import EnginePrices
+from autotm.solve.flights import OUT, Choice
 from autotm.solve.formulation import Formulation, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.journey import Journey
 from autotm.solve.table import Floats
+from autotm.solve.window import Window
 
 _INTEGRAL = 1e-6
 
@@ -31,8 +36,8 @@ def journeys(made: Formulation) -> dict[int, Journey]:
 
 def variables_of(made: Formulation, flows: Collection[int]) -> list[Variable]:
     """The variables of some flows."""
-    kinds = (made.model.a, made.model.b, made.model.s)
-    return [variable for kind in kinds for (index, _), variable in kind.items() if index in flows]
+    kinds = (made.model.a, made.model.b, made.model.s, made.model.w, made.model.r)
+    return [variable for kind in kinds for key, variable in kind.items() if key[0] in flows]
 
 
 def ways(made: Formulation) -> dict[int, int]:
@@ -48,31 +53,57 @@ def ways(made: Formulation) -> dict[int, int]:
 def start_from(made: Formulation, found: Mapping[int, Journey], fast_bytes: Sequence[int]) -> None:
     """Put journeys, and entries of so many bytes per table, into the values, as a start for the search."""
     model = made.model
-    for variables in (model.a, model.b, model.s, model.c):
+    for variables in (model.a, model.b, model.s, model.c, model.w, model.r):
         for variable in variables.values():
             variable.set_value(0, skip_validation=True)
     for index in made.flows:
-        journey = found[index]
-        for k in range(len(journey.fast)):
-            kind = model.a if k < journey.first_leave else model.b
-            if journey.fast[k] and (index, k) in kind:
-                kind[index, k].set_value(1, skip_validation=True)
-            if k and journey.between[k - 1] and k >= journey.first_leave and (index, k - 1) in model.s:
-                model.s[index, k - 1].set_value(1, skip_validation=True)
+        _start_flow(made, index, found[index])
     for item in made.tables:
         slow = sum(1 << bit for bit, (index, k) in enumerate(item.keys) if not found[index].fast[k])
         entry = item.table.best(slow, fast_bytes[item.number])
         model.c[item.number, entry].set_value(1, skip_validation=True)
-    for row in model.u:
-        change = sum(coefficient * variable.value for variable, coefficient in model.flow_into[row])
-        before = model.u[row - 1].value if row else 0.0
-        model.u[row].set_value(before + change, skip_validation=True)
+    _start_chain(model.u, model.flow_into, lambda row: row - 1 if row else None)
+    _start_chain(model.v, model.flights_into, lambda key: (key[0], key[1] - 1) if key[1] else None)
+
+
+def _start_flow(made: Formulation, index: int, journey: Journey) -> None:
+    model, flights = made.model, made.flights
+    for k in range(len(journey.fast)):
+        kind = model.a if k < journey.first_leave else model.b
+        if journey.fast[k] and (index, k) in kind:
+            kind[index, k].set_value(1, skip_validation=True)
+        if k and journey.between[k - 1] and k >= journey.first_leave and (index, k - 1) in model.s:
+            model.s[index, k - 1].set_value(1, skip_validation=True)
+    for k, window in journey.back:
+        for variable, known in flights.reads.get((index, k - 1), ()):
+            variable.set_value(int(known == window), skip_validation=True)
+    for variable, known in flights.writes.get((index, journey.first_leave - 1), ()):
+        variable.set_value(int(known == journey.out), skip_validation=True)
+
+
+def _start_chain(chain: Variable, changes: Any, before: Callable[[Any], Any]) -> None:
+    """Sum up an inventory from the values of the variables that enter and leave it."""
+    for key in chain:
+        last = before(key)
+        change = sum(coefficient * variable.value for variable, coefficient in changes[key])
+        chain[key].set_value((0.0 if last is None else chain[last].value) + change, skip_validation=True)
 
 
 def byte_prices(session: Session, made: Formulation) -> Floats:
     """Price of a byte at each row: minus the reduced cost of `u` at its upper bound."""
     costs = np.array(session.reduced_costs([made.model.u[row] for row in range(len(made.reduced.rows))]))
     prices: Floats = np.maximum(0.0, -costs) * (made.us_per_unit / made.bytes_per_unit)
+    return prices
+
+
+def engine_prices(session: Session, made: Formulation, kernels: int) -> EnginePrices:
+    """Price of a part of each engine at each row: minus the reduced cost of `v` at its upper bound."""
+    prices = EnginePrices.zero(kernels)
+    keys = list(made.model.v)
+    costs = session.reduced_costs([made.model.v[key] for key in keys]) if keys else []
+    for (engine, n), cost in zip(keys, costs, strict=True):
+        found = prices.out_us if engine == OUT else prices.back_us
+        found[made.flights.rows[engine][n]] = max(0.0, -cost) * made.us_per_unit / ENGINE_PARTS
     return prices
 
 
@@ -105,9 +136,23 @@ def _journey(made: Formulation, index: int) -> Journey | None:
     flow, model = made.reduced.choices.flows[index], made.model
     fast = [_value(model.a, index, k) + _value(model.b, index, k) for k in range(len(flow))]
     between = [_between(made, index, k) for k in range(len(flow) - 1)]
-    if any(abs(value - round(value)) > _INTEGRAL for value in fast + between):
+    writes, reads = made.flights.writes, made.flights.reads
+    flying = [
+        float(variable.value or 0.0)
+        for moves in (writes, reads)
+        for k in range(len(flow) - 1)
+        for variable, _ in moves.get((index, k), ())
+    ]
+    if any(abs(value - round(value)) > _INTEGRAL for value in fast + between + flying):
         return None
-    return Journey(tuple(round(value) > 0 for value in fast), tuple(round(value) > 0 for value in between))
+    journey = Journey(tuple(round(value) > 0 for value in fast), tuple(round(value) > 0 for value in between))
+    out = _chosen(writes.get((index, journey.first_leave - 1), ()))
+    back = ((k, _chosen(reads.get((index, k - 1), ()))) for k in journey.reads())
+    return replace(journey, out=out, back=tuple((k, window) for k, window in back if window is not None))
+
+
+def _chosen(windows: Choice) -> Window | None:
+    return next((window for variable, window in windows if float(variable.value or 0.0) > 1 - _INTEGRAL), None)
 
 
 def _between(made: Formulation, index: int, k: int) -> float:

@@ -1,0 +1,24 @@
+"""Tensors may move between kernels, and also beside them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_beside_kernels
+from autotm.solve.integer_program import IntegerProgram
+from autotm.solve.problem import Problem
+
+
+class Asynchronous(IntegerProgram):
+    """As `synchronous`, with moves that one engine per direction makes while kernels run (docs/formulation.md §9)."""
+
+    name: ClassVar[str] = "asynchronous"
+
+    def choices(self, problem: Problem) -> Choices:
+        """One gadget per kernel that uses the tensor, and windows for moves in the gaps between.
+
+        Raises:
+            BadInputError: asynchronous copies were not measured.
+        """
+        return Choices(flows_beside_kernels(problem), problem.tabulation.tables)

@@ -1,0 +1,120 @@
+"""Engines and windows: the checker finds plans that copy where they may not, or more than engines can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+
+from autotm.check import Fault, FaultError, check_plan
+from autotm.check.engine import Engines
+from autotm.model.engine import ENGINE_PARTS
+from autotm.model.limit import Limit
+from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status
+from autotm.model.tier import Tier
+from autotm.solve import SolveOptions, solve
+from exhaustive_flights import windows
+from random_graphs import Case, random_case, training_step_case, with_engines
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return with_engines(training_step_case(layers=3), 2.0)
+
+
+@pytest.fixture(scope="module")
+def plan(case: Case) -> Plan:
+    options = SolveOptions(gap=0.2, time_limit_s=20.0)
+    found = solve(case.graph, case.profile, case.links, "asynchronous", Limit(4, 1), options)
+    check_plan(case.graph, case.profile, case.links, found)
+    assert sum(move.is_asynchronous for move in found.moves) > 2
+    assert found.certificate is not None
+    assert max(found.certificate.out_us + found.certificate.back_us) > 0
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_windows_are_those_of_the_definition(seed: int) -> None:
+    case = with_engines(random_case(seed, kernels=9), 1.0 + seed % 3)
+    engines, found = Engines.beside(case.graph, case.profile, case.links), 0
+    for tensor in case.graph.movable:
+        for before, after in pairwise(tensor.users):
+            for tier in Tier:
+                gap = (before + 1, after)
+                assert set(engines.windows(tensor, tier, *gap)) == windows(case, tensor, tier, gap)
+                found += len(windows(case, tensor, tier, gap))
+    assert found
+
+
+def test_a_move_beside_other_kernels_than_a_windows_is_found(case: Case, plan: Plan) -> None:
+    """Every asynchronous move of the plan, beside every span of its gap that is none of its windows."""
+    engines, tried = Engines.beside(case.graph, case.profile, case.links), 0
+    for move in (move for move in plan.moves if move.is_asynchronous):
+        tensor = case.graph.by_name[move.tensor]
+        first = max(user for user in tensor.users if user < move.start) + 1
+        end = min(user for user in tensor.users if user >= move.start)
+        allowed = windows(case, tensor, move.destination, (first, end))
+        assert (move.start, move.before) in allowed
+        for span in combinations(range(first, end + 1), 2):
+            if span not in allowed:
+                with pytest.raises(FaultError) as caught:
+                    engines.check(case.graph, [replace(move, since=span[0], before=span[1])])
+                assert caught.value.fault is Fault.WINDOW
+                tried += 1
+    assert tried > 20
+
+
+def certificate(plan: Plan, **changes: object) -> Plan:
+    assert plan.certificate is not None
+    return replace(plan, certificate=replace(plan.certificate, **changes))
+
+
+def higher_bound(plan: Plan) -> Plan:
+    return replace(plan, bound_us=plan.bound_us * 1.01, bound_proof=BoundProof.PRICES, status=Status.ABOVE_GAP)
+
+
+DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
+    (lambda plan: replace(plan, optimizer="synchronous"), Fault.MOVES_FORBIDDEN),
+    (lambda plan: replace(plan, objective_us=plan.objective_us * 1.001), Fault.OBJECTIVE),
+    (lambda plan: certificate(plan, out_us=(-1e-6,) * len(plan.configurations)), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, back_us=(1.0,)), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, out_us=(float("nan"),) * len(plan.configurations)), Fault.CERTIFICATE),
+    (higher_bound, Fault.BOUND),
+    (lambda plan: certificate(plan, back_us=(1.0,) * len(plan.configurations)), Fault.BOUND),
+]
+
+
+@pytest.mark.parametrize(("break_it", "fault"), DEFECTS)
+def test_each_defect_is_named(case: Case, plan: Plan, break_it: Callable[[Plan], Plan], fault: Fault) -> None:
+    by_prices = replace(plan, bound_proof=BoundProof.PRICES) if fault is Fault.BOUND else plan
+    with pytest.raises(FaultError) as caught:
+        check_plan(case.graph, case.profile, case.links, break_it(by_prices))
+    assert caught.value.fault is fault
+
+
+def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
+    """Every tensor that could leave in its shortest window does so."""
+    engines = Engines.beside(case.graph, case.profile, case.links)
+    moves, taken = [], [0] * len(case.graph.kernels)
+    for tensor in case.graph.movable:
+        for before, after in pairwise(tensor.users):
+            for start, end in list(engines.windows(tensor, Tier.PMEM, before + 1, after))[:1]:
+                moves.append(Move(tensor.name, Tier.PMEM, end, start))
+                for kernel in range(start, end):
+                    taken[kernel] += engines.use(tensor, Tier.PMEM, start, end)
+    assert max(taken) > ENGINE_PARTS
+    with pytest.raises(FaultError) as caught:
+        engines.check(case.graph, moves)
+    assert caught.value.fault is Fault.ENGINE
+
+
+def test_engines_that_nobody_uses_have_no_price() -> None:
+    case = random_case(3)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(1, 1))
+    assert isinstance(plan.certificate, Certificate)
+    priced = replace(plan.certificate, out_us=(0.0,) * len(case.graph.kernels))
+    with pytest.raises(FaultError) as caught:
+        check_plan(case.graph, case.profile, case.links, replace(plan, certificate=priced))
+    assert caught.value.fault is Fault.CERTIFICATE

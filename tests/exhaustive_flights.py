@@ -1,0 +1,122 @@
+"""The optimum of tiny steps with asynchronous moves by trying everything: every window of every move."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise, product
+
+import numpy as np
+
+from autotm.model.graph import Tensor
+from autotm.model.tier import Tier
+from random_graphs import Case
+
+PARTS = 2**20
+FACTORS = (Fraction(1), Fraction(3, 2), Fraction(5, 2), Fraction(4))
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way of a tensor: its cost, and per kernel its fast bytes and then its parts of both engines."""
+
+    cost_us: float
+    takes: tuple[int, ...]
+    flights: int
+
+
+def optimum_us(case: Case, limit_bytes: int) -> tuple[float, int]:
+    """Least step time, and how many asynchronous moves it has."""
+    kernels = case.graph.kernels
+    ways = sorted((_undominated(list(_options(case, tensor))) for tensor in case.graph.movable), key=len)
+    least = np.cumsum([0.0] + [min(option.cost_us for option in options) for options in reversed(ways)])[::-1]
+    left = np.array([limit_bytes] * len(kernels) + [PARTS] * (2 * len(kernels)))
+    best = [(math.inf, 0)]
+
+    def descend(depth: int, cost: float, flights: int, left: np.ndarray) -> None:
+        if cost + least[depth] >= best[0][0]:
+            return
+        if depth == len(ways):
+            best[0] = (cost, flights)
+            return
+        for option in ways[depth]:
+            rest = left - option.takes
+            if rest.min() >= 0:
+                descend(depth + 1, cost + option.cost_us, flights + option.flights, rest)
+
+    descend(0, 0.0, 0, left)
+    return sum(case.profile.base_us(kernel) for kernel in kernels) + best[0][0], best[0][1]
+
+
+def windows(case: Case, tensor: Tensor, destination: Tier, gap: Span) -> set[Span]:
+    """Each window by definition: of all spans from, or to, an end of the gap the shortest that lasts long enough."""
+    time_ns = [
+        case.profile.timings[kernel.identity, "default", "D" * len(kernel.operands)].median_ns
+        for kernel in case.graph.kernels
+    ]
+    transfer_ns = math.ceil(1e3 * case.links.transfer_us(destination, tensor.size_bytes))
+    first, end = gap
+    halves = [m for m in range(first, end + 1) if 2 * sum(time_ns[first:m]) >= sum(time_ns[first:end])]
+    found = set()
+    for factor in FACTORS:
+        to_slow = [(first, stop) for stop in range(first, halves[0] + 1)]
+        to_fast = [(start, end) for start in range(end, halves[0] - 1, -1)]
+        spans = to_slow if destination is Tier.PMEM else to_fast
+        long_enough = [span for span in spans if sum(time_ns[slice(*span)]) >= factor * transfer_ns]
+        found.update(long_enough[:1])
+    return found
+
+
+def _options(case: Case, tensor: Tensor) -> Iterator[Option]:
+    users = tensor.users
+    gaps = [(before + 1, after) for before, after in pairwise(users)]
+    ways = {(tier, k): [None, *windows(case, tensor, tier, gap)] for tier in Tier for k, gap in enumerate(gaps)}
+    for at in product((True, False), repeat=len(users)):
+        for between in product((True, False), repeat=len(gaps)):
+            if any(stays and not (at[k] and at[k + 1]) for k, stays in enumerate(between)):
+                continue
+            moves = [(Tier.PMEM, between.index(False))] if at[0] and not all(between) else []
+            moves += [(Tier.DRAM, k) for k in range(len(gaps)) if at[k + 1] and not between[k]]
+            for chosen in product(*(ways[move] for move in moves)):
+                yield _option(case, tensor, gaps, at, between, list(zip(moves, chosen, strict=True)))
+
+
+def _option(
+    case: Case,
+    tensor: Tensor,
+    gaps: list[Span],
+    at: tuple[bool, ...],
+    between: tuple[bool, ...],
+    moves: list[tuple[tuple[Tier, int], Span | None]],
+) -> Option:
+    graph, links = case.graph, case.links
+    takes = np.zeros((3, len(graph.kernels)), np.int64)
+    cost = 0.0
+    for user, fast in zip(tensor.users, at, strict=True):
+        takes[0, user] = fast * tensor.allocated_bytes
+        cost += 0.0 if fast else case.profile.extra_us(graph, graph.kernels[user], tensor.name)
+    for gap, stays in zip(gaps, between, strict=True):
+        takes[0, slice(*gap)] = stays * tensor.allocated_bytes
+    for (tier, _), span in moves:
+        price = links.copy_us if span is None else links.beside_us
+        cost += price(tier, tensor.size_bytes)
+        if span is not None:
+            transfer_ns = math.ceil(1e3 * links.transfer_us(tier, tensor.size_bytes))
+            lasts_ns = sum(case.profile.base_us(kernel) * 1e3 for kernel in graph.kernels[slice(*span)])
+            takes[0, slice(*span)] = tensor.allocated_bytes
+            takes[1 if tier is Tier.PMEM else 2, slice(*span)] = math.ceil(
+                Fraction(transfer_ns * PARTS, round(lasts_ns))
+            )
+    return Option(cost, tuple(takes.ravel().tolist()), sum(span is not None for _, span in moves))
+
+
+def _undominated(options: list[Option]) -> list[Option]:
+    kept: list[Option] = []
+    for option in sorted(options, key=lambda option: (option.cost_us, sum(option.takes))):
+        if not any(all(a <= b for a, b in zip(other.takes, option.takes, strict=True)) for other in kept):
+            kept.append(option)
+    return kept
