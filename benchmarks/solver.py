@@ -193,7 +193,7 @@ def measure(row: Row) -> Line:
 def _checked_gap(case: Instance, plan: Plan) -> float:
     """The gap that the plan's prices prove without any solver."""
     moves = plan.optimizer != "static"
-    bound_us = certified_bound_us(case.graph, case.profile, case.links, plan, moves, {}, False)
+    bound_us = certified_bound_us(case.graph, case.profile, case.links, plan, moves, None, {}, False)
     return (plan.objective_us - bound_us) / plan.objective_us
 
 

@@ -11,7 +11,7 @@ from autotm.layout import compile_program, pack
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 from autotm.model.plan import BoundProof, Plan, Status
-from autotm.solve import SolveOptions, solve
+from autotm.solve import SolveOptions, solve, sweep
 from exhaustive_flights import optimum_us
 from random_graphs import Case, random_case, training_step_case, with_engines
 
@@ -54,6 +54,17 @@ def test_the_optimum_of_small_steps_is_found_and_proven(seed: int, slower: float
 def test_these_steps_are_worth_trying() -> None:
     """They have asynchronous moves in their best plan; a test that never saw one would show nothing."""
     assert all(flights(plan_of(small_case(seed, slower), "asynchronous", Limit(1, 1))) for seed, slower in FLYING)
+
+
+@pytest.mark.parametrize("seed", [3, 34])
+def test_limits_that_share_a_model_get_the_same_optimum(seed: int) -> None:
+    """Windows that a smaller limit forbids are closed in the shared model."""
+    case, limits = small_case(seed, 3.0), (Limit(4, 1), Limit(1, 1), Limit(2, 1))
+    for limit, plan in zip(
+        limits, sweep(case.graph, case.profile, case.links, "asynchronous", limits, EXACT), strict=True
+    ):
+        check_plan(case.graph, case.profile, case.links, plan)
+        assert plan.objective_us == pytest.approx(plan_of(case, "asynchronous", limit).objective_us)
 
 
 @pytest.mark.parametrize("seed", [1, 4, 8, 12])

@@ -14,8 +14,9 @@ from autotm.model.limit import Limit
 from autotm.model.profile import Profile, Timing
 from autotm.model.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
-from autotm.solve.certificate import bound_us
+from autotm.solve.certificate import Prices, bound_us
 from autotm.solve.choices import Choices
+from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import flows_by_use
 from autotm.solve.potential import potential
 from autotm.solve.problem import Problem
@@ -35,7 +36,7 @@ def test_without_recomputation_rent_is_that_of_the_certificate(seed: int) -> Non
     flows, kernels = flows_by_use(problem), len(problem.graph.kernels)
     prices = np.random.default_rng(seed).exponential(1e-3, kernels)
     rented = Rented(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
-    expected = bound_us(Choices(flows), prices, (), problem.limit_bytes)
+    expected = bound_us(Choices(flows), Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
     value, used = rented.cheapest(prices)
     assert value - prices.sum() * problem.limit_bytes == pytest.approx(expected)
     nudged = prices + 1e-9
