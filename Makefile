@@ -82,7 +82,7 @@ $(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
 FORCE:
-figures/fig%.pdf: setup FORCE
+figures/%.pdf: setup FORCE
 	@$(SNAKEMAKE) $@ $(CONFIG)
 
 figures: setup

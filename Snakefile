@@ -20,10 +20,16 @@ include: "rules/figures.smk"
 
 localrules:
     figures,
+    figure_7,
+    figure_9,
     figure_10,
+    figure_11,
 
 
 rule figures:
     default_target: True
     input:
+        "figures/fig7.pdf",
+        "figures/fig9.pdf",
         "figures/fig10.pdf",
+        "figures/fig11.pdf",

@@ -22,6 +22,7 @@ wildcard_constraints:
     network=r"[a-z0-9_]+",
     optimizer=r"[a-z0-9-]+",
     limit=r"\d+to\d+|\d+[kMGT]?B",
+    folder=r"([a-z][a-z0-9_]*/)?",
 
 
 CONFIG = Path("config")
@@ -77,6 +78,11 @@ def placement_params(wildcards):
     """The optimizer and the limit that a path names."""
     or_stop(require_optimizer, wildcards.optimizer)
     return {"optimizer": wildcards.optimizer, "limit": str(or_stop(Limit.parse, wildcards.limit))}
+
+
+def workload_records(wildcards):
+    """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
+    return or_stop(STUDY.workload_records, wildcards.folder.rstrip("/") or "conventional")
 
 
 def timing_threads(wildcards):

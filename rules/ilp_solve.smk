@@ -21,6 +21,7 @@ rule ilp_solve:
         placement=placement_params,
         options=STUDY.config.solve.model_dump(),
         seed=STUDY.config.seed,
+        counts=STUDY.config.counts,
     message:
         "Placing the tensors of {wildcards.network}: {wildcards.optimizer}, limit {wildcards.limit}"
     script:

@@ -22,6 +22,7 @@ rule kernel_profile:
         options=STUDY.config.profile.model_dump(),
         min_gain=STUDY.config.tune.min_gain,
         seed=STUDY.config.seed,
+        counts=STUDY.config.counts,
         # Caches beside the results, not outputs: a killed profile goes on where it was.
         store="results/{machine}/kernels.sqlite",
         objects="results/{machine}/objects",

@@ -1,38 +1,42 @@
 """The integer program as published (Hildebrand et al., ASPLOS 2020), as an executable reference for small graphs.
 
 Per tensor a flow over the vertices A (fast, never copied), B (fast, with a slow copy) and C (slow) of its gadgets;
-indicators y and z with AND/OR rows; one binary per kernel configuration with AND rows; one dense capacity row per
-kernel. Two things differ from the original: sizes are exact bytes, and the time of a configuration is additive.
+indicators y and z with AND/OR rows; one binary per kernel, implementation and configuration with AND rows; one dense
+capacity row per kernel, in which the fast workspaces of the implementation count. Sizes are exact bytes; the time of a
+configuration is measured, or additive (`exact`), and workspaces may be slow.
 """
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import chain, combinations, product
 from typing import Any
 
 import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
 
-from autotm.model.graph import Kernel, Tensor
+from autotm.model.graph import Tensor
 from autotm.model.tier import Tier
-from random_graphs import Case
+from random_graphs import Case, variants
 
 Edge = tuple[tuple[str, int], tuple[str, int]]
 _TIGHT = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9, "mip_abs_gap": 1e-9}
 _KILOBYTE = 1e3
 
 
-def published_optimum_us(case: Case, limit_bytes: int, *, moves: bool) -> float:
-    """The optimum of the published model."""
+def published_optimum_us(case: Case, limit_bytes: int, *, moves: bool, exact: bool = False) -> float:
+    """The optimum of the published model; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
     model.rows = pyo.ConstraintList()
     model.terms = []
     fast: dict[tuple[str, int], Any] = {}
-    for tensor in case.graph.movable:
+    own = {operand.tensor for kernel in case.graph.kernels if kernel.alternatives for operand in kernel.workspaces}
+    tensors = [tensor for tensor in case.graph.movable if tensor.name not in own]
+    for tensor in tensors:
         _tensor_flow(model, case, tensor, moves, fast)
-    for index, kernel in enumerate(case.graph.kernels):
-        _kernel_configurations(model, case, index, kernel, fast)
-        _capacity(model, case, index, limit_bytes, fast)
+    for index in range(len(case.graph.kernels)):
+        workspaces = _kernel_configurations(model, case, index, fast, exact)
+        live = [tensor for tensor in tensors if index in tensor.live]
+        _capacity(model, index, limit_bytes, live, fast, workspaces)
     model.time = pyo.Objective(expr=sum(model.terms), sense=pyo.minimize)
     solver = Highs()
     results = solver.solve(model, rel_gap=0.0, threads=1, solver_options=_TIGHT)
@@ -102,26 +106,49 @@ def _indicators(model: Any, tensor: Tensor, gadgets: list[int], x: dict[Edge, An
 
 
 def _kernel_configurations(
-    model: Any, case: Case, index: int, kernel: Kernel, fast: dict[tuple[str, int], Any]
-) -> None:
-    names = list(case.graph.slots_of(kernel))
-    choices = list(product((True, False), repeat=len(names)))
-    model.add_component(f"c_{index}", pyo.Var(range(len(choices)), domain=pyo.Binary))
+    model: Any, case: Case, index: int, fast: dict[tuple[str, int], Any], exact: bool
+) -> list[tuple[int, Any]]:
+    """Binaries with their AND rows; returns the bytes of fast workspaces that each brings."""
+    graphs = [variant for kernel, variant in variants(case.graph) if kernel == index]
+    own = [{operand.tensor for operand in graph.kernels[index].workspaces} for graph in graphs]
+    names = list(graphs[0].slots_of(graphs[0].kernels[index]))
+    if len(graphs) > 1:
+        names = [name for name in names if name not in own[0]]
+    else:
+        own = [set()]
+    model.add_component(f"c_{index}", pyo.VarList(domain=pyo.Binary))
     chosen = model.component(f"c_{index}")
-    for number, choice in enumerate(choices):
+    workspaces = []
+    for tiers in product((True, False), repeat=len(names)):
         wanted = [
-            fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, choice, strict=True)
+            fast[name, index] if is_fast else 1 - fast[name, index] for name, is_fast in zip(names, tiers, strict=True)
         ]
-        for term in wanted:
-            model.rows.add(chosen[number] <= term)
-        model.rows.add(chosen[number] + len(names) >= 1 + sum(wanted))
-        slow = frozenset(name for name, is_fast in zip(names, choice, strict=True) if not is_fast)
-        model.terms.append(case.profile.additive_us(case.graph, kernel, slow) * chosen[number])
+        slow = frozenset(name for name, is_fast in zip(names, tiers, strict=True) if not is_fast)
+        here = []
+        for graph, spaces in zip(graphs, own, strict=True):
+            for spilled in chain.from_iterable(combinations(sorted(spaces), n) for n in range(len(spaces) + 1)):
+                c = chosen.add()
+                here.append(c)
+                workspaces.append((sum(graph.by_name[name].allocated_bytes for name in spaces - set(spilled)), c))
+                kernel = graph.kernels[index]
+                time_us = case.profile.time_us if exact else case.profile.additive_us
+                model.terms.append(time_us(graph, kernel, slow | set(spilled)) * c)
+                for term in wanted:
+                    model.rows.add(c <= term)
+        model.rows.add(sum(here) + len(names) >= 1 + sum(wanted))
     model.rows.add(sum(chosen.values()) == 1)
+    return workspaces
 
 
-def _capacity(model: Any, case: Case, index: int, limit_bytes: int, fast: dict[tuple[str, int], Any]) -> None:
-    live = [tensor for tensor in case.graph.movable if index in tensor.live]
-    if live:
-        used = sum(tensor.allocated_bytes / _KILOBYTE * fast[tensor.name, index] for tensor in live)
+def _capacity(
+    model: Any,
+    index: int,
+    limit_bytes: int,
+    live: list[Tensor],
+    fast: dict[tuple[str, int], Any],
+    workspaces: list[tuple[int, Any]],
+) -> None:
+    used = sum(tensor.allocated_bytes / _KILOBYTE * fast[tensor.name, index] for tensor in live)
+    used += sum(size / _KILOBYTE * c for size, c in workspaces)
+    if live or any(size for size, _ in workspaces):
         model.rows.add(used <= limit_bytes / _KILOBYTE)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from autotm.model.files import hash_of
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation, Kernel, OpClass, Operand, Role, Tensor
 from autotm.model.link import Link, Links
 from autotm.model.profile import Profile, Timing
 from autotm.model.tier import Tier, all_fast, configuration
@@ -126,6 +128,53 @@ def random_case(
         random_profile(graph, seed, zero_extra),
         make_links(*((1.0, 2.0) if fast_copies else (29.0, 12.0)), fast_copies),
     )
+
+
+def exact_case(seed: int, kernels: int = 4, *, alternatives: bool = True) -> Case:
+    """As `random_case`, measured in full and far from additive, some kernels with up to three implementations."""
+    plain = random_case(seed, kernels)
+    draw = random.Random(seed + 3)
+    graph = plain.graph
+    if alternatives:
+        graph = replace(graph, kernels=tuple(_with_alternatives(kernel, draw) for kernel in graph.kernels))
+    return Case(graph, full_profile(graph, seed), plain.links)
+
+
+def _with_alternatives(kernel: Kernel, draw: random.Random) -> Kernel:
+    """None, one or two other implementations, each with its own workspaces."""
+    others = []
+    for rank in range(draw.choice((0, 1, 1, 2))):
+        sizes = [draw.randint(50, 500) for _ in range(draw.choice((0, 1, 1, 2)))]
+        spaces = [Operand(f"{kernel.name}_{rank}_{slot}", (size,), "float32") for slot, size in enumerate(sizes)]
+        others.append(
+            Implementation(f"other{rank}", f"{kernel.function}_{rank}", f"{kernel.identity}_{rank}", tuple(spaces))
+        )
+    return replace(kernel, alternatives=tuple(others))
+
+
+def variants(graph: Graph) -> Iterator[tuple[int, Graph]]:
+    """Every kernel with each of its implementations, in a graph that has that one."""
+    for index, kernel in enumerate(graph.kernels):
+        for name in kernel.implementations:
+            names = [other.implementation for other in graph.kernels]
+            yield index, graph.computed_by([*names[:index], name, *names[index + 1 :]])
+
+
+def full_profile(graph: Graph, seed: int) -> Profile:
+    """Timings of every implementation in every configuration; slow operands overlap or stand in each other's way."""
+    draw = random.Random(seed + 4)
+    timings = {}
+    for index, variant in variants(graph):
+        kernel = variant.kernels[index]
+        base_ns = draw.randint(500, 4000)
+        names = list(variant.slots_of(kernel))
+        extras = {name: draw.uniform(0.2, 5.0) * variant.by_name[name].size_bytes for name in names}
+        for count in range(len(names) + 1):
+            for slow in combinations(names, count):
+                factor = draw.uniform(0.4, 1.3) if count > 1 else 1.0
+                time_ns = base_ns + round(factor * sum(extras[name] for name in slow))
+                timings[kernel.identity, kernel.implementation, configuration(variant, kernel, slow)] = _timing(time_ns)
+    return Profile(hash_of(graph), timings, {})
 
 
 def random_profile(graph: Graph, seed: int, zero_extra: float = 0.1) -> Profile:

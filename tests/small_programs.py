@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from autotm.model.counting import Counts
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tensor
 from autotm.model.plan import Plan, Status
@@ -24,7 +25,7 @@ def plan(graph: Graph, optimizer: str = "by hand") -> Plan:
     """A plan that says nothing of use but what a record copies from it."""
     configurations = tuple(all_fast(kernel) for kernel in graph.kernels)
     return Plan(
-        hash_of(graph), optimizer, "1:1", 12_345, "intermediates", (), (), configurations,
+        hash_of(graph), optimizer, "1:1", 12_345, Counts.INTERMEDIATES, (), (), configurations,
         2_000_000.0, 1_500_000.0, Status.OPTIMAL, 0.25, 0.5,
     )  # fmt: skip
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autotm import cli_kernels, cli_sensitivity, stages
 from autotm.cli_study import context_of, paths_of, study_of
+from autotm.model.counting import Counts
 from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
 from autotm.model.study_config import StudyConfig
@@ -43,10 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--scale", help="instead of the study's scale")
     study.add_argument("--machine", help="instead of the study's machine")
     study.add_argument("--threads", type=int, help="instead of the study's kernel threads")
+    study.add_argument("--counts", choices=list(Counts), help="instead of what the study's limits count")
     network = argparse.ArgumentParser(add_help=False, parents=[study])
     network.add_argument("network", help="a network of the scale file, e.g. inception_v4")
     placed = argparse.ArgumentParser(add_help=False, parents=[network])
-    placed.add_argument("optimizer", help="static, synchronous, all-fast, all-slow")
+    placed.add_argument("optimizer", help="static, synchronous, numa (first touch), all-fast, all-slow")
     placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
 
     for name, command, parent, text in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from autotm.model.counting import Counts
 from autotm.model.errors import unknown_name
 from autotm.model.paths import Paths
 from autotm.model.study_config import read_yaml
@@ -14,7 +15,9 @@ from autotm.study.setup import Study, load_study
 def study_of(options: argparse.Namespace) -> Study:
     """The study of `--config`, with what other options put in its place."""
     raw = read_yaml(options.config, "study")
-    overrides = {key: getattr(options, key) for key in ("scale", "machine", "threads") if getattr(options, key)}
+    overrides = {
+        key: getattr(options, key) for key in ("scale", "machine", "threads", "counts") if getattr(options, key)
+    }
     if not isinstance(raw, dict):
         raw = {}
     return load_study(raw | overrides, options.config, options.config.parent, options.results)
@@ -22,7 +25,7 @@ def study_of(options: argparse.Namespace) -> Study:
 
 def context_of(study: Study) -> Context:
     """Where and with which randomness the study's stages run."""
-    return Context(study.machine, study.devices_dir, study.config.seed)
+    return Context(study.machine, study.devices_dir, study.config.seed, Counts(study.config.counts))
 
 
 def paths_of(study: Study, network: str) -> Paths:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from autotm.model.counting import Counts
 from autotm.model.errors import AutotmError
 from autotm.model.machine import load_machine
 from autotm.stages import Context
@@ -42,7 +43,8 @@ def _context(job: Any) -> Context | None:
         return None
     name, _, threads = path.removesuffix("t").rpartition("-")
     machine = load_machine(CONFIG_DIR / "machines" / f"{name}.yaml", int(threads))
-    return Context(machine, CONFIG_DIR / "devices", job.params.seed)
+    counts = Counts(job.params.get("counts", Counts.INTERMEDIATES))
+    return Context(machine, CONFIG_DIR / "devices", job.params.seed, counts)
 
 
 def _log_to(path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan, check_program
+from autotm.model.counting import Counts, counting
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -29,11 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Context:
-    """Where and with which randomness a stage runs."""
+    """Where and with which randomness a stage runs, and what limits count."""
 
     machine: Machine
     devices_dir: Path
     seed: int
+    counts: Counts = Counts.INTERMEDIATES
 
 
 def calibrate_stage(context: Context, *, links: Path) -> None:
@@ -96,7 +98,7 @@ def kernel_profile_stage(
             config.implementations,
         )
         timed = profile_kernels(
-            step,
+            counting(step, context.counts),
             KernelLibrary.load(library),
             machine,
             load(links, "links", Links),
@@ -190,7 +192,8 @@ def ilp_solve_stage(
     from autotm.solve import SolveOptions
 
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, times, copies = load(graph, "graph", Graph), read_profile(profile), load(links, "links", Links)
+    step = counting(load(graph, "graph", Graph), context.counts)
+    times, copies = read_profile(profile), load(links, "links", Links)
     options = SolveOptions(**config.model_dump(), seed=context.seed)
     placed, _ = solve_and_pack(step, times, copies, optimizer, limit, options)
     check_plan(step, times, copies, placed)
@@ -202,7 +205,8 @@ def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, 
     from autotm.layout import compile_program, pack
 
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))
-    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    placed = load(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
     check_plan(step, read_profile(profile), load(links, "links", Links), placed)
     compiled = compile_program(step, placed, pack(step, placed))
     check_program(step, placed, compiled)
@@ -215,7 +219,8 @@ def check_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program:
     Raises:
         IllegalPlanError: names the rule that is broken, and where.
     """
-    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    placed = load(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
     check_plan(step, read_profile(profile), load(links, "links", Links), placed)
     check_program(step, placed, load(program, "program", Program))
 
@@ -241,7 +246,7 @@ def run_stage(
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
     compiled = load(program, "program", Program)
-    check_program(step, placed, compiled)
+    check_program(counting(step, placed.counts), placed, compiled)
     measured = run(
         step,
         KernelLibrary.load(library),
@@ -255,6 +260,15 @@ def run_stage(
         reference,
     )
     save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
+
+
+def comparison_figure_stage(
+    name: str, style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path
+) -> None:
+    """Records of several networks -> table -> picture: figures 7, 9 and 11."""
+    from autotm.study.comparison import make_figure
+
+    make_figure(name, records, csv, pdf, png, style)
 
 
 def figure_10_stage(style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path) -> None:

@@ -39,6 +39,13 @@ def test_a_solver_option_keeps_the_measurements_of_kernels(finished: Workplace) 
     assert finished.jobs_due() == {"ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1}
 
 
+def test_counting_arguments_too_measures_more_and_places_again(finished: Workplace) -> None:
+    finished.change("counts", value="all")
+    assert finished.jobs_due() == {
+        "kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1,
+    }  # fmt: skip
+
+
 def test_how_long_tuning_searches_changes_nothing(finished: Workplace) -> None:
     finished.change("tune", "trials", value=7)
     assert finished.jobs_due() == {}

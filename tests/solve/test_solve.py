@@ -14,6 +14,7 @@ from autotm.model.plan import BoundProof, Plan, Status
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, optimizers, solve
 from autotm.solve.base import Placement
+from autotm.solve.choices import Choices
 from autotm.solve.optimizers.static import Static
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import SolverDefectError
@@ -35,7 +36,7 @@ def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions | No
 
 
 def test_registry() -> None:
-    assert optimizers() == ("all-fast", "all-slow", "static", "synchronous")
+    assert optimizers() == ("all-fast", "all-slow", "numa", "static", "synchronous")
 
 
 def test_unknown_optimizer_names_the_nearest(step: Case) -> None:
@@ -141,7 +142,10 @@ def test_contradicting_restrictions(options: dict[str, object], optimizer: str, 
         solve(case.graph, case.profile, case.links, optimizer, Limit(1, 1), SolveOptions(**options))
 
 
-@pytest.mark.parametrize("bad", [{"gap": -0.1}, {"gap": 1.0}, {"time_limit_s": 0.0}, {"threads": 0}, {"seed": -1}])
+@pytest.mark.parametrize(
+    "bad",
+    [{"gap": -0.1}, {"gap": 1.0}, {"time_limit_s": 0.0}, {"threads": 0}, {"seed": -1}, {"additive_tolerance": -0.1}],
+)
 def test_bad_options(bad: dict[str, float]) -> None:
     with pytest.raises(BadInputError, match=next(iter(bad))):
         SolveOptions(**bad)
@@ -160,8 +164,8 @@ class _Broken(Static):
     def __init__(self, defect: str) -> None:
         self.defect = defect
 
-    def place(self, problem: Problem, flows: tuple) -> Placement:
-        found = super().place(problem, flows)
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        found = super().place(problem, choices)
         if self.defect == "lost":
             return replace(found, stays=found.stays[::2])
         if self.defect == "optimist":

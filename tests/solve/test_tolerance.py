@@ -15,6 +15,7 @@ from autotm.model.limit import Limit
 from autotm.model.profile import Profile, Timing
 from autotm.model.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
+from autotm.solve.choices import Choices
 from autotm.solve.flow import flows_for_life
 from autotm.solve.journey import Journey
 from autotm.solve.problem import Problem
@@ -105,8 +106,8 @@ def test_repair_refuses_what_is_over_by_one_allocation_unit() -> None:
     sizes = [tensor.allocated_bytes for tensor in case.graph.movable]
     limit = sum(sizes) - 64
     problem = Problem(case.graph, case.profile, case.links, Limit(size_bytes=limit), SolveOptions())
-    repair = Repair(flows_for_life(problem), limit, len(case.graph.kernels))
-    repair.accept({index: Journey((True,), ()) for index in range(len(sizes))})
+    repair = Repair(Choices(flows_for_life(problem)), limit, len(case.graph.kernels))
+    repair.accept({index: Journey((True,), ()) for index in range(len(sizes))}, {})
     assert len(repair.journeys) == len(sizes) - 1
     repair.complete()
     assert sum(sizes[index] for index, journey in repair.journeys.items() if journey.fast[0]) <= limit

@@ -19,17 +19,24 @@ PROVENANCE = {
 
 
 def record(
-    optimizer: str, limit: str, *, scale: str = "laptop", step_s: float = 1.0, side_by_side: bool = True
+    optimizer: str,
+    limit: str,
+    *,
+    network: str = "inception_v4",
+    scale: str = "laptop",
+    step_s: float = 1.0,
+    side_by_side: bool = True,
 ) -> Record:
     """A run that is `step_s` when all fast and slower by what is slow."""
     limit_bytes = Limit.parse(limit).fast_bytes(PEAK_BYTES)
     slow = 1 - limit_bytes / PEAK_BYTES
-    times = 3.5 if optimizer == "static" else 1.4
+    times = {"numa": 4.2, "static": 3.5}.get(optimizer, 1.4)
     median = step_s * (1 + times * slow**2)
     moved = round(2e9 * slow * (1 - slow) * 4) if optimizer == "synchronous" else 0
     return Record(
-        network="inception_v4", scale=scale, batch=8, machine="laptop-2t", threads=2, tier_reality="emulated",
-        optimizer=optimizer, limit=limit, dram_limit_bytes=limit_bytes, ratio_achieved=None, io_size=IO_BYTES,
+        network=network, scale=scale, batch=8, machine="laptop-2t", threads=2, tier_reality="emulated",
+        optimizer=optimizer, limit=limit, counts="intermediates",
+        dram_limit_bytes=limit_bytes, ratio_achieved=None, io_size=IO_BYTES,
         default_alloc_size=PEAK_BYTES, dram_alloc_size=limit_bytes, pmem_alloc_size=PEAK_BYTES - limit_bytes,
         predicted_runtime_s=median * 1.04, bound_s=median, gap=0.0096, solver_status="within_gap",
         creation_times=(0.3,), optimization_times=(0.7,), actual_runtime_s=median * 0.98,
@@ -55,4 +62,16 @@ def write_study(folder: Path, limits: tuple[str, ...] = LIMITS, *, side_by_side:
             path = folder / optimizer / Limit.parse(limit).slug / "record.json"
             save(path, "record", record(optimizer, limit, side_by_side=side_by_side), PROVENANCE)
             paths.append(path)
+    return paths
+
+
+def write_workload(folder: Path, networks: tuple[str, ...], limits: tuple[str, ...]) -> list[Path]:
+    """Record files of three optimizers on several networks, the later networks slower."""
+    paths = []
+    for place, network in enumerate(networks, start=1):
+        for optimizer in ("numa", "static", "synchronous"):
+            for limit in limits:
+                path = folder / network / optimizer / Limit.parse(limit).slug / "record.json"
+                save(path, "record", record(optimizer, limit, network=network, step_s=float(place)), PROVENANCE)
+                paths.append(path)
     return paths

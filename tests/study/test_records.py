@@ -73,7 +73,7 @@ def test_without_an_all_fast_run_there_is_no_slowdown(tmp_path: Path) -> None:
 def test_runs_of_two_studies_do_not_mix(tmp_path: Path) -> None:
     paths = write_study(tmp_path)
     save(paths[0], "record", record("static", "1:0", scale="tiny"), PROVENANCE)
-    with pytest.raises(BadInputError, match="records of one scale make a case study; got laptop, tiny"):
+    with pytest.raises(BadInputError, match="records of one scale make a figure; got laptop, tiny"):
         table_of_records(paths)
 
 

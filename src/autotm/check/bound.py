@@ -1,10 +1,12 @@
 """The lower bound that a certificate's prices prove, computed without a solver.
 
-Relaxing the capacity of fast memory at prices p_i >= 0 per byte and kernel gives, for any prices,
+Relaxing the capacity of fast memory at prices p_i >= 0 per byte and kernel, and the agreement of tensors and tabled
+kernels on each operand's tier at prices q of any sign, gives, for any prices,
 
-    bound = base + sum over tensors (cheapest path at these prices) - sum over kernels p_i * limit,
+    bound = sum over kernels (cheapest implementation and configuration, which receives q for each slow operand)
+          + sum over tensors (cheapest path, which pays q for being slow) - sum over kernels p_i * limit,
 
-a lower bound on every plan (weak duality). A tensor larger than the limit never is in fast memory.
+a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
@@ -31,6 +34,8 @@ class _Prices:
     graph: Graph
     profile: Profile
     links: Links
+    tabled_us: Mapping[tuple[int, str], float]
+    tabled: frozenset[int]
     rent_us_per_byte: npt.NDArray[np.float64]
     limit_bytes: int
     operands_fast: bool
@@ -38,7 +43,9 @@ class _Prices:
     def slow_us(self, tensor: Tensor, user: int) -> float:
         if self.operands_fast:
             return np.inf
-        return self.profile.extra_us(self.graph, self.graph.kernels[user], tensor.name)
+        if user in self.tabled:
+            return self.tabled_us[user, tensor.name]
+        return shared_us(self.graph, self.profile, user, tensor.name)
 
     def fast_us(self, tensor: Tensor, start: int, end: int) -> float:
         """Rent of fast memory during kernels [start, end)."""
@@ -66,15 +73,40 @@ def certified_bound_us(
     require(
         bool(np.isfinite(prices).all() and (prices >= 0).all()), Fault.CERTIFICATE, "a price is not finite and >= 0"
     )
+    menus = Menus(graph, profile, plan, fixed, fast_operands_only)
+    slow_us = _slow_prices(plan, menus)
     rent = np.concatenate(([0.0], np.cumsum(prices)))
-    charged = _Prices(graph, profile, links, rent, plan.dram_limit_bytes, fast_operands_only)
-    total = sum(profile.base_us(kernel) for kernel in graph.kernels) - float(prices.sum()) * plan.dram_limit_bytes
+    charged = _Prices(
+        graph, profile, links, slow_us, frozenset(plan.tabled), rent, plan.dram_limit_bytes, fast_operands_only
+    )
+    total = -float(prices.sum()) * plan.dram_limit_bytes
+    for index in range(count):
+        shares = [slow_us[index, name] for name in menus.operands(index)] if index in charged.tabled else []
+        total += menus.cheapest_us(index, float(prices[index]), shares)
+    chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
     for tensor in graph.movable:
-        if tensor.name in fixed or not moves:
+        if tensor.name in chosen_with_kernel:
+            continue
+        if tensor.name in fixed or tensor.held or not moves:
             total += _cheapest_for_life(charged, tensor, fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)
     return total
+
+
+def _slow_prices(plan: Plan, menus: Menus) -> dict[tuple[int, str], float]:
+    """What each operand of each tabled kernel pays for being slow."""
+    assert plan.certificate is not None
+    stated = plan.certificate.slow_us
+    same = len(stated) == len(plan.tabled)
+    require(same, Fault.CERTIFICATE, f"slow operands of {len(stated)} kernels, {len(plan.tabled)} are tabled")
+    prices = {}
+    for index, shares in zip(plan.tabled, stated, strict=True):
+        names = menus.operands(index)
+        require(len(shares) == len(names), Fault.CERTIFICATE, f"{len(shares)} operands at kernel {index}: {names}")
+        require(bool(np.isfinite(shares).all()), Fault.CERTIFICATE, f"a price at kernel {index} is not finite")
+        prices.update({(index, name): price for name, price in zip(names, shares, strict=True)})
+    return prices
 
 
 def _cheapest_for_life(charged: _Prices, tensor: Tensor, tier: Tier | None) -> float:

@@ -21,6 +21,7 @@ class Fault(StrEnum):
     NO_SOURCE = "a move reads memory that does not hold the tensor"
     NO_DESTINATION = "a move writes memory that no stay holds"
     NOT_HELD = "an operand is in no memory"
+    IMPLEMENTATION = "an implementation does not exist"
     CONFIGURATION = "a configuration is not what the stays imply"
     LIMIT = "the limit is exceeded"
     LIMIT_BYTES = "the limit in bytes is not the limit asked"

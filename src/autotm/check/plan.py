@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from autotm.check.bound import certified_bound_us
+from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
 from autotm.model.errors import unknown_name
@@ -20,6 +21,7 @@ from autotm.model.tier import Tier
 _RULES: dict[str, tuple[frozenset[Tier], bool]] = {
     "all-fast": (frozenset({Tier.DRAM}), False),
     "all-slow": (frozenset({Tier.PMEM}), False),
+    "numa": (frozenset(Tier), False),
     "static": (frozenset(Tier), False),
     "synchronous": (frozenset(Tier), True),
 }
@@ -56,12 +58,16 @@ def check_plan(
     if plan.optimizer not in _RULES:
         raise unknown_name("optimizer", plan.optimizer, _RULES)
     require(plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"plan for {plan.graph_hash}, graph {hash_of(graph)}")
-    residence = Residence(graph, plan)
+    counts = "all" if any(tensor.held for tensor in graph.tensors) else "intermediates"
+    require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
+    chosen = computed(graph, plan)
+    check_tabled(graph, plan)
+    residence = Residence(chosen, plan)
     residence.check()
-    _check_restrictions(graph, plan, residence, fixed or {}, fast_operands_only)
-    _check_configurations(graph, plan, residence)
-    _check_limit(graph, plan)
-    _check_objective(graph, profile, links, plan, residence)
+    _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
+    _check_configurations(chosen, plan, residence)
+    _check_limit(graph, chosen, plan)
+    _check_objective(graph, chosen, profile, links, plan, residence)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
 
 
@@ -93,15 +99,15 @@ def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> Non
         )
 
 
-def _check_limit(graph: Graph, plan: Plan) -> None:
+def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
     asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes)
     same = asked == plan.dram_limit_bytes
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
     change = dict.fromkeys(range(len(graph.kernels) + 1), 0)
     for stay in plan.stays:
         if stay.tier is Tier.DRAM:
-            change[stay.start] += graph.by_name[stay.tensor].allocated_bytes
-            change[stay.end] -= graph.by_name[stay.tensor].allocated_bytes
+            change[stay.start] += chosen.by_name[stay.tensor].allocated_bytes
+            change[stay.end] -= chosen.by_name[stay.tensor].allocated_bytes
     used = 0
     for index in range(len(graph.kernels)):
         used += change[index]
@@ -109,11 +115,14 @@ def _check_limit(graph: Graph, plan: Plan) -> None:
         require(fits, Fault.LIMIT, f"kernel {index}: {used} fast bytes, {used - plan.dram_limit_bytes} over the limit")
 
 
-def _check_objective(graph: Graph, profile: Profile, links: Links, plan: Plan, residence: Residence) -> None:
+def _check_objective(
+    graph: Graph, chosen: Graph, profile: Profile, links: Links, plan: Plan, residence: Residence
+) -> None:
     kernels_us = math.fsum(
-        profile.additive_us(graph, kernel, residence.slow_operands(index)) for index, kernel in enumerate(graph.kernels)
+        kernel_us(graph, chosen, profile, plan, index, residence.slow_operands(index))
+        for index in range(len(graph.kernels))
     )
-    moves_us = math.fsum(links.copy_us(move.destination, graph.by_name[move.tensor].size_bytes) for move in plan.moves)
+    moves_us = math.fsum(links.copy_us(move.destination, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
     found = kernels_us + moves_us
     same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
     require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")

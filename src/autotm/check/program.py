@@ -32,6 +32,7 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
             simulation.kernel(step)
         else:
             simulation.move(step)
+    simulation.finish()
 
 
 def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
@@ -69,6 +70,27 @@ class _Simulation:
         self._plan = plan
         self._pools = {Tier.DRAM: program.fast_bytes, Tier.PMEM: program.slow_bytes}
         self._memory = {tier: Memory() for tier in Tier}
+        self._held = self._held_addresses(program)
+        for tensor, address in self._held.items():
+            if graph.by_name[tensor].producer is None:
+                self._check_address(tensor, address, f"argument '{tensor}'")
+                self._write(tensor, address)
+
+    def _held_addresses(self, program: Program) -> dict[str, Address]:
+        """Where arguments lie in the pools: at one place, throughout."""
+        found: dict[str, Address] = {}
+        for step in program.steps:
+            if isinstance(step, KernelStep):
+                for operand, address in zip(self._graph.kernels[step.kernel].operands, step.addresses, strict=False):
+                    if self._graph.by_name[operand.tensor].held:
+                        same = found.setdefault(operand.tensor, address) == address
+                        require(same, Fault.ADDRESS, f"kernel {step.kernel}: argument '{operand.tensor}' has moved")
+        return found
+
+    def finish(self) -> None:
+        """Arguments are still whole for the next step."""
+        for tensor, address in self._held.items():
+            self._require_valid(tensor, address, "end of the step")
 
     def kernel(self, step: KernelStep) -> None:
         """Read the inputs, then write outputs and workspaces."""
@@ -109,7 +131,7 @@ class _Simulation:
                 self._write(operand.tensor, bound[operand.tensor])
 
     def _check_address(self, tensor: str, address: Address, where: str) -> None:
-        movable = self._graph.by_name[tensor].role.is_movable
+        movable = self._graph.by_name[tensor].is_movable
         if address.offset is None:
             argument = not movable and address.tier is Tier.DRAM
             require(argument, Fault.ADDRESS, f"{where}: a movable tensor needs an offset in a pool")

@@ -46,7 +46,7 @@ class Residence:
     def slow_operands(self, kernel: int) -> frozenset[str]:
         """Movable operands that the kernel has to use in slow memory, having no copy in fast memory."""
         names = {operand.tensor for operand in self._graph.kernels[kernel].operands}
-        movable = (name for name in names if self._graph.by_name[name].role.is_movable)
+        movable = (name for name in names if self._graph.by_name[name].is_movable)
         return frozenset(name for name in movable if not self.holds(name, Tier.DRAM, kernel))
 
     def _check_order(self) -> None:
@@ -57,17 +57,19 @@ class Residence:
 
     def _check_stay(self, stay: Stay) -> None:
         tensor = self._graph.by_name.get(stay.tensor)
-        known = tensor is not None and tensor.role.is_movable
+        known = tensor is not None and tensor.is_movable
         require(known, Fault.UNKNOWN_TENSOR, f"stay of '{stay.tensor}'")
         assert tensor is not None
         inside = tensor.live.start <= stay.start < stay.end <= tensor.live.stop
         require(
             inside, Fault.BAD_SPAN, f"'{stay.tensor}' stays during [{stay.start}, {stay.end}), lives in {tensor.live}"
         )
+        whole = tensor.held is None or (stay.start, stay.end) == tensor.held
+        require(whole, Fault.BAD_SPAN, f"'{stay.tensor}', which the next step needs too, leaves {stay.tier} memory")
 
     def _check_move(self, move: Move) -> None:
         tensor = self._graph.by_name.get(move.tensor)
-        known = tensor is not None and tensor.role.is_movable
+        known = tensor is not None and tensor.is_movable
         require(known, Fault.UNKNOWN_TENSOR, f"move of '{move.tensor}'")
         assert tensor is not None
         where = f"'{move.tensor}' to {move.destination} before kernel {move.before}"
@@ -80,11 +82,11 @@ class Residence:
         require(self._plan.moves.count(move) == 1, Fault.ORDER, f"{where}, twice")
 
     def _check_origin(self, stay: Stay) -> None:
-        producer = self._graph.by_name[stay.tensor].producer
         other = Tier.DRAM if stay.tier is Tier.PMEM else Tier.PMEM
-        if stay.start == producer:
-            twice = any(rival.start == producer for rival in self._stays[stay.tensor, other])
-            require(not twice, Fault.BORN_TWICE, f"'{stay.tensor}' at kernel {producer}")
+        born = self._graph.by_name[stay.tensor].live.start
+        if stay.start == born:
+            twice = any(rival.start == born for rival in self._stays[stay.tensor, other])
+            require(not twice, Fault.BORN_TWICE, f"'{stay.tensor}' at kernel {born}")
             return
         arrives = Move(stay.tensor, stay.tier, stay.start) in self._plan.moves
         require(arrives, Fault.NO_ORIGIN, f"'{stay.tensor}' in {stay.tier} memory from kernel {stay.start}")

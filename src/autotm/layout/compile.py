@@ -81,7 +81,7 @@ def _move_step(graph: Graph, move: Move, addresses: _Addresses) -> MoveStep:
 
 
 def _operand(graph: Graph, tensor: str, kernel: int, addresses: _Addresses) -> Address:
-    if not graph.by_name[tensor].role.is_movable:
+    if not graph.by_name[tensor].is_movable:
         return ARGUMENT
     fast = addresses.find(tensor, Tier.DRAM, kernel)
     return fast or addresses.require(tensor, Tier.PMEM, kernel)

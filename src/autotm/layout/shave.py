@@ -47,7 +47,7 @@ def solve_and_pack(
         as `solve`; AutotmError when no attempt fits.
     """
     first = solve(graph, profile, links, optimizer, limit, options)
-    plan, layout, shaved = first, pack(graph, first), first.dram_limit_bytes
+    plan, layout, shaved = first, _pack(graph, first), first.dram_limit_bytes
     attempts, target = first.attempts_s, (options or SolveOptions()).gap
     for attempt in range(_ATTEMPTS):
         if fits(first, layout):
@@ -60,11 +60,15 @@ def solve_and_pack(
             plan = solve(graph, profile, links, optimizer, Limit(size_bytes=shaved), options)
         except InfeasibleLimitError as error:
             raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
-        layout = pack(graph, plan)
+        layout = _pack(graph, plan)
         attempts += plan.attempts_s
     if fits(first, layout):
         return _as_asked(first, plan, attempts, target), layout
     raise _unpackable(first, layout, f"{_ATTEMPTS} smaller limits were tried")
+
+
+def _pack(graph: Graph, plan: Plan) -> Layout:
+    return pack(graph.computed_by(plan.implementations), plan)
 
 
 def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...], target: float) -> Plan:

@@ -31,7 +31,7 @@ class Role(StrEnum):
 
     @property
     def is_movable(self) -> bool:
-        """Whether a plan decides where the tensor lives; the other roles stay in fast memory, outside the pools."""
+        """Whether a plan always decides where the tensor lives; the other roles are the step's arguments."""
         return self in {Role.INTERMEDIATE, Role.WORKSPACE}
 
 
@@ -148,7 +148,8 @@ class Tensor:
     `producer` is the index of the kernel that writes it (None for parameters, inputs and constants); `readers` are
     the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
     over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills
-    tensors that no kernel produces.
+    tensors that no kernel produces. `held` is given to arguments where the limit counts them too: kernel indices
+    [start, end) during which the tensor holds memory in one tier, never moved (`model/counting.py`).
     """
 
     name: str
@@ -160,6 +161,7 @@ class Tensor:
     readers: tuple[int, ...]
     alias_of: str | None = None
     initial: Initial | None = None
+    held: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.role.is_movable and self.producer is None:
@@ -168,6 +170,11 @@ class Tensor:
             raise ValueError(f"tensor '{self.name}': readers must ascend and be distinct, got {self.readers}")
         if self.producer is not None and self.readers and self.readers[0] <= self.producer:
             raise ValueError(f"tensor '{self.name}' is read by kernel {self.readers[0]}, not after its producer")
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether a plan decides where it lives; all else stays in fast memory, outside the pools and the limit."""
+        return self.role.is_movable or self.held is not None
 
     @property
     def allocated_bytes(self) -> int:
@@ -181,7 +188,9 @@ class Tensor:
 
     @property
     def live(self) -> range:
-        """Kernel indices [producer, last reader + 1) during which a movable tensor holds memory."""
+        """Kernel indices during which a movable tensor holds memory: [producer, last reader + 1), or as `held`."""
+        if self.held is not None:
+            return range(*self.held)
         users = self.users
         return range(users[0], users[-1] + 1)
 
@@ -225,8 +234,8 @@ class Graph:
 
     @cached_property
     def movable(self) -> tuple[Tensor, ...]:
-        """Intermediates and workspaces: what a plan places."""
-        return tuple(tensor for tensor in self.tensors if tensor.role.is_movable)
+        """What a plan places: intermediates, workspaces, and arguments where the limit counts them."""
+        return tuple(tensor for tensor in self.tensors if tensor.is_movable)
 
     @cached_property
     def live_bytes(self) -> tuple[int, ...]:
@@ -269,7 +278,7 @@ class Graph:
         """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
         slots: dict[str, tuple[int, ...]] = {}
         for slot, operand in enumerate(kernel.operands):
-            if self.by_name[operand.tensor].role.is_movable:
+            if self.by_name[operand.tensor].is_movable:
                 slots[operand.tensor] = (*slots.get(operand.tensor, ()), slot)
         return slots
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotm.model.counting import Counts
 from autotm.model.tier import Configuration, Tier
 
 
@@ -54,14 +55,17 @@ class Move:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Prices of fast memory that prove the bound without a solver.
+    """Prices that prove the bound without a solver, whatever they are.
 
-    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i; the bound is the sum over
-    tensors of the cheapest path at these prices minus the price of the limit, plus the constant cost of the kernels; a
-    tensor larger than the limit never is in fast memory.
+    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i. `slow_us[j][o]` is what operand
+    o of the j-th tabled kernel pays for being slow there and the kernel receives; operands are its movable tensors in
+    the order of the slots, without the workspaces of a kernel that has several implementations. The bound is the sum
+    over tensors of the cheapest path at these prices, plus the sum over kernels of the cheapest implementation and
+    configuration, minus the price of the limit; a tensor larger than the limit never is in fast memory.
     """
 
     prices_us_per_byte: tuple[float, ...]
+    slow_us: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,13 @@ class Plan:
         optimizer: how it was decided.
         limit: the limit as asked, e.g. `8:1`.
         dram_limit_bytes: the same in bytes of fast memory.
-        counts: which tensors the limit counts (`intermediates`: these and workspaces).
+        counts: which tensors the limit counts.
         stays: sorted by (start, tensor, tier).
         moves: in execution order.
         implementations: one per kernel; empty where every kernel has its default one.
+        tabled: kernels priced by the measured time of their configuration and implementation, ascending. The others are
+            priced by the all-fast time of their implementation, plus what each slow operand adds to the default one
+            and each slow workspace to their own.
         configurations: one per kernel, as the stays imply.
         objective_us: predicted step time of this plan, from the profile.
         bound_us: no plan of this optimizer is faster under the profile.
@@ -91,7 +98,7 @@ class Plan:
     optimizer: str
     limit: str
     dram_limit_bytes: int
-    counts: str
+    counts: Counts
     stays: tuple[Stay, ...]
     moves: tuple[Move, ...]
     configurations: tuple[Configuration, ...]
@@ -104,6 +111,7 @@ class Plan:
     bound_proof: BoundProof = BoundProof.PRICES
     attempts_s: tuple[tuple[float, float], ...] = ()
     implementations: tuple[str, ...] = ()
+    tabled: tuple[int, ...] = ()
 
     @property
     def gap(self) -> float:

@@ -1,4 +1,4 @@
-"""Kernel times by configuration, and the additive reading of them."""
+"""Kernel times by configuration, as measured and in their additive reading."""
 
 from __future__ import annotations
 
@@ -72,3 +72,8 @@ class Profile:
         """All-fast time plus the extra of each slow tensor of the kernel."""
         tensors = [tensor for tensor in graph.slots_of(kernel) if tensor in slow]
         return self.base_us(kernel) + sum(self.extra_us(graph, kernel, tensor) for tensor in tensors)
+
+    def time_us(self, graph: Graph, kernel: Kernel, slow: frozenset[str]) -> float:
+        """The measured time with exactly the tensors in `slow` in slow memory; additive where it was not measured."""
+        timing = self.timing(kernel, configuration(graph, kernel, slow))
+        return self.additive_us(graph, kernel, slow) if timing is None else timing.median_ns / 1e3

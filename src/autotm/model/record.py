@@ -17,7 +17,9 @@ class Record:
         tier_reality: `real`, `emulated` or `modelled` slow memory.
         dram_limit_bytes: the budget asked of the solver.
         ratio_achieved: slow pool bytes / fast pool bytes (None when the fast pool is empty).
-        io_size: bytes of all parameters, inputs, constants and results: always in fast memory, outside the limit.
+        counts: what the limit counts: `intermediates` (with workspaces), or `all` (arguments too).
+        io_size: bytes of all parameters, inputs, constants and results; in fast memory and outside the limit, unless
+            the limit counts all.
         default_alloc_size: peak live bytes of the step when nothing is slow.
         dram_alloc_size, pmem_alloc_size: pool sizes, bytes.
         predicted_runtime_s, bound_s, gap, solver_status: from the plan.
@@ -48,6 +50,7 @@ class Record:
     tier_reality: str
     optimizer: str
     limit: str
+    counts: str
     dram_limit_bytes: int
     ratio_achieved: float | None
     io_size: int

@@ -110,6 +110,13 @@ class SolveConfig(Strict):
     time_limit_s: float = Field(
         60.0, gt=0, le=86_400, description="wall time after which the best plan found is taken, s"
     )
+    additive_tolerance: float = Field(
+        0.02,
+        ge=0,
+        le=1,
+        description="slow operands of a kernel that was measured in full are added up where that misses no measured "
+        "time by more than this share of its all-fast time; else its table is taken as it is",
+    )
 
 
 class RunConfig(Strict):
@@ -132,9 +139,15 @@ class CaseStudyConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizers: Names = Field(["static", "synchronous"], description="one line each")
-    limits: Annotated[
-        list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)
-    ] = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
+    limits: Limits = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
+
+
+class WorkloadConfig(Strict):
+    """Networks compared over a few limits: figures 7, 9 and 11."""
+
+    networks: Names = Field(description="networks of the zoo that the scale gives sizes for")
+    optimizers: Names = Field(["numa", "static", "synchronous"], description="one bar each in figure 7")
+    limits: Limits = Field(description='ratios slow:fast; "1:0" and "0:1" are what the others are compared with')
 
 
 class FiguresConfig(Strict):
@@ -163,10 +176,18 @@ class StudyConfig(Strict):
         "auto", description="kernel threads; auto = as the machine file says"
     )
     seed: int = Field(20, ge=0, lt=2**31, description="of weights, data and the solver")
+    counts: Literal["intermediates", "all"] = Field(
+        "intermediates",
+        description="what plans place and limits count: intermediates and workspaces, as in the paper, or parameters, "
+        "inputs and results too",
+    )
     profile: ProfileConfig = ProfileConfig()
     tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()
     run: RunConfig = RunConfig()
+    workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
+        {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
+    )
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.tiers import Tiers
+from autotm.model.counting import storage_of
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Initial, Kernel, Operand
 from autotm.model.tier import Configuration
 
@@ -62,13 +63,6 @@ def plan_operands(graph: Graph, kernel: Kernel, rotation_bytes: int) -> OperandP
         total += size
     copies = min(max(2, -(-rotation_bytes // total)), MAX_COPIES)
     return OperandPlan(kernel, tuple(starts[storage] for storage in storages), total, copies)
-
-
-def storage_of(graph: Graph, tensor: str) -> str:
-    """The tensor whose memory `tensor` uses: itself, or what it is in the end an alias of."""
-    while (alias := graph.by_name[tensor].alias_of) is not None:
-        tensor = alias
-    return tensor
 
 
 class Filler:

@@ -12,9 +12,10 @@ from autotm.kernels.dispatch import ScheduledKernel
 from autotm.kernels.library import KernelLibrary, aligned_empty
 from autotm.kernels.tuned import workspace_bytes
 from autotm.memory.clock import quiet_interpreter
+from autotm.model.counting import storage_of
 from autotm.model.graph import Graph, Kernel, Operand
 from autotm.model.profile import Timing
-from autotm.profile.operands import MAX_COPIES, Filler, storage_of
+from autotm.profile.operands import MAX_COPIES, Filler
 from autotm.profile.options import ProfileOptions
 from autotm.profile.timing import Call, time_interleaved
 

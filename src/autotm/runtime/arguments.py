@@ -1,9 +1,9 @@
-"""The tensors that no plan moves: parameters, inputs, constants and results, in memory of their own."""
+"""The tensors that outlive a step (parameters, inputs, constants, results): in memory of their own or in the pools."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.pool import Pool
+from autotm.memory.tiers import Tiers
+from autotm.model.counting import storage_of
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Operand, Role, Tensor
+from autotm.model.program import KernelStep, Program
 from autotm.model.tier import Tier
 
 Array = npt.NDArray[Any]
@@ -79,24 +82,44 @@ _FORMULAS: dict[str, Callable[[tuple[int, ...], float], Array]] = {
 
 @dataclass(frozen=True)
 class Arguments:
-    """Argument buffers; an alias shares the memory of the tensor it takes over."""
+    """Where every argument is: a pool and an offset in it. An alias shares the memory of the tensor it takes over.
+
+    Attributes:
+        graph: as lowered; its arguments keep their own names.
+        places: by name of the tensor whose memory it is.
+    """
 
     graph: Graph
-    pool: Pool
-    offsets: dict[str, int]
+    places: Mapping[str, tuple[Pool, int]]
 
     @classmethod
-    def allocate(cls, graph: Graph) -> Arguments:
-        """Memory for every argument of `graph`, zero until filled."""
+    def allocate(cls, graph: Graph, placed: Mapping[str, tuple[Pool, int]] | None = None) -> Arguments:
+        """Memory for every argument of `graph` but for those that `placed` has a place for; zero until filled."""
         offsets, total = {}, 0
         for tensor in graph.tensors:
-            if not tensor.role.is_movable and tensor.alias_of is None:
+            if not tensor.role.is_movable and tensor.alias_of is None and tensor.name not in (placed or {}):
                 offsets[tensor.name] = total
                 total += tensor.allocated_bytes
-        for tensor in graph.tensors:
-            if tensor.alias_of is not None:
-                offsets[tensor.name] = offsets[_storage(graph, tensor)]
-        return cls(graph, Pool(Tier.DRAM, total), offsets)
+        own = Pool(Tier.DRAM, total)
+        return cls(graph, {name: (own, offset) for name, offset in offsets.items()} | dict(placed or {}))
+
+    @classmethod
+    def in_pools(cls, graph: Graph, counted: Graph, program: Program, tiers: Tiers) -> Arguments:
+        """Memory for every argument: where `program`, of the step as `counted`, has it in the tiers' pools, or its own.
+
+        Args:
+            graph: as lowered.
+            counted: the same with what the limit counts (`model/counting.py`).
+            program: of `counted`.
+            tiers: opened for the program.
+        """
+        placed = {}
+        for step in program.steps:
+            if isinstance(step, KernelStep):
+                for operand, address in zip(counted.kernels[step.kernel].operands, step.addresses, strict=True):
+                    if counted.by_name[operand.tensor].held and address.offset is not None:
+                        placed[operand.tensor] = tiers.pool(address.tier), address.offset
+        return cls.allocate(graph, placed)
 
     def fill(self, seed: int) -> None:
         """Make every argument what it is before the first step; results become zero."""
@@ -108,19 +131,15 @@ class Arguments:
     def value(self, name: str) -> Array:
         """The memory of argument `name`, in the tensor's own shape."""
         tensor = self.graph.by_name[name]
-        return self.pool.view(self.offsets[name], tensor.shape, tensor.dtype)
+        pool, offset = self.places[storage_of(self.graph, name)]
+        return pool.view(offset, tensor.shape, tensor.dtype)
 
     def view(self, operand: Operand) -> Array:
         """The memory of an argument as a kernel sees it."""
-        return self.pool.view(self.offsets[operand.tensor], operand.shape, operand.dtype)
+        pool, offset = self.places[storage_of(self.graph, operand.tensor)]
+        return pool.view(offset, operand.shape, operand.dtype)
 
 
 def io_bytes(graph: Graph) -> int:
     """Bytes of all arguments; an updated parameter shares its parameter's memory and counts once."""
     return sum(t.size_bytes for t in graph.tensors if not t.role.is_movable and t.alias_of is None)
-
-
-def _storage(graph: Graph, tensor: Tensor) -> str:
-    while tensor.alias_of is not None:
-        tensor = graph.by_name[tensor.alias_of]
-    return tensor.name

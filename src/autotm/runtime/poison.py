@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from autotm.memory.tiers import Tiers
 from autotm.model.graph import Graph
-from autotm.model.program import Address, MoveStep, Program, Step
+from autotm.model.program import Address, KernelStep, MoveStep, Program, Step
 from autotm.model.tier import Tier
 from autotm.runtime.executor import Call, Executor
 
@@ -40,7 +40,7 @@ def poisoned(graph: Graph, executor: Executor, tiers: Tiers) -> Executor:
 def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
     """Per program step, the memory (tier, offset, bytes) that nothing reads after it before it is written again."""
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
-    needed: set[_Place] = set()
+    needed = _held_places(graph, program)
     for index in range(len(program.steps) - 1, -1, -1):
         step = program.steps[index]
         read, written = _accesses(graph, step)
@@ -51,6 +51,13 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
                 dead[index].append((place.tier, place.offset, graph.by_name[place.tensor].size_bytes))
         needed = (needed - set(written)) | set(read)
     return dead
+
+
+def _held_places(graph: Graph, program: Program) -> set[_Place]:
+    """Places of arguments in the pools: the next step reads them."""
+    steps = [step for step in program.steps if isinstance(step, KernelStep)]
+    places = (place for step in steps for accesses in _accesses(graph, step) for place in accesses)
+    return {place for place in places if graph.by_name[place.tensor].held}
 
 
 def _accesses(graph: Graph, step: Step) -> tuple[list[_Place], list[_Place]]:

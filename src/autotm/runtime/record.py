@@ -45,6 +45,7 @@ def build_record(
         tier_reality=machine.tier_reality,
         optimizer=program.optimizer,
         limit=program.limit,
+        counts=plan.counts,
         dram_limit_bytes=program.dram_limit_bytes,
         ratio_achieved=program.slow_bytes / program.fast_bytes if program.fast_bytes else None,
         io_size=io_bytes(graph),
@@ -114,7 +115,7 @@ def _first_workspace(kernel: Kernel) -> int:
 
 def _movable_bytes(graph: Graph, slots: list[tuple[Operand, Address]]) -> int:
     tensors = (graph.by_name[operand.tensor] for operand, _ in slots)
-    return sum(tensor.size_bytes for tensor in tensors if tensor.role.is_movable)
+    return sum(tensor.size_bytes for tensor in tensors if tensor.is_movable)
 
 
 def _move_counts(program: Program, links: Links) -> dict[str, Any]:

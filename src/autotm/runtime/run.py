@@ -9,6 +9,7 @@ from pathlib import Path
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import check_cores, pinned
 from autotm.memory.tiers import open_tiers
+from autotm.model.counting import Counts, counting
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
@@ -52,28 +53,32 @@ def run(
         AutotmError: kernels run on fewer threads than the machine asks for.
         VerificationError: the program computes something else than the plain step.
     """
-    _check_pedigree(graph, program, plan, profile)
-    chosen = graph.computed_by(program.implementations)
-    with pinned(machine):
-        arguments = Arguments.allocate(chosen)
-        with open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
-            executor = prepare(chosen, library, program, arguments, tiers)
-            check_cores(machine, _heaviest(chosen, executor))
-            arguments.fill(options.seed)
-            if options.verify_steps:
-                expected = reference(
-                    chosen, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
-                )
-                checked = poisoned(chosen, executor, tiers) if options.poison else executor
-                verify(chosen, checked, arguments, expected, options.verify_steps)
-            if options.poison or not options.verify_steps:
-                executor.step()
-            times = _time(graph.computed_by(()), library, executor, arguments, machine, options, devices_dir)
-            kernel_times = time_kernels(chosen, executor, options.instrumented_steps)
+    counted = counting(graph, plan.counts)
+    _check_pedigree(counted, program, plan, profile)
+    placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
+    with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
+        arguments = Arguments.in_pools(chosen, placed, program, tiers)
+        executor = prepare(placed, library, program, arguments, tiers)
+        check_cores(machine, _heaviest(chosen, executor))
+        arguments.fill(options.seed)
+        if options.verify_steps:
+            expected = reference(
+                chosen, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
+            )
+            checked = executor
+            if options.poison:
+                checked = poisoned(placed, executor, tiers)
+                arguments.fill(options.seed)
+            verify(chosen, checked, arguments, expected, options.verify_steps)
+        if options.poison or not options.verify_steps:
+            executor.step()
+        default = graph.computed_by(())
+        times = _time(default, library, executor, arguments, plan.counts, machine, options, devices_dir)
+        kernel_times = time_kernels(chosen, executor, options.instrumented_steps)
     predicted_s, measured_s = plan.objective_us / 1e6, min(times.samples_s)
     log.info("%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, predicted_s, measured_s)
     measured = Measured(times, kernel_times, options.verify_steps, options.seed)
-    return build_record(graph, program, plan, machine, links, profile, measured)
+    return build_record(counted, program, plan, machine, links, profile, measured)
 
 
 def _time(
@@ -81,14 +86,21 @@ def _time(
     library: KernelLibrary,
     executor: Executor,
     arguments: Arguments,
+    counts: Counts,
     machine: Machine,
     options: RunOptions,
     devices_dir: Path,
 ) -> StepTimes:
-    """Time whole steps, in turn with all-fast ones if asked; both work on the same arguments."""
+    """Time whole steps, in turn with all-fast ones if asked.
+
+    Both work on the same arguments, unless the plan places these: then the all-fast step has its own, in fast memory.
+    """
     if not options.side_by_side:
         return time_steps(executor, None, machine.cpus, options.min_steps, options.min_seconds)
     program = all_fast_program(graph)
+    if counts is Counts.ALL:
+        arguments = Arguments.allocate(graph)
+        arguments.fill(options.seed)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
         all_fast = prepare(graph, library, program, arguments, tiers)
         return time_steps(executor, all_fast, machine.cpus, options.min_steps, options.min_seconds)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from autotm.model.counting import counted_by
 from autotm.model.files import hash_of
 from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status, Stay
+from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
-from autotm.solve.flow import Flow
 from autotm.solve.journey import move_order, stay_order
-from autotm.solve.problem import COUNTS, Problem
+from autotm.solve.problem import Problem
 from autotm.solve.recheck import price
 
 
@@ -22,6 +23,7 @@ class Placement:
 
     Attributes:
         stays, moves: in any order.
+        implementations: chosen ones by kernel; the others have their default.
         bound_us: proven lower bound on the objective; None where the optimizer has exactly one plan.
         bound_proof, certificate: what proves it.
         status: how the search ended.
@@ -30,6 +32,7 @@ class Placement:
 
     stays: Sequence[Stay]
     moves: Sequence[Move]
+    implementations: Mapping[int, str]
     bound_us: float | None
     bound_proof: BoundProof
     certificate: Certificate | None
@@ -48,12 +51,12 @@ class Optimizer(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
-        """The choices of every movable tensor."""
+    def choices(self, problem: Problem) -> Choices:
+        """What there is to choose from."""
 
     @abstractmethod
-    def place(self, problem: Problem, flows: tuple[Flow, ...]) -> Placement:
-        """Choose; the limit is known to be feasible for the flows."""
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """Choose; the limit is known to be feasible."""
 
     def solve(self, problem: Problem) -> Plan:
         """The plan for a problem, checked in integers and priced from the profile whatever the search claims.
@@ -62,21 +65,26 @@ class Optimizer(ABC):
             InfeasibleLimitError: what has to be fast exceeds the limit.
             SolverDefectError: the search returned something illegal.
         """
-        flows = self.flows(problem)
-        require_feasible(problem, flows, self.name)
-        placement = self.place(problem, flows)
+        choices = self.choices(problem)
+        require_feasible(problem, choices, self.name)
+        placement = self.place(problem, choices)
         stays = tuple(sorted(placement.stays, key=stay_order))
         moves = tuple(sorted(placement.moves, key=move_order))
-        configurations, objective_us = price(problem, stays, moves)
+        kernels = problem.graph.kernels
+        implementations = tuple(placement.implementations.get(i, k.implementation) for i, k in enumerate(kernels))
+        is_default = all(name == kernel.implementation for name, kernel in zip(implementations, kernels, strict=True))
+        configurations, objective_us = price(problem, stays, moves, implementations)
         bound_us = objective_us if placement.bound_us is None else min(placement.bound_us, objective_us)
         return Plan(
             graph_hash=hash_of(problem.graph),
             optimizer=self.name,
             limit=str(problem.limit),
             dram_limit_bytes=problem.limit_bytes,
-            counts=COUNTS,
+            counts=counted_by(problem.graph),
             stays=stays,
             moves=moves,
+            implementations=() if is_default else implementations,
+            tabled=problem.tabulation.tabled,
             configurations=configurations,
             objective_us=objective_us,
             bound_us=bound_us,

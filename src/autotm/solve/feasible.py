@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
 from autotm.model.errors import InfeasibleLimitError
-from autotm.solve.flow import Flow
+from autotm.solve.choices import Choices
 from autotm.solve.problem import Problem
 
 
-def required_bytes(flows: Sequence[Flow], kernels: int) -> npt.NDArray[np.int64]:
+def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
     """Bytes that have to be fast during each kernel, whatever is decided."""
     required = np.zeros(kernels, np.int64)
-    for flow in flows:
+    for table in choices.tables:
+        required[table.kernel] += table.least_bytes
+    for flow in choices.flows:
         for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True):
             if must:
                 required[start:stop] += flow.size_bytes
     return required
 
 
-def require_feasible(problem: Problem, flows: Sequence[Flow], optimizer: str) -> None:
+def require_feasible(problem: Problem, choices: Choices, optimizer: str) -> None:
     """Refuse a limit that what has to be fast does not fit.
 
     Raises:
         InfeasibleLimitError: names the worst kernel, the bytes short and the smallest feasible limit.
     """
-    required = required_bytes(flows, len(problem.graph.kernels))
+    required = required_bytes(choices, len(problem.graph.kernels))
     if not len(required):
         return
     worst = int(required.argmax())

@@ -6,6 +6,7 @@ kernel that uses it, or its whole life when it may not move at all.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ class Flow:
         tensor: its name.
         size_bytes: what it takes from fast memory, alignment included.
         starts, stops: gadget k spans kernels [starts[k], stops[k]); the gap after it ends at starts[k + 1].
-        slow_us: what slow memory costs at each gadget.
+        slow_us: what slow memory costs at each gadget, but for kernels whose table prices the tensor.
         write_us, read_us: price of its copy to slow and to fast memory.
         must: gadgets at which it has to be fast.
         may: gadgets at which it can be fast.
@@ -49,23 +50,24 @@ class Flow:
         """Kernels [first, last + 1) strictly between gadgets k and k + 1; empty when they are neighbours."""
         return self.stops[k], self.starts[k + 1]
 
-    @property
-    def total_slow_us(self) -> float:
-        """Cost of never being fast."""
-        return sum(self.slow_us)
+    def gadget_at(self, kernel: int) -> int:
+        """The gadget that spans a kernel."""
+        return bisect_right(self.starts, kernel) - 1
 
 
 def flows_by_use(problem: Problem) -> tuple[Flow, ...]:
     """One gadget per user: the tensor may move between any two of them."""
-    return tuple(
-        _fixed(problem, tensor) or _flow(problem, tensor, [range(user, user + 1) for user in tensor.users])
-        for tensor in problem.graph.movable
-    )
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, _gadgets(tensor)) for tensor in problem.placed)
 
 
-def flows_for_life(problem: Problem) -> tuple[Flow, ...]:
-    """One gadget per tensor: it never moves."""
-    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in problem.graph.movable)
+def _gadgets(tensor: Tensor) -> list[range]:
+    return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
+
+
+def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[Flow, ...]:
+    """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
+    chosen = problem.placed if tensors is None else tensors
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in chosen)
 
 
 def flows_in(problem: Problem, tier: Tier) -> tuple[Flow, ...]:
@@ -82,7 +84,8 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tie
     must = fixed is Tier.DRAM or (problem.options.fast_operands_only and fixed is None)
     may = fixed is not Tier.PMEM
     count = len(gadgets)
-    users = [[user for user in tensor.users if user in gadget] for gadget in gadgets]
+    additive = [user for user in tensor.users if user not in problem.tabled]
+    users = [[user for user in additive if user in gadget] for gadget in gadgets]
     return Flow(
         tensor=tensor.name,
         size_bytes=tensor.allocated_bytes,

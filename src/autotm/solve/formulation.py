@@ -1,14 +1,13 @@
 """The compact formulation as a Pyomo model; names and numbers as in `docs/formulation.md` §3.
 
 Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in fast memory with a slow copy,
-`s[k]` stays so over the gap after k; per capacity row j: `u[j]`, fast bytes in use.
+`s[k]` stays so over the gap after k; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -16,8 +15,10 @@ import pyomo.environ as pyo
 from pyomo.core.expr import LinearExpression
 
 from autotm.solve.flow import Flow
-from autotm.solve.journey import Journey
+from autotm.solve.journey import cost_us
+from autotm.solve.linear import Terms, linear
 from autotm.solve.prune import Reduced
+from autotm.solve.table import Table
 
 Variable: TypeAlias = Any
 """A Pyomo variable, an indexed one, or None for one that is always zero; Pyomo carries no types."""
@@ -27,7 +28,26 @@ Key = tuple[int, int]
 
 _LARGEST = 1e3
 _SMALLEST = 1e-3
-_INTEGRAL = 1e-6
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A table as the model sees it.
+
+    Attributes:
+        number: which one it is.
+        table: its undecided entries, over the operands that have variables.
+        keys: those operands' flows and gadgets.
+    """
+
+    number: int
+    table: Table
+    keys: tuple[Key, ...]
+
+    @property
+    def has_menu(self) -> bool:
+        """Whether one placement has several entries: then operands alone do not decide the entry."""
+        return len(self.table) > len(self.table.groups)
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,8 @@ class Formulation:
         reduced: what it was built from.
         bytes_per_unit, us_per_unit: what one unit of `u` and of the objective stands for.
         flows: indices of the flows that have variables; smaller ones weigh nothing in the scaled rows.
+        tables: those with more than one entry left.
+        constant_us: what the rest of the step costs.
     """
 
     model: pyo.ConcreteModel
@@ -46,109 +68,70 @@ class Formulation:
     bytes_per_unit: float
     us_per_unit: float
     flows: tuple[int, ...]
+    tables: tuple[OpenTable, ...]
+    constant_us: float
 
-    def journeys(self) -> dict[int, Journey]:
-        """The flows whose values are integral, as journeys, from the values in the model."""
-        found = {}
-        for index in self.flows:
-            journey = self._journey(index)
-            if journey is not None:
-                found[index] = journey
-        return found
-
-    def start_from(self, journeys: Mapping[int, Journey]) -> None:
-        """Put journeys into the model's values, as a start for the search."""
-        for variables in (self.model.a, self.model.b, self.model.s):
-            for variable in variables.values():
-                variable.set_value(0, skip_validation=True)
-        for index in self.flows:
-            journey = journeys[index]
-            for k in range(len(journey.fast)):
-                kind = self.model.a if k < journey.first_leave else self.model.b
-                if journey.fast[k] and (index, k) in kind:
-                    kind[index, k].set_value(1, skip_validation=True)
-                if k and journey.between[k - 1] and k >= journey.first_leave and (index, k - 1) in self.model.s:
-                    self.model.s[index, k - 1].set_value(1, skip_validation=True)
-        for row in self.model.u:
-            change = sum(coefficient * variable.value for variable, coefficient in self.model.flow_into[row])
-            before = self.model.u[row - 1].value if row else 0.0
-            self.model.u[row].set_value(before + change, skip_validation=True)
-
-    def _journey(self, index: int) -> Journey | None:
-        flow = self.reduced.flows[index]
-        fast = [self._value(self.model.a, index, k) + self._value(self.model.b, index, k) for k in range(len(flow))]
-        between = [self._between(index, k) for k in range(len(flow) - 1)]
-        if any(abs(value - round(value)) > _INTEGRAL for value in fast + between):
-            return None
-        return Journey(tuple(round(value) > 0 for value in fast), tuple(round(value) > 0 for value in between))
-
-    def _between(self, index: int, k: int) -> float:
-        kept = kept_copied(self, index, k)
-        return self._value(self.model.a, index, k + 1) + (0.0 if kept is None else float(kept.value or 0.0))
-
-    @staticmethod
-    def _value(variables: Variable, index: int, k: int) -> float:
-        return float(variables[index, k].value or 0.0) if (index, k) in variables else 0.0
+    @property
+    def is_open(self) -> bool:
+        """Whether anything is left for a solver."""
+        return bool(self.flows or self.tables)
 
 
-class _Terms:
-    """A linear expression under construction."""
-
-    def __init__(self) -> None:
-        self.coefficients: dict[int, float] = defaultdict(float)
-        self.variables: dict[int, Variable] = {}
-
-    def add(self, variable: Variable, coefficient: float) -> None:
-        if variable is not None and coefficient:
-            self.coefficients[id(variable)] += coefficient
-            self.variables[id(variable)] = variable
-
-    def pairs(self) -> list[tuple[Variable, float]]:
-        return [(self.variables[key], value) for key, value in self.coefficients.items() if value]
-
-
-def linear(pairs: list[tuple[Variable, float]], constant: float = 0.0) -> LinearExpression:
-    """A Pyomo expression without the cost of summing one by one."""
-    return LinearExpression(
-        constant=constant,
-        linear_coefs=[coefficient for _, coefficient in pairs],
-        linear_vars=[variable for variable, _ in pairs],
-    )
-
-
-def build(reduced: Reduced, constant_us: float) -> Formulation:
-    """The model of the undecided flows; `constant_us` is what the rest of the step costs."""
-    undecided = [index for index in range(len(reduced.flows)) if index not in reduced.decided]
-    largest = max(reduced.flows[index].size_bytes for index in undecided)
-    bytes_per_unit = largest / _LARGEST
-    flows = tuple(index for index in undecided if reduced.flows[index].size_bytes >= _SMALLEST * bytes_per_unit)
-    costs = [max(flow.read_us, flow.write_us, *flow.slow_us) for flow in (reduced.flows[index] for index in flows)]
+def build(reduced: Reduced, base_us: float) -> Formulation:
+    """The model of the undecided flows and tables; `base_us` is what kernels without a table cost."""
+    all_flows, tables = reduced.choices.flows, reduced.choices.tables
+    undecided = [index for index in range(len(all_flows)) if index not in reduced.decided]
+    sizes = [all_flows[index].size_bytes for index in undecided] + [table.most_bytes for table in tables]
+    bytes_per_unit = max(*sizes, 1, 1) / _LARGEST
+    flows = tuple(index for index in undecided if all_flows[index].size_bytes >= _SMALLEST * bytes_per_unit)
+    left = [_open(reduced, flows, number) for number in range(len(tables))]
+    found = tuple(item for item in left if len(item.table) > 1)
+    constant_us = base_us + sum(cost_us(all_flows[index], way) for index, way in reduced.decided.items())
+    constant_us += sum(float(item.table.time_us.min()) for item in left)
+    costs = [max(flow.read_us, flow.write_us, *flow.slow_us) for flow in (all_flows[index] for index in flows)]
+    costs += [float(item.table.time_us.max() - item.table.time_us.min()) for item in found]
     us_per_unit = max(*costs, 1e-9, constant_us * 1e-6) / _LARGEST
     model = pyo.ConcreteModel(name="compact placement")
-    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows)
-    _variables(model, reduced, flows, bytes_per_unit)
+    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, constant_us)
+    _variables(made)
     born_fast_once_left_never_returns(made)
     one_fast_state(made)
     stay_needs_both_ends(made)
     required_fast(made)
     capacity_chain(made)
-    step_time(made, constant_us)
+    one_entry(made)
+    entry_follows_operands(made)
+    step_time(made)
     return made
 
 
-def _variables(model: pyo.ConcreteModel, reduced: Reduced, flows: tuple[int, ...], bytes_per_unit: float) -> None:
+def _open(reduced: Reduced, flows: tuple[int, ...], number: int) -> OpenTable:
+    keys = reduced.choices.operands[number]
+    columns = [operand for operand, (index, _) in enumerate(keys) if index in flows]
+    table = reduced.undecided_entries(number)
+    has_row = table.kernel in reduced.rows
+    return OpenTable(
+        number, table.projected(columns, free_bytes=not has_row), tuple(keys[operand] for operand in columns)
+    )
+
+
+def _variables(made: Formulation) -> None:
     a, b, s = [], [], []
-    for index in flows:
-        flow = reduced.flows[index]
+    for index in made.flows:
+        flow = made.reduced.choices.flows[index]
         a += [(index, k) for k in range(_born_fast_gadgets(flow))]
         copied = copied_gadgets(flow)
         b += [(index, k) for k in copied]
         s += [(index, k) for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
+    model = made.model
     model.a = pyo.Var(a, domain=pyo.Binary)
     model.b = pyo.Var(b, domain=pyo.Binary)
     model.s = pyo.Var(s, domain=pyo.Binary)
-    rooms = {row: room / bytes_per_unit for row, room in enumerate(reduced.room)}
+    rooms = [room / made.bytes_per_unit for room in made.reduced.room]
     model.u = pyo.Var(range(len(rooms)), bounds=lambda _, row: (0.0, rooms[row]))
+    menus = {item.number for item in made.tables if item.has_menu}
+    entries = [(item.number, entry) for item in made.tables for entry in range(len(item.table))]
+    model.c = pyo.Var(entries, domain=lambda _, number, __: pyo.Binary if number in menus else pyo.UnitInterval)
 
 
 def _born_fast_gadgets(flow: Flow) -> int:
@@ -176,7 +159,7 @@ def born_fast_once_left_never_returns(made: Formulation) -> None:
 
 def one_fast_state(made: Formulation) -> None:
     """(F2) a[k] + b[k] <= 1, where b[k] can begin with a read."""
-    model, flows = made.model, made.reduced.flows
+    model, flows = made.model, made.reduced.choices.flows
     keys = [(index, k) for index, k in model.b if (index, k) in model.a and flows[index].may_read[k]]
     body = {key: linear([(model.a[key], 1.0), (model.b[key], 1.0)]) for key in keys}
     model.one_fast_state = pyo.Constraint(keys, rule=lambda _, index, k: (None, body[index, k], 1.0))
@@ -184,7 +167,7 @@ def one_fast_state(made: Formulation) -> None:
 
 def stay_needs_both_ends(made: Formulation) -> None:
     """(F3) s[k] <= b[k], (F4) s[k] <= b[k+1]; where no read can begin, b[k+1] itself is the stay: b[k+1] <= b[k]."""
-    b, s, flows = made.model.b, made.model.s, made.reduced.flows
+    b, s, flows = made.model.b, made.model.s, made.reduced.choices.flows
     _less_equal(made, "stay_starts_copied", list(s), lambda index, k: (s[index, k], b[index, k]))
     _less_equal(made, "stay_ends_copied", list(s), lambda index, k: (s[index, k], b[index, k + 1]))
     kept = [(index, k) for index, k in b if not flows[index].may_read[k]]
@@ -194,7 +177,7 @@ def stay_needs_both_ends(made: Formulation) -> None:
 def required_fast(made: Formulation) -> None:
     """(F5) a[k] + b[k] = 1 where the gadget has to be fast."""
     model = made.model
-    keys = [(index, k) for index in made.flows for k, must in enumerate(made.reduced.flows[index].must) if must]
+    keys = [(index, k) for index in made.flows for k, must in enumerate(made.reduced.choices.flows[index].must) if must]
     body = {
         key: linear([(variables[key], 1.0) for variables in (model.a, model.b) if key in variables]) for key in keys
     }
@@ -204,16 +187,13 @@ def required_fast(made: Formulation) -> None:
 def capacity_chain(made: Formulation) -> None:
     """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= room[j]."""
     model, rows = made.model, made.reduced.rows
-    changes = [_Terms() for _ in rows]
-    for index in made.flows:
-        flow = made.reduced.flows[index]
-        size = flow.size_bytes / made.bytes_per_unit
-        for (start, end), variables in _holdings(made, index):
-            enter, leave = bisect_left(rows, start), bisect_left(rows, end)
-            for variable in variables if enter < leave else ():
-                changes[enter].add(variable, size)
-                if leave < len(rows):
-                    changes[leave].add(variable, -size)
+    changes = [Terms() for _ in rows]
+    for (start, end), variable, size_bytes in _holdings(made):
+        enter, leave = bisect_left(rows, start), bisect_left(rows, end)
+        if enter < leave:
+            changes[enter].add(variable, size_bytes / made.bytes_per_unit)
+            if leave < len(rows):
+                changes[leave].add(variable, -size_bytes / made.bytes_per_unit)
     model.flow_into = [change.pairs() for change in changes]
 
     def rule(model: pyo.ConcreteModel, row: int) -> tuple[float, LinearExpression, float]:
@@ -223,12 +203,35 @@ def capacity_chain(made: Formulation) -> None:
     model.capacity_chain = pyo.Constraint(range(len(rows)), rule=rule)
 
 
-def step_time(made: Formulation, constant_us: float) -> None:
-    """(F7) minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1])."""
+def one_entry(made: Formulation) -> None:
+    """(F8) sum of c[e] over the entries of a table = 1."""
+    c = made.model.c
+    body = {
+        item.number: linear([(c[item.number, entry], 1.0) for entry in range(len(item.table))]) for item in made.tables
+    }
+    made.model.one_entry = pyo.Constraint(list(body), rule=lambda _, number: (1.0, body[number], 1.0))
+
+
+def entry_follows_operands(made: Formulation) -> None:
+    """(F9) sum of c[e] over the entries in which operand o is fast = a[k] + b[k] of its tensor there."""
+    model, body = made.model, {}
+    for item in made.tables:
+        slow = item.table.slow.tolist()
+        for operand, key in enumerate(item.keys):
+            fast = [(model.c[item.number, entry], 1.0) for entry, bits in enumerate(slow) if not bits >> operand & 1]
+            at = [(variables[key], -1.0) for variables in (model.a, model.b) if key in variables]
+            body[item.number, operand] = linear(fast + at)
+    model.entry_follows_operands = pyo.Constraint(
+        list(body), rule=lambda _, number, operand: (0.0, body[number, operand], 0.0)
+    )
+
+
+def step_time(made: Formulation) -> None:
+    """(F7) minimise base + slow operands + writes (a[0] - a[m-1]) + reads (b[k] - s[k-1]) + entries."""
     model, scale = made.model, made.us_per_unit
-    terms, constant = _Terms(), constant_us / scale
+    terms, constant = Terms(), made.constant_us / scale
     for index in made.flows:
-        flow = made.reduced.flows[index]
+        flow = made.reduced.choices.flows[index]
         write, read, *slow = (_scaled(cost, scale) for cost in (flow.write_us, flow.read_us, *flow.slow_us))
         constant += sum(slow)
         terms.add(_get(model.a, index, 0), write)
@@ -237,6 +240,10 @@ def step_time(made: Formulation, constant_us: float) -> None:
             terms.add(_get(model.a, index, k), -cost)
             terms.add(_get(model.b, index, k), (read if flow.may_read[k] else 0.0) - cost)
             terms.add(_get(model.s, index, k), -read)
+    for item in made.tables:
+        above_us = item.table.time_us - item.table.time_us.min()
+        for entry, cost in enumerate(above_us.tolist()):
+            terms.add(model.c[item.number, entry], _scaled(cost, scale))
     model.step_time = pyo.Objective(expr=linear(terms.pairs(), constant), sense=pyo.minimize)
 
 
@@ -245,20 +252,28 @@ def _scaled(cost_us: float, scale: float) -> float:
     return cost_us / scale if cost_us >= _SMALLEST * scale else 0.0
 
 
-def _holdings(made: Formulation, index: int) -> list[tuple[tuple[int, int], list[Variable]]]:
-    """Kernel spans of the flow, each with the variables that say it is fast there."""
-    model, flow = made.model, made.reduced.flows[index]
-    found = []
-    for k in range(len(flow)):
-        found.append(((flow.starts[k], flow.stops[k]), [_get(model.a, index, k), _get(model.b, index, k)]))
-        if k + 1 < len(flow):
-            found.append((flow.gap(k), [_get(model.a, index, k + 1), kept_copied(made, index, k)]))
-    return found
+def _holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
+    """Spans of kernels, the variables that say fast memory is held there, and the bytes held."""
+    model = made.model
+    for index in made.flows:
+        flow = made.reduced.choices.flows[index]
+        for k in range(len(flow)):
+            at = (flow.starts[k], flow.stops[k])
+            yield at, _get(model.a, index, k), flow.size_bytes
+            yield at, _get(model.b, index, k), flow.size_bytes
+            if k + 1 < len(flow):
+                yield flow.gap(k), _get(model.a, index, k + 1), flow.size_bytes
+                yield flow.gap(k), kept_copied(made, index, k), flow.size_bytes
+    for item in made.tables:
+        during = (item.table.kernel, item.table.kernel + 1)
+        for entry, size_bytes in enumerate(item.table.fast_bytes.tolist()):
+            if size_bytes >= _SMALLEST * made.bytes_per_unit:
+                yield during, model.c[item.number, entry], size_bytes
 
 
 def kept_copied(made: Formulation, index: int, k: int) -> Variable:
     """The variable that says the tensor stays fast over gap k beside a slow copy; None where it cannot."""
-    if made.reduced.flows[index].may_read[k + 1]:
+    if made.reduced.choices.flows[index].may_read[k + 1]:
         return _get(made.model.s, index, k)
     return _get(made.model.b, index, k + 1)
 

@@ -1,27 +1,26 @@
-"""HiGHS behind Pyomo: the only place that knows its options, statuses and habits.
+"""HiGHS behind Pyomo's models: the only place that knows its options, statuses and habits.
 
-What it guards against (`docs/formulation.md` §6): option names that are unknown or values of a wrong type are ignored
-silently; a time limit with an incumbent raises; "optimal" means only that the asked gap was reached; a process keeps
-the thread count of its first solve; some phases look at the clock too rarely.
+What it guards against (`docs/formulation.md` §6): option names that are unknown or values of a wrong type are told by a
+status only; "optimal" means only that the asked gap was reached; a process keeps the thread count of its first solve;
+some phases look at the clock too rarely.
 """
 
 from __future__ import annotations
 
-import io
 import logging
+import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
 import highspy
 import pyomo.environ as pyo
-from pyomo.contrib.solver.common.results import TerminationCondition
-from pyomo.contrib.solver.solvers.highs import Highs
 
 from autotm.model.errors import AutotmError
+from autotm.solve.matrix import Matrix
 
 log = logging.getLogger(__name__)
 
@@ -69,31 +68,6 @@ class _Hung(Exception):  # noqa: N818 - never leaves this module
     pass
 
 
-class _WarmHighs(Highs):  # type: ignore[misc] # Pyomo has no types
-    """Pyomo's interface with checked options, a start solution and a watchdog; uses private names of Pyomo 6.10."""
-
-    checked: Mapping[str, OptionValue]
-    warm: bool
-    deadline_s: float
-
-    def _solve(self) -> Untyped:
-        solver = self._solver_model
-        for name, value in self.checked.items():
-            set_option(solver, name, value)
-        if self.warm:
-            self._set_start(solver)
-        timer = self._active_config.timer
-        timer.start("optimize")
-        _run_watched(solver, self.deadline_s)
-        timer.stop("optimize")
-        return self._postsolve(io.StringIO())
-
-    def _set_start(self, solver: Untyped) -> None:
-        start = highspy.HighsSolution()
-        start.col_value = [float(self._vars[key][0].value or 0.0) for key in self._pyomo_var_to_solver_var_map]
-        solver.setSolution(start)
-
-
 def set_option(solver: Untyped, name: str, value: OptionValue) -> None:
     """Set an option of a `highspy.Highs`.
 
@@ -133,63 +107,89 @@ class Session:
         if Session._threads_in_use not in {None, threads}:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
-        self._model = model
-        self._solver = _WarmHighs()
-        self._common: dict[str, OptionValue] = {
+        self._matrix = Matrix(model)
+        self._solver = highspy.Highs()
+        common: dict[str, OptionValue] = {
             **_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False
         }  # fmt: skip
+        self._set(common)
+        if self._solver.passModel(self._matrix.lp) == highspy.HighsStatus.kError:
+            raise ValueError("HiGHS refuses the model")
 
     def relax(self, time_limit_s: float) -> Solved:
         """Solve without integrality."""
-        return self._run({"solve_relaxation": True}, time_limit_s, warm=False)
+        return self._run({"solve_relaxation": True}, time_limit_s)
 
     def search(self, time_limit_s: float, gap: float, *, warm: bool) -> Solved:
         """Solve with integrality to a relative `gap`; `warm` starts from the values in the model."""
-        return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s, warm=warm)
+        if warm:
+            start = highspy.HighsSolution()
+            start.col_value = [float(variable.value or 0.0) for variable in self._matrix.variables]
+            self._solver.setSolution(start)
+        else:
+            self._solver.clearSolver()
+        return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
 
-    def reduced_costs(self, variables: Sequence[Untyped]) -> list[float]:
+    def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
-        costs = self._solver._get_reduced_costs(list(variables))  # noqa: SLF001 - the loader asks for the whole model
-        return [float(costs[variable]) for variable in variables]
+        costs = self._solver.getSolution().col_dual
+        return [float(costs[self._matrix.columns[id(variable)]]) for variable in variables]
 
-    def _run(self, options: Mapping[str, OptionValue], time_limit_s: float, *, warm: bool) -> Solved:
+    def duals(self, constraints: Iterable[Untyped]) -> list[float]:
+        """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
+        duals = self._solver.getSolution().row_dual
+        return [float(duals[self._matrix.rows[id(constraint)]]) for constraint in constraints]
+
+    def _set(self, options: Mapping[str, OptionValue]) -> None:
+        for name, value in options.items():
+            set_option(self._solver, name, value)
+
+    def _run(self, options: Mapping[str, OptionValue], time_limit_s: float) -> Solved:
         limit_s = max(float(time_limit_s), 1e-3)
-        self._solver.checked = {**self._common, **options, "time_limit": limit_s}
-        self._solver.warm = warm
-        self._solver.deadline_s = limit_s
+        self._set({**options, "time_limit": limit_s})
         started = time.perf_counter()
         try:
-            results = self._solver.solve(self._model, raise_exception_on_nonoptimal_result=False, load_solutions=False)
+            _run_watched(self._solver, limit_s)
         except _Hung:
             return Solved(Outcome.HUNG, None, None)
-        log.debug("HiGHS: %s in %.2f s", results.termination_condition, time.perf_counter() - started)
-        return self._read(results)
+        status = self._solver.getModelStatus()
+        log.debug("HiGHS: %s in %.2f s", status, time.perf_counter() - started)
+        return self._read(status, is_relaxation=bool(options["solve_relaxation"]))
 
-    def _read(self, results: Untyped) -> Solved:
-        if results.incumbent_objective is not None:
-            results.solution_loader.load_vars()
-        bound = results.objective_bound
-        return Solved(
-            outcome(results.termination_condition, results.incumbent_objective is not None),
-            None if results.incumbent_objective is None else float(results.incumbent_objective),
-            None if bound is None or abs(bound) == float("inf") else float(bound),
-        )
+    def _read(self, status: Untyped, *, is_relaxation: bool) -> Solved:
+        info = self._solver.getInfo()
+        has_solution = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        if has_solution:
+            values = self._solver.getSolution().col_value
+            for variable, value in zip(self._matrix.variables, values, strict=True):
+                variable.set_value(value, skip_validation=True)
+        found = outcome(status, has_solution)
+        objective = float(info.objective_function_value) if has_solution else None
+        bound = float(info.mip_dual_bound)
+        if is_relaxation:
+            return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
+        return Solved(found, objective, bound if math.isfinite(bound) else None)
 
 
-def outcome(condition: TerminationCondition, has_solution: bool) -> Outcome:
-    """The one map from Pyomo's conditions to ours."""
-    if condition is TerminationCondition.convergenceCriteriaSatisfied:
+def outcome(status: Untyped, has_solution: bool) -> Outcome:
+    """The one map from HiGHS's statuses to our outcomes."""
+    statuses: Untyped = highspy.HighsModelStatus
+    if status == statuses.kOptimal:
         return Outcome.CONVERGED
     stopped = {
-        TerminationCondition.maxTimeLimit,
-        TerminationCondition.iterationLimit,
-        TerminationCondition.objectiveLimit,
-        TerminationCondition.interrupted,
-        TerminationCondition.unknown,
+        statuses.kTimeLimit,
+        statuses.kIterationLimit,
+        statuses.kSolutionLimit,
+        statuses.kMemoryLimit,
+        statuses.kObjectiveBound,
+        statuses.kObjectiveTarget,
+        statuses.kInterrupt,
+        statuses.kHighsInterrupt,
+        statuses.kUnknown,
     }
-    if condition in stopped:
+    if status in stopped:
         return Outcome.STOPPED_WITH_SOLUTION if has_solution else Outcome.STOPPED_EMPTY
-    if condition in {TerminationCondition.provenInfeasible, TerminationCondition.infeasibleOrUnbounded}:
+    if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
         return Outcome.INFEASIBLE
     return Outcome.FAILED
 

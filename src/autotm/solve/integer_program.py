@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from autotm.model.plan import BoundProof, Certificate, Status
+from autotm.model.plan import BoundProof, Certificate, Move, Status, Stay
+from autotm.model.tier import Tier
 from autotm.solve.base import Optimizer, Placement
-from autotm.solve.certificate import bound_us
-from autotm.solve.flow import Flow
+from autotm.solve.certificate import SlowPrices, bound_us
+from autotm.solve.choices import Choices
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
-from autotm.solve.journey import Journey, cost_us, stays_and_moves
+from autotm.solve.journey import Journey, stays_and_moves
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, reduce
 from autotm.solve.repair import Repair
+from autotm.solve.solution import byte_prices, journeys, slow_prices, start_from, ways
+from autotm.solve.table import Floats
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,8 @@ class _Search:
     repair: Repair
     base_us: float
     bound_us: float
-    prices: npt.NDArray[np.float64]
+    prices: Floats
+    slow_us: SlowPrices
     proof: BoundProof = BoundProof.PRICES
     timed_out: bool = False
 
@@ -48,6 +51,12 @@ class _Search:
     def gap(self) -> float:
         return (self.objective_us - self.bound_us) / self.objective_us if self.objective_us > 0 else 0.0
 
+    def certificate(self, problem: Problem, choices: Choices) -> Certificate:
+        """The prices of the bound; those of slow operands for tabled kernels, as other tables have no operands."""
+        tables = zip(choices.tables, self.slow_us, strict=True)
+        tabled = tuple(shares for table, shares in tables if table.kernel in problem.tabled)
+        return Certificate(tuple(self.prices.tolist()), tabled)
+
     def status(self, target: float) -> Status:
         if self.gap <= _OPTIMAL_GAP:
             return Status.OPTIMAL
@@ -57,60 +66,52 @@ class _Search:
 
 
 class IntegerProgram(Optimizer):
-    """An optimizer whose plan solves the compact formulation over its flows."""
+    """An optimizer whose plan solves the compact formulation over its choices."""
 
     @abstractmethod
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
-        """The choices of every movable tensor."""
+    def choices(self, problem: Problem) -> Choices:
+        """What there is to choose from."""
 
-    def place(self, problem: Problem, flows: tuple[Flow, ...]) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """Search until the gap or the time limit is reached."""
         started = time.perf_counter()
-        kernels = len(problem.graph.kernels)
-        reduced = reduce(flows, problem.limit_bytes, kernels)
-        constant_us = problem.base_us + sum(cost_us(reduced.flows[i], way) for i, way in reduced.decided.items())
-        made = build(reduced, constant_us) if len(reduced.decided) < len(flows) else None
+        reduced = reduce(choices, problem.limit_bytes, len(problem.graph.kernels))
+        made = build(reduced, problem.base_us)
         built = time.perf_counter()
-        search = self._decide(problem, flows, reduced) if made is None else self._search(problem, flows, made, built)
-        stays, moves = [], []
-        for index, flow in enumerate(reduced.flows):
-            tensor_stays, tensor_moves = stays_and_moves(flow, search.repair.journeys[index])
-            stays += tensor_stays
-            moves += tensor_moves
+        search = self._search(problem, choices, made, built)
+        stays, moves, implementations = _plan(search.repair)
         return Placement(
             stays=stays,
             moves=moves,
+            implementations=implementations,
             bound_us=search.bound_us,
             bound_proof=search.proof,
-            certificate=Certificate(tuple(float(price) for price in search.prices)),
+            certificate=search.certificate(problem, choices),
             status=search.status(problem.options.gap),
             build_s=built - started,
             solve_s=time.perf_counter() - built,
         )
 
-    def _decide(self, problem: Problem, flows: Sequence[Flow], reduced: Reduced) -> _Search:
-        """Nothing is left for a solver."""
-        repair = _repaired(problem, reduced, reduced.decided)
-        return _priced(problem, flows, repair, np.zeros(len(problem.graph.kernels)))
-
-    def _search(self, problem: Problem, flows: Sequence[Flow], made: Formulation, started: float) -> _Search:
+    def _search(self, problem: Problem, choices: Choices, made: Formulation, started: float) -> _Search:
         options = problem.options
+        prices = np.zeros(len(problem.graph.kernels))
+        if not made.is_open:
+            repair = _repaired(problem, made.reduced, {}, {})
+            return _priced(problem, choices, repair, prices, slow_prices(None, made))
         session = Session(made.model, options.threads, options.seed)
         relaxed = session.relax(options.time_limit_s)
         require_solved(relaxed)
-        prices = np.zeros(len(problem.graph.kernels))
-        proposed: dict[int, Journey] = dict(made.reduced.decided)
-        if relaxed.outcome is Outcome.CONVERGED:
-            prices[list(made.reduced.rows)] = _prices(session, made)
-        if relaxed.has_solution:
-            proposed |= made.journeys()
-        repair = _repaired(problem, made.reduced, proposed)
-        search = _priced(problem, flows, repair, prices)
+        is_priced = relaxed.outcome is Outcome.CONVERGED
+        if is_priced:
+            prices[list(made.reduced.rows)] = byte_prices(session, made)
+        proposed = (journeys(made), ways(made)) if relaxed.has_solution else ({}, {})
+        repair = _repaired(problem, made.reduced, *proposed)
+        search = _priced(problem, choices, repair, prices, slow_prices(session if is_priced else None, made))
         left_s = options.time_limit_s - (time.perf_counter() - started)
         if relaxed.outcome is Outcome.HUNG or left_s <= 0:
             search.timed_out = True
         elif search.gap > options.gap:
-            made.start_from(search.repair.journeys)
+            start_from(made, search.repair.journeys, search.repair.fast_bytes)
             found = session.search(left_s, _SOLVER_SHARE * options.gap, warm=True)
             require_solved(found)
             _adopt(problem, made, found, search)
@@ -118,31 +119,44 @@ class IntegerProgram(Optimizer):
         return search
 
 
-def _prices(session: Session, made: Formulation) -> npt.NDArray[np.float64]:
-    """Price of a byte at each row: minus the reduced cost of `u` at its upper bound."""
-    costs = np.array(session.reduced_costs([made.model.u[row] for row in range(len(made.reduced.rows))]))
-    prices: npt.NDArray[np.float64] = np.maximum(0.0, -costs) * (made.us_per_unit / made.bytes_per_unit)
-    return prices
+def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
+    """Stays, moves and implementations of what was chosen."""
+    stays: list[Stay] = []
+    moves: list[Move] = []
+    implementations = {}
+    for index, flow in enumerate(repair.flows):
+        tensor_stays, tensor_moves = stays_and_moves(flow, repair.journeys[index])
+        stays += tensor_stays
+        moves += tensor_moves
+    for table, entry in zip(repair.tables, repair.entries, strict=True):
+        way = table.ways[int(table.way[entry])]
+        span = (table.kernel, table.kernel + 1)
+        stays += [Stay(name, Tier.DRAM, *span) for name in way.fast_workspaces]
+        stays += [Stay(name, Tier.PMEM, *span) for name in way.slow_workspaces]
+        implementations[table.kernel] = way.implementation
+    return stays, moves, implementations
 
 
-def _repaired(problem: Problem, reduced: Reduced, proposed: Mapping[int, Journey]) -> Repair:
-    repair = Repair(reduced.flows, problem.limit_bytes, len(problem.graph.kernels))
-    repair.accept(proposed)
+def _repaired(
+    problem: Problem, reduced: Reduced, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]
+) -> Repair:
+    repair = Repair(reduced.choices, problem.limit_bytes, len(problem.graph.kernels))
+    repair.accept({**reduced.decided, **proposed}, proposed_ways)
     repair.complete()
     repair.improve()
     return repair
 
 
-def _priced(problem: Problem, flows: Sequence[Flow], repair: Repair, prices: npt.NDArray[np.float64]) -> _Search:
-    bound = bound_us(flows, prices, problem.limit_bytes, problem.base_us)
-    return _Search(repair, problem.base_us, bound, prices)
+def _priced(problem: Problem, choices: Choices, repair: Repair, prices: Floats, slow_us: SlowPrices) -> _Search:
+    bound = problem.base_us + bound_us(choices, prices, slow_us, problem.limit_bytes)
+    return _Search(repair, problem.base_us, bound, prices, slow_us)
 
 
 def _adopt(problem: Problem, made: Formulation, found: Solved, search: _Search) -> None:
     """Keep what the integer search improved: the plan after an exact repair, the bound, or both."""
     search.timed_out = found.outcome is not Outcome.CONVERGED
     if found.has_solution:
-        repair = _repaired(problem, made.reduced, made.reduced.decided | made.journeys())
+        repair = _repaired(problem, made.reduced, journeys(made), ways(made))
         if repair.cost_us < search.repair.cost_us:
             search.repair = repair
     if found.bound is not None and found.bound * made.us_per_unit > search.bound_us:

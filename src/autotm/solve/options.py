@@ -19,6 +19,8 @@ class SolveOptions:
         time_limit_s: wall time for the solver; afterwards the best legal plan found is returned with its true gap.
         threads: threads of the solver.
         seed: the solver's random seed.
+        additive_tolerance: a kernel that was measured in full is read additively where that misses no configuration by
+            more than this share of its all-fast time; slow operands of its implementations may differ as much.
         fast_operands_only: kernels cannot use slow operands (GPUs): tensors are slow between kernels only.
         fixed: movable tensors that must spend their whole life in one tier.
     """
@@ -27,6 +29,7 @@ class SolveOptions:
     time_limit_s: float = 60.0
     threads: int = 1
     seed: int = 0
+    additive_tolerance: float = 0.02
     fast_operands_only: bool = False
     fixed: Mapping[str, Tier] = field(default_factory=dict)
 
@@ -35,6 +38,8 @@ class SolveOptions:
             raise BadInputError(f"solve option gap: {self.gap} is not in [0, 1)")
         if not (self.time_limit_s > 0 and math.isfinite(self.time_limit_s)):
             raise BadInputError(f"solve option time_limit_s: {self.time_limit_s} is not a positive number of seconds")
+        if not (self.additive_tolerance >= 0 and math.isfinite(self.additive_tolerance)):
+            raise BadInputError(f"solve option additive_tolerance: {self.additive_tolerance} is not at least 0")
         if self.threads < 1:
             raise BadInputError(f"solve option threads: {self.threads} is not at least 1")
         if not 0 <= self.seed < 2**31:

@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from autotm.model.errors import BadInputError, unknown_name
-from autotm.model.graph import Graph
+from autotm.model.graph import Graph, Role, Tensor
 from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.profile import Profile
 from autotm.model.tier import Tier
 from autotm.solve.options import SolveOptions
-
-COUNTS = "intermediates"
-"""The limit counts intermediates and workspaces; arguments stay in fast memory outside it."""
+from autotm.solve.tabulate import Tabulation, tabulate
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,28 @@ class Problem:
         return self.limit.fast_bytes(self.graph.peak_live_bytes)
 
     @cached_property
+    def tabulation(self) -> Tabulation:
+        """The tables of kernels that the additive reading does not describe, or that have several implementations."""
+        return tabulate(self.graph, self.profile, self.options)
+
+    @cached_property
+    def tabled(self) -> frozenset[int]:
+        """Kernels whose operands are priced by their table."""
+        return frozenset(self.tabulation.tabled)
+
+    @cached_property
+    def placed(self) -> tuple[Tensor, ...]:
+        """Tensors that are placed by themselves: all but the workspaces that come with an implementation."""
+        kernels = self.graph.kernels
+        return tuple(
+            tensor
+            for tensor in self.graph.movable
+            if tensor.role is not Role.WORKSPACE or not kernels[tensor.users[0]].alternatives
+        )
+
+    @cached_property
     def base_us(self) -> float:
-        """Step time with everything fast."""
-        return sum(self.profile.base_us(kernel) for kernel in self.graph.kernels)
+        """Time of the kernels without a table when everything is fast."""
+        with_table = {table.kernel for table in self.tabulation.tables}
+        kernels = enumerate(self.graph.kernels)
+        return sum(self.profile.base_us(kernel) for index, kernel in kernels if index not in with_table)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
+from autotm.solve.choices import Choices
 from autotm.solve.feasible import required_bytes
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, all_slow, occupy
 from autotm.solve.shortest_path import best_journey
+from autotm.solve.table import Table
 
 
 @dataclass(frozen=True)
@@ -22,42 +25,58 @@ class Reduced:
     """What is left to decide.
 
     Attributes:
-        flows: every tensor's flow with its choices narrowed, in the order given.
-        decided: journeys that some optimum contains, by index into `flows`.
+        choices: the choices given, with those of the flows narrowed; the tables are whole.
+        decided: journeys that some optimum contains, by index into the flows.
         rows: kernels whose capacity can bind, ascending.
-        room: bytes of fast memory per row for the undecided flows.
+        room: bytes of fast memory per row for the undecided flows and the tables.
     """
 
-    flows: tuple[Flow, ...]
+    choices: Choices
     decided: dict[int, Journey]
     rows: tuple[int, ...]
     room: tuple[int, ...]
 
+    def undecided_entries(self, number: int) -> Table:
+        """The entries of a table that agree with the decided flows."""
+        operands = self.choices.operands[number]
+        known = {
+            operand: not self.decided[index].fast[gadget]
+            for operand, (index, gadget) in enumerate(operands)
+            if index in self.decided
+        }
+        table = self.choices.tables[number]
+        return table.restricted(known) if known else table
 
-def reduce(flows: Sequence[Flow], limit_bytes: int, kernels: int) -> Reduced:
+
+def reduce(choices: Choices, limit_bytes: int, kernels: int) -> Reduced:
     """Apply (P1) to (P5)."""
-    narrowed = narrow(flows, limit_bytes, kernels)
-    decided = {index: all_slow(flow) for index, flow in enumerate(narrowed) if _is_free_in_slow(flow)}
+    narrowed = narrow(choices, limit_bytes, kernels)
+    flows = narrowed.flows
+    decided = {index: all_slow(flow) for index, flow in enumerate(flows) if _is_free_in_slow(narrowed, index)}
     tight = _potential(narrowed, decided, kernels) > limit_bytes
-    for index, flow in enumerate(narrowed):
+    for index, flow in enumerate(flows):
         if index not in decided and not _touches(flow, tight):
-            decided[index] = best_journey(flow, [0.0] * len(flow), [0.0] * len(flow))
+            journey = _by_itself(narrowed, index)
+            if journey is not None:
+                decided[index] = journey
     used = np.zeros(kernels, np.int64)
     for index, journey in decided.items():
-        occupy(used, narrowed[index], journey)
-    undecided = [flow for index, flow in enumerate(narrowed) if index not in decided]
-    rows = _undominated(undecided, tight, limit_bytes - used)
+        occupy(used, flows[index], journey)
+    undecided = [flow for index, flow in enumerate(flows) if index not in decided]
+    rows = _undominated(undecided, narrowed.tables, tight, limit_bytes - used)
     return Reduced(narrowed, decided, tuple(rows), tuple(int(limit_bytes - used[row]) for row in rows))
 
 
-def narrow(flows: Sequence[Flow], limit_bytes: int, kernels: int) -> tuple[Flow, ...]:
+def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
     """(P1) No fast memory where the tensor cannot fit; (P2) no read-back that cannot pay for itself."""
-    room = limit_bytes - required_bytes(flows, kernels)
-    return tuple(_narrow(flow, room) for flow in flows)
+    room = limit_bytes - required_bytes(choices, kernels)
+    flows = zip(choices.flows, choices.most_us, strict=True)
+    return replace(choices, flows=tuple(_narrow(flow, most_us, room) for flow, most_us in flows))
 
 
-def _narrow(flow: Flow, room: npt.NDArray[np.int64]) -> Flow:
+def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64]) -> Flow:
     last = len(flow) - 1
+    saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
     may = tuple(
         flow.must[k] or (flow.may[k] and flow.size_bytes <= room[flow.starts[k] : flow.stops[k]].min())
         for k in range(last + 1)
@@ -66,9 +85,7 @@ def _narrow(flow: Flow, room: npt.NDArray[np.int64]) -> Flow:
         flow.may_between[k] and may[k] and may[k + 1] and _fits(flow.size_bytes, room, *flow.gap(k))
         for k in range(last)
     )
-    may_read = tuple(
-        k > 0 and may[k] and (sum(flow.slow_us[k:]) > flow.read_us or any(flow.must[k:])) for k in range(last + 1)
-    )
+    may_read = tuple(k > 0 and may[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
     return replace(flow, may=may, may_between=may_between, may_read=may_read)
 
 
@@ -76,9 +93,20 @@ def _fits(size_bytes: int, room: npt.NDArray[np.int64], start: int, end: int) ->
     return start >= end or bool(size_bytes <= room[start:end].min())
 
 
-def _is_free_in_slow(flow: Flow) -> bool:
+def _is_free_in_slow(choices: Choices, index: int) -> bool:
     """(P3) Slow memory costs it nothing (or it cannot be fast): slow for life is optimal."""
-    return not any(flow.must) and (flow.total_slow_us == 0 or not any(flow.may))
+    flow = choices.flows[index]
+    return not any(flow.must) and (max(choices.most_us[index]) <= 0 or not any(flow.may))
+
+
+def _by_itself(choices: Choices, index: int) -> Journey | None:
+    """(P4) The cheapest journey where memory is free; None where other operands of its kernels have a say in it."""
+    flow = choices.flows[index]
+    free = [0.0] * len(flow)
+    if not choices.ties[index]:
+        return best_journey(flow, flow.slow_us, free, free)
+    always = all(flow.may) and all(flow.may_between) and min(choices.least_us[index]) >= 0
+    return Journey((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
 
 
 def spans(flow: Flow) -> list[tuple[int, int]]:
@@ -87,10 +115,12 @@ def spans(flow: Flow) -> list[tuple[int, int]]:
     return possible + [flow.gap(k) for k in range(len(flow) - 1) if flow.may_between[k]]
 
 
-def _potential(flows: Sequence[Flow], decided: dict[int, Journey], kernels: int) -> npt.NDArray[np.int64]:
+def _potential(choices: Choices, decided: dict[int, Journey], kernels: int) -> npt.NDArray[np.int64]:
     """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
     total = np.zeros(kernels, np.int64)
-    for index, flow in enumerate(flows):
+    for table in choices.tables:
+        total[table.kernel] += table.most_bytes
+    for index, flow in enumerate(choices.flows):
         if index not in decided:
             for start, end in spans(flow):
                 total[start:end] += flow.size_bytes
@@ -101,10 +131,15 @@ def _touches(flow: Flow, tight: npt.NDArray[np.bool_]) -> bool:
     return any(bool(tight[start:end].any()) for start, end in spans(flow))
 
 
-def _undominated(flows: Sequence[Flow], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]) -> list[int]:
+def _undominated(
+    flows: Sequence[Flow], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
+) -> list[int]:
     """(P5) Of neighbouring rows, drop the one whose fast set is contained in the other's and whose room is no less."""
     enters = np.zeros(len(tight) + 1, bool)
     leaves = np.zeros(len(tight) + 1, bool)
+    for table in tables:
+        if table.most_bytes:
+            enters[table.kernel] = leaves[table.kernel + 1] = True
     for flow in flows:
         enters[flow.starts[0]] = True
         enters[[flow.starts[k] for k in range(1, len(flow)) if flow.may_read[k]]] = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from autotm.model.graph import Kernel, Tensor
+from autotm.model.graph import Graph
 from autotm.model.plan import Move, Stay
 from autotm.model.tier import Configuration, Tier, configuration
 from autotm.solve.problem import Problem
@@ -15,28 +15,40 @@ class SolverDefectError(RuntimeError):
     """An optimizer returned an illegal plan: a defect of autotm, never of the input."""
 
 
-def price(problem: Problem, stays: Sequence[Stay], moves: Sequence[Move]) -> tuple[tuple[Configuration, ...], float]:
+def price(
+    problem: Problem, stays: Sequence[Stay], moves: Sequence[Move], implementations: Sequence[str]
+) -> tuple[tuple[Configuration, ...], float]:
     """The configuration of every kernel and the predicted step time in microseconds.
 
     Raises:
         SolverDefectError: the limit is exceeded, an operand is nowhere, or a move lacks its source or destination.
     """
     held = _Held(stays)
-    _require_capacity(problem, stays)
+    graph = problem.graph.computed_by(implementations)
+    _require_capacity(problem, graph, stays)
     for move in moves:
         held.require_move(move)
-    slow = [_slow_operands(problem, held, index) for index in range(len(problem.graph.kernels))]
+    slow = [_slow_operands(problem, graph, held, index) for index in range(len(graph.kernels))]
     configurations = tuple(
-        configuration(problem.graph, kernel, operands)
-        for kernel, operands in zip(problem.graph.kernels, slow, strict=True)
+        configuration(graph, kernel, operands) for kernel, operands in zip(graph.kernels, slow, strict=True)
     )
-    kernels_us = sum(
-        problem.profile.additive_us(problem.graph, kernel, operands)
-        for kernel, operands in zip(problem.graph.kernels, slow, strict=True)
-    )
-    by_name = problem.graph.by_name
+    kernels_us = sum(_kernel_us(problem, graph, index, operands) for index, operands in enumerate(slow))
+    by_name = graph.by_name
     moves_us = sum(problem.links.copy_us(move.destination, by_name[move.tensor].size_bytes) for move in moves)
     return configurations, kernels_us + moves_us
+
+
+def _kernel_us(problem: Problem, graph: Graph, index: int, slow: frozenset[str]) -> float:
+    """From its table where it has one with operands; else slow operands add what they do to the default."""
+    profile, chosen, default = problem.profile, graph.kernels[index], problem.graph.kernels[index]
+    if index in problem.tabled:
+        return profile.time_us(graph, chosen, slow)
+    workspaces = {operand.tensor for operand in chosen.workspaces}
+    additive_us = sum(
+        profile.extra_us(graph, chosen, name) if name in workspaces else profile.extra_us(problem.graph, default, name)
+        for name in slow
+    )
+    return profile.base_us(chosen) + additive_us
 
 
 class _Held:
@@ -62,26 +74,24 @@ class _Held:
             raise SolverDefectError(f"move of '{move.tensor}' before kernel {move.before} has no destination")
 
 
-def _slow_operands(problem: Problem, held: _Held, index: int) -> frozenset[str]:
-    kernel: Kernel = problem.graph.kernels[index]
+def _slow_operands(problem: Problem, graph: Graph, held: _Held, index: int) -> frozenset[str]:
     slow = set()
-    for name in problem.graph.slots_of(kernel):
-        tensor: Tensor = problem.graph.by_name[name]
+    for name in graph.slots_of(graph.kernels[index]):
         if held.during(name, Tier.DRAM, index):
             continue
         if problem.options.fast_operands_only and name not in problem.options.fixed:
             raise SolverDefectError(f"'{name}' is not fast at kernel {index}, where it has to be")
         if not held.during(name, Tier.PMEM, index):
-            raise SolverDefectError(f"'{tensor.name}' is in no memory at kernel {index}")
+            raise SolverDefectError(f"'{name}' is in no memory at kernel {index}")
         slow.add(name)
     return frozenset(slow)
 
 
-def _require_capacity(problem: Problem, stays: Sequence[Stay]) -> None:
-    change = [0] * (len(problem.graph.kernels) + 1)
+def _require_capacity(problem: Problem, graph: Graph, stays: Sequence[Stay]) -> None:
+    change = [0] * (len(graph.kernels) + 1)
     for stay in stays:
         if stay.tier is Tier.DRAM:
-            size = problem.graph.by_name[stay.tensor].allocated_bytes
+            size = graph.by_name[stay.tensor].allocated_bytes
             change[stay.start] += size
             change[stay.end] -= size
     used = 0

@@ -6,11 +6,12 @@ All bytes are integers here, so what this returns keeps the limit exactly, whate
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from autotm.solve.choices import Choices
 from autotm.solve.feasible import required_bytes
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, all_slow, cost_us, fast_spans, occupy
@@ -22,62 +23,108 @@ _PREFER_FAST_US = 1e-7
 
 
 class Repair:
-    """Journeys of all flows together with the fast bytes that are left during each kernel."""
+    """Journeys of all flows and entries of all tables, together with the fast bytes left during each kernel.
 
-    def __init__(self, flows: Sequence[Flow], limit_bytes: int, kernels: int) -> None:
-        self.flows = flows
+    A flow that has no journey yet is slow; a table has the entry that its operands' tiers leave it, at first with the
+    leanest workspaces.
+
+    Attributes:
+        journeys: by index of the flow.
+        entries: by number of the table.
+        left: fast bytes free during each kernel.
+    """
+
+    def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
+        self.choices = choices
+        self.flows = choices.flows
+        self.tables = choices.tables
         self.journeys: dict[int, Journey] = {}
-        self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(flows, kernels)
-        self.order = sorted(range(len(flows)), key=lambda index: -flows[index].total_slow_us / flows[index].size_bytes)
+        self.slow = [2 ** len(table.operands) - 1 for table in self.tables]
+        self.entries = [table.best(slow, 0) for table, slow in zip(self.tables, self.slow, strict=True)]
+        self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(choices, kernels)
+        worth = [sum(most_us) / flow.size_bytes for most_us, flow in zip(choices.most_us, self.flows, strict=True)]
+        self.order = sorted(range(len(self.flows)), key=lambda index: -worth[index])
+        self.menus = [number for number, table in enumerate(self.tables) if len(table) > len(table.groups)]
 
-    def accept(self, proposed: Mapping[int, Journey]) -> None:
-        """Take the proposed journeys that fit together; the larger tensors first."""
+    def accept(self, proposed: Mapping[int, Journey], ways: Mapping[int, int]) -> None:
+        """Take the proposed journeys that fit together, the larger tensors first, and then the proposed ways."""
         for index in sorted(proposed, key=lambda index: -self.flows[index].size_bytes):
             if self._fits(index, proposed[index]):
                 self._insert(index, proposed[index])
+        for number, way in ways.items():
+            table = self.tables[number]
+            first, end = table.groups[self.slow[number]]
+            for entry in range(first, end):
+                if int(table.way[entry]) == way:
+                    self._choose(number, min(int(table.fast_bytes[entry]), self._room(number)))
 
     def complete(self) -> None:
-        """Give every flow that has no journey yet its cheapest one in the memory that is left."""
+        """Give every flow that has no journey yet its cheapest one in the memory that is left, then the tables."""
         for index in self.order:
             if index not in self.journeys:
                 self._insert(index, self._best(index))
+        self._choose_all()
 
     def improve(self) -> None:
-        """Take out and re-insert each flow in turn until nothing improves; never makes the plan slower."""
+        """Take out and re-insert each flow and entry in turn until nothing improves; never makes the plan slower."""
         for _ in range(_SWEEPS):
-            if not sum(self._reinsert(index) for index in self.order):
+            improved = sum(self._reinsert(index) for index in self.order)
+            if not improved + self._choose_all():
                 return
 
     @property
     def cost_us(self) -> float:
-        """What all journeys together add to the all-fast step."""
-        return sum(cost_us(self.flows[index], journey) for index, journey in self.journeys.items())
+        """What all journeys and entries together cost beside the kernels that have no table."""
+        flows = sum(cost_us(self.flows[index], journey) for index, journey in self.journeys.items())
+        return flows + sum(self._time_us(number) for number in range(len(self.tables)))
+
+    @property
+    def fast_bytes(self) -> list[int]:
+        """What the workspaces of each table's entry take from fast memory."""
+        return [int(table.fast_bytes[entry]) for table, entry in zip(self.tables, self.entries, strict=True)]
 
     def _reinsert(self, index: int) -> bool:
         before = self.journeys[index]
-        if cost_us(self.flows[index], before) == 0 and all(before.fast) and all(before.between):
+        ties = self.choices.ties[index]
+        if not ties and cost_us(self.flows[index], before) == 0 and all(before.fast) and all(before.between):
             return False
+        tied = {tie.table: int(self.tables[tie.table].fast_bytes[self.entries[tie.table]]) for tie in ties}
+        before_rank = self._rank(index)
         self._remove(index)
-        after = self._best(index)
-        if self._rank(index, after) >= self._rank(index, before):
-            after = before
-        self._insert(index, after)
-        return after != before
+        self._insert(index, self._best(index))
+        if self._rank(index) < before_rank:
+            return self.journeys[index] != before
+        self._remove(index)
+        self._insert(index, before)
+        for number, fast_bytes in tied.items():
+            self._choose(number, fast_bytes)
+        return False
 
-    def _rank(self, index: int, journey: Journey) -> float:
-        return cost_us(self.flows[index], journey) - _PREFER_FAST_US * (sum(journey.fast) + sum(journey.between))
+    def _rank(self, index: int) -> float:
+        """Cost of a flow with the tables that it is tied to, less a little for what is fast."""
+        journey = self.journeys[index]
+        tied = sum(self._time_us(tie.table) for tie in self.choices.ties[index])
+        fast = sum(journey.fast) + sum(journey.between)
+        return cost_us(self.flows[index], journey) + tied - _PREFER_FAST_US * fast
 
     def _best(self, index: int) -> Journey:
         flow = self.flows[index]
         size = flow.size_bytes
+        slow = list(flow.slow_us)
         fast = [
             -_PREFER_FAST_US if must or self.left[start:stop].min() >= size else math.inf
             for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True)
         ]
+        for tie in self.choices.ties[index]:
+            table, bit = self.tables[tie.table], 1 << tie.operand
+            room = self._room(tie.table)
+            others = self.slow[tie.table] & ~bit
+            slow[tie.gadget] += table.best_us(others | bit, room)
+            fast[tie.gadget] += table.best_us(others, room - size)
         between = [-_PREFER_FAST_US if self._gap_fits(flow, k) else math.inf for k in range(len(flow) - 1)]
         if fast.count(math.inf) == len(fast):
             return all_slow(flow)
-        return best_journey(flow, fast, between)
+        return best_journey(flow, slow, fast, between)
 
     def _gap_fits(self, flow: Flow, k: int) -> bool:
         start, end = flow.gap(k)
@@ -94,10 +141,43 @@ class Repair:
         self._reserve(self.flows[index], -1)
         occupy(self.left, self.flows[index], journey, -1)
         self.journeys[index] = journey
+        self._follow(index, journey)
 
     def _remove(self, index: int) -> None:
-        occupy(self.left, self.flows[index], self.journeys.pop(index))
-        self._reserve(self.flows[index], 1)
+        """Take a journey out; the tables that it is tied to fall back to their leanest ways."""
+        flow = self.flows[index]
+        occupy(self.left, flow, self.journeys.pop(index))
+        self._reserve(flow, 1)
+        self._follow(index, all_slow(flow))
+        for tie in self.choices.ties[index]:
+            self._choose(tie.table, 0)
+
+    def _follow(self, index: int, journey: Journey) -> None:
+        """Tell the tables the flow's tiers; each takes the best entry that fits."""
+        for tie in self.choices.ties[index]:
+            bit = 1 << tie.operand
+            others = self.slow[tie.table] & ~bit
+            self.slow[tie.table] = others if journey.fast[tie.gadget] else others | bit
+            self._choose(tie.table, self._room(tie.table))
+
+    def _room(self, number: int) -> int:
+        """Bytes that a table's workspaces can take: what is left and what they have."""
+        table = self.tables[number]
+        return int(self.left[table.kernel]) + int(table.fast_bytes[self.entries[number]])
+
+    def _choose(self, number: int, room_bytes: int) -> bool:
+        """Give a table the best entry for `room_bytes`; whether that changed it."""
+        table, before = self.tables[number], self.entries[number]
+        entry = table.best(self.slow[number], room_bytes)
+        self.entries[number] = entry
+        self.left[table.kernel] += int(table.fast_bytes[before] - table.fast_bytes[entry])
+        return entry != before
+
+    def _choose_all(self) -> int:
+        return sum(self._choose(number, self._room(number)) for number in self.menus)
+
+    def _time_us(self, number: int) -> float:
+        return float(self.tables[number].time_us[self.entries[number]])
 
     def _reserve(self, flow: Flow, sign: int) -> None:
         """Room for gadgets that have to be fast is kept from the start, so that every insertion order succeeds."""

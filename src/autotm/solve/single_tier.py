@@ -6,21 +6,21 @@ import time
 
 from autotm.model.plan import BoundProof, Status
 from autotm.solve.base import Optimizer, Placement
-from autotm.solve.flow import Flow
+from autotm.solve.choices import Choices
 from autotm.solve.journey import Journey, all_slow, stays_and_moves
 from autotm.solve.problem import Problem
 
 
 class SingleTier(Optimizer):
-    """The one plan that the flows allow: fast where they must be fast, slow elsewhere."""
+    """The one plan that the flows allow, by default implementations: fast where they must be fast, slow elsewhere."""
 
-    def place(self, problem: Problem, flows: tuple[Flow, ...]) -> Placement:
+    def place(self, problem: Problem, choices: Choices) -> Placement:
         """State the plan; there is nothing to search."""
         del problem
         started = time.perf_counter()
         stays = []
-        for flow in flows:
+        for flow in choices.flows:
             journey = Journey((True,), ()) if flow.must[0] else all_slow(flow)
             stays += stays_and_moves(flow, journey)[0]
         build_s = time.perf_counter() - started
-        return Placement(stays, (), None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, build_s, 0.0)
+        return Placement(stays, (), {}, None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, build_s, 0.0)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from autotm.model.study_config import StyleConfig
-from autotm.study.records import table_of_records
+from autotm.study.records import require_one, table_of_records
 from autotm.study.style import (
     GRAY,
     caption,
@@ -43,7 +43,9 @@ def make_figure(records: Sequence[Path], csv: Path, pdf: Path, png: Path, style:
         DamagedFileError: a record cannot be read.
         BadInputError: the records are not one case study with an all-fast run.
     """
-    write_table(table_of_records(records), csv)
+    table = table_of_records(records)
+    require_one(table, "network", "batch")
+    write_table(table, csv)
     draw(csv, pdf, png, style)
 
 

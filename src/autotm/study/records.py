@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,34 +16,47 @@ from autotm.model.files import load_with_provenance
 from autotm.model.limit import Limit
 from autotm.model.record import Record
 
+_IN_ORDER = ("network", "optimizer")
 _CAPTIONED_VERSIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 
 
 def table_of_records(paths: Iterable[Path]) -> pd.DataFrame:
-    """One row for each record file, ordered by optimizer as given and then by limit, tightest first.
+    """One row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
 
     Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
-    the median step of the table's runs at limit 0:1. `predicted_slowdown` divides two predictions.
+    the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions.
 
     Raises:
         DamagedFileError: a record cannot be read.
-        BadInputError: no run in the table is all fast, or the runs are not of one study.
+        BadInputError: a network has no all-fast run, or the runs are not of one study.
     """
     loaded = [load_with_provenance(path, "record", Record) for path in paths]
     table = pd.DataFrame([_row(record, provenance) for record, provenance in loaded])
-    _require_one_study(table)
+    require_one(table, "scale", "machine", "tier_reality", "counts")
     records = [record for record, _ in loaded]
-    table["all_fast_runtime_s"] = _all_fast_runtimes_s(records)
+    bases = {name: _Base.of(name, [one for one in records if one.network == name]) for name in set(table["network"])}
+    table["all_fast_runtime_s"] = [bases[record.network].runtime_s(record) for record in records]
     table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
-    table["predicted_slowdown"] = table["predicted_runtime_s"] / min(_all_fast(records, "predicted_runtime_s"))
-    order = {name: place for place, name in enumerate(dict.fromkeys(table["optimizer"]))}
-    return (
-        table.assign(_order=table["optimizer"].map(order))
-        .sort_values(["_order", "dram_limit_bytes"], kind="stable")
-        .drop(columns="_order")
-        .reset_index(drop=True)
-    )
+    table["predicted_slowdown"] = [one.predicted_runtime_s / bases[one.network].predicted_s for one in records]
+    orders = {column: {name: i for i, name in enumerate(dict.fromkeys(table[column]))} for column in _IN_ORDER}
+    return table.sort_values(
+        [*_IN_ORDER, "dram_limit_bytes"],
+        kind="stable",
+        key=lambda column: column.map(orders[column.name]) if column.name in orders else column,
+    ).reset_index(drop=True)
+
+
+def require_one(table: pd.DataFrame, *columns: str) -> None:
+    """Refuse a table whose runs do not share a value in each of `columns`.
+
+    Raises:
+        BadInputError: names column and values.
+    """
+    for column in columns:
+        values = sorted(table[column].astype(str).unique()) if column in table else []
+        if len(values) != 1:
+            raise BadInputError(f"records of one {column} make a figure; got {', '.join(values) or 'no record'}")
 
 
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,6 +69,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "threads": record.threads,
         "optimizer": record.optimizer,
         "limit": record.limit,
+        "counts": record.counts,
         "dram_limit_bytes": record.dram_limit_bytes,
         "io_bytes": record.io_size,
         "peak_live_bytes": record.default_alloc_size,
@@ -90,26 +106,24 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 1.0
 
 
-def _require_one_study(table: pd.DataFrame) -> None:
-    for column in ("network", "scale", "batch", "machine", "tier_reality"):
-        values = sorted(table[column].astype(str).unique()) if column in table else []
-        if len(values) != 1:
-            raise BadInputError(f"records of one {column} make a case study; got {', '.join(values) or 'no record'}")
+@dataclass(frozen=True)
+class _Base:
+    """What the runs of one network are divided by: `pooled_s` where no all-fast step was timed beside them."""
 
+    pooled_s: float
+    predicted_s: float
 
-def _all_fast_runtimes_s(records: list[Record]) -> list[float]:
-    """For each record the median of the all-fast steps to compare it with."""
-    pooled = median(sample for samples in _all_fast(records, "samples_s") for sample in samples)
-    return [median(record.all_fast_samples_s) if record.all_fast_samples_s else pooled for record in records]
+    @classmethod
+    def of(cls, network: str, records: Sequence[Record]) -> _Base:
+        all_fast = [record for record in records if Limit.parse(record.limit) == Limit(slow=0, fast=1)]
+        if not all_fast:
+            raise BadInputError(
+                f'no all-fast run (limit "0:1") of {network} among the records: a slow-down has nothing to divide by'
+            )
+        samples = [sample for record in all_fast for sample in record.samples_s]
+        # Optimizers that predict nothing say 0.
+        predicted = [record.predicted_runtime_s for record in all_fast if record.predicted_runtime_s > 0]
+        return cls(median(samples), min(predicted, default=math.nan))
 
-
-def _all_fast(records: list[Record], field: str) -> list[Any]:
-    """A field of every run without slow memory."""
-    values = [getattr(record, field) for record in records if _is_all_fast(record.limit)]
-    if not values:
-        raise BadInputError('no all-fast run (limit "0:1") among the records: a slow-down has nothing to divide by')
-    return values
-
-
-def _is_all_fast(limit: str) -> bool:
-    return Limit.parse(limit) == Limit(slow=0, fast=1)
+    def runtime_s(self, record: Record) -> float:
+        return median(record.all_fast_samples_s) if record.all_fast_samples_s else self.pooled_s

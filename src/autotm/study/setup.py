@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pkgutil
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,26 @@ class Study:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
 
+    def workload_records(self, name: str) -> list[Path]:
+        """The records that the comparisons of a workload read, in the order of its config.
+
+        Raises:
+            BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
+        """
+        if name not in self.config.workloads:
+            raise unknown_name("workload", name, self.config.workloads)
+        workload = self.config.workloads[name]
+        for network in workload.networks:
+            if network not in self.scale.networks:
+                unknown = unknown_name("network", network, self.scale.networks)
+                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {unknown}")
+        return [
+            self.paths(network).record(optimizer, Limit.parse(limit))
+            for network in workload.networks
+            for optimizer in workload.optimizers
+            for limit in workload.limits
+        ]
+
     def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
         """The records that a case study reads, in the order of its config."""
         paths = self.paths(case.network)
@@ -77,12 +97,18 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     case = config.figures.fig10
     if case.network not in scale.networks:
         raise BadInputError(f"{source}: figures.fig10.network: {unknown_name('network', case.network, scale.networks)}")
+    _require_optimizers(f"{source}: figures.fig10", case.optimizers)
+    for name, workload in config.workloads.items():
+        _require_optimizers(f"{source}: workloads.{name}", workload.optimizers)
+    return Study(config_dir, results, config, machine, scale)
+
+
+def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
     try:
-        for optimizer in case.optimizers:
+        for optimizer in optimizers:
             require_optimizer(optimizer)
     except BadInputError as error:
-        raise BadInputError(f"{source}: figures.fig10.optimizers: {error}") from None
-    return Study(config_dir, results, config, machine, scale)
+        raise BadInputError(f"{where}.optimizers: {error}") from None
 
 
 def machine_named(config_dir: Path, name: str, threads: int | None) -> Machine:

@@ -60,11 +60,20 @@ def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]
     return dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
 
 
-def panels(count: int, style: StyleConfig) -> tuple[Figure, list[Axes]]:
-    """A row of panels with room for a caption below."""
-    width, height = style.panel_width_cm / CM_PER_INCH, style.panel_height_cm / CM_PER_INCH
-    figure = Figure(figsize=(count * width, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+def panels(count: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
+    """A row of panels, `widen` times as wide as usual, with room for a caption below."""
+    return grid(count, count, style, widen=widen)
+
+
+def grid(count: int, columns: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
+    """Panels row by row, `columns` in each; places of the last row that no panel needs stay empty."""
+    rows = -(-count // columns)
+    width, height = widen * style.panel_width_cm / CM_PER_INCH, style.panel_height_cm / CM_PER_INCH
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).reshape(-1).tolist()
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
 
 
 def finish(axes: Axes, letter: str, title: str) -> None:
@@ -91,14 +100,21 @@ def caption(table: pd.DataFrame) -> str:
         "emulated": "slow memory EMULATED: DRAM plus injected delay",
         "modelled": "slow memory MODELLED: times computed, not run",
     }[str(first["tier_reality"])]
+    batches = table.drop_duplicates("network")
+    networks = ", ".join(f"{row['network']} (batch {row['batch']})" for _, row in batches.iterrows())
+    all_fast = " to ".join(f"{seconds:.3g}" for seconds in sorted({*_extremes(table["all_fast_runtime_s"])}))
     return (
-        f"{first['network']}, batch {first['batch']}, scale {first['scale']}; machine {first['machine']}: "
+        f"{networks}, scale {first['scale']}; machine {first['machine']}: "
         f"{first['cpu_model']}, {first['threads']} threads; {reality}. Runtimes are medians of at least "
-        f"{table['samples'].min()} timed steps; all-fast step {table['all_fast_runtime_s'].median():.3g} s. "
+        f"{table['samples'].min()} timed steps; all-fast steps took {all_fast} s. "
         f"Placements within {100 * table['gap'].max():.2g} % of a proven bound on the predicted runtime; outputs of "
         f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
         f"seed {first['seed']}. {first['versions']}."
     )
+
+
+def _extremes(column: pd.Series) -> tuple[float, float]:
+    return float(column.min()), float(column.max())
 
 
 def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from autotm.model.errors import BadInputError
 from autotm.model.tier import Tier
-from autotm.solve.flow import Flow, flows_in
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_in
 from autotm.solve.problem import Problem
 from autotm.solve.single_tier import SingleTier
 
@@ -16,7 +17,7 @@ class AllFast(SingleTier):
 
     name: ClassVar[str] = "all-fast"
 
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
+    def choices(self, problem: Problem) -> Choices:
         """Fast for life.
 
         Raises:
@@ -25,4 +26,4 @@ class AllFast(SingleTier):
         for tensor, tier in problem.options.fixed.items():
             if tier is Tier.PMEM:
                 raise BadInputError(f"optimizer 'all-fast': tensor '{tensor}' is fixed in slow memory; use 'static'")
-        return flows_in(problem, Tier.DRAM)
+        return Choices(flows_in(problem, Tier.DRAM))

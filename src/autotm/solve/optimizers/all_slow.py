@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from autotm.model.errors import BadInputError
 from autotm.model.tier import Tier
-from autotm.solve.flow import Flow, flows_in
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_in
 from autotm.solve.problem import Problem
 from autotm.solve.single_tier import SingleTier
 
@@ -16,7 +17,7 @@ class AllSlow(SingleTier):
 
     name: ClassVar[str] = "all-slow"
 
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
+    def choices(self, problem: Problem) -> Choices:
         """Slow for life.
 
         Raises:
@@ -27,4 +28,4 @@ class AllSlow(SingleTier):
         for tensor, tier in problem.options.fixed.items():
             if tier is Tier.DRAM:
                 raise BadInputError(f"optimizer 'all-slow': tensor '{tensor}' is fixed in fast memory; use 'static'")
-        return flows_in(problem, Tier.PMEM)
+        return Choices(flows_in(problem, Tier.PMEM))

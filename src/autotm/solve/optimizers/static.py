@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotm.solve.flow import Flow, flows_for_life
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_for_life
 from autotm.solve.integer_program import IntegerProgram
 from autotm.solve.problem import Problem
 
@@ -14,6 +15,6 @@ class Static(IntegerProgram):
 
     name: ClassVar[str] = "static"
 
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
+    def choices(self, problem: Problem) -> Choices:
         """One gadget per tensor."""
-        return flows_for_life(problem)
+        return Choices(flows_for_life(problem), problem.tabulation.tables)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotm.solve.flow import Flow, flows_by_use
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_by_use
 from autotm.solve.integer_program import IntegerProgram
 from autotm.solve.problem import Problem
 
@@ -14,6 +15,6 @@ class Synchronous(IntegerProgram):
 
     name: ClassVar[str] = "synchronous"
 
-    def flows(self, problem: Problem) -> tuple[Flow, ...]:
+    def choices(self, problem: Problem) -> Choices:
         """One gadget per kernel that uses the tensor."""
-        return flows_by_use(problem)
+        return Choices(flows_by_use(problem), problem.tabulation.tables)

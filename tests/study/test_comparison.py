@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from synthetic_records import write_workload
+
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+from autotm.model.study_config import StyleConfig
+from autotm.study import fig7, fig9, fig11
+from autotm.study.comparison import FIGURES, draw, make_figure
+from autotm.study.fig9 import memory_cost
+from autotm.study.records import table_of_records
+from autotm.study.style import read_table
+
+NETWORKS = ("resnet200", "vgg19", "densenet264")
+LIMITS = ("0:1", "1:0", "1:1", "4:1", "8:1")
+SHARES = {"1:0": 0.0, "8:1": 1 / 9, "4:1": 0.2, "1:1": 0.5, "0:1": 1.0}
+STYLE = StyleConfig()
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_workload(tmp_path_factory.mktemp("workload"), NETWORKS, LIMITS)
+
+
+@pytest.fixture(scope="module")
+def folder(records: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures")
+    for name in FIGURES:
+        make_figure(name, records, *(folder / f"{name}.{kind}" for kind in ("csv", "pdf", "png")), STYLE)
+    return folder
+
+
+def drawn(module: ModuleType, folder: Path) -> tuple[Figure, str]:
+    figure, remark = module.draw(read_table(folder / f"{module.__name__.rpartition('.')[2]}.csv"), STYLE)
+    return figure, remark
+
+
+def heights(axes: Axes, series: int) -> list[float]:
+    return [bar.get_height() for bar in axes.containers[series]]
+
+
+def slow_down(times: float, limit: str) -> float:
+    return 1 + times * (1 - SHARES[limit]) ** 2
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_table_gives_the_same_bytes(folder: Path, tmp_path: Path, name: str) -> None:
+    draw(name, folder / f"{name}.csv", tmp_path / f"{name}.pdf", tmp_path / f"{name}.png", STYLE)
+    for kind in ("pdf", "png"):
+        assert (tmp_path / f"{name}.{kind}").read_bytes() == (folder / f"{name}.{kind}").read_bytes()
+    assert b"EMULATED" in (folder / f"{name}.pdf").read_bytes()
+
+
+def test_a_table_holds_every_run_by_network_optimizer_and_limit(folder: Path) -> None:
+    table = read_table(folder / "fig7.csv")
+    assert len(table) == len(NETWORKS) * 3 * len(LIMITS)
+    assert list(dict.fromkeys(table["network"])) == list(NETWORKS)
+    assert list(table["limit"][:5]) == ["1:0", "8:1", "4:1", "1:1", "0:1"]
+    assert table.groupby("network")["all_fast_runtime_s"].first()[list(NETWORKS)].tolist() == [1.0, 2.0, 3.0]
+
+
+def test_figure_7_divides_by_the_slowest_all_slow_run(folder: Path) -> None:
+    figure, _ = drawn(fig7, folder)
+    axes = figure.axes[1]
+    assert axes.get_title(loc="left") == "(b)  VGG19"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["8:1", "4:1", "1:1"]
+    for series, times in enumerate((4.2, 3.5, 1.4)):
+        expected = [(1 + 4.2) / slow_down(times, limit) for limit in ("8:1", "4:1", "1:1")]
+        assert heights(axes, series) == pytest.approx(expected)
+    (line,) = [line for line in axes.lines if line.get_label() == "all fast"]
+    assert set(line.get_ydata()) == {5.2}
+
+
+def test_figure_9_shows_performance_and_price(folder: Path) -> None:
+    figure, _ = drawn(fig9, folder)
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1:0", "8:1", "4:1", "1:1"]
+    assert heights(axes, 0) == pytest.approx([1 / slow_down(1.4, limit) for limit in ("1:0", "8:1", "4:1", "1:1")])
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([0.476, 0.534, 0.581, 0.738], abs=5e-4), "as in the paper"
+
+
+def test_memory_costs_what_its_parts_cost() -> None:
+    assert memory_cost(Limit(0, 1)) == 1.0
+    assert memory_cost(Limit(1, 0)) == pytest.approx(1 / 2.1)
+
+
+def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Path]) -> None:
+    table = table_of_records(records)
+    is_far = (table["network"] == "vgg19") & (table["optimizer"] == "static") & (table["limit"] == "4:1")
+    table.loc[is_far, "predicted_slowdown"] *= 1.25
+    figure, remark = fig11.draw(table, STYLE)
+    static, synchronous = figure.axes
+    assert "numa" not in {static.get_title(loc="left"), synchronous.get_title(loc="left")}, "it predicts nothing"
+    assert heights(static, 1) == pytest.approx([0, 0, 25, 0, 0], abs=1e-9)
+    assert heights(synchronous, 1) == pytest.approx([0] * 5, abs=1e-9)
+    assert "vgg19 static 4:1: +25 %" in remark
+    assert "largest 25.0 %" in remark
+
+
+def test_what_a_figure_needs_is_asked_for(records: list[Path], tmp_path: Path) -> None:
+    files = [tmp_path / f"f.{kind}" for kind in ("csv", "pdf", "png")]
+    with pytest.raises(BadInputError, match='at limit "1:0"'):
+        make_figure("fig7", [path for path in records if "1to0" not in path.parts], *files, STYLE)
+    with pytest.raises(BadInputError, match="synchronous"):
+        make_figure("fig9", [path for path in records if "synchronous" not in path.parts], *files, STYLE)
+    with pytest.raises(BadInputError, match="figure"):
+        make_figure("fig8", records, *files, STYLE)
