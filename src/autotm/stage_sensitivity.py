@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotm.check import check_plan
+from autotm.model.counting import counting
 from autotm.model.files import load, save
 from autotm.model.graph import Graph
 from autotm.model.link import Links
@@ -32,7 +33,8 @@ def sensitivity_stage(
 ) -> Sensitivity:
     """Price plans for one limit, and make them anew, under resampled kernel times; every draw is written."""
     came_from = provenance(context.machine, context.seed, options=config.model_dump(), draws=draws)
-    step, times, copies = load(graph, "graph", Graph), read_profile(profile), load(links, "links", Links)
+    step = counting(load(graph, "graph", Graph), context.counts)
+    times, copies = read_profile(profile), load(links, "links", Links)
     options = SolveOptions(**config.model_dump(), seed=context.seed)
     placed = [load(plan, "plan", Plan) for plan in plans]
     for plan in placed:

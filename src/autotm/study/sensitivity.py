@@ -18,6 +18,8 @@ from autotm.model.plan import Plan
 from autotm.model.profile import Profile
 from autotm.model.sensitivity import Draw, Sensitivity
 from autotm.solve import SolveOptions
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import price
 from autotm.study.resample import resampled
 
 SURE = 0.95
@@ -47,28 +49,16 @@ def measure_sensitivity(
     for number in range(1, draws + 1):
         drawn = resampled(profile, options.seed, number)
         all_fast_us = _all_fast_us(graph, drawn)
+        problem = Problem(graph, drawn, links, Limit.parse(limits[0]), options)
         for plan in plans:
-            present_us = plan.objective_us + _kernels_us(graph, drawn, plan) - _kernels_us(graph, profile, plan)
-            resolved, _ = solve_and_pack(graph, drawn, links, plan.optimizer, Limit.parse(plan.limit), options)
+            _, present_us = price(problem, plan.stays, plan.moves, plan.implementations)
+            resolved, _ = solve_and_pack(graph, drawn, links, plan.optimizer, problem.limit, options)
             rows.append(Draw(number, plan.optimizer, all_fast_us, present_us, resolved.objective_us))
     return Sensitivity(hash_of(graph), limits[0], recorded, tuple(rows))
 
 
 def _all_fast_us(graph: Graph, profile: Profile) -> float:
     return sum(profile.base_us(kernel) for kernel in graph.kernels)
-
-
-def _kernels_us(graph: Graph, profile: Profile, plan: Plan) -> float:
-    """The kernels of a plan: as chosen, and what each slow operand adds (that of a shared operand to the default)."""
-    chosen = graph.computed_by(plan.implementations)
-    total_us = 0.0
-    for default, kernel, config in zip(graph.kernels, chosen.kernels, plan.configurations, strict=True):
-        slow = {operand.tensor for operand, letter in zip(kernel.operands, config, strict=True) if letter == "P"}
-        owned = {operand.tensor for operand in kernel.workspaces}
-        total_us += profile.base_us(kernel)
-        total_us += sum(profile.extra_us(chosen, kernel, tensor) for tensor in slow & owned)
-        total_us += sum(profile.extra_us(graph, default, tensor) for tensor in slow - owned)
-    return total_us
 
 
 @dataclass(frozen=True)
