@@ -1,8 +1,9 @@
-"""Makes the shared helpers beside this file importable from every test folder."""
+"""Makes the shared helpers beside this file, and those of the benchmarks, importable from every test folder."""
 
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm import cli_kernels, cli_sensitivity, stages
+from autotm import cli_kernels, cli_sensitivity, cli_solve, stages
 from autotm.cli_study import context_of, paths_of, study_of
 from autotm.model.counting import Counts
 from autotm.model.errors import AutotmError
@@ -19,9 +19,13 @@ from autotm.study.setup import require_compiler
 
 log = logging.getLogger("autotm")
 
+_OPTIMIZER = "static, synchronous, numa (first touch), all-fast, all-slow"
+_INTERRUPTED = 130
+"""What a shell reports for a command that Ctrl-C ended."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 1 a fault that its message tells how to mend."""
+    """Run one command; returns the exit status: 0 done, 1 a fault that its message tells how to mend, 130 Ctrl-C."""
     options = _parser().parse_args(arguments)
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=level, format="autotm: %(message)s", stream=sys.stderr)
@@ -30,6 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except AutotmError as error:
         log.error("%s", error)  # noqa: TRY400 - the message is all a user needs
         return 1
+    except KeyboardInterrupt:
+        log.error("interrupted; files are written whole or not at all")  # noqa: TRY400 - as above
+        return _INTERRUPTED
     return 0
 
 
@@ -48,18 +55,18 @@ def _parser() -> argparse.ArgumentParser:
     network = argparse.ArgumentParser(add_help=False, parents=[study])
     network.add_argument("network", help="a network of the scale file, e.g. inception_v4")
     placed = argparse.ArgumentParser(add_help=False, parents=[network])
-    placed.add_argument("optimizer", help="static, synchronous, numa (first touch), all-fast, all-slow")
+    placed.add_argument("optimizer", help=_OPTIMIZER)
     placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
 
     for name, command, parent, text in (
         ("calibrate", _calibrate, study, "measure the copies between the machine's memories"),
         ("profile", _profile, network, "compile a training step and time its kernels"),
-        ("solve", _solve, placed, "place a step's tensors within a limit"),
         ("compile", _compile, placed, "give the tensors of a plan their addresses"),
         ("run", _run, placed, "verify and time a program"),
         ("check", _check, placed, "tell whether plan and program are legal"),
     ):
         commands.add_parser(name, parents=[parent], help=text, description=text).set_defaults(command=command)
+    cli_solve.add_commands(commands, placed, network, _OPTIMIZER)
     cli_kernels.add_commands(commands, study, network)
     cli_sensitivity.add_command(commands, network)
     schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
@@ -90,21 +97,6 @@ def _profile(options: argparse.Namespace) -> None:
         graph=paths.graph,
         library=paths.library,
         profile=paths.profile,
-    )
-
-
-def _solve(options: argparse.Namespace) -> None:
-    study = study_of(options)
-    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    stages.ilp_solve_stage(
-        context_of(study),
-        options.optimizer,
-        limit,
-        study.config.solve,
-        graph=paths.graph,
-        profile=paths.profile,
-        links=paths.links,
-        plan=paths.plan(options.optimizer, limit),
     )
 
 

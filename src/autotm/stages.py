@@ -14,14 +14,13 @@ from autotm.check import check_plan, check_program
 from autotm.model.counting import Counts, counting
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Graph
-from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
 from autotm.model.profile_file import read_profile, write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, RunConfig, SolveConfig, StyleConfig, TuneConfig
+from autotm.model.study_config import ProfileConfig, RunConfig, StyleConfig, TuneConfig
 
 if TYPE_CHECKING:
     from autotm.profile.coverage import Coverage
@@ -174,30 +173,6 @@ def import_stage(*, store: Path, file: Path) -> Counts:
 
     with KernelStore(store) as opened:
         return import_store(opened, file)
-
-
-def ilp_solve_stage(
-    context: Context,
-    optimizer: str,
-    limit: Limit,
-    config: SolveConfig,
-    *,
-    graph: Path,
-    profile: Path,
-    links: Path,
-    plan: Path,
-) -> None:
-    """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
-    from autotm.layout import solve_and_pack
-    from autotm.solve import SolveOptions
-
-    came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step = counting(load(graph, "graph", Graph), context.counts)
-    times, copies = read_profile(profile), load(links, "links", Links)
-    options = SolveOptions(**config.model_dump(), seed=context.seed)
-    placed, _ = solve_and_pack(step, times, copies, optimizer, limit, options)
-    check_plan(step, times, copies, placed)
-    save(plan, "plan", placed, came_from)
 
 
 def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 import time
 from typing import Any
@@ -158,6 +160,15 @@ def test_watchdog_leaves_a_deaf_solver_behind(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(highs._Hung):
         highs._run_watched(solver, 0.1)
     solver.released.set()
+
+
+def test_an_interrupt_stops_the_solver_and_goes_on() -> None:
+    solver = _Stubborn(deaf=False)
+    signals = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    signals.start()
+    with pytest.raises(KeyboardInterrupt):
+        highs._run_watched(solver, 20.0)
+    assert solver.cancelled.is_set()
 
 
 def test_cancelling_reaches_highs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from autotm.model.limit import Limit
 from autotm.model.study_config import SolveConfig
 from autotm.rule_script import rule
-from autotm.stages import ilp_solve_stage
+from autotm.solve_stages import ilp_solve_stage
 
 with rule(snakemake) as context:
     ilp_solve_stage(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from autotm.layout.pack import pack
@@ -13,7 +14,7 @@ from autotm.model.link import Links
 from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Layout
-from autotm.solve import SolveOptions, solve
+from autotm.solve import SolveOptions, solve, sweep
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,30 @@ def solve_and_pack(
     Raises:
         as `solve`; AutotmError when no attempt fits.
     """
-    first = solve(graph, profile, links, optimizer, limit, options)
+    return _packed(graph, profile, links, solve(graph, profile, links, optimizer, limit, options), options)
+
+
+def sweep_and_pack(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limits: Sequence[Limit],
+    options: SolveOptions | None = None,
+) -> Iterator[tuple[Plan, Layout]]:
+    """As `solve_and_pack` for each limit, from plans that share one model.
+
+    Raises:
+        as `solve_and_pack`.
+    """
+    for first in sweep(graph, profile, links, optimizer, limits, options):
+        yield _packed(graph, profile, links, first, options)
+
+
+def _packed(
+    graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions | None
+) -> tuple[Plan, Layout]:
+    """The first plan if its offsets keep the limit, else one for a smaller limit whose offsets do."""
     plan, layout, shaved = first, _pack(graph, first), first.dram_limit_bytes
     attempts, target = first.attempts_s, (options or SolveOptions()).gap
     for attempt in range(_ATTEMPTS):
@@ -57,7 +81,7 @@ def solve_and_pack(
         shaved = max(0, min(shaved - excess, first.dram_limit_bytes - least)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
         log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, shaved)
         try:
-            plan = solve(graph, profile, links, optimizer, Limit(size_bytes=shaved), options)
+            plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=shaved), options)
         except InfeasibleLimitError as error:
             raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
         layout = _pack(graph, plan)

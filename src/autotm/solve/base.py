@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pyomo.environ as pyo
+
 from autotm.model.counting import counted_by
 from autotm.model.files import hash_of
+from autotm.model.limit import Limit
 from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
@@ -58,6 +61,15 @@ class Optimizer(ABC):
     def place(self, problem: Problem, choices: Choices) -> Placement:
         """Choose; the limit is known to be feasible."""
 
+    def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
+        """Choose for each of several problems that differ in their limit only, ascending."""
+        return (self.place(problem, choices) for problem in problems)
+
+    def program(self, problem: Problem) -> pyo.ConcreteModel | None:
+        """The integer program that `place` solves; None where the optimizer or the reductions leave none."""
+        del problem
+        return None
+
     def solve(self, problem: Problem) -> Plan:
         """The plan for a problem, checked in integers and priced from the profile whatever the search claims.
 
@@ -67,7 +79,24 @@ class Optimizer(ABC):
         """
         choices = self.choices(problem)
         require_feasible(problem, choices, self.name)
-        placement = self.place(problem, choices)
+        return self._plan(problem, self.place(problem, choices))
+
+    def sweep(self, problem: Problem, limits: Sequence[Limit]) -> tuple[Plan, ...]:
+        """A plan for each limit, in the order given; as good as `solve` of each, with shared work done once.
+
+        Raises:
+            as `solve`, before anything is solved where a limit is infeasible.
+        """
+        choices = self.choices(problem)
+        problems = [problem.at(limit) for limit in limits]
+        for each in problems:
+            require_feasible(each, choices, self.name)
+        ascending = sorted(range(len(problems)), key=lambda index: problems[index].limit_bytes)
+        placements = self.place_all([problems[index] for index in ascending], choices)
+        plans = {index: self._plan(problems[index], found) for index, found in zip(ascending, placements, strict=True)}
+        return tuple(plans[index] for index in range(len(problems)))
+
+    def _plan(self, problem: Problem, placement: Placement) -> Plan:
         stays = tuple(sorted(placement.stays, key=stay_order))
         moves = tuple(sorted(placement.moves, key=move_order))
         kernels = problem.graph.kernels

@@ -84,7 +84,8 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     sizes = [all_flows[index].size_bytes for index in undecided] + [table.most_bytes for table in tables]
     bytes_per_unit = max(*sizes, 1, 1) / _LARGEST
     flows = tuple(index for index in undecided if all_flows[index].size_bytes >= _SMALLEST * bytes_per_unit)
-    left = [_open(reduced, flows, number) for number in range(len(tables))]
+    with_variables, with_row = set(flows), set(reduced.rows)
+    left = [_open(reduced, with_variables, with_row, number) for number in range(len(tables))]
     found = tuple(item for item in left if len(item.table) > 1)
     constant_us = base_us + sum(cost_us(all_flows[index], way) for index, way in reduced.decided.items())
     constant_us += sum(float(item.table.time_us.min()) for item in left)
@@ -92,6 +93,7 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     costs += [float(item.table.time_us.max() - item.table.time_us.min()) for item in found]
     us_per_unit = max(*costs, 1e-9, constant_us * 1e-6) / _LARGEST
     model = pyo.ConcreteModel(name="compact placement")
+    model.us_per_unit = pyo.Param(initialize=us_per_unit)
     made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, constant_us)
     _variables(made)
     born_fast_once_left_never_returns(made)
@@ -105,33 +107,33 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     return made
 
 
-def _open(reduced: Reduced, flows: tuple[int, ...], number: int) -> OpenTable:
+def _open(reduced: Reduced, flows: set[int], rows: set[int], number: int) -> OpenTable:
     keys = reduced.choices.operands[number]
     columns = [operand for operand, (index, _) in enumerate(keys) if index in flows]
     table = reduced.undecided_entries(number)
-    has_row = table.kernel in reduced.rows
-    return OpenTable(
-        number, table.projected(columns, free_bytes=not has_row), tuple(keys[operand] for operand in columns)
-    )
+    left = table.projected(columns, free_bytes=table.kernel not in rows)
+    return OpenTable(number, left, tuple(keys[operand] for operand in columns))
 
 
 def _variables(made: Formulation) -> None:
-    a, b, s = [], [], []
-    for index in made.flows:
-        flow = made.reduced.choices.flows[index]
-        a += [(index, k) for k in range(_born_fast_gadgets(flow))]
-        copied = copied_gadgets(flow)
-        b += [(index, k) for k in copied]
-        s += [(index, k) for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
-    model = made.model
-    model.a = pyo.Var(a, domain=pyo.Binary)
-    model.b = pyo.Var(b, domain=pyo.Binary)
-    model.s = pyo.Var(s, domain=pyo.Binary)
+    model, flows = made.model, made.reduced.choices.flows
+    keys = [keys_of(index, flows[index]) for index in made.flows]
+    model.a, model.b, model.s = (
+        pyo.Var([key for of_flow in keys for key in of_flow[kind]], domain=pyo.Binary) for kind in range(3)
+    )
     rooms = [room / made.bytes_per_unit for room in made.reduced.room]
     model.u = pyo.Var(range(len(rooms)), bounds=lambda _, row: (0.0, rooms[row]))
     menus = {item.number for item in made.tables if item.has_menu}
     entries = [(item.number, entry) for item in made.tables for entry in range(len(item.table))]
     model.c = pyo.Var(entries, domain=lambda _, number, __: pyo.Binary if number in menus else pyo.UnitInterval)
+
+
+def keys_of(index: int, flow: Flow) -> tuple[list[Key], list[Key], list[Key]]:
+    """Keys of the variables `a`, `b` and `s` of a flow."""
+    copied = copied_gadgets(flow)
+    kept = [k for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
+    born = range(_born_fast_gadgets(flow))
+    return [(index, k) for k in born], [(index, k) for k in copied], [(index, k) for k in kept]
 
 
 def _born_fast_gadgets(flow: Flow) -> int:

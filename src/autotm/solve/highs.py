@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import highspy
@@ -88,7 +90,12 @@ def _run_watched(solver: Untyped, deadline_s: float) -> None:
     solver.HandleUserInterrupt = True
     worker = threading.Thread(target=solver.run, daemon=True, name="highs")
     worker.start()
-    worker.join(deadline_s + _GRACE_S)
+    try:
+        worker.join(deadline_s + _GRACE_S)
+    except KeyboardInterrupt:
+        solver.cancelSolve()
+        worker.join(_GRACE_S)
+        raise
     if worker.is_alive():
         log.warning("HiGHS overran its time limit by %g s; telling it to stop", _GRACE_S)
         solver.cancelSolve()
@@ -99,7 +106,11 @@ def _run_watched(solver: Untyped, deadline_s: float) -> None:
 
 
 class Session:
-    """One model, solved as a linear relaxation first and as an integer program then."""
+    """One model, solved as a linear relaxation first and as an integer program then.
+
+    Attributes:
+        is_lost: a solve was left behind and still runs; nothing more can be asked.
+    """
 
     _threads_in_use: int | None = None
 
@@ -107,6 +118,7 @@ class Session:
         if Session._threads_in_use not in {None, threads}:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
+        self.is_lost = False
         self._matrix = Matrix(model)
         self._solver = highspy.Highs()
         common: dict[str, OptionValue] = {
@@ -140,6 +152,12 @@ class Session:
         duals = self._solver.getSolution().row_dual
         return [float(duals[self._matrix.rows[id(constraint)]]) for constraint in constraints]
 
+    def take_bounds(self, variables: Iterable[Untyped]) -> None:
+        """Tell HiGHS the bounds that these variables have in the model now."""
+        for variable in variables:
+            lower, upper = variable.bounds
+            self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
+
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():
             set_option(self._solver, name, value)
@@ -151,6 +169,7 @@ class Session:
         try:
             _run_watched(self._solver, limit_s)
         except _Hung:
+            self.is_lost = True
             return Solved(Outcome.HUNG, None, None)
         status = self._solver.getModelStatus()
         log.debug("HiGHS: %s in %.2f s", status, time.perf_counter() - started)
@@ -169,6 +188,19 @@ class Session:
         if is_relaxation:
             return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
         return Solved(found, objective, bound if math.isfinite(bound) else None)
+
+
+def mps_of(matrix: Matrix) -> bytes:
+    """The program with its names as free MPS."""
+    matrix.lp.col_names_ = [variable.name for variable in matrix.variables]
+    matrix.lp.row_names_ = [constraint.name for constraint in matrix.constraints]
+    solver = highspy.Highs()
+    set_option(solver, "output_flag", False)
+    solver.passModel(matrix.lp)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "program.mps"
+        solver.writeModel(str(file))
+        return file.read_bytes()
 
 
 def outcome(status: Untyped, has_solution: bool) -> Outcome:

@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyomo.environ as pyo
+from pyomo.common.gc_manager import PauseGC
 
 from autotm.model.plan import BoundProof, Certificate, Move, Status, Stay
 from autotm.model.tier import Tier
+from autotm.solve.at_limit import set_limit
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.certificate import SlowPrices, bound_us
 from autotm.solve.choices import Choices
+from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
 from autotm.solve.journey import Journey, stays_and_moves
 from autotm.solve.problem import Problem
-from autotm.solve.prune import Reduced, reduce
+from autotm.solve.prune import Reduced, narrow, reduce
 from autotm.solve.repair import Repair
 from autotm.solve.solution import byte_prices, journeys, slow_prices, start_from, ways
 from autotm.solve.table import Floats
@@ -74,31 +78,51 @@ class IntegerProgram(Optimizer):
 
     def place(self, problem: Problem, choices: Choices) -> Placement:
         """Search until the gap or the time limit is reached."""
-        started = time.perf_counter()
-        reduced = reduce(choices, problem.limit_bytes, len(problem.graph.kernels))
-        made = build(reduced, problem.base_us)
-        built = time.perf_counter()
-        search = self._search(problem, choices, made, built)
-        stays, moves, implementations = _plan(search.repair)
-        return Placement(
-            stays=stays,
-            moves=moves,
-            implementations=implementations,
-            bound_us=search.bound_us,
-            bound_proof=search.proof,
-            certificate=search.certificate(problem, choices),
-            status=search.status(problem.options.gap),
-            build_s=built - started,
-            solve_s=time.perf_counter() - built,
-        )
+        return next(self.place_all([problem], choices))
 
-    def _search(self, problem: Problem, choices: Choices, made: Formulation, started: float) -> _Search:
-        options = problem.options
+    def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
+        """Search for each limit with one model, and from the plan for the limit before."""
+        started = time.perf_counter()
+        made = _made(problems, choices)
+        options = problems[0].options
+        session = Session(made.model, options.threads, options.seed) if made.is_open else None
+        known: Mapping[int, Journey] = {}
+        for problem in problems:
+            if session and len(problems) > 1:
+                narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
+                session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
+            built = time.perf_counter()
+            search = self._search(problem, choices, made, session, known)
+            known = search.repair.journeys
+            yield _placement(problem, choices, search, built - started, time.perf_counter() - built)
+            started = time.perf_counter()
+            if session and session.is_lost:
+                session = Session(made.model, options.threads, options.seed)
+
+    def program(self, problem: Problem) -> pyo.ConcreteModel | None:
+        """The compact formulation, reduced.
+
+        Raises:
+            InfeasibleLimitError: what has to be fast exceeds the limit.
+        """
+        choices = self.choices(problem)
+        require_feasible(problem, choices, self.name)
+        made = _made([problem], choices)
+        return made.model if made.is_open else None
+
+    def _search(
+        self,
+        problem: Problem,
+        choices: Choices,
+        made: Formulation,
+        session: Session | None,
+        known: Mapping[int, Journey],
+    ) -> _Search:
+        options, started = problem.options, time.perf_counter()
         prices = np.zeros(len(problem.graph.kernels))
-        if not made.is_open:
+        if session is None:
             repair = _repaired(problem, made.reduced, {}, {})
             return _priced(problem, choices, repair, prices, slow_prices(None, made))
-        session = Session(made.model, options.threads, options.seed)
         relaxed = session.relax(options.time_limit_s)
         require_solved(relaxed)
         is_priced = relaxed.outcome is Outcome.CONVERGED
@@ -106,6 +130,8 @@ class IntegerProgram(Optimizer):
             prices[list(made.reduced.rows)] = byte_prices(session, made)
         proposed = (journeys(made), ways(made)) if relaxed.has_solution else ({}, {})
         repair = _repaired(problem, made.reduced, *proposed)
+        if known:
+            repair = min(repair, _repaired(problem, made.reduced, known, {}), key=lambda repair: repair.cost_us)
         search = _priced(problem, choices, repair, prices, slow_prices(session if is_priced else None, made))
         left_s = options.time_limit_s - (time.perf_counter() - started)
         if relaxed.outcome is Outcome.HUNG or left_s <= 0:
@@ -117,6 +143,21 @@ class IntegerProgram(Optimizer):
             _adopt(problem, made, found, search)
         log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
         return search
+
+
+def _placement(problem: Problem, choices: Choices, search: _Search, build_s: float, solve_s: float) -> Placement:
+    stays, moves, implementations = _plan(search.repair)
+    return Placement(
+        stays=stays,
+        moves=moves,
+        implementations=implementations,
+        bound_us=search.bound_us,
+        bound_proof=search.proof,
+        certificate=search.certificate(problem, choices),
+        status=search.status(problem.options.gap),
+        build_s=build_s,
+        solve_s=solve_s,
+    )
 
 
 def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
@@ -135,6 +176,13 @@ def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
         stays += [Stay(name, Tier.PMEM, *span) for name in way.slow_workspaces]
         implementations[table.kernel] = way.implementation
     return stays, moves, implementations
+
+
+def _made(problems: Sequence[Problem], choices: Choices) -> Formulation:
+    limits = [problem.limit_bytes for problem in problems]
+    reduced = reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
+    with PauseGC():
+        return build(reduced, problems[0].base_us)
 
 
 def _repaired(

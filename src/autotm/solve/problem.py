@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autotm.model.errors import BadInputError, unknown_name
@@ -32,6 +32,13 @@ class Problem:
                 raise unknown_name("fixed tensor", name, names)
             if tier is Tier.PMEM and self.options.fast_operands_only:
                 raise BadInputError(f"tensor '{name}' is fixed in slow memory, but kernels here need fast operands")
+
+    def at(self, limit: Limit) -> Problem:
+        """The same problem with another limit; what does not depend on the limit is worked out once for both."""
+        other = replace(self, limit=limit)
+        shared = ("tabulation", "tabled", "placed", "base_us")
+        other.__dict__.update({name: getattr(self, name) for name in shared})
+        return other
 
     @cached_property
     def limit_bytes(self) -> int:

@@ -28,13 +28,15 @@ class Reduced:
         choices: the choices given, with those of the flows narrowed; the tables are whole.
         decided: journeys that some optimum contains, by index into the flows.
         rows: kernels whose capacity can bind, ascending.
-        room: bytes of fast memory per row for the undecided flows and the tables.
+        room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
+        limit_bytes: the limit, or the most of several.
     """
 
     choices: Choices
     decided: dict[int, Journey]
     rows: tuple[int, ...]
     room: tuple[int, ...]
+    limit_bytes: int
 
     def undecided_entries(self, number: int) -> Table:
         """The entries of a table that agree with the decided flows."""
@@ -48,12 +50,12 @@ class Reduced:
         return table.restricted(known) if known else table
 
 
-def reduce(choices: Choices, limit_bytes: int, kernels: int) -> Reduced:
-    """Apply (P1) to (P5)."""
+def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | None = None) -> Reduced:
+    """Apply (P1) to (P5), so that they hold for every limit from `least_bytes` (or `limit_bytes`) to `limit_bytes`."""
     narrowed = narrow(choices, limit_bytes, kernels)
     flows = narrowed.flows
     decided = {index: all_slow(flow) for index, flow in enumerate(flows) if _is_free_in_slow(narrowed, index)}
-    tight = _potential(narrowed, decided, kernels) > limit_bytes
+    tight = _potential(narrowed, decided, kernels) > (limit_bytes if least_bytes is None else least_bytes)
     for index, flow in enumerate(flows):
         if index not in decided and not _touches(flow, tight):
             journey = _by_itself(narrowed, index)
@@ -64,7 +66,8 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int) -> Reduced:
         occupy(used, flows[index], journey)
     undecided = [flow for index, flow in enumerate(flows) if index not in decided]
     rows = _undominated(undecided, narrowed.tables, tight, limit_bytes - used)
-    return Reduced(narrowed, decided, tuple(rows), tuple(int(limit_bytes - used[row]) for row in rows))
+    room = tuple(int(limit_bytes - used[row]) for row in rows)
+    return Reduced(narrowed, decided, tuple(rows), room, limit_bytes)
 
 
 def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Sequence
 from functools import cache
 
 from autotm.model.errors import unknown_name
@@ -55,7 +56,38 @@ def solve(
         InfeasibleLimitError: the restrictions need more fast memory than the limit.
         AutotmError: the profile lacks a time, or HiGHS failed.
     """
-    found = _registry().get(optimizer)
+    return optimizer_named(optimizer).solve(Problem(graph, profile, links, limit, options or SolveOptions()))
+
+
+def sweep(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limits: Sequence[Limit],
+    options: SolveOptions | None = None,
+) -> tuple[Plan, ...]:
+    """As `solve` for each of several limits, which share one model; `options` hold for each limit.
+
+    Each plan is as good as `solve` makes it, though not always the same one, and none is slower than one for less fast
+    memory.
+
+    Raises:
+        as `solve`, before anything is solved where one limit is infeasible.
+    """
+    if not limits:
+        return ()
+    problem = Problem(graph, profile, links, limits[0], options or SolveOptions())
+    return optimizer_named(optimizer).sweep(problem, limits)
+
+
+def optimizer_named(name: str) -> Optimizer:
+    """The optimizer that users ask for by that name.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    found = _registry().get(name)
     if found is None:
-        raise unknown_name("optimizer", optimizer, _registry())
-    return found.solve(Problem(graph, profile, links, limit, options or SolveOptions()))
+        raise unknown_name("optimizer", name, _registry())
+    return found

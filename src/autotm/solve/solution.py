@@ -78,10 +78,10 @@ def slow_prices(session: Session | None, made: Formulation) -> SlowPrices:
     found = [list(_by_itself(made, number)) for number in range(len(made.reduced.choices.tables))]
     rows = made.model.entry_follows_operands
     duals = session.duals([rows[key] for key in rows]) if session is not None else []
+    keys_of = {item.number: item.keys for item in made.tables}
     for (number, bit), dual in zip(rows, duals, strict=True):
         columns = made.reduced.choices.operands[number]
-        item = next(item for item in made.tables if item.number == number)
-        found[number][columns.index(item.keys[bit])] = -dual * made.us_per_unit
+        found[number][columns.index(keys_of[number][bit])] = -dual * made.us_per_unit
     return tuple(map(tuple, found))
 
 

@@ -1,4 +1,4 @@
-"""The integer program as published (Hildebrand et al., ASPLOS 2020), as an executable reference for small graphs.
+"""The integer program as published (Hildebrand et al., ASPLOS 2020): reference of tests, yardstick of benchmarks.
 
 Per tensor a flow over the vertices A (fast, never copied), B (fast, with a slow copy) and C (slow) of its gadgets;
 indicators y and z with AND/OR rows; one binary per kernel, implementation and configuration with AND rows; one dense
@@ -8,23 +8,64 @@ configuration is measured, or additive (`exact`), and workspaces may be slow.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import chain, combinations, product
 from typing import Any
 
 import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
 
-from autotm.model.graph import Tensor
+from autotm.model.graph import Graph, Tensor
+from autotm.model.link import Links
+from autotm.model.profile import Profile
 from autotm.model.tier import Tier
-from random_graphs import Case, variants
 
 Edge = tuple[tuple[str, int], tuple[str, int]]
 _TIGHT = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9, "mip_abs_gap": 1e-9}
 _KILOBYTE = 1e3
 
 
-def published_optimum_us(case: Case, limit_bytes: int, *, moves: bool, exact: bool = False) -> float:
-    """The optimum of the published model; `exact` reads every configuration's time instead of adding operands up."""
+@dataclass(frozen=True)
+class Instance:
+    """A step and what a solver needs to know about it."""
+
+    graph: Graph
+    profile: Profile
+    links: Links
+
+
+@dataclass(frozen=True)
+class Published:
+    """How far a solve of the published model came, in microseconds of step time; None where it found nothing."""
+
+    objective_us: float | None
+    bound_us: float | None
+
+
+def solve_published(
+    case: Instance,
+    limit_bytes: int,
+    *,
+    moves: bool,
+    exact: bool = False,
+    gap: float = 0.0,
+    time_limit_s: float | None = None,
+) -> Published:
+    """Build the published model and let HiGHS solve it to a relative gap."""
+    results = Highs().solve(
+        published_model(case, limit_bytes, moves=moves, exact=exact),
+        rel_gap=gap,
+        threads=1,
+        time_limit=time_limit_s,
+        solver_options=_TIGHT,
+        raise_exception_on_nonoptimal_result=False,
+        load_solutions=False,
+    )
+    return Published(results.incumbent_objective, results.objective_bound)
+
+
+def published_model(case: Instance, limit_bytes: int, *, moves: bool, exact: bool) -> pyo.ConcreteModel:
+    """The model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
     model.rows = pyo.ConstraintList()
     model.terms = []
@@ -38,12 +79,10 @@ def published_optimum_us(case: Case, limit_bytes: int, *, moves: bool, exact: bo
         live = [tensor for tensor in tensors if index in tensor.live]
         _capacity(model, index, limit_bytes, live, fast, workspaces)
     model.time = pyo.Objective(expr=sum(model.terms), sense=pyo.minimize)
-    solver = Highs()
-    results = solver.solve(model, rel_gap=0.0, threads=1, solver_options=_TIGHT)
-    return float(results.incumbent_objective)
+    return model
 
 
-def _tensor_flow(model: Any, case: Case, tensor: Tensor, moves: bool, fast: dict[tuple[str, int], Any]) -> None:
+def _tensor_flow(model: Any, case: Instance, tensor: Tensor, moves: bool, fast: dict[tuple[str, int], Any]) -> None:
     gadgets = list(tensor.users) if moves else [tensor.users[0]]
     edges = _edges(len(gadgets))
     model.add_component(f"x_{tensor.name}", pyo.Var(range(len(edges)), domain=pyo.Binary))
@@ -77,14 +116,14 @@ def _edges(count: int) -> list[Edge]:
     """Section 1.3's table; gadgets are numbered from 1."""
     edges: list[Edge] = [(("source", 0), ("A", 1)), (("source", 0), ("C", 1))]
     for k in range(1, count + 1):
-        if k >= 2:
+        if k > 1:
             edges.append((("C", k), ("B", k)))
         if k < count:
             edges += [(("A", k), ("A", k + 1)), (("A", k), ("C", k + 1)), (("C", k), ("C", k + 1))]
-            edges += [(("B", k), ("B", k + 1)), (("B", k), ("C", k + 1))] if k >= 2 else []
+            edges += [(("B", k), ("B", k + 1)), (("B", k), ("C", k + 1))] if k > 1 else []
         else:
-            edges += [((row, k), ("sink", 0)) for row in ("A", "B", "C") if row != "B" or k >= 2]
-    assert len(edges) == (6 * count - 3 if count >= 2 else 4)
+            edges += [((row, k), ("sink", 0)) for row in ("A", "B", "C") if row != "B" or k > 1]
+    assert len(edges) == (6 * count - 3 if count > 1 else 4)
     return edges
 
 
@@ -106,10 +145,10 @@ def _indicators(model: Any, tensor: Tensor, gadgets: list[int], x: dict[Edge, An
 
 
 def _kernel_configurations(
-    model: Any, case: Case, index: int, fast: dict[tuple[str, int], Any], exact: bool
+    model: Any, case: Instance, index: int, fast: dict[tuple[str, int], Any], exact: bool
 ) -> list[tuple[int, Any]]:
     """Binaries with their AND rows; returns the bytes of fast workspaces that each brings."""
-    graphs = [variant for kernel, variant in variants(case.graph) if kernel == index]
+    graphs = _variants(case.graph, index)
     own = [{operand.tensor for operand in graph.kernels[index].workspaces} for graph in graphs]
     names = list(graphs[0].slots_of(graphs[0].kernels[index]))
     if len(graphs) > 1:
@@ -138,6 +177,15 @@ def _kernel_configurations(
         model.rows.add(sum(here) + len(names) >= 1 + sum(wanted))
     model.rows.add(sum(chosen.values()) == 1)
     return workspaces
+
+
+def _variants(graph: Graph, index: int) -> list[Graph]:
+    """The step with each implementation of one kernel."""
+    if not graph.kernels[index].alternatives:
+        return [graph]
+    names = [kernel.implementation for kernel in graph.kernels]
+    others = graph.kernels[index].implementations
+    return [graph.computed_by([*names[:index], name, *names[index + 1 :]]) for name in others]
 
 
 def _capacity(

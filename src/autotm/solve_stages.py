@@ -1,0 +1,115 @@
+"""The stages that place tensors: files in, plans out, and what the user is told about them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotm.check import check_plan
+from autotm.model.counting import counting
+from autotm.model.files import load, save
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.plan import Plan, Status
+from autotm.model.profile import Profile
+from autotm.model.profile_file import read_profile
+from autotm.model.provenance import provenance
+from autotm.model.study_config import SolveConfig
+from autotm.stages import Context
+
+if TYPE_CHECKING:
+    from autotm.solve import Potential, ProgramSize, SolveOptions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The files that a placement is made from."""
+
+    graph: Path
+    profile: Path
+    links: Path
+
+
+def ilp_solve_stage(
+    context: Context,
+    optimizer: str,
+    limit: Limit,
+    config: SolveConfig,
+    *,
+    graph: Path,
+    profile: Path,
+    links: Path,
+    plan: Path,
+) -> None:
+    """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
+    sweep_stage(context, optimizer, {limit: plan}, config, Given(graph, profile, links))
+
+
+def sweep_stage(
+    context: Context, optimizer: str, plans: Mapping[Limit, Path], config: SolveConfig, given: Given
+) -> None:
+    """What `ilp_solve_stage` does, for each limit; each plan is written as soon as its offsets are there."""
+    from autotm.layout import sweep_and_pack  # noqa: PLC0415 - messages and help must not wait for the solver
+
+    came_from = provenance(context.machine, context.seed, options=config.model_dump())
+    step, times, copies = _read(context, given)
+    found = sweep_and_pack(step, times, copies, optimizer, list(plans), _options(context, config))
+    for path, (placed, _) in zip(plans.values(), found, strict=True):
+        check_plan(step, times, copies, placed)
+        save(path, "plan", placed, came_from)
+        _tell_outcome(placed, config)
+
+
+def export_stage(
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: Given, *, program: Path
+) -> ProgramSize:
+    """Write the integer program that `ilp_solve_stage` solves first, as MPS."""
+    from autotm.solve import export  # noqa: PLC0415 - as above
+
+    return export(*_read(context, given), optimizer, limit, _options(context, config), program)
+
+
+def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan: Path) -> Potential:
+    """What recomputation and another order of kernels could save at most, against a plan that moves tensors."""
+    from autotm.solve import Problem, potential  # noqa: PLC0415 - as above
+
+    placed, (step, times, copies) = load(plan, "plan", Plan), _read(context, given)
+    check_plan(step, times, copies, placed)
+    return potential(Problem(step, times, copies, Limit.parse(placed.limit), _options(context, config)), placed)
+
+
+def _read(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
+    step = counting(load(given.graph, "graph", Graph), context.counts)
+    return step, read_profile(given.profile), load(given.links, "links", Links)
+
+
+def _options(context: Context, config: SolveConfig) -> SolveOptions:
+    from autotm.solve import SolveOptions  # noqa: PLC0415 - as above
+
+    return SolveOptions(**config.model_dump(), seed=context.seed)
+
+
+def _tell_outcome(plan: Plan, config: SolveConfig) -> None:
+    """Say how good the plan is, and what to change where it is not as good as asked."""
+    what, gap = f"{plan.optimizer}, limit {plan.limit}", f"{100 * plan.gap:.3g} % (asked: {100 * config.gap:.3g} %)"
+    legal = "the plan is legal, and at most that much slower than the best"
+    if plan.status is Status.TIME_LIMIT:
+        log.warning(
+            "%s: the time limit of %g s ended the search at a gap of %s; %s; for a better one raise solve.time_limit_s",
+            what,
+            config.time_limit_s,
+            gap,
+            legal,
+        )
+    elif plan.status is Status.ABOVE_GAP:
+        log.warning("%s: a gap of %s is left; %s; more fast memory or a wider solve.gap ends this", what, gap, legal)
+    elif plan.status is Status.NOT_OPTIMIZED:
+        log.info("%s: %.6g us predicted; nothing was optimized", what, plan.objective_us)
+    else:
+        log.info("%s: %.6g us predicted, proven within %s of the best", what, plan.objective_us, gap)
