@@ -1,14 +1,18 @@
-"""Time of one library's step against the number of threads: the library is built once, for the most threads.
+"""Time of a library's step against the number of threads it runs on, and against the number it was built for.
 
-    python benchmarks/thread_scaling.py [--network resnet50] [--scale laptop] [--threads 1 2 ...] [--rounds 7]
+    python benchmarks/thread_scaling.py [--network resnet50] [--scale laptop] [--threads 1 2 ...] [--built-for 2 8 24]
+                                        [--rounds 7]
 
-Each count runs in a process of its own (TVM's thread pool keeps its size), the counts in turn, round after round.
+Without `--built-for` there is one library, for the most threads. Each pair runs in a process of its own (TVM's thread
+pool keeps its size), all pairs in turn, round after round. `ratio` is the median over rounds of the step's time to that
+of the first library on as many threads.
 `copy` is the share of the copy rate, measured with as many threads, that the kernels which are no contractions reach.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -44,24 +48,37 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(options.one, options)))
         return
-    most = max(options.threads)
+    built_for = options.built_for or [max(options.threads)]
+    pairs = list(itertools.product(built_for, options.threads))
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         sizes = load_scale(CONFIG / "scales" / f"{options.scale}.yaml").networks[options.network]
-        files = (Path(folder) / "graph.json", Path(folder) / "kernels.so")
-        lower_network(zoo.build(options.network, sizes), options.scale, host_target(most), most, *files, {})
-        found: dict[int, list[tuple[float, float]]] = {threads: [] for threads in options.threads}
+        network = zoo.build(options.network, sizes)
+        for most in built_for:
+            files = (_folder(folder, most) / "graph.json", _folder(folder, most) / "kernels.so")
+            lower_network(network, options.scale, host_target(most), most, *files, {})
+        found: dict[tuple[int, int], list[tuple[float, float]]] = {pair: [] for pair in pairs}
         for _ in range(options.rounds):
-            for threads, series in found.items():
-                command = [sys.executable, __file__, "--one", str(threads), "--folder", folder]
+            for (most, threads), series in found.items():
+                command = [sys.executable, __file__, "--one", str(threads), "--folder", str(_folder(folder, most))]
                 series.append(json.loads(subprocess.run(command, check=True, capture_output=True).stdout))
-    print(f"{options.network}, scale {options.scale}, library for {most} threads, medians of {options.rounds} rounds")
-    print(f"{'threads':>7} {'step ms':>9} {'speed-up':>9} {'efficiency':>11} {'copy':>6}")
-    medians = {threads: [statistics.median(c) for c in zip(*s, strict=True)] for threads, s in found.items()}
-    fewest = min(medians)
-    for threads, (step_s, share) in medians.items():
-        speed_up = medians[fewest][0] / step_s
-        efficiency = speed_up * fewest / threads
-        print(f"{threads:>7} {step_s * 1e3:>9.1f} {speed_up:>9.2f} {efficiency:>11.0%} {share:>6.0%}")
+    print(f"{options.network}, scale {options.scale}, medians of {options.rounds} rounds")
+    print(f"{'built for':>9} {'threads':>7} {'step ms':>9} {'speed-up':>9} {'efficiency':>11} {'copy':>6} {'ratio':>7}")
+    for most, threads in pairs:
+        step_s, share = (statistics.median(column) for column in zip(*found[most, threads], strict=True))
+        fewest = min(options.threads)
+        speed_up = statistics.median(step_s for step_s, _ in found[most, fewest]) / step_s
+        first = found[built_for[0], threads]
+        ratio = statistics.median(
+            own / reference for (own, _), (reference, _) in zip(found[most, threads], first, strict=True)
+        )
+        print(
+            f"{most:>9} {threads:>7} {step_s * 1e3:>9.1f} {speed_up:>9.2f} {speed_up * fewest / threads:>11.0%} "
+            f"{share:>6.0%} {ratio:>7.3f}"
+        )
+
+
+def _folder(parent: str, most: int) -> Path:
+    return Path(parent) / str(most)
 
 
 def measure(threads: int, options: argparse.Namespace) -> tuple[float, float]:
@@ -86,6 +103,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--network", default="resnet50")
     parser.add_argument("--scale", default="laptop")
     parser.add_argument("--threads", type=int, nargs="+", default=list(range(1, cores + 1)))
+    parser.add_argument("--built-for", type=int, nargs="+", help="the most threads that each library is made for")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -35,27 +35,33 @@ def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:
 
 
 def build_library(
-    kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, path: Path, objects: Path | None = None
+    kernels: Mapping[str, tirx.PrimFunc],
+    target: tvm.target.Target,
+    path: Path,
+    objects: Path | None = None,
+    identities: Mapping[str, str] | None = None,
 ) -> None:
     """Compile functions, each under its symbol, into one shared library at `path`, written whole or not at all.
 
-    `objects` is a folder that keeps machine code for later libraries, which take from it what they need.
+    `objects` is a folder that keeps machine code for later libraries, which take from it what they need. `identities`
+    are those of the functions, by symbol, where the caller knows them: hashing large functions takes its time.
 
     Raises:
         AutotmError: there is no C compiler to link with, or linking failed.
     """
     compiler = _compiler()
     path.parent.mkdir(parents=True, exist_ok=True)
-    keys = {symbol: f"{symbol}-{identity(func, target)[:32]}" for symbol, func in kernels.items()}
+    known = identities or {symbol: identity(func, target) for symbol, func in kernels.items()}
+    keys = {symbol: f"{symbol}-{known[symbol][:32]}" for symbol in kernels}
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         kept = objects or Path(folder) / "objects"
         kept.mkdir(parents=True, exist_ok=True)
-        known = known_objects(kept)
-        _compile({symbol: kernels[symbol] for symbol, key in keys.items() if key not in known}, keys, target, kept)
-        known = known_objects(kept)
+        held = known_objects(kept)
+        _compile({symbol: kernels[symbol] for symbol, key in keys.items() if key not in held}, keys, target, kept)
+        held = known_objects(kept)
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            _link(compiler, sorted({known[key] for key in keys.values()}), unfinished, Path(folder))
+            _link(compiler, sorted({held[key] for key in keys.values()}), unfinished, Path(folder))
             with unfinished.open("rb") as file:
                 os.fsync(file.fileno())
             unfinished.replace(path)

@@ -50,8 +50,10 @@ def lower_network(
     """
     step = scheduled_step(network, scale, target, threads, tuned, implementations)
     others = (other.compiled for found in step.alternatives.values() for other in found)
-    library = {item.symbol: item.kernel.func for item in (*step.compiled.values(), *others)}
-    build_library(library, target, library_path, objects)
+    library = {item.symbol: item for item in (*step.compiled.values(), *others)}
+    functions = {symbol: item.kernel.func for symbol, item in library.items()}
+    identities = {symbol: item.identity for symbol, item in library.items()}
+    build_library(functions, target, library_path, objects, identities)
     taken = sorted(item.symbol for item in step.compiled.values() if item.is_tuned)
     save(graph_path, "graph", step.graph, {**provenance, "tuned_kernels": list(dict.fromkeys(taken))})
     return step.graph

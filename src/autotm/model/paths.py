@@ -83,3 +83,7 @@ class Paths(MachinePaths):
     def record(self, optimizer: str, limit: Limit) -> Path:
         """What running the program measured."""
         return self._of_network / optimizer / limit.slug / "record.json"
+
+    def sensitivity(self, limit: Limit) -> Path:
+        """What resampled kernel times did to the plans for a limit; nothing depends on it."""
+        return self._of_network / "sensitivity" / f"{limit.slug}.json"
