@@ -29,6 +29,7 @@ from pathlib import Path
 
 from autotm.check import check_plan
 from autotm.check.bound import certified_bound_us
+from autotm.check.engine import Engines
 from autotm.layout import pack
 from autotm.layout.pack import blocks_of
 from autotm.model.files import load
@@ -193,7 +194,9 @@ def measure(row: Row) -> Line:
 def _checked_gap(case: Instance, plan: Plan) -> float:
     """The gap that the plan's prices prove without any solver."""
     moves = plan.optimizer != "static"
-    bound_us = certified_bound_us(case.graph, case.profile, case.links, plan, moves, None, {}, False)
+    flights = plan.optimizer == "asynchronous"
+    engines = Engines.beside(case.graph, case.profile, case.links) if flights else None
+    bound_us = certified_bound_us(case.graph, case.profile, case.links, plan, moves, engines, {}, False)
     return (plan.objective_us - bound_us) / plan.objective_us
 
 
