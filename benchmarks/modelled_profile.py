@@ -15,7 +15,7 @@ from itertools import chain, combinations
 
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Kernel, OpClass
-from autotm.model.link import Link, Links
+from autotm.model.link import AsynchronousLinks, Link, Links
 from autotm.model.profile import Profile, Timing
 from autotm.model.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.traffic import slow_traffic
@@ -35,12 +35,13 @@ _MOST_TENSORS = 8
 
 
 def modelled_links() -> Links:
-    """Constant rates, and 2 us for anything up to 4 KiB."""
+    """Constant rates, and 2 us for anything up to 4 KiB; copies beside kernels at AutoTM's rates, without contention."""
 
     def link(destination: Tier, bytes_per_ns: float) -> Link:
         return Link(destination, tuple((size, round(size / bytes_per_ns) + 2000) for size in (4096, 10**6, 10**9)))
 
-    return Links(link(Tier.DRAM, 29.0), link(Tier.PMEM, 12.0), contraction_flop_per_s=2.3e12, emulation_stretch=1.0)
+    beside = AsynchronousLinks(link(Tier.DRAM, 2.0), link(Tier.PMEM, 2.5), 0.0, 0.0, call_us=0.0)
+    return Links(link(Tier.DRAM, 29.0), link(Tier.PMEM, 12.0), 2.3e12, 1.0, beside)
 
 
 def modelled_profile(graph: Graph, *, tables: bool = False, noise: float = 0.0, seed: int = 0) -> Profile:
