@@ -40,16 +40,12 @@ class _Search:
     """The best journeys and the best bound so far."""
 
     repair: Repair
-    base_us: float
     bound_us: float
     prices: Floats
     slow_us: SlowPrices
+    objective_us: float
     proof: BoundProof = BoundProof.PRICES
     timed_out: bool = False
-
-    @property
-    def objective_us(self) -> float:
-        return self.base_us + self.repair.cost_us
 
     @property
     def gap(self) -> float:
@@ -197,7 +193,7 @@ def _repaired(
 
 def _priced(problem: Problem, choices: Choices, repair: Repair, prices: Floats, slow_us: SlowPrices) -> _Search:
     bound = problem.base_us + bound_us(choices, prices, slow_us, problem.limit_bytes)
-    return _Search(repair, problem.base_us, bound, prices, slow_us)
+    return _Search(repair, bound, prices, slow_us, problem.base_us + repair.cost_us)
 
 
 def _adopt(problem: Problem, made: Formulation, found: Solved, search: _Search) -> None:
@@ -205,8 +201,9 @@ def _adopt(problem: Problem, made: Formulation, found: Solved, search: _Search) 
     search.timed_out = found.outcome is not Outcome.CONVERGED
     if found.has_solution:
         repair = _repaired(problem, made.reduced, journeys(made), ways(made))
-        if repair.cost_us < search.repair.cost_us:
-            search.repair = repair
+        objective_us = problem.base_us + repair.cost_us
+        if objective_us < search.objective_us:
+            search.repair, search.objective_us = repair, objective_us
     if found.bound is not None and found.bound * made.us_per_unit > search.bound_us:
         search.bound_us = min(found.bound * made.us_per_unit, search.objective_us)
         search.proof = BoundProof.BRANCH_AND_BOUND
