@@ -13,6 +13,7 @@ from autotm.kernels.contraction import schedule_contraction
 from autotm.kernels.passes import GENERATED, machine_code
 from autotm.kernels.target import TargetInfo, host_target, target_info
 from autotm.kernels.workspace import hoist_workspaces
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
 Shape = tuple[int, ...]
 
@@ -160,10 +161,11 @@ def call(
     target: tvm.target.Target,
     threads: int = 2,
     info: TargetInfo | None = None,
+    implementation: str = DEFAULT_IMPLEMENTATION,
 ) -> None:
     """Schedule, compile and call with inputs and outputs in order; workspaces are filled with NaN before."""
     sch = s_tir.Schedule(function)
-    schedule_contraction(sch, sch.get_sblock(block), info or target_info(target), threads)
+    schedule_contraction(sch, sch.get_sblock(block), info or target_info(target), threads, implementation)
     hoisted, workspaces = hoist_workspaces(sch.mod["main"], relocate=False)
     module = machine_code({"main": hoisted.with_attr("tirx.noalias", True).with_attr(GENERATED, True)}, target)
     spaces = [aligned(shape) for shape, _ in workspaces]

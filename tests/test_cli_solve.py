@@ -147,3 +147,12 @@ def test_a_fault_is_one_message(
 ) -> None:
     assert run(results, *arguments) == 1
     assert message in caplog.text
+
+
+def test_what_lies_beyond_placement_is_told(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(results, "solve", "mlp", "synchronous", "4:1") == 0
+    assert run(results, "potential", "mlp", "4:1") == 0
+    told = capsys.readouterr().out
+    assert "synchronous 4:1" in told
+    assert "recomputing could save at most" in told
+    assert run(results, "potential", "mlp", "8:1") == 1, "no such plan"

@@ -123,6 +123,7 @@ def _run(options: argparse.Namespace) -> None:
         program=paths.program(options.optimizer, limit),
         plan=paths.plan(options.optimizer, limit),
         links=paths.links,
+        profile=paths.profile,
         reference=paths.reference,
         record=paths.record(options.optimizer, limit),
     )

@@ -22,7 +22,7 @@ from autotm.model.study_config import SolveConfig
 from autotm.stages import Context
 
 if TYPE_CHECKING:
-    from autotm.solve import ProgramSize, SolveOptions
+    from autotm.solve import Potential, ProgramSize, SolveOptions
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +73,15 @@ def export_stage(
     from autotm.solve import export  # noqa: PLC0415 - as above
 
     return export(*_read(context, given), optimizer, limit, _options(context, config), program)
+
+
+def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan: Path) -> Potential:
+    """What recomputation and another order of kernels could save at most, against a plan that moves tensors."""
+    from autotm.solve import Problem, potential  # noqa: PLC0415 - as above
+
+    placed, (step, times, copies) = load(plan, "plan", Plan), _read(context, given)
+    check_plan(step, times, copies, placed)
+    return potential(Problem(step, times, copies, Limit.parse(placed.limit), _options(context, config)), placed)
 
 
 def _read(context: Context, given: Given) -> tuple[Graph, Profile, Links]:

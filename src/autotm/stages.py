@@ -81,10 +81,21 @@ def kernel_profile_stage(
     came_from = provenance(machine, context.seed, sizes=dict(sizes))
     built = zoo.build(network, sizes)
     target = machine_target(machine)
-    options = ProfileOptions(**config.model_dump(), seed=context.seed)
+    options = ProfileOptions(**config.timing, seed=context.seed)
     with KernelStore(store) as opened:
         tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
-        step = lower_network(built, scale, target, machine.threads, graph, library, came_from, objects, tuned)
+        step = lower_network(
+            built,
+            scale,
+            target,
+            machine.threads,
+            graph,
+            library,
+            came_from,
+            objects,
+            tuned,
+            config.implementations,
+        )
         timed = profile_kernels(
             counting(step, context.counts),
             KernelLibrary.load(library),
@@ -125,7 +136,7 @@ def tune_stage(
     step = scheduled_step(zoo.build(network, sizes), scale, target, machine.threads)
     options = TuneOptions(**config.model_dump(), kernels=kernels)
     with KernelStore(store) as opened:
-        measured = ProfileOptions(**timing.model_dump(), seed=context.seed)
+        measured = ProfileOptions(**timing.timing, seed=context.seed)
         found = tune_kernels(step, target, machine, opened.schedules, options, measured)
     save(report, "tuning", found, came_from)
 
@@ -197,6 +208,7 @@ def run_stage(
     library: Path,
     program: Path,
     plan: Path,
+    profile: Path,
     links: Path,
     reference: Path,
     record: Path,
@@ -217,6 +229,7 @@ def run_stage(
         placed,
         context.machine,
         load(links, "links", Links),
+        read_profile(profile),
         RunOptions(**config.model_dump(), seed=context.seed),
         context.devices_dir,
         reference,

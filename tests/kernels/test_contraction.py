@@ -6,9 +6,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tvm import relax, s_tir, te
+from tvm import relax, s_tir, te, tirx
 
-from autotm.kernels.contraction import schedule_contraction
+from autotm.kernels.contraction import IMPLEMENTATIONS, schedule_contraction
 from autotm.kernels.contraction_tiles import cut, register_tiles
 from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
 from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
@@ -29,7 +29,15 @@ from contraction_cases import (
 LIMIT = 3e-6
 
 
-def _passes(window: Window, mcpu: str | None, threads: int, l2_bytes: int | None = None) -> dict[str, float]:
+@pytest.fixture(params=IMPLEMENTATIONS)
+def implementation(request: pytest.FixtureRequest) -> str:
+    """Every registered way to compute a contraction."""
+    return request.param
+
+
+def _passes(
+    window: Window, mcpu: str | None, threads: int, implementation: str, l2_bytes: int | None = None
+) -> dict[str, float]:
     target = host(threads, mcpu)
     info = target_info(target)
     info = info if l2_bytes is None else dataclasses.replace(info, l2_bytes=l2_bytes)
@@ -37,11 +45,15 @@ def _passes(window: Window, mcpu: str | None, threads: int, l2_bytes: int | None
     tx, tw, tdy = (te.placeholder(a.shape, name=n) for n, a in (("x", x), ("w", w), ("dy", dy)))
     y, dx, dw = aligned(window.y), aligned(window.x), aligned(window.w)
     shape, stride, padding = window.x, window.stride, window.padding
-    call(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y], target, threads, info)
+
+    def run(function: tirx.PrimFunc, block: str, arrays: list[np.ndarray]) -> None:
+        call(function, block, arrays, target, threads, info, implementation)
+
+    run(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y])
     gradient = conv2d_data_gradient(tdy, tw, shape, stride, padding)
-    call(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx], target, threads, info)
+    run(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx])
     gradient = conv2d_weight_gradient(tx, tdy, window.w, stride, padding)
-    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw], target, threads, info)
+    run(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw])
     return {
         "forward": error(y, window.forward(x, w)),
         "data": error(dx, window.data_gradient(dy, w)),
@@ -50,26 +62,26 @@ def _passes(window: Window, mcpu: str | None, threads: int, l2_bytes: int | None
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_named_windows(window: Window) -> None:
-    errors = _passes(window, None, 2)
+def test_named_windows(window: Window, implementation: str) -> None:
+    errors = _passes(window, None, 2, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
 @pytest.mark.parametrize("window", random_windows(8), ids=str)
-def testrandom_windows(window: Window) -> None:
-    errors = _passes(window, None, 3)
+def testrandom_windows(window: Window, implementation: str) -> None:
+    errors = _passes(window, None, 3, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
 @pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[2], WINDOWS[-1]], ids=str)
-def test_blocks_for_a_small_cache(window: Window) -> None:
-    errors = _passes(window, None, 2, l2_bytes=16 << 10)
+def test_blocks_for_a_small_cache(window: Window, implementation: str) -> None:
+    errors = _passes(window, None, 2, implementation, l2_bytes=16 << 10)
     assert max(errors.values()) < LIMIT, errors
 
 
 @pytest.mark.parametrize("window", WINDOWS[1:7:2], ids=str)
-def test_avx2(window: Window) -> None:
-    errors = _passes(window, "core-avx2", 2)
+def test_avx2(window: Window, implementation: str) -> None:
+    errors = _passes(window, "core-avx2", 2, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
@@ -78,18 +90,18 @@ def test_avx2(window: Window) -> None:
     [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003), (30, 5000, 300)],
 )
 @pytest.mark.parametrize("form", [matmul, matmul_nt, matmul_tn])
-def test_matrix_products(form: object, m: int, k: int, n: int) -> None:
+def test_matrix_products(form: object, m: int, k: int, n: int, implementation: str) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
     a, b, c = random_array(shapes[0], 1), random_array(shapes[1], 2), aligned((m, n))
     ta, tb = te.placeholder(shapes[0], name="a"), te.placeholder(shapes[1], name="b")
-    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host())
+    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host(), implementation=implementation)
     left = a.T if form is matmul_tn else a
     right = b.T if form is matmul_nt else b
     assert error(c, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
 
 
 @pytest.mark.parametrize(("rows", "form"), [(12, matmul), (12, matmul_nt), (40, matmul)])
-def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
+def test_matrix_product_with_bias_and_relu(rows: int, form: object, implementation: str) -> None:
     shapes = {"a": (rows, 100), "b": (100, 70) if form is matmul else (70, 100), "bias": (70,)}
 
     def build(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var, bias: relax.Var) -> relax.Expr:
@@ -98,12 +110,12 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
 
     a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     c = aligned((rows, 70))
-    call(fused(build, shapes), form.__name__, [a, b, bias, c], host())
+    call(fused(build, shapes), form.__name__, [a, b, bias, c], host(), implementation=implementation)
     right = (b if form is matmul else b.T).astype(np.float64)
     assert error(c, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
 
 
-def test_dense_weights_are_updated_in_place() -> None:
+def test_dense_weights_are_updated_in_place(implementation: str) -> None:
     shapes = {"x": (8, 300), "dy": (8, 100), "w": (300, 100)}
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
@@ -112,24 +124,30 @@ def test_dense_weights_are_updated_in_place() -> None:
 
     x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
-    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host())
+    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=implementation)
     assert error(w, expected) < LIMIT
 
 
 @pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4]], ids=str)
-def test_bias_and_relu_are_fused(window: Window) -> None:
+def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
     def build(builder: relax.BlockBuilder, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
         y = builder.emit_te(conv2d, x, w, window.stride, window.padding)
         return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
 
     x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
     y = aligned(window.y)
-    call(fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}), "conv2d", [x, w, b, y], host())
+    call(
+        fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}),
+        "conv2d",
+        [x, w, b, y],
+        host(),
+        implementation=implementation,
+    )
     assert error(y, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
 
 
 @pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4], WINDOWS[6]], ids=str)
-def test_mask_and_other_gradients_are_fused(window: Window) -> None:
+def test_mask_and_other_gradients_are_fused(window: Window, implementation: str) -> None:
     def build(builder: relax.BlockBuilder, *variables: relax.Var) -> relax.Expr:
         dy, w, other, y, zero = variables
         dx = builder.emit_te(conv2d_data_gradient, dy, w, window.x, window.stride, window.padding)
@@ -142,12 +160,14 @@ def test_mask_and_other_gradients_are_fused(window: Window) -> None:
     shapes = {"dy": dy.shape, "w": w.shape, "other": other.shape, "y": y.shape, "zero": ()}
     zero = aligned(())
     zero[...] = 0.0
-    call(fused(build, shapes), "conv2d_data_gradient", [dy, w, other, y, zero, dx], host())
+    call(
+        fused(build, shapes), "conv2d_data_gradient", [dy, w, other, y, zero, dx], host(), implementation=implementation
+    )
     assert error(dx, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
 
 
 @pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[2], WINDOWS[4]], ids=str)
-def test_update_in_place(window: Window) -> None:
+def test_update_in_place(window: Window, implementation: str) -> None:
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)
         step = builder.emit(relax.op.multiply(relax.const(0.05), dw))
@@ -156,18 +176,18 @@ def test_update_in_place(window: Window) -> None:
     x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
     expected = w - 0.05 * window.weight_gradient(x, dy)
     function = fused(build, {"x": x.shape, "dy": dy.shape, "w": w.shape})
-    call(function, "conv2d_weight_gradient", [x, dy, w, w], host())
+    call(function, "conv2d_weight_gradient", [x, dy, w, w], host(), implementation=implementation)
     assert error(w, expected) < LIMIT
 
 
-def test_many_pixels_keep_the_weight_gradient_accurate() -> None:
+def test_many_pixels_keep_the_weight_gradient_accurate(implementation: str) -> None:
     window = Window((1, 300, 300, 2), (1, 1, 2, 16), (1, 1), (0, 0, 0, 0))
     x, dy, dw = np.abs(random_array(window.x, 1)), np.abs(random_array(window.y, 2)), aligned(window.w)
     tx, tdy = te.placeholder(window.x, name="x"), te.placeholder(window.y, name="dy")
     gradient = conv2d_weight_gradient(tx, tdy, window.w, window.stride, window.padding)
     arrays = [aligned(window.x), aligned(window.y), dw]
     arrays[0][...], arrays[1][...] = x, dy
-    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", arrays, host())
+    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", arrays, host(), implementation=implementation)
     assert error(dw, window.weight_gradient(x, dy)) < LIMIT
 
 

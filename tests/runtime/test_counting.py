@@ -36,7 +36,7 @@ def test_a_run_equals_the_plain_step(library: KernelLibrary, tmp_path: Path, opt
     program = compile_program(COUNTED, plan, layout)
     check_program(COUNTED, plan, program)
     options = RunOptions(min_seconds=0.01, poison=True)
-    record = run(GRAPH, library, program, plan, machine, links, options, small_step.DEVICES)
+    record = run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES)
     assert record.verified_steps == 2
     assert record.counts == "all"
     assert record.default_alloc_size == COUNTED.peak_live_bytes > GRAPH.peak_live_bytes

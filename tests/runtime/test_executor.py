@@ -92,13 +92,13 @@ def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> No
         executor = prepare(graph, library, made, arguments, tiers)
         start = time.perf_counter()
         assert len(time_steps(executor, None, small_step.machine().cpus, 4, 0.0).samples_s) >= 4
-        samples = time_steps(executor, None, small_step.machine().cpus, 1, 0.05).samples_s
+        times = time_steps(executor, None, small_step.machine().cpus, 1, 0.05)
         kernels = time_kernels(graph, executor, 101)
-    assert sum(samples) >= 0.05
-    assert len(samples) > 4
-    assert sum(samples) < time.perf_counter() - start
+    assert sum(times.samples_s) >= 0.05 or times.disturbed, "patience ends where others hold the cores"
+    assert len(times.samples_s) > 4
+    assert sum(times.samples_s) < time.perf_counter() - start
     assert set(kernels) == {kernel.name for kernel in graph.kernels}
-    assert 0.5 < sum(kernels.values()) / (statistics.median(samples) * 1e6) < 2
+    assert 0.5 < sum(kernels.values()) / (statistics.median(times.samples_s) * 1e6) < 2
 
 
 def test_rounds_that_others_disturb_are_counted_and_told(

@@ -15,7 +15,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import load, save
 from autotm.model.record import Record
 from autotm.runtime import RunOptions, run
-from small_programs import Trip, plan, program
+from small_programs import Trip, plan, profile, program
 
 TESTS = Path(__file__).parents[1]
 GRAPH = small_step.graph()
@@ -26,7 +26,7 @@ def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path
     made = program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)})
     options = replace(QUICK, poison=True, instrumented_steps=3)
     machine, links, file = small_step.machine(), small_step.links(), tmp_path / "reference.json"
-    record = run(GRAPH, library, made, plan(GRAPH), machine, links, options, small_step.DEVICES, file)
+    record = run(GRAPH, library, made, plan(GRAPH), machine, links, profile(GRAPH), options, small_step.DEVICES, file)
     assert record.verified_steps == 2
     assert len(record.samples_s) == len(record.all_fast_samples_s) >= 3
     assert sum(record.samples_s) >= 0.01
@@ -47,13 +47,22 @@ def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -
             plan(other),
             small_step.machine(),
             small_step.links(),
+            profile(other),
             QUICK,
             small_step.DEVICES,
         )
     changed = replace(plan(GRAPH), limit="2:1")
     with pytest.raises(BadInputError, match="program's plan"):
         run(
-            GRAPH, library, program(GRAPH), changed, small_step.machine(), small_step.links(), QUICK, small_step.DEVICES
+            GRAPH,
+            library,
+            program(GRAPH),
+            changed,
+            small_step.machine(),
+            small_step.links(),
+            profile(GRAPH),
+            QUICK,
+            small_step.DEVICES,
         )
 
 
@@ -63,14 +72,14 @@ CHILD = """
     sys.path.insert(0, {tests!r})
     from pathlib import Path
     import small_step
-    from small_programs import plan, program
+    from small_programs import plan, profile, program
     from autotm.kernels.library import KernelLibrary
     from autotm.model.files import save
     from autotm.runtime import RunOptions, run
     graph, folder = small_step.graph(), Path({folder!r})
     library, options = KernelLibrary.load(Path({library!r})), RunOptions(min_seconds={seconds})
-    record = run(graph, library, program(graph), plan(graph), small_step.machine(), small_step.links(), options,
-                 small_step.DEVICES, folder / "reference.json")
+    record = run(graph, library, program(graph), plan(graph), small_step.machine(), small_step.links(), profile(graph),
+                 options, small_step.DEVICES, folder / "reference.json")
     save(folder / "record.json", "record", record, {{}})
 """
 

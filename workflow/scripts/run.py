@@ -14,6 +14,7 @@ with rule(snakemake) as context:
         library=Path(snakemake.input.library),
         program=Path(snakemake.input.program),
         plan=Path(snakemake.input.plan),
+        profile=Path(snakemake.input.profile),
         links=Path(snakemake.input.links),
         reference=Path(snakemake.params.reference),
         record=Path(snakemake.output.record),

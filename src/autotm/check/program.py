@@ -18,12 +18,15 @@ from autotm.model.tier import Tier
 def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     """Vouch for a program: pools within the limit, aligned addresses, every operand's bytes valid when used.
 
+    `graph` is the step with all implementations, of which the program runs those that its plan chose.
+
     Raises:
         FaultError: the first broken rule.
     """
     _check_identity(graph, plan, program)
-    _check_steps(graph, plan, program)
-    simulation = _Simulation(graph, plan, program)
+    chosen = graph.computed_by(program.implementations)
+    _check_steps(chosen, plan, program)
+    simulation = _Simulation(chosen, plan, program)
     for step in program.steps:
         if isinstance(step, KernelStep):
             simulation.kernel(step)
@@ -35,9 +38,11 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
 def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
     require(program.graph_hash == plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"program {program.graph_hash}")
     require(program.plan_hash == hash_of(plan), Fault.OTHER_PLAN, f"program for plan {program.plan_hash}")
-    for name in ("optimizer", "limit", "dram_limit_bytes"):
+    for name in ("optimizer", "limit", "dram_limit_bytes", "implementations"):
         stated, planned = getattr(program, name), getattr(plan, name)
         require(stated == planned, Fault.OTHER_PLAN, f"{name} is {stated}, the plan's is {planned}")
+    named = len(program.implementations)
+    require(named in {0, len(graph.kernels)}, Fault.STEPS, f"{named} implementations, {len(graph.kernels)} kernels")
     unlimited = Limit.parse(plan.limit).slow == 0
     fits = unlimited or program.fast_bytes <= plan.dram_limit_bytes
     require(fits, Fault.LIMIT, f"fast pool of {program.fast_bytes} bytes, the limit is {plan.dram_limit_bytes}")

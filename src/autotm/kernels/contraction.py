@@ -6,16 +6,22 @@ register tiles; padded and packed operands are root-level buffers, so that they 
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
+
 from tvm import s_tir
 
 from autotm.kernels import contraction_build as build
 from autotm.kernels.contraction_batched import batched_product
 from autotm.kernels.contraction_groups import each_group
-from autotm.kernels.contraction_problem import problem_of
-from autotm.kernels.generated import replace_body
+from autotm.kernels.contraction_problem import Problem, problem_of
+from autotm.kernels.generated import Code, replace_body
 from autotm.kernels.target import TargetInfo
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
-_GENERATORS = {
+Generate = Callable[[Problem, TargetInfo, int], Code]
+
+_DEFAULT: Mapping[str, Generate] = {
     "conv2d": build.forward,
     "conv2d_data_gradient": build.data_gradient,
     "conv2d_weight_gradient": build.weight_gradient,
@@ -24,10 +30,27 @@ _GENERATORS = {
     "matmul_tn": build.product_tn,
     "batched_matmul": batched_product,
 }
+_LEAN: Mapping[str, Generate] = {
+    kind: functools.partial(_DEFAULT[kind], lean=True) for kind in _DEFAULT if kind != "batched_matmul"
+}
+IMPLEMENTATIONS: Mapping[str, Mapping[str, Generate]] = {DEFAULT_IMPLEMENTATION: _DEFAULT, "lean": _LEAN}
+"""Ways to compute a contraction by name, then by its kind.
+
+`default` is meant to be the fastest whatever workspace that takes; `lean` takes little.
+"""
+
+
+def others(kind: str) -> tuple[str, ...]:
+    """Names of the ways to compute a kind of contraction besides the default; none of what is no contraction."""
+    return tuple(name for name, kinds in IMPLEMENTATIONS.items() if name != DEFAULT_IMPLEMENTATION and kind in kinds)
 
 
 def schedule_contraction(
-    sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int
+    sch: s_tir.Schedule,
+    main_block: s_tir.schedule.SBlockRV,
+    info: TargetInfo,
+    threads: int,
+    implementation: str = DEFAULT_IMPLEMENTATION,
 ) -> None:
     """Replace the body of the fused function in `sch` by generated code for `threads` threads.
 
@@ -35,7 +58,7 @@ def schedule_contraction(
         ValueError: the function is no contraction with an elementwise epilogue.
     """
     problem = problem_of(sch, main_block)
-    generate = _GENERATORS[problem.kind]
+    generate = IMPLEMENTATIONS[implementation][problem.kind]
     if problem.groups > 1:
         replace_body(sch, each_group(problem, generate, info, threads))
     else:

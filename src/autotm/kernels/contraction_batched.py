@@ -18,9 +18,9 @@ from tvm.ir.expr import TensorLoad
 from autotm.kernels import tir
 from autotm.kernels.contraction_panels import copy_rows, turn_rows
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_sums import pick_features
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
-from autotm.kernels.contraction_weights import pick_features
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index

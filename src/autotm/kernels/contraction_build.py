@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -11,10 +12,12 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_long import long_product_nt, long_product_pays
 from autotm.kernels.contraction_panels import RowMajor, Taps, Turned
-from autotm.kernels.contraction_pixels import Pixels, Source, contract_pixels
-from autotm.kernels.contraction_prepare import Grid, pad_pixels
+from autotm.kernels.contraction_pixels import Pixels, Source
+from autotm.kernels.contraction_prepare import Grid, Padding
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_rows import FEW_ROWS, few_rows_product, few_rows_product_nt
+from autotm.kernels.contraction_shares import contract_pixels
+from autotm.kernels.contraction_strips import contract_strips
 from autotm.kernels.contraction_weights import Weights, contract_weights
 from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
 from autotm.kernels.generated import Code
@@ -29,29 +32,57 @@ def _grid(buffer: tirx.Buffer) -> Grid:
     return Grid(buffer, *tir.extents(buffer))
 
 
-def _padded(
-    grid: Grid, padding: tuple[int, int, int, int], info: TargetInfo
-) -> tuple[Grid, list[tirx.Stmt], list[tirx.Buffer]]:
-    if not any(padding):
-        return grid, [], []
-    padded, code = pad_pixels(grid, padding, "padded", info.lanes)
-    return padded, [code], [padded.buffer]
+@dataclass(frozen=True)
+class _Ready:
+    """Pixels whose places are those of a padded grid, which lies in memory once `code` has run.
+
+    Lean code does not make it as a whole: then `padding` says what its lines are.
+    """
+
+    grid: Grid
+    code: tuple[tirx.Stmt, ...] = ()
+    spaces: tuple[tirx.Buffer, ...] = ()
+    padding: Padding | None = None
+
+    @classmethod
+    def of(cls, grid: Grid, sides: tuple[int, int, int, int], info: TargetInfo, *, lean: bool = False) -> _Ready:
+        if not any(sides):
+            return cls(grid)
+        padding = Padding(grid, sides)
+        if lean:
+            return cls(padding.within(grid.buffer), padding=padding)
+        padded, code = padding.whole("padded", info.lanes)
+        return cls(padded, (code,), (padded.buffer,))
+
+    def followed_by(self, made: Code) -> Code:
+        """The code, then `made`; the workspaces of both."""
+        return Code(tir.sequence([*self.code, made.body]), (*self.spaces, *made.workspaces))
 
 
-def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
+def _contract(
+    parts: Sequence[Pixels], ready: _Ready, problem: Problem, info: TargetInfo, threads: int, *, lean: bool
+) -> Code:
+    if lean:
+        return contract_strips(parts, problem, info, threads, ready.padding)
+    return ready.followed_by(contract_pixels(parts, problem, info, threads))
+
+
+def forward(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """Convolution: pixels of the padded input times weights."""
     taps, columns, channels, features = tir.extents(problem.right)
-    grid, code, spaces = _padded(_grid(problem.left), problem.padding, info)
+    ready = _Ready.of(_grid(problem.left), problem.padding, info, lean=lean)
+    grid = ready.grid
     batch, rows, width, _ = problem.shape
     source = Source(
         grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
     )
-    if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens:
+    if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens and ready.padding is None:
         source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
         batch, rows, width = 1, 1, batch * rows * width
-    extents = batch, rows, width, features
     reduction, source = _reduction(taps, columns, channels, source)
-    return _multiply(problem, info, threads, extents, reduction, source, (code, spaces), _same)
+    operand = RowMajor(problem.right, taps * columns * channels, features)
+    pixels = Pixels(batch, rows, width, features, *reduction, source, operand, _same)
+    return _contract([pixels], ready, problem, info, threads, lean=lean)
 
 
 def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
@@ -61,13 +92,17 @@ def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[
     return ((rows, columns), channels), dataclasses.replace(source, across=channels)
 
 
-def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
+def product(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """A B."""
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product(problem, info, threads)
+    features = problem.shape[1]
     source = Source(problem.left, 0, 0, 0, steps, 0)
-    return _multiply(problem, info, threads, (1, 1, rows, problem.shape[1]), ((1, 1), steps), source, ([], []), _matrix)
+    operand = RowMajor(problem.right, steps, features)
+    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
+    contract = contract_strips if lean else contract_pixels
+    return contract([pixels], problem, info, threads)
 
 
 def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
@@ -78,23 +113,7 @@ def _matrix(_n: Index, _i: Index, j: Index, k: Index) -> tuple[Index, ...]:
     return j, k
 
 
-def _multiply(
-    problem: Problem,
-    info: TargetInfo,
-    threads: int,
-    extents: tuple[int, int, int, int],
-    reduction: tuple[tuple[int, int], int],
-    source: Source,
-    ready: tuple[list[tirx.Stmt], list[tirx.Buffer]],
-    coordinates: Callable[[Index, Index, Index, Index], tuple[Index, ...]],
-) -> Code:
-    code, spaces = ready
-    operand = RowMajor(problem.right, reduction[0][0] * reduction[0][1] * reduction[1], extents[3])
-    made = contract_pixels(Pixels(*extents, *reduction, source, operand, coordinates), problem, info, threads)
-    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
-
-
-def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+def data_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
     shape = tir.extents(problem.right)
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
@@ -102,16 +121,13 @@ def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     grid = _grid(problem.left)
     margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
     padding = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
-    grid, code, spaces = _padded(grid, padding, info)
-    for above in vertical:
-        for across in horizontal:
-            if min(above.count, across.count) == 0:
-                continue
-            operand = Turned(problem.right, shape, above.taps, across.taps)
-            made = contract_pixels(_phase(problem, grid, padding, (above, across), operand), problem, info, threads)
-            code.append(made.body)
-            spaces.extend(made.workspaces)
-    return Code(tir.sequence(code), tuple(spaces))
+    ready = _Ready.of(grid, padding, info, lean=lean)
+    phases = [
+        _phase(problem, ready.grid, padding, pair, Turned(problem.right, shape, pair[0].taps, pair[1].taps))
+        for pair in itertools.product(vertical, horizontal)
+        if min(phase.count for phase in pair)
+    ]
+    return _contract(phases, ready, problem, info, threads, lean=lean)
 
 
 @dataclass(frozen=True)
@@ -167,7 +183,7 @@ def _phase(
     return Pixels(*extents, taps, run, source, operand, coordinates)
 
 
-def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
+def product_nt(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """A Bᵀ: B is turned into panels, unless A has few rows."""
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
@@ -179,16 +195,18 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     tap = Taps(0, 1, 1)
     operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
     pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    return contract_pixels(pixels, problem, info, threads)
+    contract = contract_strips if lean else contract_pixels
+    return contract([pixels], problem, info, threads)
 
 
-def weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """Gradient with respect to a convolution's weights: a reduction over pixels."""
     taps, columns, channels, features = problem.shape
     windows = Windows(_grid(problem.left), _grid(problem.right), (taps, columns), problem.stride, problem.padding[:2])
-    if gathering_pays(windows, info, threads):
-        return contract_windows(windows, problem, info, threads)
-    grid, code, spaces = _padded(_grid(problem.left), problem.padding, info)
+    if gathering_pays(windows, info, threads) or (lean and any(problem.padding)):
+        return contract_windows(windows, problem, info, threads, lean=lean)
+    ready = _Ready.of(_grid(problem.left), problem.padding, info)
+    grid = ready.grid
     right = _grid(problem.right)
     batch, rows, width = right.batch, right.rows, right.columns
     source = Source(
@@ -206,14 +224,13 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
         return (tap, 0, q, k) if merged else (tap, q // channels, q % channels, k)
 
     weights = Weights(batch, rows, width, features, taps, columns * channels, source, other, coordinates)
-    made = contract_weights(weights, problem, info, threads)
-    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
+    return ready.followed_by(contract_weights(weights, problem, info, threads, lean=lean))
 
 
-def product_tn(problem: Problem, info: TargetInfo, threads: int) -> Code:
+def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """Aᵀ B: a reduction over the rows of both."""
     rows, run = tir.extents(problem.left)
     features = problem.shape[1]
     source, other = Source(problem.left, 0, 0, run, 0, 0), Source(problem.right, 0, 0, features, 0, 0)
     weights = Weights(1, rows, 1, features, 1, run, source, other, lambda _, q, k: (q, k))
-    return contract_weights(weights, problem, info, threads)
+    return contract_weights(weights, problem, info, threads, lean=lean)

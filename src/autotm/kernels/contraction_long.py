@@ -10,9 +10,9 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_panels import turn_rows
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_sums import Block, partial_sums, pick_features, sum_block
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
-from autotm.kernels.contraction_weights import Block, partial_sums, pick_features, sum_block
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index

@@ -15,17 +15,14 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_panels import Operand, RowMajor, fill_all
+from autotm.kernels.contraction_panels import Operand, RowMajor
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles, tile_cycles
-from autotm.kernels.generated import Code
+from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
 _LEAST_PIXELS = 24
-"""Below, the (steps, features) operand is read too few times for panels to pay."""
-_LAUNCH_CYCLES = 15_000
 _MANY_TILES = 16
 """With so many tiles along a row, computing part of the last one twice costs nothing to speak of."""
 
@@ -38,7 +35,7 @@ class Source:
     """
 
     buffer: tirx.Buffer
-    base: int
+    base: Index
     image: int
     row: int
     column: int
@@ -81,6 +78,14 @@ class Panelling(enum.Enum):
     OWN = "each made by the thread that needs it, one at a time"
 
 
+@dataclass(frozen=True)
+class Panels:
+    """The panels of a contraction and the buffer that holds them, which is not used where they are read in place."""
+
+    kind: Panelling
+    buffer: tirx.Buffer
+
+
 def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]]:
     """(first tile, number of tiles, width in features) of each class of feature tiles, in order."""
     vectors = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info).vectors
@@ -98,72 +103,30 @@ def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]
     return classes
 
 
-def contract_pixels(pixels: Pixels, problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """A parallel loop over blocks of pixels (that stay in the second-level cache) and groups of features."""
-    return _Emitter(pixels, problem, info, threads).code()
+class PixelTiles:
+    """The register tiles of a contraction: their cut, and the code that computes a range of them.
 
+    Args:
+        pixels: the contraction.
+        problem: what it belongs to.
+        info: the processor.
+    """
 
-class _Emitter:
-    def __init__(self, pixels: Pixels, problem: Problem, info: TargetInfo, threads: int) -> None:
+    def __init__(self, pixels: Pixels, problem: Problem, info: TargetInfo) -> None:
         self.pixels, self.problem, self.info = pixels, problem, info
         self.tiles = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info)
         self.classes = feature_tiles(pixels, info)
         self.places = pixels.batch * self.tiles.rows.count * self.tiles.columns.count
-        self.panelling, self.blocks, self.groups = self._division(threads)
         self.panel_size = pixels.steps * max(width for _, _, width in self.classes)
-        size = {
-            Panelling.NONE: 0,
-            Panelling.SHARED: pixels.steps * pixels.features,
-            Panelling.OWN: self.panel_size * self.blocks * self.groups,
-        }[self.panelling]
-        self.panels = tir.workspace(size, "panels")
 
-    def code(self) -> Code:
-        pixels, statements = self.pixels, []
-        if self.panelling is Panelling.SHARED:
-            statements.append(fill_all(pixels.operand, self.classes, self.panels, 0, self.info.lanes))
-        statements.append(tir.loop(self.blocks * self.groups, self._task, "task", tirx.ForKind.PARALLEL))
-        return Code(tir.sequence(statements), () if self.panelling is Panelling.NONE else (self.panels,))
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether panels would not pay, as the (steps, features) operand is dense enough or read too few times."""
+        few = self.tiles.vectors.count == 1 or self.pixels.count < _LEAST_PIXELS
+        return not self.pixels.steps or (isinstance(self.pixels.operand, RowMajor) and few)
 
-    def _task(self, index: Index) -> tirx.Stmt:
-        group, block = index // self.blocks, index % self.blocks
-        first, last = tir.share(block, self.blocks, self.places)
-        low, high = tir.share(group, self.groups, self.tiles.vectors.count)
-
-        def body(a: Index, b: Index) -> tirx.Stmt:
-            return self._features((low, high), (a, b), index * self.panel_size)
-
-        return tir.bind(first, lambda a: tir.bind(last, lambda b: body(a, b), "last"), "first")
-
-    def _division(self, threads: int) -> tuple[Panelling, int, int]:
-        """Blocks of pixels and groups of features with the least estimated time of the busiest thread."""
-        pixels, tiles = self.pixels, self.tiles
-        source_bytes = 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))
-        features = tiles.vectors.count
-        smallest = max(1, min(self.places, -(-2 * source_bytes // self.info.l2_bytes)))
-        tile = tile_cycles(tiles.rows.size * tiles.columns.size, tiles.vectors.size, pixels.steps)
-        panel = pixels.steps * tiles.vectors.size * pixels.operand.cycles
-        in_place = isinstance(pixels.operand, RowMajor) and (features == 1 or pixels.count < _LEAST_PIXELS)
-        candidates = []
-        for groups in range(1, min(features, threads) + 1):
-            for blocks in {smallest, *(threads * m for m in range(1, smallest // threads + 2)), *range(1, threads)}:
-                if not smallest <= blocks <= self.places:
-                    continue
-                rounds = -(-blocks * groups // threads)
-                share = -(-features // groups)
-                work = rounds * share * -(-self.places // blocks) * tile
-                traffic = (groups * source_bytes + 4 * blocks * pixels.steps * pixels.features) / (8 * threads)
-                own = rounds * share * panel
-                shared = 1.5 * features * panel / threads + _LAUNCH_CYCLES
-                if in_place:
-                    candidates.append((work + traffic, Panelling.NONE, blocks, groups))
-                else:
-                    candidates.append((work + traffic + own, Panelling.OWN, blocks, groups))
-                    candidates.append((work + traffic + shared, Panelling.SHARED, blocks, groups))
-        _, panelling, blocks, groups = min(candidates, key=lambda c: (c[0], c[2], c[3]))
-        return panelling if pixels.steps else Panelling.NONE, blocks, groups
-
-    def _features(self, tiles: tuple[Index, Index], places: tuple[Index, Index], own: Index) -> tirx.Stmt:
+    def compute(self, panels: Panels, tiles: tuple[Index, Index], places: tuple[Index, Index], own: Index) -> tirx.Stmt:
+        """Code for tiles of features [low, high) of places [first, last); panels of its own lie at `own`."""
         (low, high), (first, last) = tiles, places
         operand, statements, start = self.pixels.operand, [], 0
         for begin, count, width in self.classes:
@@ -176,14 +139,16 @@ class _Emitter:
             def body(tile: Index, begin: int = begin, width: int = width, start: int = start) -> tirx.Stmt:
                 feature = start + (tile - begin) * width
                 panel = {Panelling.NONE: feature, Panelling.SHARED: feature * operand.steps, Panelling.OWN: own}[
-                    self.panelling
+                    panels.kind
                 ]
-                each = tir.loop(last - first, lambda p: self._place(p, feature, width, panel), "place", start=first)
-                if self.panelling is not Panelling.OWN:
+                each = tir.loop(
+                    last - first, lambda p: self._place(panels, p, feature, width, panel), "place", start=first
+                )
+                if panels.kind is not Panelling.OWN:
                     return each
 
                 def fill(part: Index) -> tirx.Stmt:
-                    return operand.fill(part, feature, width, self.panels, own, self.info.lanes)
+                    return operand.fill(part, feature, width, panels.buffer, own, self.info.lanes)
 
                 return tir.sequence([tir.loop(operand.parts, fill, "part"), each])
 
@@ -191,7 +156,7 @@ class _Emitter:
             start += count * width
         return tir.sequence(statements)
 
-    def _place(self, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
+    def _place(self, panels: Panels, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
         tiles = self.tiles
         column, above = place % tiles.columns.count, place // tiles.columns.count
         row, image = above % tiles.rows.count, above // tiles.rows.count
@@ -208,17 +173,19 @@ class _Emitter:
                 lambda j, breadth: tir.bind_all(
                     (image, i, j, feature, panel),
                     "image row column feature panel",
-                    lambda *where: self._tile(where[:4], (height, breadth, width), where[4]),
+                    lambda *where: self._tile(panels, where[:4], (height, breadth, width), where[4]),
                 ),
             ),
         )
 
-    def _tile(self, where: tuple[Index, Index, Index, Index], size: tuple[int, int, int], panel: Index) -> tirx.Stmt:
+    def _tile(
+        self, panels: Panels, where: tuple[Index, Index, Index, Index], size: tuple[int, int, int], panel: Index
+    ) -> tirx.Stmt:
         image, i, j, feature = where
         source, pixels = self.pixels.source, self.pixels
-        operand = self.panels
+        operand = panels.buffer
         pitch = size[2]
-        if self.panelling is Panelling.NONE:
+        if panels.kind is Panelling.NONE:
             operand, pitch = pixels.operand.buffer, pixels.features
         height, breadth, width = size
         spots = [(a, b) for a in range(height) for b in range(breadth)]

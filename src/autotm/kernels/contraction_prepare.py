@@ -31,17 +31,38 @@ class Grid:
         return self.rows * self.row
 
 
-def pad_pixels(grid: Grid, padding: tuple[int, int, int, int], name: str, lanes: int) -> tuple[Grid, tirx.Stmt]:
-    """The grid with zero pixels around it (negative padding cuts pixels off), and the code that fills it."""
-    top, left, bottom, right = padding
-    rows, columns = grid.rows + top + bottom, grid.columns + left + right
-    size = grid.batch * rows * columns * grid.channels
-    target = Grid(tir.workspace(size, name), grid.batch, rows, columns, grid.channels)
-    kept = grid.columns + min(left, 0) + min(right, 0)
+@dataclass(frozen=True)
+class Padding:
+    """A grid with zero pixels around it (negative padding cuts pixels off), whole or some of its lines."""
 
-    def line(index: Index) -> tirx.Stmt:
-        image, row = index // rows, index % rows
-        to = index * target.row
+    grid: Grid
+    sides: tuple[int, int, int, int]
+    """(top, left, bottom, right)."""
+
+    def within(self, buffer: tirx.Buffer) -> Grid:
+        """The padded grid, if it lay in `buffer`."""
+        top, left, bottom, right = self.sides
+        grid = self.grid
+        return Grid(buffer, grid.batch, grid.rows + top + bottom, grid.columns + left + right, grid.channels)
+
+    def whole(self, name: str, lanes: int) -> tuple[Grid, tirx.Stmt]:
+        """All of it, and the code that fills it."""
+        shape = self.within(self.grid.buffer)
+        target = self.within(tir.workspace(shape.batch * shape.image, name))
+        code = tir.loop(
+            target.batch * target.rows,
+            lambda index: self.line(index, target, index * target.row, lanes),
+            "line",
+            tirx.ForKind.PARALLEL,
+        )
+        return target, code
+
+    def line(self, index: Index, target: Grid, to: Index, lanes: int) -> tirx.Stmt:
+        """Fill line `index`, counted over all images, at `to` of the target's buffer."""
+        top, left, bottom, right = self.sides
+        grid = self.grid
+        kept = grid.columns + min(left, 0) + min(right, 0)
+        image, row = index // target.rows, index % target.rows
         origin = image * grid.image + (row - top) * grid.row + max(-left, 0) * grid.channels
         inside = tirx.all(row >= top, row < top + grid.rows) if top > 0 or bottom > 0 else True
         before, between, after = (pixels * grid.channels for pixels in (max(left, 0), kept, max(right, 0)))
@@ -53,8 +74,6 @@ def pad_pixels(grid: Grid, padding: tuple[int, int, int, int], name: str, lanes:
             ]
         )
         return tir.choose(inside, filled, fill(target.buffer, to, target.row, lanes))
-
-    return target, tir.loop(grid.batch * rows, line, "line", tirx.ForKind.PARALLEL)
 
 
 def fill(buffer: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:

@@ -10,9 +10,9 @@ from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_sums import Block, each_block, partial_sums, pick_features, sum_block
 from autotm.kernels.contraction_tile import RegisterTile
 from autotm.kernels.contraction_tiles import cut
-from autotm.kernels.contraction_weights import Block, each_block, partial_sums, pick_features, sum_block
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index

@@ -8,6 +8,7 @@ which also keeps rounding errors small.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +17,18 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_pixels import Source
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_sums import (
+    Block,
+    each_block,
+    each_portion,
+    partial_sums,
+    pick_features,
+    pixel_blocks,
+    portion_of,
+    sum_block,
+)
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, Cut, register_tiles
+from autotm.kernels.contraction_tiles import register_tiles
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
@@ -52,86 +63,15 @@ class Weights:
         return self.taps * self.run * self.features
 
 
-@dataclass(frozen=True)
-class Block:
-    """A block of pixel rows [first, last), and where its sums go: into `partial` until the last block."""
+def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+    """Threads share the result's tiles when there are enough of them, else the pixels.
 
-    first: Index
-    last: Index
-    partial: tirx.Buffer | None
-    base: Index
-    is_first: tirx.Expr | bool
-    is_last: tirx.Expr | bool
-
-
-def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Threads share the result's tiles when there are enough of them, else the pixels."""
+    Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
+    """
     emitter = _Emitter(weights, problem, info, threads)
+    if lean and emitter.waits:
+        return emitter.by_portions()
     return emitter.by_pixels() if emitter.few_tiles else emitter.by_tiles()
-
-
-def pixel_blocks(lines: int, columns: int, line_bytes: int, info: TargetInfo) -> int:
-    """Blocks of pixel rows: each fits half the second-level cache and makes no long chain of sums."""
-    cache_blocks = -(-2 * lines * line_bytes // info.l2_bytes)
-    chain_blocks = -(-lines * columns // CHAIN_STEPS)
-    return min(lines, max(cache_blocks, chain_blocks))
-
-
-def each_block(blocks: int, lines: int, partial: tirx.Buffer | None, body: Callable[[Block], tirx.Stmt]) -> tirx.Stmt:
-    """Loop over the blocks of all pixel rows."""
-    return tir.loop(
-        blocks,
-        lambda index: body(Block(*tir.share(index, blocks, lines), partial, 0, index == 0, index == blocks - 1)),
-        "block",
-    )
-
-
-def partial_sums(problem: Problem, size: int, blocks: int) -> tuple[tirx.Buffer | None, tuple[tirx.Buffer, ...]]:
-    """Where sums wait between blocks, and the workspace this needs: none if the product is the output."""
-    if blocks == 1:
-        return None, ()
-    if problem.plain:
-        return problem.product, ()
-    buffer = tir.workspace(size, "partial_sums")
-    return buffer, (buffer,)
-
-
-def pick_features(
-    cut: Cut, tile: Index, features: int, lanes: int, body: Callable[[Index, int], tirx.Stmt]
-) -> tirx.Stmt:
-    """The body for feature tile `tile`, given its first feature and its width, a constant in each branch."""
-    whole = tir.pick(cut, tile, lambda k, size: body(k * lanes, size * lanes)) if features >= lanes else None
-    tail = features % lanes
-    if not tail:
-        return whole
-    size = cut.size if cut.longer == cut.count else cut.size - 1
-    end = body(features - (size - 1) * lanes - tail, (size - 1) * lanes + tail)
-    return end if cut.count == 1 else tir.choose(tile == cut.count - 1, end, whole)
-
-
-def sum_block(
-    tile: RegisterTile,
-    block: Block,
-    problem: Problem,
-    reduce: tirx.Stmt,
-    place: Callable[[int, int], Index],
-    coordinates: Callable[[int, Index], tuple[Index, ...]],
-) -> tirx.Stmt:
-    """Sums of one block in registers, then added to those before it; the last block runs the epilogue."""
-    nothing = tir.sequence([])
-    gather = save = nothing
-    if block.partial is not None:
-        gather = tile.add(lambda m, o, n: tir.load(block.partial, block.base + place(m, o), n))
-        save = tile.save(block.partial, lambda m, o: block.base + place(m, o))
-    return tir.sequence(
-        [
-            tile.declare(),
-            tile.clear(),
-            reduce,
-            tir.choose(block.is_first, nothing, gather),
-            tir.choose(block.is_last, tile.finish(problem, coordinates, place), save),
-        ]
-    )
 
 
 class _Emitter:
@@ -150,6 +90,30 @@ class _Emitter:
     def few_tiles(self) -> bool:
         rounds = -(-self.count // self.threads)
         return rounds * self.threads > 1.25 * self.count and self.weights.lines >= 4 * self.threads
+
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait between blocks in memory that is not the result's."""
+        return self.blocks > 1 and not self.problem.plain
+
+    def by_portions(self) -> Code:
+        weights, tasks = self.weights, min(self.threads, self.count)
+        tile_size = self.tiles.columns.size * self.tiles.vectors.size * self.info.lanes
+        most = -(-self.count // tasks)
+        size = min(most, portion_of(4 * tile_size, self.info))
+        partial = tir.workspace(tasks * size * tile_size, "partial_sums")
+
+        def task(index: Index) -> tirx.Stmt:
+            def portion(first: Index, last: Index) -> tirx.Stmt:
+                def block(span: Block) -> tirx.Stmt:
+                    own = dataclasses.replace(span, base=index * (size * tile_size))
+                    return self._block(own, first, last, tile_size)
+
+                return each_block(self.blocks, weights.lines, partial, block)
+
+            return each_portion(tir.share(index, tasks, self.count), most, size, portion)
+
+        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), (partial,))
 
     def by_tiles(self) -> Code:
         partial, workspaces = partial_sums(self.problem, self.weights.size, self.blocks)
@@ -197,7 +161,8 @@ class _Emitter:
 
         return tir.loop(weights.taps * weights.run, row, "row", tirx.ForKind.PARALLEL)
 
-    def _block(self, block: Block, first: Index, last: Index) -> tirx.Stmt:
+    def _block(self, block: Block, first: Index, last: Index, apart: int = 0) -> tirx.Stmt:
+        """Tiles [first, last) of the result; their sums wait `apart` elements from each other, or at their place."""
         vectors, positions = self.tiles.vectors, self.tiles.columns
 
         def tile(index: Index) -> tirx.Stmt:
@@ -205,11 +170,14 @@ class _Emitter:
             position, tap = above % positions.count, above // positions.count
             if self.features_outside:
                 position, vector, tap = index % positions.count, index // positions.count, 0
+            waiting = (index - first) * apart if apart else None
 
             def rows(q: Index, height: int) -> tirx.Stmt:
                 def features(k: Index, width: int) -> tirx.Stmt:
                     return tir.bind_all(
-                        (tap, q, k), "tap position feature", lambda *where: self._tile(block, where, (height, width))
+                        (tap, q, k),
+                        "tap position feature",
+                        lambda *where: self._tile(block, where, (height, width), waiting),
                     )
 
                 return pick_features(vectors, vector, self.weights.features, self.info.lanes, features)
@@ -218,7 +186,9 @@ class _Emitter:
 
         return tir.loop(last - first, tile, "tile", start=first)
 
-    def _tile(self, block: Block, where: tuple[Index, Index, Index], size: tuple[int, int]) -> tirx.Stmt:
+    def _tile(
+        self, block: Block, where: tuple[Index, Index, Index], size: tuple[int, int], waiting: Index | None
+    ) -> tirx.Stmt:
         weights, (tap, q, k) = self.weights, where
         tile = RegisterTile(*size, self.info.lanes)
         source, right = weights.source, weights.right
@@ -246,4 +216,5 @@ class _Emitter:
             tir.loop(block.last - block.first, line, "line", start=block.first),
             lambda m, o: (tap * weights.run + q + m) * weights.features + k + o,
             lambda m, o: weights.coordinates(tap, q + m, k + o),
+            None if waiting is None else lambda m, o: waiting + m * size[1] + o,
         )

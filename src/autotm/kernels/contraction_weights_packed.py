@@ -7,6 +7,7 @@ it costs little; zeros around the image are gathered too, so that no padded copy
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -14,16 +15,18 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_prepare import Grid
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import cut
-from autotm.kernels.contraction_weights import (
+from autotm.kernels.contraction_sums import (
     Block,
     each_block,
+    each_portion,
     partial_sums,
     pick_features,
     pixel_blocks,
+    portion_of,
     sum_block,
 )
+from autotm.kernels.contraction_tile import RegisterTile
+from autotm.kernels.contraction_tiles import cut
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
@@ -55,9 +58,13 @@ def _vectors(info: TargetInfo) -> int:
     return (info.registers - 1) // (info.lanes // 2 + 1)
 
 
-def contract_windows(windows: Windows, problem: Problem, info: TargetInfo, threads: int) -> Code:
-    """Threads share the panels."""
-    return _Emitter(windows, problem, info, threads).code()
+def contract_windows(windows: Windows, problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+    """Threads share the panels.
+
+    Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
+    """
+    emitter = _Emitter(windows, problem, info, threads)
+    return emitter.by_portions() if lean and emitter.waits else emitter.code()
 
 
 class _Emitter:
@@ -91,12 +98,42 @@ class _Emitter:
         body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
         return Code(body, (self.panel, *workspaces))
 
-    def _unit(self, block: Block, unit: Index, base: Index) -> tirx.Stmt:
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait between blocks in memory that is not the result's."""
+        return self.blocks > 1 and not self.problem.plain
+
+    def by_portions(self) -> Code:
+        units = self.taps * self.panels.count
+        unit_size = self.panels.size * self.windows.dy.channels
+        most = -(-units // self.tasks)
+        size = min(most, portion_of(4 * unit_size, self.info))
+        partial = tir.workspace(self.tasks * size * unit_size, "partial_sums")
+
+        def task(index: Index) -> tirx.Stmt:
+            def portion(first: Index, last: Index) -> tirx.Stmt:
+                def block(span: Block) -> tirx.Stmt:
+                    def unit(number: Index) -> tirx.Stmt:
+                        base = index * (size * unit_size) + (number - first) * unit_size
+                        return self._unit(
+                            dataclasses.replace(span, base=base), number, index * self.panel_size, own=True
+                        )
+
+                    return tir.loop(last - first, unit, "panel", start=first)
+
+                return each_block(self.blocks, self.lines, partial, block)
+
+            return each_portion(tir.share(index, self.tasks, units), most, size, portion)
+
+        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panel, partial))
+
+    def _unit(self, block: Block, unit: Index, base: Index, *, own: bool = False) -> tirx.Stmt:
+        """One panel; its sums wait at their place of the result, or one behind the other in memory of their `own`."""
         tap, number = unit // self.panels.count, unit % self.panels.count
 
         def body(channel: Index, width: int) -> tirx.Stmt:
             panel = tap, channel, width, base
-            return tir.sequence([self._gather(block, *panel), self._tiles(block, *panel)])
+            return tir.sequence([self._gather(block, *panel), self._tiles(block, *panel, own=own)])
 
         return tir.pick(self.panels, number, body)
 
@@ -151,7 +188,7 @@ class _Emitter:
         ]
         return not any(windows.origin) and all(reach)
 
-    def _tiles(self, block: Block, tap: Index, channel: Index, width: int, base: Index) -> tirx.Stmt:
+    def _tiles(self, block: Block, tap: Index, channel: Index, width: int, base: Index, *, own: bool) -> tirx.Stmt:
         halves = cut(width, max(1, self.info.lanes // 2))
 
         def tile(index: Index) -> tirx.Stmt:
@@ -162,7 +199,7 @@ class _Emitter:
                     return tir.bind_all(
                         (tap, channel, m, k),
                         "tap channel row feature",
-                        lambda *where: self._tile(block, where, (height, breadth), width, base),
+                        lambda *where: self._tile(block, where, (height, breadth), width, base, own=own),
                     )
 
                 return pick_features(self.features, vector, self.windows.dy.channels, self.info.lanes, features)
@@ -172,7 +209,14 @@ class _Emitter:
         return tir.loop(halves.count * self.features.count, tile, "tile")
 
     def _tile(
-        self, block: Block, where: tuple[Index, Index, Index, Index], size: tuple[int, int], width: int, base: Index
+        self,
+        block: Block,
+        where: tuple[Index, Index, Index, Index],
+        size: tuple[int, int],
+        width: int,
+        base: Index,
+        *,
+        own: bool,
     ) -> tirx.Stmt:
         tap, channel, row, k = where
         windows, dy = self.windows, self.windows.dy
@@ -195,4 +239,8 @@ class _Emitter:
             return tap // windows.window[1], tap % windows.window[1], channel + row + m, k + o
 
         reduce = tir.bind(base + row, lambda a: tir.bind(begin + k, lambda b: pixels(a, b), "right"), "left")
-        return sum_block(tile, block, self.problem, reduce, place, coordinates)
+
+        def waiting(m: int, o: int) -> Index:
+            return (row + m) * dy.channels + k + o
+
+        return sum_block(tile, block, self.problem, reduce, place, coordinates, waiting if own else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import tirx
@@ -106,10 +106,24 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     nests, names = _survey(func)
     op, op_class = classify(nests, names)
     scheduled = _schedule(func, op, target, threads)
+    hoisted, workspaces = _hoist(scheduled)
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+
+
+def schedule_as(
+    func: tirx.PrimFunc, own: ScheduledKernel, implementation: str, target: tvm.target.Target, threads: int
+) -> ScheduledKernel:
+    """The kernel `own`, which `schedule` made of a contraction, computed in another of its `IMPLEMENTATIONS`."""
+    sch = Schedule(tvm.IRModule({"main": func}))
+    schedule_contraction(sch, sch.get_sblock(own.op), target_info(target), threads, implementation)
+    hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
+    return replace(own, func=hoisted, workspaces=workspaces)
+
+
+def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
     # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
     marked = scheduled.with_attr("tirx.noalias", True)
-    hoisted, workspaces = hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
-    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+    return hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
 
 
 def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:

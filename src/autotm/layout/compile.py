@@ -18,6 +18,8 @@ ARGUMENT = Address(Tier.DRAM, None)
 def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
     """The plan as steps over addresses: before each kernel its moves, to slow memory first.
 
+    `graph` is the step with all implementations; the steps are those of the ones that the plan chose.
+
     Raises:
         ValueError: the layout belongs to another plan, or the plan leaves an operand without memory.
     """
@@ -31,7 +33,8 @@ def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
         dram_limit_bytes=plan.dram_limit_bytes,
         fast_bytes=layout.fast_bytes,
         slow_bytes=layout.slow_bytes,
-        steps=tuple(_steps(graph, plan, _Addresses(layout))),
+        steps=tuple(_steps(graph.computed_by(plan.implementations), plan, _Addresses(layout))),
+        implementations=plan.implementations,
     )
 
 

@@ -27,11 +27,12 @@ def pack(graph: Graph, plan: Plan) -> Layout:
     memory or the kernel overwrite them; what moves to slow memory overwrite belongs to stays that ended at b, which no
     move reads, since a move to fast memory reads a stay that holds during b.
     """
+    chosen = graph.computed_by(plan.implementations)
     offsets = np.zeros(len(plan.stays), np.int64)
     heights = {}
     for tier in Tier:
         members = [index for index, stay in enumerate(plan.stays) if stay.tier is tier]
-        blocks = blocks_of(graph, [plan.stays[index] for index in members])
+        blocks = blocks_of(chosen, [plan.stays[index] for index in members])
         packed = pack_blocks(blocks)
         offsets[members] = packed
         heights[tier] = height(blocks, packed)

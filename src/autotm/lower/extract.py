@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
+from autotm.kernels.build import identity
 from autotm.kernels.dispatch import ScheduledKernel
 from autotm.lower.order import early_updates
 from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
@@ -22,6 +23,12 @@ class Compiled:
     symbol: str
     identity: str
     is_tuned: bool = False
+
+    @classmethod
+    def of(cls, kernel: ScheduledKernel, target: tvm.target.Target, *, is_tuned: bool = False) -> Compiled:
+        """The kernel, named after its operation and its code."""
+        digest = identity(kernel.func, target)
+        return cls(kernel, f"{kernel.op}_{digest[:12]}", digest, is_tuned)
 
 
 @dataclass(frozen=True)
@@ -147,11 +154,14 @@ def _kernel(index: int, call: Call, names: Mapping[str, str], compiled: Compiled
         flops=compiled.kernel.flops,
         inputs=renamed(call.inputs),
         outputs=renamed(call.outputs),
-        workspaces=tuple(
-            Operand(f"{name}.workspace{slot}", tuple(shape), dtype)
-            for slot, (shape, dtype) in enumerate(compiled.kernel.workspaces)
-        ),
+        workspaces=workspaces(name, compiled.kernel),
     )
+
+
+def workspaces(owner: str, kernel: ScheduledKernel) -> tuple[Operand, ...]:
+    """The workspaces of a kernel as slots of the call named `owner`."""
+    slots = enumerate(kernel.workspaces)
+    return tuple(Operand(f"{owner}.workspace{slot}", tuple(shape), dtype) for slot, (shape, dtype) in slots)
 
 
 def _tensors(network: Network, kernels: list[Kernel], aliases: Mapping[str, str]) -> tuple[Tensor, ...]:

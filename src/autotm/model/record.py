@@ -36,6 +36,9 @@ class Record:
         num_async_move_nodes, bytes_async_moved: overlapped moves.
         move_time_us: predicted time of the blocking moves.
         kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
+        oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
+            in the profile, or the chosen one in this run.
+        implementations: number of kernels by the name of the implementation that ran.
         verified_steps: steps whose losses and updated parameters equalled the plain step bit for bit.
     """
 
@@ -85,5 +88,7 @@ class Record:
     bytes_async_moved: int
     move_time_us: float
     kernel_times_us: dict[str, float]
+    oracle_time_us: float
+    implementations: dict[str, int]
     verified_steps: int
     seed: int

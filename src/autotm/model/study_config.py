@@ -52,8 +52,13 @@ class Strict(BaseModel):
 
 
 class ProfileConfig(Strict):
-    """How kernels are timed (rule kernel_profile)."""
+    """How kernels are compiled and timed (rule kernel_profile)."""
 
+    implementations: Literal["default", "all"] = Field(
+        "all",
+        description="all: kernels that take much workspace are compiled and timed in a lean form too, for plans to "
+        "choose; default: one form each",
+    )
     configurations: Literal["additive", "full"] = Field(
         "additive",
         description="additive: all fast, then each tensor slow alone (k + 1 timings a kernel of k tensors); "
@@ -73,6 +78,11 @@ class ProfileConfig(Strict):
         ge=0,
         description="operands rotate over copies that fill this many bytes, so that caches help no more than in a step",
     )
+
+    @property
+    def timing(self) -> dict[str, Any]:
+        """What concerns the timing of a kernel, whatever its implementation."""
+        return self.model_dump(exclude={"implementations"})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

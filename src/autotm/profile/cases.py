@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,20 +19,44 @@ FULL_LIMIT = 8
 
 @dataclass(frozen=True)
 class Case:
-    """One distinct kernel: an example call of it, and every configuration that some call of it may need."""
+    """One implementation of a distinct kernel: an example call of it, and every configuration that calls may need.
 
+    Attributes:
+        graph: the step in which kernels that have this implementation are computed by it.
+        kernel: the example, with no other implementation.
+        configurations: all-fast first.
+    """
+
+    graph: Graph
     kernel: Kernel
     configurations: tuple[Configuration, ...]
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity and implementation of the kernel."""
+        return self.kernel.identity, self.kernel.implementation
+
 
 def cases(graph: Graph, mode: Literal["additive", "full"]) -> tuple[Case, ...]:
-    """Every kernel identity of the graph once, in order of first appearance, all-fast configuration first."""
-    examples: dict[str, Kernel] = {}
-    needed: dict[str, dict[Configuration, None]] = {}
-    for kernel in graph.kernels:
-        examples.setdefault(kernel.identity, kernel)
-        needed.setdefault(kernel.identity, {}).update(dict.fromkeys(_configurations(graph, kernel, mode)))
-    return tuple(Case(examples[identity], tuple(configs)) for identity, configs in needed.items())
+    """Every kernel identity of the graph once, default implementations first, in order of first appearance."""
+    examples: dict[tuple[str, str], tuple[Graph, Kernel]] = {}
+    needed: dict[tuple[str, str], dict[Configuration, None]] = {}
+    for step in _steps(graph):
+        for kernel in step.kernels:
+            key = kernel.identity, kernel.implementation
+            examples.setdefault(key, (step, kernel))
+            needed.setdefault(key, {}).update(dict.fromkeys(_configurations(step, kernel, mode)))
+    return tuple(Case(*examples[key], tuple(configs)) for key, configs in needed.items())
+
+
+def _steps(graph: Graph) -> Iterator[Graph]:
+    """The step computed by default, then by each other implementation wherever a kernel has it."""
+    yield graph.computed_by(())
+    others = (other.name for kernel in graph.kernels for other in kernel.alternatives)
+    for name in dict.fromkeys(others):
+        yield graph.computed_by(
+            [name if name in kernel.implementations else kernel.implementation for kernel in graph.kernels]
+        )
 
 
 def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "full"]) -> list[Configuration]:

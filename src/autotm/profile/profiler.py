@@ -15,7 +15,7 @@ from autotm.kernels.threads import check_cores, pinned
 from autotm.memory.clock import quiet_interpreter, wait_until
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.files import content_hash, hash_of
-from autotm.model.graph import Graph, Kernel
+from autotm.model.graph import Graph
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.profile import Profile, Timing, TimingKey
@@ -39,18 +39,18 @@ METHOD = 1
 class _Bench:
     """All that timing a kernel needs."""
 
-    graph: Graph
     library: KernelLibrary
     tiers: Tiers
     store: KernelStore
     options: ProfileOptions
     context: str
 
-    def delay_ns(self, kernel: Kernel, config: Configuration) -> int:
-        return self.tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(self.graph, kernel, config))
+    def delay_ns(self, case: Case, config: Configuration) -> int:
+        return self.tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
 
-    def key(self, kernel: Kernel, config: Configuration) -> StoreKey:
-        return StoreKey(self.context, kernel.identity, kernel.implementation, config, self.delay_ns(kernel, config))
+    def key(self, case: Case, config: Configuration) -> StoreKey:
+        kernel = case.kernel
+        return StoreKey(self.context, kernel.identity, kernel.implementation, config, self.delay_ns(case, config))
 
 
 def profile_kernels(
@@ -72,17 +72,15 @@ def profile_kernels(
         BadInputError: the library lacks a kernel of the graph.
     """
     wanted = cases(graph, options.configurations)
-    plans = {case.kernel.identity: plan_operands(graph, case.kernel, options.rotation_bytes) for case in wanted}
+    plans = {case.key: plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in wanted}
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
     description = _context(machine)
     context = timing_context(machine)
     store.describe(context, json.dumps(description, sort_keys=True))
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
-        bench = _Bench(graph, library, tiers, store, options, context)
-        missing = [
-            case for case in wanted if any(store.get(bench.key(case.kernel, c)) is None for c in case.configurations)
-        ]
-        log.info("%d distinct kernels, %d of them known", len(wanted), len(wanted) - len(missing))
+        bench = _Bench(library, tiers, store, options, context)
+        missing = [case for case in wanted if any(store.get(bench.key(case, c)) is None for c in case.configurations)]
+        log.info("%d ways to compute distinct kernels, %d of them known", len(wanted), len(wanted) - len(missing))
         if missing:
             _time_all(bench, machine, missing, plans)
         timings = dict(_read(bench, wanted))
@@ -113,37 +111,34 @@ def _context(machine: Machine) -> dict[str, object]:
     }
 
 
-def _time_all(bench: _Bench, machine: Machine, missing: list[Case], plans: dict[str, OperandPlan]) -> None:
+def _time_all(bench: _Bench, machine: Machine, missing: list[Case], plans: dict[tuple[str, str], OperandPlan]) -> None:
     filler = Filler(bench.options.seed)
     heaviest = max(missing, key=lambda case: case.kernel.flops)
-    check_cores(
-        machine, _calls(bench, heaviest.kernel, heaviest.configurations[:1], plans[heaviest.kernel.identity])[0][0]
-    )
+    check_cores(machine, _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0])
     with quiet_interpreter():
         for case in track(missing, "profiling kernels", len(missing)):
-            plan = plans[case.kernel.identity]
-            _fill(bench, filler, plan, case.configurations)
-            timings = time_interleaved(_calls(bench, case.kernel, case.configurations, plan), bench.options)
-            keys = [bench.key(case.kernel, config) for config in case.configurations]
+            _fill(bench, filler, plans[case.key], case)
+            timings = time_interleaved(_calls(bench, case, case.configurations, plans[case.key]), bench.options)
+            keys = [bench.key(case, config) for config in case.configurations]
             bench.store.put(dict(zip(keys, timings, strict=True)))
 
 
-def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, configs: Iterable[Configuration]) -> None:
+def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
     """Random numbers for all inputs of all copies, wherever some configuration puts them."""
     inputs = len(plan.kernel.inputs)
-    used = {(slot, config[slot]) for config in configs for slot in range(inputs)}
+    used = {(slot, config[slot]) for config in case.configurations for slot in range(inputs)}
     everywhere = {letter: letter * len(plan.kernel.operands) for letter in "DP"}
     for copy in range(plan.copies):
         views = {letter: plan.views(bench.tiers, config, copy) for letter, config in everywhere.items()}
         for slot, letter in sorted(used):
-            filler.fill(views[letter][slot], bench.graph.by_name[plan.kernel.inputs[slot].tensor].initial)
+            filler.fill(views[letter][slot], case.graph.by_name[plan.kernel.inputs[slot].tensor].initial)
 
 
-def _calls(bench: _Bench, kernel: Kernel, configs: Iterable[Configuration], plan: OperandPlan) -> list[list[Call]]:
+def _calls(bench: _Bench, case: Case, configs: Iterable[Configuration], plan: OperandPlan) -> list[list[Call]]:
     """The kernel with its wait, ready to call, by configuration and copy."""
     return [
         [
-            _waiting(bench.library.bind(kernel.function, views), bench.delay_ns(kernel, config))
+            _waiting(bench.library.bind(case.kernel.function, views), bench.delay_ns(case, config))
             for views in (plan.views(bench.tiers, config, copy) for copy in range(plan.copies))
         ]
         for config in configs
@@ -162,6 +157,6 @@ def _call_and_wait(call: Call, delay_ns: int) -> None:
 def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Timing]]:
     for case in wanted:
         for config in case.configurations:
-            timing = bench.store.get(bench.key(case.kernel, config))
+            timing = bench.store.get(bench.key(case, config))
             assert timing is not None, f"{case.kernel.name} was timed but is not in the store"
             yield (case.kernel.identity, case.kernel.implementation, config), timing

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -10,6 +12,7 @@ from autotm.model.graph import Graph, Kernel, Operand
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
+from autotm.model.profile import Profile
 from autotm.model.program import Address, KernelStep, MoveStep, Program
 from autotm.model.record import Record
 from autotm.model.tier import Tier
@@ -28,9 +31,10 @@ class Measured:
 
 
 def build_record(
-    graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, measured: Measured
+    graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, measured: Measured
 ) -> Record:
-    """Put together the record of one run."""
+    """Put together the record of one run of a program of `graph`, the step with all implementations."""
+    chosen = graph.computed_by(program.implementations)
     attempts = plan.attempts_s or ((plan.build_s, plan.solve_s),)
     return Record(
         network=graph.network,
@@ -61,11 +65,30 @@ def build_record(
         disturbed_steps=measured.steps.disturbed,
         disturbed_steps_count=measured.steps.disturbed_count,
         kernel_times_us=measured.kernel_times_us,
+        oracle_time_us=oracle_time_us(graph, profile, measured.kernel_times_us),
+        implementations=dict(Counter(kernel.implementation for kernel in chosen.kernels)),
         verified_steps=measured.verified_steps,
         seed=measured.seed,
-        **_slot_counts(graph, program),
+        **_slot_counts(chosen, program),
         **_move_counts(program, links),
     )
+
+
+def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str, float]) -> float:
+    """Time of the step if every kernel had all operands in fast memory and the best of its implementations.
+
+    The least of the profiled times of a kernel's implementations and of its time in this run, summed over kernels
+    (`oracle_time` of the original, which records it on GPUs only).
+
+    Raises:
+        AutotmError: the profile lacks a kernel.
+    """
+
+    def least(kernel: Kernel) -> float:
+        profiled = (profile.base_us(kernel.computed_by(name)) for name in kernel.implementations)
+        return min(*profiled, kernel_times_us[kernel.name])
+
+    return sum(least(kernel) for kernel in graph.kernels)
 
 
 def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:

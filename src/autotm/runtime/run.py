@@ -16,6 +16,7 @@ from autotm.model.graph import Graph
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
+from autotm.model.profile import Profile
 from autotm.model.program import KernelStep, Program
 from autotm.model.record import Record
 from autotm.runtime.arguments import Arguments
@@ -37,41 +38,47 @@ def run(
     plan: Plan,
     machine: Machine,
     links: Links,
+    profile: Profile,
     options: RunOptions,
     devices_dir: Path,
     reference_file: Path | None = None,
 ) -> Record:
     """Verify and time `program`; `reference_file` keeps the plain step's results for other programs of the graph.
 
+    What the program is verified against has the same implementations of kernels; what it is timed beside has the
+    default ones.
+
     Raises:
-        BadInputError: program, plan and graph do not belong together, or the library lacks a kernel.
+        BadInputError: program, plan, profile and graph do not belong together, or the library lacks a kernel.
         AutotmError: kernels run on fewer threads than the machine asks for.
         VerificationError: the program computes something else than the plain step.
     """
     counted = counting(graph, plan.counts)
-    _check_pedigree(counted, program, plan)
+    _check_pedigree(counted, program, plan, profile)
+    placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
-        arguments = Arguments.in_pools(graph, counted, program, tiers)
-        executor = prepare(counted, library, program, arguments, tiers)
-        check_cores(machine, _heaviest(graph, executor))
+        arguments = Arguments.in_pools(chosen, placed, program, tiers)
+        executor = prepare(placed, library, program, arguments, tiers)
+        check_cores(machine, _heaviest(chosen, executor))
         arguments.fill(options.seed)
         if options.verify_steps:
             expected = reference(
-                graph, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
+                chosen, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
             )
             checked = executor
             if options.poison:
-                checked = poisoned(counted, executor, tiers)
+                checked = poisoned(placed, executor, tiers)
                 arguments.fill(options.seed)
-            verify(graph, checked, arguments, expected, options.verify_steps)
+            verify(chosen, checked, arguments, expected, options.verify_steps)
         if options.poison or not options.verify_steps:
             executor.step()
-        times = _time(graph, library, executor, arguments, plan.counts, machine, options, devices_dir)
-        kernel_times = time_kernels(graph, executor, options.instrumented_steps)
+        default = graph.computed_by(())
+        times = _time(default, library, executor, arguments, plan.counts, machine, options, devices_dir)
+        kernel_times = time_kernels(chosen, executor, options.instrumented_steps)
     predicted_s, measured_s = plan.objective_us / 1e6, min(times.samples_s)
     log.info("%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, predicted_s, measured_s)
     measured = Measured(times, kernel_times, options.verify_steps, options.seed)
-    return build_record(counted, program, plan, machine, links, measured)
+    return build_record(counted, program, plan, machine, links, profile, measured)
 
 
 def _time(
@@ -99,15 +106,16 @@ def _time(
         return time_steps(executor, all_fast, machine.cpus, options.min_steps, options.min_seconds)
 
 
-def _check_pedigree(graph: Graph, program: Program, plan: Plan) -> None:
+def _check_pedigree(graph: Graph, program: Program, plan: Plan, profile: Profile) -> None:
     for what, found, wanted in (
         ("program's graph", program.graph_hash, hash_of(graph)),
         ("plan's graph", plan.graph_hash, hash_of(graph)),
         ("program's plan", program.plan_hash, hash_of(plan)),
+        ("profile's graph", profile.graph_hash, hash_of(graph)),
     ):
         if found != wanted:
             raise BadInputError(
-                f"run: the {what} has hash {found}, the one given has {wanted}; rerun ilp_solve and compile"
+                f"run: the {what} has hash {found}, the one given has {wanted}; rerun kernel_profile and what follows"
             )
 
 

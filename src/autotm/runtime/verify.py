@@ -12,8 +12,8 @@ import numpy as np
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.errors import AutotmError, DamagedFileError
-from autotm.model.files import hash_of, load, save
-from autotm.model.graph import Graph, Role
+from autotm.model.files import content_hash, hash_of, load, save
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Role
 from autotm.model.machine import Machine
 from autotm.model.provenance import provenance
 from autotm.runtime.arguments import Arguments
@@ -79,7 +79,13 @@ def plain_reference(
 def reference(
     graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path, cache: Path | None
 ) -> Reference:
-    """As `plain_reference`, read from or written to `cache`: many programs of one graph share it."""
+    """As `plain_reference`, read from or written to `cache`: many programs of one graph share it.
+
+    Each choice of implementations has a file of its own beside it, so that programs with different ones do not take
+    turns in overwriting it.
+    """
+    if cache is not None and (choice := _choice(graph)):
+        cache = cache.with_stem(f"{cache.stem}-{choice}")
     wanted = (hash_of(graph), library.content_hash, machine.threads, seed)
     if cache is not None and cache.exists():
         try:
@@ -95,6 +101,12 @@ def reference(
     if cache is not None:
         save(cache, KIND, computed, provenance(machine, seed))
     return computed
+
+
+def _choice(graph: Graph) -> str:
+    """A short name for the implementations of a step's kernels; empty if they are all default."""
+    names = [kernel.implementation for kernel in graph.kernels]
+    return content_hash(names)[:8] if any(name != DEFAULT_IMPLEMENTATION for name in names) else ""
 
 
 def verify(graph: Graph, executor: Executor, arguments: Arguments, expected: Reference, steps: int) -> None:

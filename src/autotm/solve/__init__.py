@@ -2,6 +2,8 @@
 
 from autotm.solve.export import ProgramSize, export
 from autotm.solve.options import SolveOptions
+from autotm.solve.potential import Potential, potential
+from autotm.solve.problem import Problem
 from autotm.solve.registry import optimizers, solve, sweep
 
-__all__ = ["ProgramSize", "SolveOptions", "export", "optimizers", "solve", "sweep"]
+__all__ = ["Potential", "Problem", "ProgramSize", "SolveOptions", "export", "optimizers", "potential", "solve", "sweep"]

@@ -34,11 +34,12 @@ def bound_us(choices: Choices, prices_us_per_byte: Floats, slow_us: SlowPrices, 
         between = [price(flow, *flow.gap(k)) for k in range(len(flow) - 1)]
         total += best_value(flow, priced(flow, ties, slow_us), fast, between)
     for table, shares in zip(choices.tables, slow_us, strict=True):
-        total += _cheapest_entry_us(table, shares, float(prices_us_per_byte[table.kernel]), limit_bytes)
+        total += cheapest_entry_us(table, shares, float(prices_us_per_byte[table.kernel]), limit_bytes)
     return total
 
 
-def _cheapest_entry_us(table: Table, shares: tuple[float, ...], price_us_per_byte: float, limit_bytes: int) -> float:
+def cheapest_entry_us(table: Table, shares: tuple[float, ...], price_us_per_byte: float, limit_bytes: int) -> float:
+    """A table's cheapest entry when operand o pays it `shares[o]` for being slow and workspaces rent fast memory."""
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
     cost_us = table.time_us + price_us_per_byte * table.fast_bytes - slow @ np.array(shares)
     return float(cost_us[table.fast_bytes <= limit_bytes].min())

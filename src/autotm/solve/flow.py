@@ -64,9 +64,10 @@ def _gadgets(tensor: Tensor) -> list[range]:
     return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
 
 
-def flows_for_life(problem: Problem) -> tuple[Flow, ...]:
-    """One gadget per tensor: it never moves."""
-    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in problem.placed)
+def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[Flow, ...]:
+    """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
+    chosen = problem.placed if tensors is None else tensors
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in chosen)
 
 
 def flows_in(problem: Problem, tier: Tier) -> tuple[Flow, ...]:

@@ -26,14 +26,14 @@ class FirstTouch(Optimizer):
     name: ClassVar[str] = "numa"
 
     def choices(self, problem: Problem) -> Choices:
-        """One gadget per tensor; kernels are computed as they are by default.
+        """One gadget per tensor; kernels keep the implementation they have.
 
         Raises:
             BadInputError: kernels need fast operands, which first touch cannot promise.
         """
         if problem.options.fast_operands_only:
             raise BadInputError("optimizer 'numa': kernels here need fast operands; use 'synchronous'")
-        return Choices(flows_for_life(problem))
+        return Choices(flows_for_life(problem, problem.graph.movable))
 
     def place(self, problem: Problem, choices: Choices) -> Placement:
         """Give every tensor its tier when it is born; there is nothing to search."""
