@@ -46,7 +46,6 @@ INSTANCES = (
     Instance("inception_v4", "synchronous", Limit(8, 1)),
     Instance("inception_v4", "synchronous", Limit(79, 1)),
     Instance("inception_v4", "synchronous", Limit(4, 1), tables=True),
-    Instance("densenet264", "synchronous", Limit(79, 1)),
 )
 
 HEAD = """# Placement programs of training steps

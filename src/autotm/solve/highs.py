@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import highspy
+import numpy as np
 import pyomo.environ as pyo
 
 from autotm.model.errors import AutotmError
@@ -142,6 +143,19 @@ class Session:
             self._solver.clearSolver()
         return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
 
+    def hold(self, variables: Iterable[Untyped]) -> None:
+        """Fix variables to their values in the model, rounded, until `release`."""
+        held = list(variables)
+        columns = np.array([self._matrix.columns[id(variable)] for variable in held], np.int32)
+        values = np.array([round(variable.value or 0.0) for variable in held], np.float64)
+        self._solver.changeColsBounds(len(columns), columns, values, values)
+
+    def release(self) -> None:
+        """Undo every `hold`."""
+        lp = self._matrix.lp
+        columns = np.arange(lp.num_col_, dtype=np.int32)
+        self._solver.changeColsBounds(len(columns), columns, np.array(lp.col_lower_), np.array(lp.col_upper_))
+
     def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
         costs = self._solver.getSolution().col_dual
@@ -154,9 +168,13 @@ class Session:
 
     def take_bounds(self, variables: Iterable[Untyped]) -> None:
         """Tell HiGHS the bounds that these variables have in the model now."""
+        lp = self._matrix.lp
+        lower, upper = np.array(lp.col_lower_), np.array(lp.col_upper_)
         for variable in variables:
-            lower, upper = variable.bounds
-            self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
+            column = self._matrix.columns[id(variable)]
+            lower[column], upper[column] = variable.bounds
+        lp.col_lower_, lp.col_upper_ = lower, upper
+        self.release()
 
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyomo.environ as pyo
-from pyomo.common.gc_manager import PauseGC
 
 from autotm.model.plan import BoundProof, Certificate, Move, Status, Stay
 from autotm.model.tier import Tier
@@ -18,14 +20,15 @@ from autotm.solve.at_limit import set_limit
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.certificate import SlowPrices, bound_us
 from autotm.solve.choices import Choices
+from autotm.solve.ejection import eject
 from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
-from autotm.solve.highs import Outcome, Session, Solved, require_solved
+from autotm.solve.highs import Outcome, Session, require_solved
 from autotm.solve.journey import Journey, stays_and_moves
 from autotm.solve.problem import Problem
-from autotm.solve.prune import Reduced, narrow, reduce
+from autotm.solve.prune import narrow, reduce
 from autotm.solve.repair import Repair
-from autotm.solve.solution import byte_prices, journeys, slow_prices, start_from, ways
+from autotm.solve.solution import byte_prices, journeys, slow_prices, start_from, variables_of, ways
 from autotm.solve.table import Floats
 
 log = logging.getLogger(__name__)
@@ -33,17 +36,21 @@ log = logging.getLogger(__name__)
 _OPTIMAL_GAP = 1e-9
 _SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
+_NEAR_SHARE = 0.2
+"""Part of the time left that goes into the fractional tensors alone."""
 
 
 @dataclass
 class _Search:
-    """The best journeys and the best bound so far."""
+    """The best plan and the best bound so far."""
 
-    repair: Repair
-    bound_us: float
+    problem: Problem
+    made: Formulation
     prices: Floats
     slow_us: SlowPrices
-    objective_us: float
+    bound_us: float
+    repair: Repair | None = None
+    objective_us: float = math.inf
     proof: BoundProof = BoundProof.PRICES
     timed_out: bool = False
 
@@ -51,16 +58,45 @@ class _Search:
     def gap(self) -> float:
         return (self.objective_us - self.bound_us) / self.objective_us if self.objective_us > 0 else 0.0
 
-    def certificate(self, problem: Problem, choices: Choices) -> Certificate:
+    @property
+    def is_done(self) -> bool:
+        return self.gap <= self.problem.options.gap
+
+    def propose(self, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]) -> None:
+        """Repair journeys and ways into a plan; keep it if it is the best."""
+        reduced = self.made.reduced
+        repair = Repair(reduced.choices, self.problem.limit_bytes, len(self.problem.graph.kernels))
+        repair.accept({**reduced.decided, **proposed}, proposed_ways)
+        repair.complete()
+        repair.improve()
+        self._keep(repair)
+        if not self.is_done:
+            eject(repair)
+            self._keep(repair)
+
+    def _keep(self, repair: Repair) -> None:
+        objective_us = self.problem.base_us + repair.cost_us
+        if objective_us < self.objective_us:
+            self.repair, self.objective_us = repair, objective_us
+
+    def raise_bound(self, bound_us: float) -> None:
+        """Take over a bound that branch and bound proved, if it is the best."""
+        if bound_us > self.bound_us:
+            self.bound_us = min(bound_us, self.objective_us)
+            self.proof = BoundProof.BRANCH_AND_BOUND
+
+    def certificate(self) -> Certificate:
         """The prices of the bound; those of slow operands for tabled kernels, as other tables have no operands."""
-        tables = zip(choices.tables, self.slow_us, strict=True)
-        tabled = tuple(shares for table, shares in tables if table.kernel in problem.tabled)
+        tables = zip(self.made.reduced.choices.tables, self.slow_us, strict=True)
+        tabled = tuple(shares for table, shares in tables if table.kernel in self.problem.tabled)
         return Certificate(tuple(self.prices.tolist()), tabled)
 
-    def status(self, target: float) -> Status:
+    @property
+    def status(self) -> Status:
+        """How the search ended."""
         if self.gap <= _OPTIMAL_GAP:
             return Status.OPTIMAL
-        if self.gap <= target:
+        if self.is_done:
             return Status.WITHIN_GAP
         return Status.TIME_LIMIT if self.timed_out else Status.ABOVE_GAP
 
@@ -78,22 +114,26 @@ class IntegerProgram(Optimizer):
 
     def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
         """Search for each limit with one model, and from the plan for the limit before."""
-        started = time.perf_counter()
-        made = _made(problems, choices)
-        options = problems[0].options
-        session = Session(made.model, options.threads, options.seed) if made.is_open else None
-        known: Mapping[int, Journey] = {}
+        started, known = time.perf_counter(), dict[int, Journey]()
+        session: Session | None = None
+        with _without_collecting():
+            made = _made(problems, choices)
         for problem in problems:
-            if session and len(problems) > 1:
-                narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
-                session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
-            built = time.perf_counter()
-            search = self._search(problem, choices, made, session, known)
-            known = search.repair.journeys
-            yield _placement(problem, choices, search, built - started, time.perf_counter() - built)
+            with _without_collecting():
+                if len(problems) > 1:
+                    narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
+                    changed = set_limit(made, narrowed, problem.limit_bytes)
+                    if session is not None:
+                        session.take_bounds(changed)
+                if session is None and made.is_open:
+                    session = Session(made.model, problem.options.threads, problem.options.seed)
+                built = time.perf_counter()
+                search = _search(problem, choices, made, session, known)
+                known = search.repair.journeys if search.repair else {}
+                placement = _placement(search, built - started, time.perf_counter() - built)
+            yield placement
             started = time.perf_counter()
-            if session and session.is_lost:
-                session = Session(made.model, options.threads, options.seed)
+            session = None if session is None or session.is_lost else session
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
         """The compact formulation, reduced.
@@ -103,45 +143,19 @@ class IntegerProgram(Optimizer):
         """
         choices = self.choices(problem)
         require_feasible(problem, choices, self.name)
-        made = _made([problem], choices)
+        with _without_collecting():
+            made = _made([problem], choices)
         return made.model if made.is_open else None
 
-    def _search(
-        self,
-        problem: Problem,
-        choices: Choices,
-        made: Formulation,
-        session: Session | None,
-        known: Mapping[int, Journey],
-    ) -> _Search:
-        options, started = problem.options, time.perf_counter()
-        prices = np.zeros(len(problem.graph.kernels))
-        if session is None:
-            repair = _repaired(problem, made.reduced, {}, {})
-            return _priced(problem, choices, repair, prices, slow_prices(None, made))
-        relaxed = session.relax(options.time_limit_s)
-        require_solved(relaxed)
-        is_priced = relaxed.outcome is Outcome.CONVERGED
-        if is_priced:
-            prices[list(made.reduced.rows)] = byte_prices(session, made)
-        proposed = (journeys(made), ways(made)) if relaxed.has_solution else ({}, {})
-        repair = _repaired(problem, made.reduced, *proposed)
-        if known:
-            repair = min(repair, _repaired(problem, made.reduced, known, {}), key=lambda repair: repair.cost_us)
-        search = _priced(problem, choices, repair, prices, slow_prices(session if is_priced else None, made))
-        left_s = options.time_limit_s - (time.perf_counter() - started)
-        if relaxed.outcome is Outcome.HUNG or left_s <= 0:
-            search.timed_out = True
-        elif search.gap > options.gap:
-            start_from(made, search.repair.journeys, search.repair.fast_bytes)
-            found = session.search(left_s, _SOLVER_SHARE * options.gap, warm=True)
-            require_solved(found)
-            _adopt(problem, made, found, search)
-        log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
-        return search
+
+def _made(problems: Sequence[Problem], choices: Choices) -> Formulation:
+    limits = [problem.limit_bytes for problem in problems]
+    reduced = reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
+    return build(reduced, problems[0].base_us)
 
 
-def _placement(problem: Problem, choices: Choices, search: _Search, build_s: float, solve_s: float) -> Placement:
+def _placement(search: _Search, build_s: float, solve_s: float) -> Placement:
+    assert search.repair is not None
     stays, moves, implementations = _plan(search.repair)
     return Placement(
         stays=stays,
@@ -149,11 +163,92 @@ def _placement(problem: Problem, choices: Choices, search: _Search, build_s: flo
         implementations=implementations,
         bound_us=search.bound_us,
         bound_proof=search.proof,
-        certificate=search.certificate(problem, choices),
-        status=search.status(problem.options.gap),
+        certificate=search.certificate(),
+        status=search.status,
         build_s=build_s,
         solve_s=solve_s,
     )
+
+
+def _search(
+    problem: Problem, choices: Choices, made: Formulation, session: Session | None, known: Mapping[int, Journey]
+) -> _Search:
+    """The best plan from the relaxation, from journeys known to be legal, and from a search where these leave a gap."""
+    deadline = time.perf_counter() + problem.options.time_limit_s
+    if session is None:
+        search = _priced(problem, choices, made, np.zeros(len(problem.graph.kernels)), None)
+        search.propose({}, {})
+        return search
+    relaxed = session.relax(problem.options.time_limit_s)
+    require_solved(relaxed)
+    prices = np.zeros(len(problem.graph.kernels))
+    is_priced = relaxed.outcome is Outcome.CONVERGED
+    if is_priced:
+        prices[list(made.reduced.rows)] = byte_prices(session, made)
+    search = _priced(problem, choices, made, prices, session if is_priced else None)
+    integral = journeys(made) if relaxed.has_solution else {}
+    search.propose(integral, ways(made) if relaxed.has_solution else {})
+    if known:
+        search.propose(known, {})
+    if relaxed.outcome is Outcome.HUNG or time.perf_counter() >= deadline:
+        search.timed_out = True
+    elif not search.is_done:
+        session.hold(variables_of(made, integral))
+        if _search_near(search, session, deadline) is Outcome.HUNG:
+            search.timed_out = True
+        else:
+            session.release()
+            _search_all(search, session, deadline)
+    log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
+    return search
+
+
+def _search_near(search: _Search, session: Session, deadline: float) -> Outcome:
+    """Let HiGHS decide the tensors that the relaxation left fractional, the others staying where it put them.
+
+    Berthold's RENS (Mathematical Programming Computation, 2014) without rounding bounds: what it proves holds for
+    these few tensors only, so only its plan is taken.
+    """
+    left_s = deadline - time.perf_counter()
+    found = session.search(_NEAR_SHARE * left_s, _SOLVER_SHARE * search.problem.options.gap, warm=False)
+    if found.has_solution:
+        search.propose(journeys(search.made), ways(search.made))
+    return found.outcome
+
+
+def _search_all(search: _Search, session: Session, deadline: float) -> None:
+    """Let HiGHS search the whole program from the best plan on, for the plan, the bound, or both."""
+    left_s = deadline - time.perf_counter()
+    if search.is_done or left_s <= 0:
+        search.timed_out = not search.is_done
+        return
+    assert search.repair is not None
+    start_from(search.made, search.repair.journeys, search.repair.fast_bytes)
+    found = session.search(left_s, _SOLVER_SHARE * search.problem.options.gap, warm=True)
+    require_solved(found)
+    search.timed_out = found.outcome is not Outcome.CONVERGED
+    if found.has_solution:
+        search.propose(journeys(search.made), ways(search.made))
+    if found.bound is not None:
+        search.raise_bound(found.bound * search.made.us_per_unit)
+
+
+def _priced(problem: Problem, choices: Choices, made: Formulation, prices: Floats, session: Session | None) -> _Search:
+    slow_us = slow_prices(session, made)
+    bound = problem.base_us + bound_us(choices, prices, slow_us, problem.limit_bytes)
+    return _Search(problem, made, prices, slow_us, bound)
+
+
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """No garbage collection: it would walk a growing model again and again, for half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
@@ -172,38 +267,3 @@ def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
         stays += [Stay(name, Tier.PMEM, *span) for name in way.slow_workspaces]
         implementations[table.kernel] = way.implementation
     return stays, moves, implementations
-
-
-def _made(problems: Sequence[Problem], choices: Choices) -> Formulation:
-    limits = [problem.limit_bytes for problem in problems]
-    reduced = reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
-    with PauseGC():
-        return build(reduced, problems[0].base_us)
-
-
-def _repaired(
-    problem: Problem, reduced: Reduced, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]
-) -> Repair:
-    repair = Repair(reduced.choices, problem.limit_bytes, len(problem.graph.kernels))
-    repair.accept({**reduced.decided, **proposed}, proposed_ways)
-    repair.complete()
-    repair.improve()
-    return repair
-
-
-def _priced(problem: Problem, choices: Choices, repair: Repair, prices: Floats, slow_us: SlowPrices) -> _Search:
-    bound = problem.base_us + bound_us(choices, prices, slow_us, problem.limit_bytes)
-    return _Search(repair, bound, prices, slow_us, problem.base_us + repair.cost_us)
-
-
-def _adopt(problem: Problem, made: Formulation, found: Solved, search: _Search) -> None:
-    """Keep what the integer search improved: the plan after an exact repair, the bound, or both."""
-    search.timed_out = found.outcome is not Outcome.CONVERGED
-    if found.has_solution:
-        repair = _repaired(problem, made.reduced, journeys(made), ways(made))
-        objective_us = problem.base_us + repair.cost_us
-        if objective_us < search.objective_us:
-            search.repair, search.objective_us = repair, objective_us
-    if found.bound is not None and found.bound * made.us_per_unit > search.bound_us:
-        search.bound_us = min(found.bound * made.us_per_unit, search.objective_us)
-        search.proof = BoundProof.BRANCH_AND_BOUND

@@ -6,7 +6,7 @@ All bytes are integers here, so what this returns keeps the limit exactly, whate
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ class Repair:
         journeys: by index of the flow.
         entries: by number of the table.
         left: fast bytes free during each kernel.
+        worth: per flow, what slow memory costs for each of its bytes.
     """
 
     def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
@@ -42,8 +43,9 @@ class Repair:
         self.slow = [2 ** len(table.operands) - 1 for table in self.tables]
         self.entries = [table.best(slow, 0) for table, slow in zip(self.tables, self.slow, strict=True)]
         self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(choices, kernels)
-        worth = [sum(most_us) / flow.size_bytes for most_us, flow in zip(choices.most_us, self.flows, strict=True)]
-        self.order = sorted(range(len(self.flows)), key=lambda index: -worth[index])
+        costs = zip(choices.most_us, self.flows, strict=True)
+        self.worth = [sum(most_us) / flow.size_bytes for most_us, flow in costs]
+        self.order = sorted(range(len(self.flows)), key=lambda index: -self.worth[index])
         self.menus = [number for number, table in enumerate(self.tables) if len(table) > len(table.groups)]
 
     def accept(self, proposed: Mapping[int, Journey], ways: Mapping[int, int]) -> None:
@@ -68,7 +70,7 @@ class Repair:
     def improve(self) -> None:
         """Take out and re-insert each flow and entry in turn until nothing improves; never makes the plan slower."""
         for _ in range(_SWEEPS):
-            improved = sum(self._reinsert(index) for index in self.order)
+            improved = sum(self.exchange((index,)) for index in self.order if not self._is_settled(index))
             if not improved + self._choose_all():
                 return
 
@@ -83,29 +85,37 @@ class Repair:
         """What the workspaces of each table's entry take from fast memory."""
         return [int(table.fast_bytes[entry]) for table, entry in zip(self.tables, self.entries, strict=True)]
 
-    def _reinsert(self, index: int) -> bool:
-        before = self.journeys[index]
-        ties = self.choices.ties[index]
-        if not ties and cost_us(self.flows[index], before) == 0 and all(before.fast) and all(before.between):
-            return False
-        tied = {tie.table: int(self.tables[tie.table].fast_bytes[self.entries[tie.table]]) for tie in ties}
-        before_rank = self._rank(index)
-        self._remove(index)
-        self._insert(index, self._best(index))
-        if self._rank(index) < before_rank:
-            return self.journeys[index] != before
-        self._remove(index)
-        self._insert(index, before)
-        for number, fast_bytes in tied.items():
-            self._choose(number, fast_bytes)
+    def exchange(self, group: Sequence[int]) -> bool:
+        """Take out the flows of a group and re-insert them in this order; undone and `False` unless that is better."""
+        before = {index: self.journeys[index] for index in group}
+        tables = {tie.table for index in group for tie in self.choices.ties[index]}
+        entries = {number: self.entries[number] for number in tables}
+        before_rank = self._rank(group, tables)
+        for index in group:
+            self._remove(index)
+        for index in group:
+            self._insert(index, self._best(index))
+        if self._rank(group, tables) < before_rank:
+            return True
+        for index in group:
+            self._remove(index)
+        for index in group:
+            self._insert(index, before[index])
+        for number, entry in entries.items():
+            self._choose(number, int(self.tables[number].fast_bytes[entry]))
         return False
 
-    def _rank(self, index: int) -> float:
-        """Cost of a flow with the tables that it is tied to, less a little for what is fast."""
+    def _is_settled(self, index: int) -> bool:
+        """Whether no other journey can be better."""
         journey = self.journeys[index]
-        tied = sum(self._time_us(tie.table) for tie in self.choices.ties[index])
-        fast = sum(journey.fast) + sum(journey.between)
-        return cost_us(self.flows[index], journey) + tied - _PREFER_FAST_US * fast
+        return not self.choices.ties[index] and all(journey.fast) and all(journey.between)
+
+    def _rank(self, group: Sequence[int], tables: Collection[int]) -> float:
+        """Cost of flows and tables, less a little for what is fast."""
+        journeys = [self.journeys[index] for index in group]
+        fast = sum(sum(journey.fast) + sum(journey.between) for journey in journeys)
+        own = sum(cost_us(self.flows[index], journey) for index, journey in zip(group, journeys, strict=True))
+        return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
 
     def _best(self, index: int) -> Journey:
         flow = self.flows[index]

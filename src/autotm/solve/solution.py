@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,12 @@ def journeys(made: Formulation) -> dict[int, Journey]:
         if journey is not None:
             found[index] = journey
     return found
+
+
+def variables_of(made: Formulation, flows: Collection[int]) -> list[Variable]:
+    """The variables of some flows."""
+    kinds = (made.model.a, made.model.b, made.model.s)
+    return [variable for kind in kinds for (index, _), variable in kind.items() if index in flows]
 
 
 def ways(made: Formulation) -> dict[int, int]:
