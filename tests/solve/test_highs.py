@@ -89,6 +89,20 @@ def test_relaxation_and_search_of_one_session_differ() -> None:
     assert session.relax(30.0).objective == pytest.approx(relaxed.objective)
 
 
+def test_held_variables_keep_their_values_for_a_while() -> None:
+    model = knapsacks(20, 10)
+    session = Session(model, threads=1, seed=0)
+    free = session.search(60.0, 0.0, warm=False)
+    taken = [variable for variable in model.x.values() if round(variable.value)]
+    for variable in taken:
+        variable.set_value(0)
+    with session.held(taken):
+        without = session.search(60.0, 0.0, warm=False)
+        assert without.objective > free.objective
+        assert not any(round(variable.value) for variable in taken)
+    assert session.search(60.0, 0.0, warm=False).objective == pytest.approx(free.objective)
+
+
 def test_thread_counts_may_differ_within_one_process() -> None:
     for threads in (1, 2, 1):
         solved = Session(knapsacks(20, 10), threads=threads, seed=0).search(30.0, 0.0, warm=False)

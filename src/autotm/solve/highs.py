@@ -12,7 +12,8 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -143,18 +144,15 @@ class Session:
             self._solver.clearSolver()
         return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
 
-    def hold(self, variables: Iterable[Untyped]) -> None:
-        """Fix variables to their values in the model, rounded, until `release`."""
-        held = list(variables)
-        columns = np.array([self._matrix.columns[id(variable)] for variable in held], np.int32)
-        values = np.array([round(variable.value or 0.0) for variable in held], np.float64)
+    @contextmanager
+    def held(self, variables: Collection[Untyped]) -> Iterator[None]:
+        """Meanwhile these variables keep the values that they have in the model, rounded."""
+        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
+        values = np.array([round(variable.value or 0.0) for variable in variables], np.float64)
         self._solver.changeColsBounds(len(columns), columns, values, values)
-
-    def release(self) -> None:
-        """Undo every `hold`."""
-        lp = self._matrix.lp
-        columns = np.arange(lp.num_col_, dtype=np.int32)
-        self._solver.changeColsBounds(len(columns), columns, np.array(lp.col_lower_), np.array(lp.col_upper_))
+        yield
+        if not self.is_lost:
+            self.take_bounds(variables)
 
     def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
         """Reduced costs of the last relaxation, in objective units per unit of each variable."""
@@ -168,13 +166,9 @@ class Session:
 
     def take_bounds(self, variables: Iterable[Untyped]) -> None:
         """Tell HiGHS the bounds that these variables have in the model now."""
-        lp = self._matrix.lp
-        lower, upper = np.array(lp.col_lower_), np.array(lp.col_upper_)
         for variable in variables:
-            column = self._matrix.columns[id(variable)]
-            lower[column], upper[column] = variable.bounds
-        lp.col_lower_, lp.col_upper_ = lower, upper
-        self.release()
+            lower, upper = variable.bounds
+            self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
 
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import math
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import pyomo.environ as pyo
+from pyomo.common.gc_manager import PauseGC
 
 from autotm.model.plan import BoundProof, Certificate, Move, Status, Stay
 from autotm.model.tier import Tier
@@ -25,6 +24,7 @@ from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, require_solved
 from autotm.solve.journey import Journey, stays_and_moves
+from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.prune import narrow, reduce
 from autotm.solve.repair import Repair
@@ -57,6 +57,12 @@ class _Search:
     @property
     def gap(self) -> float:
         return (self.objective_us - self.bound_us) / self.objective_us if self.objective_us > 0 else 0.0
+
+    @property
+    def best(self) -> Repair:
+        """The best plan."""
+        assert self.repair is not None
+        return self.repair
 
     @property
     def is_done(self) -> bool:
@@ -114,26 +120,23 @@ class IntegerProgram(Optimizer):
 
     def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
         """Search for each limit with one model, and from the plan for the limit before."""
-        started, known = time.perf_counter(), dict[int, Journey]()
-        session: Session | None = None
-        with _without_collecting():
-            made = _made(problems, choices)
+        started = time.perf_counter()
+        made = _made(problems, choices)
+        options = problems[0].options
+        session = _session(made, options) if made.is_open else None
+        known: Mapping[int, Journey] = {}
         for problem in problems:
-            with _without_collecting():
-                if len(problems) > 1:
-                    narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
-                    changed = set_limit(made, narrowed, problem.limit_bytes)
-                    if session is not None:
-                        session.take_bounds(changed)
-                if session is None and made.is_open:
-                    session = Session(made.model, problem.options.threads, problem.options.seed)
-                built = time.perf_counter()
+            if session and len(problems) > 1:
+                narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
+                session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
+            built = time.perf_counter()
+            with PauseGC():
                 search = _search(problem, choices, made, session, known)
-                known = search.repair.journeys if search.repair else {}
-                placement = _placement(search, built - started, time.perf_counter() - built)
-            yield placement
+            known = search.best.journeys
+            yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
-            session = None if session is None or session.is_lost else session
+            if session and session.is_lost:
+                session = _session(made, options)
 
     def program(self, problem: Problem) -> pyo.ConcreteModel | None:
         """The compact formulation, reduced.
@@ -143,45 +146,21 @@ class IntegerProgram(Optimizer):
         """
         choices = self.choices(problem)
         require_feasible(problem, choices, self.name)
-        with _without_collecting():
-            made = _made([problem], choices)
+        made = _made([problem], choices)
         return made.model if made.is_open else None
-
-
-def _made(problems: Sequence[Problem], choices: Choices) -> Formulation:
-    limits = [problem.limit_bytes for problem in problems]
-    reduced = reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
-    return build(reduced, problems[0].base_us)
-
-
-def _placement(search: _Search, build_s: float, solve_s: float) -> Placement:
-    assert search.repair is not None
-    stays, moves, implementations = _plan(search.repair)
-    return Placement(
-        stays=stays,
-        moves=moves,
-        implementations=implementations,
-        bound_us=search.bound_us,
-        bound_proof=search.proof,
-        certificate=search.certificate(),
-        status=search.status,
-        build_s=build_s,
-        solve_s=solve_s,
-    )
 
 
 def _search(
     problem: Problem, choices: Choices, made: Formulation, session: Session | None, known: Mapping[int, Journey]
 ) -> _Search:
-    """The best plan from the relaxation, from journeys known to be legal, and from a search where these leave a gap."""
     deadline = time.perf_counter() + problem.options.time_limit_s
+    prices = np.zeros(len(problem.graph.kernels))
     if session is None:
-        search = _priced(problem, choices, made, np.zeros(len(problem.graph.kernels)), None)
+        search = _priced(problem, choices, made, prices, None)
         search.propose({}, {})
         return search
     relaxed = session.relax(problem.options.time_limit_s)
     require_solved(relaxed)
-    prices = np.zeros(len(problem.graph.kernels))
     is_priced = relaxed.outcome is Outcome.CONVERGED
     if is_priced:
         prices[list(made.reduced.rows)] = byte_prices(session, made)
@@ -193,17 +172,17 @@ def _search(
     if relaxed.outcome is Outcome.HUNG or time.perf_counter() >= deadline:
         search.timed_out = True
     elif not search.is_done:
-        session.hold(variables_of(made, integral))
-        if _search_near(search, session, deadline) is Outcome.HUNG:
+        with session.held(variables_of(made, integral)):
+            _search_near(search, session, deadline)
+        if session.is_lost:
             search.timed_out = True
         else:
-            session.release()
             _search_all(search, session, deadline)
     log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
     return search
 
 
-def _search_near(search: _Search, session: Session, deadline: float) -> Outcome:
+def _search_near(search: _Search, session: Session, deadline: float) -> None:
     """Let HiGHS decide the tensors that the relaxation left fractional, the others staying where it put them.
 
     Berthold's RENS (Mathematical Programming Computation, 2014) without rounding bounds: what it proves holds for
@@ -213,7 +192,6 @@ def _search_near(search: _Search, session: Session, deadline: float) -> Outcome:
     found = session.search(_NEAR_SHARE * left_s, _SOLVER_SHARE * search.problem.options.gap, warm=False)
     if found.has_solution:
         search.propose(journeys(search.made), ways(search.made))
-    return found.outcome
 
 
 def _search_all(search: _Search, session: Session, deadline: float) -> None:
@@ -222,8 +200,7 @@ def _search_all(search: _Search, session: Session, deadline: float) -> None:
     if search.is_done or left_s <= 0:
         search.timed_out = not search.is_done
         return
-    assert search.repair is not None
-    start_from(search.made, search.repair.journeys, search.repair.fast_bytes)
+    start_from(search.made, search.best.journeys, search.best.fast_bytes)
     found = session.search(left_s, _SOLVER_SHARE * search.problem.options.gap, warm=True)
     require_solved(found)
     search.timed_out = found.outcome is not Outcome.CONVERGED
@@ -239,16 +216,19 @@ def _priced(problem: Problem, choices: Choices, made: Formulation, prices: Float
     return _Search(problem, made, prices, slow_us, bound)
 
 
-@contextmanager
-def _without_collecting() -> Iterator[None]:
-    """No garbage collection: it would walk a growing model again and again, for half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+def _placement(search: _Search, build_s: float, solve_s: float) -> Placement:
+    stays, moves, implementations = _plan(search.best)
+    return Placement(
+        stays=stays,
+        moves=moves,
+        implementations=implementations,
+        bound_us=search.bound_us,
+        bound_proof=search.proof,
+        certificate=search.certificate(),
+        status=search.status,
+        build_s=build_s,
+        solve_s=solve_s,
+    )
 
 
 def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
@@ -267,3 +247,15 @@ def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
         stays += [Stay(name, Tier.PMEM, *span) for name in way.slow_workspaces]
         implementations[table.kernel] = way.implementation
     return stays, moves, implementations
+
+
+def _made(problems: Sequence[Problem], choices: Choices) -> Formulation:
+    limits = [problem.limit_bytes for problem in problems]
+    reduced = reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
+    with PauseGC():
+        return build(reduced, problems[0].base_us)
+
+
+def _session(made: Formulation, options: SolveOptions) -> Session:
+    with PauseGC():
+        return Session(made.model, options.threads, options.seed)
