@@ -8,17 +8,27 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from autotm.kernels.dispatch import ScheduledKernel, schedule
+from autotm.kernels.dispatch import ScheduledKernel, schedule, schedule_as
 from autotm.kernels.passes import machine_code
 from autotm.kernels.target import host_target
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 from guarded_memory import GuardedMemory
 
 TARGET = host_target(2)
 
 
-def kernel_of(tensors: Sequence[te.Tensor], threads: int = 2, target: tvm.target.Target = TARGET) -> ScheduledKernel:
+def kernel_of(
+    tensors: Sequence[te.Tensor],
+    threads: int = 2,
+    target: tvm.target.Target = TARGET,
+    implementation: str = DEFAULT_IMPLEMENTATION,
+) -> ScheduledKernel:
     """The scheduled kernel of a TE graph: inputs, then outputs."""
-    return schedule(te.create_prim_func(list(tensors)), target, threads)
+    function = te.create_prim_func(list(tensors))
+    own = schedule(function, target, threads)
+    if implementation == DEFAULT_IMPLEMENTATION:
+        return own
+    return schedule_as(function, own, implementation, target, threads)
 
 
 def compiled(func: tirx.PrimFunc, target: tvm.target.Target = TARGET) -> tvm.runtime.Module:

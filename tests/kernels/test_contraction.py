@@ -166,8 +166,9 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
     assert error(dx, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
 
 
-@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[2], WINDOWS[4]], ids=str)
-def test_update_in_place(window: Window, implementation: str) -> None:
+@pytest.mark.parametrize("l2_bytes", [1 << 20, 16 << 10])
+@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14]], ids=str)
+def test_update_in_place(window: Window, implementation: str, l2_bytes: int) -> None:
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)
         step = builder.emit(relax.op.multiply(relax.const(0.05), dw))
@@ -176,7 +177,8 @@ def test_update_in_place(window: Window, implementation: str) -> None:
     x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
     expected = w - 0.05 * window.weight_gradient(x, dy)
     function = fused(build, {"x": x.shape, "dy": dy.shape, "w": w.shape})
-    call(function, "conv2d_weight_gradient", [x, dy, w, w], host(), implementation=implementation)
+    info = dataclasses.replace(target_info(host()), l2_bytes=l2_bytes)
+    call(function, "conv2d_weight_gradient", [x, dy, w, w], host(), 2, info, implementation)
     assert error(w, expected) < LIMIT
 
 

@@ -9,7 +9,8 @@ import pytest
 from tvm import te, tirx
 
 from autotm.kernels import conv, depthwise
-from autotm.model.graph import OpClass
+from autotm.kernels.contraction import others
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, Window, error, random_array, random_windows
 
@@ -50,7 +51,9 @@ def expected(window: Window, groups: int, x: np.ndarray, w: np.ndarray, dy: np.n
     return [np.concatenate(pieces, -1) for pieces in zip(*results, strict=True)]
 
 
-def errors(window: Window, groups: int, form: str, threads: int) -> list[float]:
+def errors(
+    window: Window, groups: int, form: str, threads: int, implementation: str = DEFAULT_IMPLEMENTATION
+) -> list[float]:
     """Of the three passes, relative to their largest value."""
     x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
     tx, tw, td = (te.placeholder(array.shape, name=name) for name, array in (("x", x), ("w", w), ("dy", dy)))
@@ -61,13 +64,14 @@ def errors(window: Window, groups: int, form: str, threads: int) -> list[float]:
         ([td, tw, data(td, tw, window.x, *geometry)], [dy, w]),
         ([tx, td, weights(tx, td, window.w, *geometry)], [x, dy]),
     ]
-    found = [call(kernel_of(tensors, threads), inputs)[0] for tensors, inputs in graphs]
+    found = [call(kernel_of(tensors, threads, implementation=implementation), inputs)[0] for tensors, inputs in graphs]
     return [error(*pair) for pair in zip(found, expected(window, groups, x, w, dy), strict=True)]
 
 
+@pytest.mark.parametrize("implementation", [DEFAULT_IMPLEMENTATION, *others("conv2d")])
 @pytest.mark.parametrize(("window", "groups"), [*GROUPED, *random_groups(4)], ids=str)
-def test_groups(window: Window, groups: int) -> None:
-    assert max(errors(window, groups, "conv2d", threads=2)) < LIMIT
+def test_groups(window: Window, groups: int, implementation: str) -> None:
+    assert max(errors(window, groups, "conv2d", 2, implementation)) < LIMIT
 
 
 @pytest.mark.parametrize("threads", [1, 3])

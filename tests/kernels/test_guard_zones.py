@@ -15,8 +15,10 @@ from tvm import te, tirx, topi
 
 from autotm.kernels import batch_norm, bias, conv, depthwise, dispatch, layer_norm, matmul, softmax, window
 from autotm.kernels.batched_matmul import batched_matmul
+from autotm.kernels.contraction import others
 from autotm.kernels.data_movement import concat
 from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES
@@ -224,13 +226,16 @@ def values(case: Case) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: f"{number} {CASES[number]}")
-def test_nothing_but_the_outputs_is_written_and_they_are_whole(number: int) -> None:
+WAYS = [(n, name) for n, case in enumerate(CASES) for name in (DEFAULT_IMPLEMENTATION, *others(case.family))]
+
+
+@pytest.mark.parametrize(("number", "way"), WAYS, ids=[f"{number} {way} {CASES[number]}" for number, way in WAYS])
+def test_nothing_but_the_outputs_is_written_and_they_are_whole(number: int, way: str) -> None:
     case = CASES[number]
     # Each case in one setting, each family in all: three cases of a kind often follow each other.
     threads, mcpu = SETTINGS[(number + number // 3) % len(SETTINGS)]
     target = host(threads, mcpu)
-    kernel = kernel_of(case.tensors, threads, target)
+    kernel = kernel_of(case.tensors, threads, target, way)
     assert kernel.op == case.family
     outputs = call(kernel, values(case), target, case.shared)
     assert not any(np.isnan(output).any() for output in outputs)

@@ -7,22 +7,25 @@ import pytest
 
 import small_step
 import two_ways
-from autotm.check import check_program
+from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
-from autotm.layout import compile_program, pack
+from autotm.layout import compile_program, pack, solve_and_pack
 from autotm.memory.tiers import open_tiers
 from autotm.model.counting import Counts
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph
+from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status, Stay
-from autotm.model.profile import Profile
+from autotm.model.profile import Profile, Timing
 from autotm.model.program import Program
-from autotm.model.tier import Tier, all_fast
+from autotm.model.tier import Configuration, Tier, all_fast
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
+from autotm.profile.cases import Case, cases
 from autotm.runtime import RunOptions, run
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import plain_program
+from autotm.solve import SolveOptions
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
 QUICK = ProfileOptions(min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
@@ -131,6 +134,38 @@ def test_both_ways_compute_the_same_but_for_rounding(step: two_ways.Step) -> Non
         found.append({t.name: arguments.value(t.name).copy() for t in graph.tensors if t.role == "result"})
     for name, value in found[0].items():
         np.testing.assert_allclose(found[1][name], value, rtol=1e-4, atol=1e-6)
+
+
+def priced(graph: Graph) -> Profile:
+    """Every kernel takes 1 ms, a tenth longer in another than the default way, and 10 ms more a slow operand."""
+
+    def timing(case: Case, config: Configuration) -> Timing:
+        way_us = 1_000 if case.kernel.implementation == DEFAULT_IMPLEMENTATION else 1_100
+        slow = sum(config[slots[0]] == "P" for slots in case.graph.slots_of(case.kernel).values())
+        ns = 1_000 * (way_us + 10_000 * slow)
+        return Timing(ns, ns, ns, ns, 3)
+
+    timings = {(*case.key, c): timing(case, c) for case in cases(graph, "additive") for c in case.configurations}
+    return Profile(hash_of(graph), timings, {})
+
+
+def test_a_small_limit_forces_the_lean_way(step: two_ways.Step) -> None:
+    graph, prices = step.graph, priced(step.graph)
+    small = graph.computed_by(lean(graph)).peak_live_bytes
+    assert small < graph.peak_live_bytes
+    chosen = {}
+    for limit in (Limit(0, 1), Limit(size_bytes=small)):
+        plan, layout = solve_and_pack(graph, prices, LINKS, "synchronous", limit, SolveOptions(gap=0.0))
+        check_plan(graph, prices, LINKS, plan)
+        program = compile_program(graph, plan, layout)
+        check_program(graph, plan, program)
+        record = run(graph, step.library, program, plan, MACHINE, LINKS, prices, RUN, small_step.DEVICES)
+        assert record.verified_steps == 2
+        chosen[limit] = record.implementations
+    unlimited, tight = chosen.values()
+    assert unlimited == {"default": len(graph.kernels)}, "the default way is faster"
+    assert tight["lean"] > 0
+    assert record.dram_alloc_size <= small
 
 
 def test_a_program_of_other_implementations_than_its_plan_is_refused(step: two_ways.Step) -> None:

@@ -154,5 +154,5 @@ def _blocks(pixels: Pixels, places: int, info: TargetInfo, threads: int) -> int:
     """
     source_bytes = 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))
     fewest, most = (-(-parts * source_bytes // info.l2_bytes) for parts in (2, 8))
-    wanted = max(fewest, min(most, pixels.count // _PIXELS))
+    wanted = max(1, fewest, min(most, pixels.count // _PIXELS))
     return min(places, -(-wanted // threads) * threads)

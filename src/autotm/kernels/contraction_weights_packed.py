@@ -152,7 +152,7 @@ class _Emitter:
         def line(index: Index) -> tirx.Stmt:
             image, row = index // dy.rows, (index % dy.rows) * down + r - windows.origin[0]
             to = base + (index - block.first) * (dy.columns * width)
-            start = s - windows.origin[1]
+            start = tir.number(s - windows.origin[1])
             origin = image * x.image + row * x.row + start * x.channels + channel
 
             def fill(first: Index, last: Index) -> tirx.Stmt:
