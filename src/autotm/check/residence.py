@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 
 from autotm.check.fault import Fault, require
@@ -17,6 +17,7 @@ class Residence:
     def __init__(self, graph: Graph, plan: Plan) -> None:
         self._graph = graph
         self._plan = plan
+        self._moves = Counter(plan.moves)
         self._stays: dict[tuple[str, Tier], list[Stay]] = defaultdict(list)
         for stay in sorted(plan.stays, key=lambda stay: stay.start):
             self._stays[stay.tensor, stay.tier].append(stay)
@@ -79,7 +80,7 @@ class Residence:
         require(self.holds(move.tensor, source, move.before - 1 if to_slow else move.before), Fault.NO_SOURCE, where)
         begins = any(stay.start == move.before for stay in self._stays[move.tensor, move.destination])
         require(begins, Fault.NO_DESTINATION, where)
-        require(self._plan.moves.count(move) == 1, Fault.ORDER, f"{where}, twice")
+        require(self._moves[move] == 1, Fault.ORDER, f"{where}, twice")
 
     def _check_origin(self, stay: Stay) -> None:
         other = Tier.DRAM if stay.tier is Tier.PMEM else Tier.PMEM
@@ -88,5 +89,5 @@ class Residence:
             twice = any(rival.start == born for rival in self._stays[stay.tensor, other])
             require(not twice, Fault.BORN_TWICE, f"'{stay.tensor}' at kernel {born}")
             return
-        arrives = Move(stay.tensor, stay.tier, stay.start) in self._plan.moves
+        arrives = Move(stay.tensor, stay.tier, stay.start) in self._moves
         require(arrives, Fault.NO_ORIGIN, f"'{stay.tensor}' in {stay.tier} memory from kernel {stay.start}")

@@ -167,7 +167,7 @@ def _search(
     search = _priced(problem, choices, made, prices, session if is_priced else None)
     integral = journeys(made) if relaxed.has_solution else {}
     search.propose(integral, ways(made) if relaxed.has_solution else {})
-    if known and not search.is_done:
+    if known:
         search.propose(known, {})
     if relaxed.outcome is Outcome.HUNG or time.perf_counter() >= deadline:
         search.timed_out = True
