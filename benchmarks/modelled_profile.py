@@ -35,7 +35,7 @@ _MOST_TENSORS = 8
 
 
 def modelled_links() -> Links:
-    """Constant rates, and 2 us for anything up to 4 KiB; copies beside kernels at AutoTM's rates, without contention."""
+    """Constant rates, 2 us for anything up to 4 KiB; copies beside kernels at AutoTM's rates, without contention."""
 
     def link(destination: Tier, bytes_per_ns: float) -> Link:
         return Link(destination, tuple((size, round(size / bytes_per_ns) + 2000) for size in (4096, 10**6, 10**9)))

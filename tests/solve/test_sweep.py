@@ -40,10 +40,10 @@ def test_optima_of_small_graphs(seed: int, optimizer: str) -> None:
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
 def test_plans_of_a_training_step_agree_within_the_gap(optimizer: str) -> None:
-    case = training_step_case(layers=6, branches=3)
-    for plan in swept(case, optimizer, LIMITS, SolveOptions(gap=1e-3)):
-        alone = solve(case.graph, case.profile, case.links, optimizer, Limit.parse(plan.limit), SolveOptions(gap=1e-3))
-        assert plan.gap <= 1e-3
+    case = training_step_case(layers=4, branches=3)
+    for plan in swept(case, optimizer, LIMITS, SolveOptions(gap=1e-2)):
+        alone = solve(case.graph, case.profile, case.links, optimizer, Limit.parse(plan.limit), SolveOptions(gap=1e-2))
+        assert plan.gap <= 1e-2
         assert plan.bound_us <= alone.objective_us * (1 + 1e-9)
         assert alone.bound_us <= plan.objective_us * (1 + 1e-9)
 

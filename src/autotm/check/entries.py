@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 
@@ -40,7 +41,8 @@ def check_tabled(graph: Graph, plan: Plan) -> None:
 def kernel_us(graph: Graph, chosen: Graph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]) -> float:
     """Predicted time of a kernel as the plan computes it, with exactly the operands in `slow` in slow memory."""
     kernel = chosen.kernels[index]
-    if index in plan.tabled:
+    at = bisect_left(plan.tabled, index)
+    if plan.tabled[at : at + 1] == (index,):
         return profile.time_us(chosen, kernel, slow)
     own = slow & {operand.tensor for operand in kernel.workspaces}
     extra_us = sum(profile.extra_us(chosen, kernel, name) for name in own)

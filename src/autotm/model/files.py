@@ -77,6 +77,8 @@ def content_hash(document: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+_HASH = "_content_hash"
+
 _adapters: dict[type[Any], TypeAdapter[Any]] = {}
 
 
@@ -88,8 +90,12 @@ def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
 
 
 def hash_of(value: Any) -> str:
-    """The content hash of a dataclass, equal for equal values."""
-    return content_hash(_adapter(type(value)).dump_python(value, mode="json"))
+    """The content hash of a frozen dataclass, equal for equal values; kept with it, since a step's takes seconds."""
+    kept: dict[str, Any] = value.__dict__
+    if _HASH not in kept:
+        kept[_HASH] = content_hash(_adapter(type(value)).dump_python(value, mode="json"))
+    found: str = kept[_HASH]
+    return found
 
 
 def save(path: Path, kind: str, value: Any, provenance: Mapping[str, Any]) -> None:

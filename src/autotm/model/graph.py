@@ -264,6 +264,8 @@ class Graph:
         Raises:
             BadInputError: a kernel has no such implementation.
         """
+        if not implementations and not any(kernel.alternatives for kernel in self.kernels):
+            return self
         names = implementations or [kernel.implementation for kernel in self.kernels]
         kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
         if kernels == self.kernels:
@@ -276,6 +278,15 @@ class Graph:
 
     def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
         """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
+        known = self._slots.get(id(kernel))
+        return self._find_slots(kernel) if known is None else known
+
+    @cached_property
+    def _slots(self) -> dict[int, dict[str, tuple[int, ...]]]:
+        """`slots_of` for the step's own kernels, by identity: prices are asked for by the hundred thousand."""
+        return {id(kernel): self._find_slots(kernel) for kernel in self.kernels}
+
+    def _find_slots(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
         slots: dict[str, tuple[int, ...]] = {}
         for slot, operand in enumerate(kernel.operands):
             if self.by_name[operand.tensor].is_movable:

@@ -170,7 +170,7 @@ def _search(
     search = _priced(problem, choices, made, session if relaxed.outcome is Outcome.CONVERGED else None)
     integral = journeys(made) if relaxed.has_solution else {}
     search.propose(integral, ways(made) if relaxed.has_solution else {})
-    if known and not search.is_done:
+    if known:
         search.propose(known, {})
     if made.flights.are_possible and not search.is_done:
         _search_locally(search, choices, deadline)
