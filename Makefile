@@ -21,7 +21,7 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-torch figures test test-torch lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-torch figures test test-torch test-torch-deep lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -90,7 +90,7 @@ figures: setup
 
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test
-	@$(BIN)/pytest -q
+	@$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
@@ -105,7 +105,11 @@ $(TORCH)/.stamp: requirements/run.txt requirements/test.txt pyproject.toml $(VEN
 setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
-	@$(TORCH)/bin/pytest -q tests/lower/test_training_numerics.py
+	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py
+
+# ResNet-200, DenseNet-264 and VGG416: minutes each.
+test-torch-deep: setup-torch
+	@$(TORCH)/bin/pytest -q -m deep tests/lower/test_training_numerics.py
 
 lint: setup-test
 	@status=0

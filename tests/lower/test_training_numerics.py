@@ -28,7 +28,7 @@ from torch_network import TorchNetwork  # noqa: E402
 
 STEPS = 3
 ALLOWED = 3.0
-LEFT_TO_COMPARE = 0.5
+LEFT_TO_COMPARE = 1.0
 """Where PyTorch's float32 loses more of what it changed in the weights than this, a comparison says nothing."""
 SCORE = 20.0
 SHALLOW_BRANCH = 0.1
@@ -78,6 +78,8 @@ CASES = {
     "transformer": Case(lambda: zoo.build("transformer", {"batch": 1, "sequence": 8, "vocabulary": 500})),
     "dlrm": Case(lambda: zoo.build("dlrm", {"batch": 16, "rows": 100})),
 }
+
+DEEP = {"resnet200", "densenet264", "vgg416"}
 
 
 def torch_run(network, arrays, dtype):
@@ -132,7 +134,10 @@ def errors(case, network, graph, library, machine, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if name in DEEP else ()) for name in sorted(CASES)]
+)
 def test_as_close_to_float64_as_pytorch(name, tmp_path):
     case, machine = CASES[name], load_machine(ROOT / "config" / "machines" / "laptop.yaml")
     network = case.build()
