@@ -4,6 +4,9 @@ Per tensor a flow over the vertices A (fast, never copied), B (fast, with a slow
 indicators y and z with AND/OR rows; one binary per kernel, implementation and configuration with AND rows; one dense
 capacity row per kernel, in which the fast workspaces of the implementation count. Sizes are exact bytes; the time of a
 configuration is measured, or additive (`exact`), and workspaces may be slow.
+
+Asynchronous moves as published: every kernel within `beside` places of a user is a gadget too, at which a tensor may
+move beside that one kernel, and a kernel takes as long as it or the sum of the moves beside it, whichever is longer.
 """
 
 from __future__ import annotations
@@ -47,13 +50,17 @@ def solve_published(
     limit_bytes: int,
     *,
     moves: bool,
+    beside: int = 0,
     exact: bool = False,
     gap: float = 0.0,
     time_limit_s: float | None = None,
 ) -> Published:
-    """Build the published model and let HiGHS solve it to a relative gap."""
+    """Build the published model and let HiGHS solve it to a relative gap.
+
+    With `beside` above 0 tensors may also move beside single kernels that many places from a user (the original: 15).
+    """
     results = Highs().solve(
-        published_model(case, limit_bytes, moves=moves, exact=exact),
+        published_model(case, limit_bytes, moves=moves, beside=beside, exact=exact),
         rel_gap=gap,
         threads=1,
         time_limit=time_limit_s,
@@ -64,26 +71,53 @@ def solve_published(
     return Published(results.incumbent_objective, results.objective_bound)
 
 
-def published_model(case: Instance, limit_bytes: int, *, moves: bool, exact: bool) -> pyo.ConcreteModel:
+def published_model(
+    case: Instance, limit_bytes: int, *, moves: bool, beside: int = 0, exact: bool
+) -> pyo.ConcreteModel:
     """The model, in microseconds; `exact` reads every configuration's time instead of adding operands up."""
     model = pyo.ConcreteModel()
     model.rows = pyo.ConstraintList()
     model.terms = []
+    model.kernel_terms = [[] for _ in case.graph.kernels]
+    model.move_terms = [[] for _ in case.graph.kernels]
     fast: dict[tuple[str, int], Any] = {}
     own = {operand.tensor for kernel in case.graph.kernels if kernel.alternatives for operand in kernel.workspaces}
     tensors = [tensor for tensor in case.graph.movable if tensor.name not in own]
     for tensor in tensors:
-        _tensor_flow(model, case, tensor, moves, fast)
+        _tensor_flow(model, case, tensor, _gadgets(tensor, moves, beside), fast)
     for index in range(len(case.graph.kernels)):
         workspaces = _kernel_configurations(model, case, index, fast, exact)
         live = [tensor for tensor in tensors if index in tensor.live]
         _capacity(model, index, limit_bytes, live, fast, workspaces)
+    for index in range(len(case.graph.kernels)):
+        model.terms.append(_kernel_time(model, index))
     model.time = pyo.Objective(expr=sum(model.terms), sense=pyo.minimize)
     return model
 
 
-def _tensor_flow(model: Any, case: Instance, tensor: Tensor, moves: bool, fast: dict[tuple[str, int], Any]) -> None:
-    gadgets = list(tensor.users) if moves else [tensor.users[0]]
+def _kernel_time(model: Any, index: int) -> Any:
+    """Section 1.5, rule 8: the longer of the kernel and of the moves beside it."""
+    kernel, moves = sum(model.kernel_terms[index]), sum(model.move_terms[index])
+    if not model.move_terms[index]:
+        return kernel
+    longer = pyo.Var(domain=pyo.NonNegativeReals)
+    model.add_component(f"tau_{index}", longer)
+    model.rows.add(longer >= kernel)
+    model.rows.add(longer >= moves)
+    return longer
+
+
+def _gadgets(tensor: Tensor, moves: bool, beside: int) -> list[int]:
+    """Section 1.2: the producer alone; every user; or every user and the kernels near one, within the tensor's life."""
+    if not moves:
+        return [tensor.users[0]]
+    near = {user + offset for user in tensor.users for offset in range(-beside, beside + 1)}
+    return sorted(near & set(tensor.live) | set(tensor.users))
+
+
+def _tensor_flow(
+    model: Any, case: Instance, tensor: Tensor, gadgets: list[int], fast: dict[tuple[str, int], Any]
+) -> None:
     edges = _edges(len(gadgets))
     model.add_component(f"x_{tensor.name}", pyo.Var(range(len(edges)), domain=pyo.Binary))
     x = dict(zip(edges, model.component(f"x_{tensor.name}").values(), strict=True))
@@ -100,9 +134,21 @@ def _tensor_flow(model: Any, case: Instance, tensor: Tensor, moves: bool, fast: 
     for kernel in tensor.live:
         last = max(k for k, gadget in enumerate(gadgets) if gadget <= kernel)
         fast[tensor.name, kernel] = at[last] if gadgets[last] == kernel else after[last]
-    reads = [edge for edge in edges if edge[0][0] == "C" and edge[1][0] == "B"]
-    writes = [edge for edge in edges if edge[0][0] == "A" and edge[1][0] == "C"]
-    model.terms += [case.links.copy_us(Tier.DRAM, tensor.size_bytes) * x[edge] for edge in reads]
+    _moves(model, case, tensor, gadgets, x)
+
+
+def _moves(model: Any, case: Instance, tensor: Tensor, gadgets: list[int], x: dict[Edge, Any]) -> None:
+    """What moves cost: beside a kernel if the gadget that the edge leaves is no user; else the step waits."""
+    reads = [edge for edge in x if edge[0][0] == "C" and edge[1][0] == "B"]
+    writes = [edge for edge in x if edge[0][0] == "A" and edge[1][0] == "C"]
+    for edges, tier in ((reads, Tier.DRAM), (writes, Tier.PMEM)):
+        for edge in edges:
+            kernel = gadgets[edge[0][1] - 1]
+            if kernel not in tensor.users:
+                model.move_terms[kernel].append(case.links.transfer_us(tier, tensor.size_bytes) * x[edge])
+            elif tier is Tier.DRAM:
+                model.terms.append(case.links.copy_us(tier, tensor.size_bytes) * x[edge])
+    writes = [edge for edge in writes if gadgets[edge[0][1] - 1] in tensor.users]
     if writes:
         written = pyo.Var(domain=pyo.Binary)
         model.add_component(f"w_{tensor.name}", written)
@@ -171,7 +217,7 @@ def _kernel_configurations(
                 workspaces.append((sum(graph.by_name[name].allocated_bytes for name in spaces - set(spilled)), c))
                 kernel = graph.kernels[index]
                 time_us = case.profile.time_us if exact else case.profile.additive_us
-                model.terms.append(time_us(graph, kernel, slow | set(spilled)) * c)
+                model.kernel_terms[index].append(time_us(graph, kernel, slow | set(spilled)) * c)
                 for term in wanted:
                     model.rows.add(c <= term)
         model.rows.add(sum(here) + len(names) >= 1 + sum(wanted))

@@ -65,6 +65,7 @@ class Row:
     deepen: int = 0
     time_limit_s: float = 60.0
     published_s: float = 0.0
+    beside: int = 15
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,12 @@ class Line:
         return " ".join(str(getattr(self, f.name)).rjust(_WIDTHS[f.name]) for f in fields(self))
 
 
-_WIDTHS = {f.name: max(len(f.name), 7) for f in fields(Line)} | {"network": 16, "optimizer": 12, "status": 10}
+_WIDTHS = {f.name: max(len(f.name), 7) for f in fields(Line)} | {
+    "network": 16,
+    "optimizer": 12,
+    "status": 10,
+    "published": 20,
+}
 
 
 def main() -> None:
@@ -123,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--deepen", type=int, default=0, metavar="KERNELS", help="repeat each step to so many kernels")
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS", help="of a solve (%(default)s)")
     parser.add_argument("--published", type=float, default=0.0, metavar="SECONDS", help="try the published program too")
+    parser.add_argument("--beside", type=int, default=15, help="reach of its asynchronous moves, kernels (%(default)s)")
     parser.add_argument("--profile", type=Path, help="measured: results/MACHINE/SCALE/NETWORK/profile.parquet")
     cache = Path(tempfile.gettempdir()) / "autotm-graphs"
     parser.add_argument("--cache", type=Path, default=cache, help="where lowered steps are kept (%(default)s)")
@@ -137,7 +144,13 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
                 for number, gap in enumerate(asked.gaps):
                     row = Row(network, optimizer, ratio, gap, asked.scale, asked.cache, asked.profile, asked.tables)
                     published_s = asked.published if number == 0 else 0.0
-                    yield replace(row, deepen=asked.deepen, time_limit_s=asked.time_limit, published_s=published_s)
+                    yield replace(
+                        row,
+                        deepen=asked.deepen,
+                        time_limit_s=asked.time_limit,
+                        published_s=published_s,
+                        beside=asked.beside,
+                    )
 
 
 def instance_of(row: Row) -> Instance:
@@ -206,15 +219,20 @@ def _excess(graph: Graph, plan: Plan, tier: Tier, needed_bytes: int) -> str:
 
 
 def _published(case: Instance, plan: Plan, row: Row) -> str:
-    """Gap and seconds of the published program at the row's gap, or that it found nothing in time."""
+    """Step time, gap and seconds of the published program at the row's gap, or that it found nothing in time."""
     started = time.perf_counter()
     found = solve_published(
-        case, plan.dram_limit_bytes, moves=plan.optimizer != "static", gap=row.gap, time_limit_s=row.published_s
+        case,
+        plan.dram_limit_bytes,
+        moves=plan.optimizer != "static",
+        beside=row.beside if plan.optimizer == "asynchronous" else 0,
+        gap=row.gap,
+        time_limit_s=row.published_s,
     )
     seconds = time.perf_counter() - started
     if found.objective_us is None or found.bound_us is None:
         return f"nothing in {seconds:.0f}s"
-    return f"{_percent(1 - found.bound_us / found.objective_us)} in {seconds:.0f}s"
+    return f"{found.objective_us / 1e3:.0f}ms {_percent(1 - found.bound_us / found.objective_us)} in {seconds:.0f}s"
 
 
 def _percent(share: float) -> str:
