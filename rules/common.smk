@@ -82,7 +82,7 @@ def placement_params(wildcards):
 
 def workload_records(wildcards):
     """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
-    return or_stop(STUDY.workload_records, wildcards.folder.rstrip("/") or "conventional")
+    return or_stop(STUDY.workload_records, wildcards.folder)
 
 
 def timing_threads(wildcards):

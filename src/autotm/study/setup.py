@@ -18,6 +18,8 @@ from autotm.model.paths import MachinePaths, Paths
 from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
 
 _OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
+CONVENTIONAL = "conventional"
+"""The workload whose figures lie in no folder of their own."""
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
@@ -53,12 +55,15 @@ class Study:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
 
-    def workload_records(self, name: str) -> list[Path]:
+    def workload_records(self, folder: str) -> list[Path]:
         """The records that the comparisons of a workload read, in the order of its config.
+
+        `folder` is where its figures go: named after it, or, for the conventional one, empty.
 
         Raises:
             BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
         """
+        name = folder.rstrip("/") or CONVENTIONAL
         if name not in self.config.workloads:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
