@@ -21,7 +21,7 @@ from autotm.solve.flow import flows_by_use
 from autotm.solve.potential import potential
 from autotm.solve.problem import Problem
 from autotm.solve.rented import Rented
-from random_graphs import Case, StepBuilder, make_links, random_case, training_step_case
+from random_graphs import Case, StepBuilder, exact_case, make_links, random_case, training_step_case
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
 
@@ -73,6 +73,16 @@ def hand_made(producer_us: int) -> Case:
             key = kernel.identity, DEFAULT_IMPLEMENTATION, configuration(graph, kernel, {name})
             timings[key] = Timing(slow, slow, slow, slow, 3)
     return Case(graph, Profile("", timings, {}), make_links(0.1, 0.1))
+
+
+@pytest.mark.parametrize("alternatives", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_tables_and_implementations_are_priced_too(seed: int, alternatives: bool) -> None:
+    case = exact_case(seed, alternatives=alternatives)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
+    found = potential(problem_of(case, Limit(3, 1)), plan)
+    assert 0 < found.recomputation_us <= found.bound_us
+    assert 0 < found.any_order_us <= found.objective_us * (1 + 1e-9)
 
 
 LIMIT = Limit(size_bytes=4096 + 128)

@@ -60,7 +60,9 @@ def potential(problem: Problem, plan: Plan) -> Potential:
         )
     choices = Choices(flows_by_use(problem), problem.tabulation.tables)
     prices = np.array(plan.certificate.prices_us_per_byte)
-    slow_us = plan.certificate.slow_us
+    # The certificate prices operands of tabled kernels; other tables have no operands.
+    stated = dict(zip(problem.tabulation.tabled, plan.certificate.slow_us, strict=True))
+    slow_us = tuple(stated.get(table.kernel, ()) for table in choices.tables)
     flows = [
         replace(flow, slow_us=priced(flow, ties, slow_us))
         for flow, ties in zip(choices.flows, choices.ties, strict=True)
