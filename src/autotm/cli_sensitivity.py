@@ -7,6 +7,7 @@ import logging
 import sys
 from typing import Any
 
+from autotm import solve_stages
 from autotm.cli_study import context_of, paths_of, study_of
 from autotm.model.limit import Limit
 
@@ -26,18 +27,15 @@ def add_command(commands: Any, network: argparse.ArgumentParser) -> None:
 
 
 def _sensitivity(options: argparse.Namespace) -> None:
-    from autotm.stage_sensitivity import sensitivity_stage  # noqa: PLC0415  (imports Pyomo, as the next line does,
-    from autotm.study.sensitivity import describe  # noqa: PLC0415  which other commands need not wait for)
+    from autotm.study.sensitivity import describe  # noqa: PLC0415 - imports Pyomo, which other commands need not wait for
 
     study = study_of(options)
     paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    found = sensitivity_stage(
+    found = solve_stages.sensitivity_stage(
         context_of(study),
         study.config.solve,
         options.draws,
-        graph=paths.graph,
-        profile=paths.profile,
-        links=paths.links,
+        solve_stages.Given(paths.graph, paths.profile, paths.links),
         plans=[paths.plan(optimizer, limit) for optimizer in options.optimizers],
         sensitivity=paths.sensitivity(limit),
     )

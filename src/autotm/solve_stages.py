@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.profile_file import read_profile
 from autotm.model.provenance import provenance
+from autotm.model.sensitivity import Sensitivity
 from autotm.model.study_config import SolveConfig
 from autotm.stages import Context
 
@@ -82,6 +83,22 @@ def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan
     placed, (step, times, copies) = load(plan, "plan", Plan), _read(context, given)
     check_plan(step, times, copies, placed)
     return potential(Problem(step, times, copies, Limit.parse(placed.limit), _options(context, config)), placed)
+
+
+def sensitivity_stage(
+    context: Context, config: SolveConfig, draws: int, given: Given, *, plans: Sequence[Path], sensitivity: Path
+) -> Sensitivity:
+    """Price plans for one limit, and make them anew, under resampled kernel times; every draw is written."""
+    from autotm.study.sensitivity import measure_sensitivity  # noqa: PLC0415 - as above
+
+    came_from = provenance(context.machine, context.seed, options=config.model_dump(), draws=draws)
+    step, times, copies = _read(context, given)
+    placed = [load(plan, "plan", Plan) for plan in plans]
+    for plan in placed:
+        check_plan(step, times, copies, plan)
+    found = measure_sensitivity(step, times, copies, placed, _options(context, config), draws)
+    save(sensitivity, "sensitivity", found, came_from)
+    return found
 
 
 def _read(context: Context, given: Given) -> tuple[Graph, Profile, Links]:

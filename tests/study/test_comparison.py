@@ -100,7 +100,9 @@ def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Pat
     table.loc[is_far, "predicted_slowdown"] *= 1.25
     figure, remark = fig11.draw(table, STYLE)
     static, synchronous = figure.axes
-    assert "numa" not in {static.get_title(loc="left"), synchronous.get_title(loc="left")}, "it predicts nothing"
+    assert "numa" not in {static.get_title(loc="left"), synchronous.get_title(loc="left")}, (
+        "it does not place by prediction"
+    )
     assert heights(static, 1) == pytest.approx([0, 0, 25, 0, 0], abs=1e-9)
     assert heights(synchronous, 1) == pytest.approx([0] * 5, abs=1e-9)
     assert "vgg19 static 4:1: +25 %" in remark

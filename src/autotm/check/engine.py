@@ -32,10 +32,7 @@ class Engines:
     @classmethod
     def beside(cls, graph: Graph, profile: Profile, links: Links) -> Engines:
         """(A1) With the least all-fast time of every kernel over its implementations."""
-        least = [
-            min(profile.base_us(kernel.computed_by(name)) for name in kernel.implementations)
-            for kernel in graph.kernels
-        ]
+        least = [profile.least_us(kernel) for kernel in graph.kernels]
         return cls(graph, links, np.rint(np.array(least) * 1e3).astype(np.int64))
 
     def use(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:

@@ -10,6 +10,7 @@ from autotm.check.engine import Engines
 from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
+from autotm.model.counting import counted_by
 from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
@@ -60,7 +61,7 @@ def check_plan(
     if plan.optimizer not in _RULES:
         raise unknown_name("optimizer", plan.optimizer, _RULES)
     require(plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"plan for {plan.graph_hash}, graph {hash_of(graph)}")
-    counts = "all" if any(tensor.held for tensor in graph.tensors) else "intermediates"
+    counts = counted_by(graph)
     require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
     chosen = computed(graph, plan)
     check_tabled(graph, plan)

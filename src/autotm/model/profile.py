@@ -55,6 +55,14 @@ class Profile:
             )
         return timing.median_ns / 1e3
 
+    def least_us(self, kernel: Kernel) -> float:
+        """Time with every operand fast, by the fastest of the kernel's implementations.
+
+        Raises:
+            AutotmError: the profile lacks one of them.
+        """
+        return min(self.base_us(kernel.computed_by(name)) for name in kernel.implementations)
+
     def extra_us(self, graph: Graph, kernel: Kernel, tensor: str) -> float:
         """What `tensor` alone in slow memory adds to the kernel; noise below zero counts as zero.
 

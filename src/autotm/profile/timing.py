@@ -13,7 +13,7 @@ from autotm.profile.options import ProfileOptions
 Call = Callable[[], None]
 
 _WARM_UP_ROUNDS = 1
-_NORMAL_QUARTILES = 1.349
+NORMAL_QUARTILES = 1.349
 """Interquartile range of a normal distribution in standard deviations."""
 _MEDIAN_EFFICIENCY = 1.2533
 """Standard error of a median in units of that of a mean, sqrt(pi / 2)."""
@@ -57,5 +57,5 @@ def summary(samples_ns: Sequence[int]) -> Timing:
 
 def _is_settled(samples: Sequence[Sequence[int]], rounds: int, spread: float) -> bool:
     low, median, high = np.percentile(samples, (25, 50, 75), axis=1)
-    error = _MEDIAN_EFFICIENCY * (high - low) / _NORMAL_QUARTILES / np.sqrt(rounds)
+    error = _MEDIAN_EFFICIENCY * (high - low) / NORMAL_QUARTILES / np.sqrt(rounds)
     return bool(np.all(error <= spread * median))

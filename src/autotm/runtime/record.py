@@ -86,8 +86,7 @@ def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str,
     """
 
     def least(kernel: Kernel) -> float:
-        profiled = (profile.base_us(kernel.computed_by(name)) for name in kernel.implementations)
-        return min(*profiled, kernel_times_us[kernel.name])
+        return min(profile.least_us(kernel), kernel_times_us[kernel.name])
 
     return sum(least(kernel) for kernel in graph.kernels)
 

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
-
 from autotm.solve.choices import Choices
 from autotm.solve.formulation import Formulation, keys_of
-
-Variable: TypeAlias = Any
-"""A Pyomo variable; Pyomo carries no types."""
+from autotm.solve.linear import Variable
 
 
 def set_limit(made: Formulation, narrowed: Choices, limit_bytes: int) -> list[Variable]:

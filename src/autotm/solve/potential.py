@@ -109,12 +109,7 @@ def _again_us(problem: Problem, flow: Flow) -> float:
     if tensor.producer is None or tensor.role is not Role.INTERMEDIATE:
         return math.inf
     kernel = problem.graph.kernels[tensor.producer]
-    return _least_us(problem, tensor.producer) / len({operand.tensor for operand in kernel.outputs})
-
-
-def _least_us(problem: Problem, index: int) -> float:
-    kernel = problem.graph.kernels[index]
-    return min(problem.profile.base_us(kernel.computed_by(name)) for name in kernel.implementations)
+    return problem.profile.least_us(kernel) / len({operand.tensor for operand in kernel.outputs})
 
 
 def _any_order_us(problem: Problem) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +15,11 @@ from autotm.solve.flights import OUT, Choice
 from autotm.solve.formulation import Formulation, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.journey import Journey
+from autotm.solve.linear import Variable
 from autotm.solve.table import Floats
 from autotm.solve.window import Window
 
 _INTEGRAL = 1e-6
-
-Variable: TypeAlias = Any
-"""A Pyomo variable; Pyomo carries no types."""
 
 
 def journeys(made: Formulation) -> dict[int, Journey]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from autotm.model.graph import Graph, Kernel
 from autotm.model.profile import Profile
-from autotm.model.tier import Tier
+from autotm.model.tier import Tier, configuration
 from autotm.solve.options import SolveOptions
 from autotm.solve.table import Floats, Ints, Table, Way, undominated
 
@@ -96,11 +96,8 @@ class _Call:
         return not bool(np.isnan(self.measured_us(profile)).any())
 
     def _configuration(self, slow: int) -> str:
-        letters = ["D"] * len(self.kernel.operands)
-        for tensor, slots in enumerate(self.slots):
-            for slot in slots if slow >> tensor & 1 else ():
-                letters[slot] = "P"
-        return "".join(letters)
+        names = {name for tensor, name in enumerate(self.names) if slow >> tensor & 1}
+        return configuration(self.graph, self.kernel, names)
 
 
 @dataclass(frozen=True)

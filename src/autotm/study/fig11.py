@@ -11,18 +11,18 @@ from autotm.model.study_config import StyleConfig
 from autotm.study.comparison import Drawn, bars, limits_of, title, values
 from autotm.study.style import GRAY, finish, panels
 
-PREDICTING = ("static", "synchronous", "asynchronous")
+OPTIMIZED = ("static", "synchronous", "asynchronous")
 _NAMED_ABOVE_PERCENT = 10.0
 
 
 def errors_percent(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs of optimizers that predict, with `error_percent`: 100 (predicted - measured) / measured slow-down."""
-    runs = table[table["optimizer"].isin(PREDICTING)]
+    """Runs of optimizers that place by prediction, with `error_percent`: 100 (predicted / measured slow-down - 1)."""
+    runs = table[table["optimizer"].isin(OPTIMIZED)]
     return runs.assign(error_percent=100 * (runs["predicted_slowdown"] / runs["slowdown"] - 1))
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A panel for each optimizer that predicts, a bar for each network at each limit."""
+    """A panel for each optimizer that places by prediction, a bar for each network at each limit."""
     runs = errors_percent(table)
     optimizers, networks = (list(dict.fromkeys(runs[column])) for column in ("optimizer", "network"))
     figure, axes_of = panels(len(optimizers), style)

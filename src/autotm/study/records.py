@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,9 +120,7 @@ class _Base:
                 f'no all-fast run (limit "0:1") of {network} among the records: a slow-down has nothing to divide by'
             )
         samples = [sample for record in all_fast for sample in record.samples_s]
-        # Optimizers that predict nothing say 0.
-        predicted = [record.predicted_runtime_s for record in all_fast if record.predicted_runtime_s > 0]
-        return cls(median(samples), min(predicted, default=math.nan))
+        return cls(median(samples), min(record.predicted_runtime_s for record in all_fast))
 
     def runtime_s(self, record: Record) -> float:
         return median(record.all_fast_samples_s) if record.all_fast_samples_s else self.pooled_s

@@ -8,14 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from autotm.model.profile import Profile, Timing
-
-_NORMAL_QUARTILES = 1.349
-"""Interquartile range of a normal distribution in standard deviations."""
+from autotm.profile.timing import NORMAL_QUARTILES
 
 
 def spread(timing: Timing) -> float:
     """Standard deviation of the logarithm of a time: that of the lognormal with the recorded quartiles."""
-    return math.log(timing.upper_quartile_ns / max(timing.lower_quartile_ns, 1)) / _NORMAL_QUARTILES
+    return math.log(timing.upper_quartile_ns / max(timing.lower_quartile_ns, 1)) / NORMAL_QUARTILES
 
 
 def resampled(profile: Profile, seed: int, number: int) -> Profile:
