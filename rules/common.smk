@@ -5,7 +5,7 @@ from snakemake.exceptions import WorkflowError
 
 from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
-from autotm.model.study_config import load_scale
+from autotm.model.scale import MODELLED, scale_named
 from autotm.study.setup import (
     export_source,
     load_study,
@@ -60,7 +60,7 @@ def machine_params(wildcards):
 
 def scale_of(wildcards):
     """The scale file that a path names."""
-    return or_stop(load_scale, CONFIG / "scales" / f"{wildcards.scale}.yaml")
+    return or_stop(scale_named, CONFIG / "scales", wildcards.scale)
 
 
 def sizes_params(wildcards):
@@ -72,6 +72,15 @@ def sizes_params(wildcards):
             f"(known: {', '.join(sorted(networks))})"
         )
     return networks[wildcards.network]
+
+
+def small_batches(wildcards, file):
+    """A file of each step that a modelled one is extrapolated from."""
+    scale = wildcards.scale.removesuffix(MODELLED)
+    folder = Path("results") / wildcards.machine
+    return [
+        str(folder / f"{scale}-batch-{batch}" / wildcards.network / file) for batch in STUDY.config.extrapolate.batches
+    ]
 
 
 def placement_params(wildcards):

@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs")
 LIMITS = ["1:0", "1:1", "0:1"]
-RULES = {"calibrate", "kernel_profile", "tune", "ilp_solve", "compile", "run", "figure_10"}
+RULES = {"calibrate", "kernel_profile", "extrapolate", "tune", "ilp_solve", "compile", "run", "figure_10"}
 TARGET = "figures/fig10.pdf"
 
 STAND_IN = '''

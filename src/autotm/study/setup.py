@@ -10,14 +10,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import autotm.solve
+import autotm
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine, usable_cpus
 from autotm.model.paths import MachinePaths, Paths
-from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
+from autotm.model.scale import ScaleFile, scale_named
+from autotm.model.study_config import CaseStudyConfig, StudyConfig, parse_study, read_yaml
 
-_OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
+_OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
@@ -98,7 +99,7 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
             f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
         )
     machine = machine_named(config_dir, config.machine, threads)
-    scale = load_scale(config_dir / "scales" / f"{config.scale}.yaml")
+    scale = scale_named(config_dir / "scales", config.scale)
     case = config.figures.fig10
     if case.network not in scale.networks:
         raise BadInputError(f"{source}: figures.fig10.network: {unknown_name('network', case.network, scale.networks)}")
