@@ -137,6 +137,8 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
+    if not machine.memory_mode:  # results from before there was such a key stay valid
+        del settings["memory_mode"]
     return settings | {"device": device_settings(config_dir, machine)}
 
 
