@@ -1,4 +1,5 @@
 # What the rules share: the checked study, and functions of wildcards. Nothing here runs a job.
+from dataclasses import asdict
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -11,6 +12,7 @@ from autotm.study.setup import (
     load_study,
     machine_named,
     machine_settings,
+    network_source,
     require_compiler,
     require_optimizer,
 )
@@ -21,7 +23,7 @@ wildcard_constraints:
     scale=r"[A-Za-z0-9_.-]+",
     network=r"[a-z0-9_]+",
     optimizer=r"[a-z0-9-]+",
-    limit=r"\d+to\d+|\d+[kMGT]?B",
+    limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B",
     folder=r"([a-z][a-z0-9_]*/)?",
 
 
@@ -63,15 +65,20 @@ def scale_of(wildcards):
     return or_stop(scale_named, CONFIG / "scales", wildcards.scale)
 
 
-def sizes_params(wildcards):
-    """Batch, image and so on of a network at a scale."""
-    networks = scale_of(wildcards).networks
-    if wildcards.network not in networks:
-        raise WorkflowError(
-            f"config/scales/{wildcards.scale}.yaml: networks: no sizes for '{wildcards.network}' "
-            f"(known: {', '.join(sorted(networks))})"
-        )
-    return networks[wildcards.network]
+def source_of(wildcards):
+    """Where a network comes from, and how large it is at a scale."""
+    scale = scale_of(wildcards)
+    return or_stop(network_source, CONFIG, STUDY.config, scale, wildcards.network)
+
+
+def network_params(wildcards):
+    """Name, sizes and so on of a network."""
+    return asdict(source_of(wildcards))
+
+
+def network_file(wildcards):
+    """The Python file of one's own network; none for the zoo's."""
+    return source_of(wildcards).file or []
 
 
 def small_batches(wildcards, file):

@@ -1,6 +1,7 @@
 rule kernel_profile:
     input:
         links="results/{machine}/links.json",
+        own=network_file,
     output:
         graph="results/{machine}/{scale}/{network}/graph.json",
         library="results/{machine}/{scale}/{network}/kernels.so",
@@ -20,7 +21,7 @@ rule kernel_profile:
         runtime=scale_minutes,
     params:
         machine=machine_params,
-        sizes=sizes_params,
+        network=network_params,
         options=STUDY.config.profile.model_dump(),
         min_gain=STUDY.config.tune.min_gain,
         seed=STUDY.config.seed,

@@ -174,6 +174,14 @@ class WorkloadConfig(Strict):
     limits: Limits = Field(description='ratios slow:fast; "1:0" and "0:1" are what the others are compared with')
 
 
+class OwnNetworkConfig(Strict):
+    """A network that a function in a Python file returns."""
+
+    file: str = Field(description="the Python file; relative to the folder that holds config/")
+    function: str = Field(description="the function in it that returns a network; takes the sizes as arguments")
+    sizes: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="e.g. {batch: 16}, the same at every scale")
+
+
 class FiguresConfig(Strict):
     """What each figure shows."""
 
@@ -212,6 +220,9 @@ class StudyConfig(Strict):
     extrapolate: ExtrapolationConfig = ExtrapolationConfig()
     workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
         {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
+    )
+    own_networks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], OwnNetworkConfig] = Field(
+        {}, description="one's own networks by name, to be used like those of the zoo"
     )
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()

@@ -14,6 +14,7 @@ import autotm
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine, usable_cpus
+from autotm.model.network_source import NetworkSource
 from autotm.model.paths import MachinePaths, Paths
 from autotm.model.scale import ScaleFile, scale_named
 from autotm.model.study_config import CaseStudyConfig, StudyConfig, parse_study, read_yaml
@@ -56,6 +57,14 @@ class Study:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
 
+    def network(self, name: str) -> NetworkSource:
+        """The network of that name: one's own, or of the zoo at the study's scale.
+
+        Raises:
+            BadInputError: no such network, or its own file shows that it cannot give it.
+        """
+        return network_source(self.config_dir, self.config, self.scale, name)
+
     def workload_records(self, folder: str) -> list[Path]:
         """The records that the comparisons of a workload read, in the order of its config.
 
@@ -69,9 +78,10 @@ class Study:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
         for network in workload.networks:
-            if network not in self.scale.networks:
-                unknown = unknown_name("network", network, self.scale.networks)
-                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {unknown}")
+            try:
+                self.network(network)
+            except BadInputError as error:
+                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
         return [
             self.paths(network).record(optimizer, Limit.parse(limit))
             for network in workload.networks
@@ -101,12 +111,32 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     machine = machine_named(config_dir, config.machine, threads)
     scale = scale_named(config_dir / "scales", config.scale)
     case = config.figures.fig10
-    if case.network not in scale.networks:
-        raise BadInputError(f"{source}: figures.fig10.network: {unknown_name('network', case.network, scale.networks)}")
+    if taken := sorted(set(config.own_networks) & set(scale.networks)):
+        raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
+    try:
+        network_source(config_dir, config, scale, case.network)
+    except BadInputError as error:
+        raise BadInputError(f"{source}: figures.fig10.network: {error}") from None
     _require_optimizers(f"{source}: figures.fig10", case.optimizers)
     for name, workload in config.workloads.items():
         _require_optimizers(f"{source}: workloads.{name}", workload.optimizers)
     return Study(config_dir, results, config, machine, scale)
+
+
+def network_source(config_dir: Path, config: StudyConfig, scale: ScaleFile, name: str) -> NetworkSource:
+    """Where the network of that name comes from, at a scale.
+
+    Raises:
+        BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
+    """
+    if name not in config.own_networks:
+        if name not in scale.networks:
+            raise unknown_name("network", name, {*scale.networks, *config.own_networks})
+        return NetworkSource(name, scale.networks[name])
+    own = config.own_networks[name]
+    source = NetworkSource(name, own.sizes, str(config_dir.parent / own.file), own.function)
+    source.require()
+    return source
 
 
 def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
