@@ -90,6 +90,16 @@ def small_batches(wildcards, file):
     ]
 
 
+def compiled_kernels(wildcards):
+    """The library that a step runs from; modelled steps have none."""
+    if wildcards.scale.endswith(MODELLED):
+        raise WorkflowError(
+            f"scale {wildcards.scale} is modelled: there is nothing to run. Ask for program.json instead of record.json, "
+            "or run the step itself at a scale that fits this machine"
+        )
+    return "results/{machine}/{scale}/{network}/kernels.so"
+
+
 def placement_params(wildcards):
     """The optimizer and the limit that a path names."""
     or_stop(require_optimizer, wildcards.optimizer)

@@ -17,7 +17,7 @@ rule extrapolate:
         runtime=10,
     params:
         machine=machine_params,
-        sizes=sizes_params,
+        network=network_params,
         seed=STUDY.config.seed,
     message:
         "Modelling the step of {wildcards.network} ({wildcards.scale}) from its profiles at small batches"

@@ -9,7 +9,7 @@ with rule(snakemake) as context:
     extrapolate_stage(
         context,
         snakemake.wildcards.scale,
-        snakemake.params.sizes,
+        snakemake.params.network["sizes"],
         graphs=[Path(path) for path in snakemake.input.graphs],
         profiles=[Path(path) for path in snakemake.input.profiles],
         graph=Path(snakemake.output.graph),
