@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,7 @@ def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
         if os.getpid() == parent:
             message = "here"
             raise ValueError(message)
+        time.sleep(0.01)
 
     with pytest.raises(ValueError, match="here"):
         in_processes(1000, fail_here)
