@@ -150,6 +150,14 @@ class WorkloadConfig(Strict):
     limits: Limits = Field(description='ratios slow:fast; "1:0" and "0:1" are what the others are compared with')
 
 
+class VerificationConfig(Strict):
+    """Which programs are compared with the plain step (rule verification)."""
+
+    limit: LimitText = Field("4:1", description="the limit of all optimizers but all-fast")
+    networks: Names | None = Field(None, description="networks of the scale; left out: all")
+    optimizers: Names | None = Field(None, description="left out: all")
+
+
 class FiguresConfig(Strict):
     """What each figure shows."""
 
@@ -188,6 +196,7 @@ class StudyConfig(Strict):
     workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
         {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
     )
+    verification: VerificationConfig = VerificationConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 
