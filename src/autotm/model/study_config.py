@@ -154,8 +154,8 @@ class VerificationConfig(Strict):
     """Which programs are compared with the plain step (rule verification)."""
 
     limit: LimitText = Field("4:1", description="the limit of all optimizers but all-fast")
-    networks: Names | None = Field(None, description="networks of the scale; left out: all")
-    optimizers: Names | None = Field(None, description="left out: all")
+    networks: Literal["all"] | Names = Field("all", description="networks of the scale")
+    optimizers: Literal["all"] | Names = Field("all", description="of those that there are")
 
 
 class FiguresConfig(Strict):

@@ -114,16 +114,18 @@ class Study:
             BadInputError: the scale has no sizes for a network, or there is no such optimizer.
         """
         config = self.config.verification
-        for network in config.networks or ():
+        networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
+        optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
+        for network in networks:
             if network not in self.scale.networks:
                 raise BadInputError(f"verification.networks: {unknown_name('network', network, self.scale.networks)}")
-        for optimizer in config.optimizers or ():
+        for optimizer in optimizers:
             require_optimizer(optimizer)
         limit = Limit.parse(config.limit)
         return [
             self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
-            for network in config.networks or sorted(self.scale.networks)
-            for optimizer in config.optimizers or optimizer_names()
+            for network in networks
+            for optimizer in optimizers
         ]
 
 
