@@ -17,6 +17,7 @@ include: "rules/ilp_solve.smk"
 include: "rules/compile.smk"
 include: "rules/run.smk"
 include: "rules/figures.smk"
+include: "rules/verification.smk"
 
 
 localrules:
@@ -25,6 +26,9 @@ localrules:
     figure_9,
     figure_10,
     figure_11,
+    records_table,
+    verification_table,
+    verification,
 
 
 rule figures:

@@ -182,6 +182,14 @@ class OwnNetworkConfig(Strict):
     sizes: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="e.g. {batch: 16}, the same at every scale")
 
 
+class VerificationConfig(Strict):
+    """Which programs are compared with the plain step (rule verification)."""
+
+    limit: LimitText = Field("4:1", description="the limit of all optimizers but all-fast")
+    networks: Literal["all"] | Names = Field("all", description="networks of the scale")
+    optimizers: Literal["all"] | Names = Field("all", description="of those that there are")
+
+
 class FiguresConfig(Strict):
     """What each figure shows."""
 
@@ -224,6 +232,7 @@ class StudyConfig(Strict):
     own_networks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], OwnNetworkConfig] = Field(
         {}, description="one's own networks by name, to be used like those of the zoo"
     )
+    verification: VerificationConfig = VerificationConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 

@@ -17,7 +17,7 @@ from autotm.model.machine import Machine, load_machine, usable_cpus
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import MachinePaths, Paths
 from autotm.model.scale import ScaleFile, scale_named
-from autotm.model.study_config import CaseStudyConfig, StudyConfig, parse_study, read_yaml
+from autotm.model.study_config import ALL_FAST, CaseStudyConfig, StudyConfig, parse_study, read_yaml
 
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
@@ -93,6 +93,43 @@ class Study:
         """The records that a case study reads, in the order of its config."""
         paths = self.paths(case.network)
         return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
+
+    def table(self, name: str) -> Path:
+        """A table over the networks of the study's scale, on its machine."""
+        return self.results / self.machine.slug / self.config.scale / name
+
+    def configured_records(self) -> list[Path]:
+        """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
+        possible = [
+            name
+            for name, workload in self.config.workloads.items()
+            if set(workload.networks) <= set(self.scale.networks)
+        ]
+        of_workloads = [path for name in possible for path in self.workload_records(name)]
+        return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
+
+    def verification_records(self) -> list[Path]:
+        """A record of every network with every optimizer, as the study's `verification` narrows them down.
+
+        `all-fast` has one limit that it can keep: 0:1.
+
+        Raises:
+            BadInputError: the scale has no sizes for a network, or there is no such optimizer.
+        """
+        config = self.config.verification
+        networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
+        optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
+        for network in networks:
+            if network not in self.scale.networks:
+                raise BadInputError(f"verification.networks: {unknown_name('network', network, self.scale.networks)}")
+        for optimizer in optimizers:
+            require_optimizer(optimizer)
+        limit = Limit.parse(config.limit)
+        return [
+            self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
+            for network in networks
+            for optimizer in optimizers
+        ]
 
 
 def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
