@@ -1,5 +1,4 @@
 # Figures of what was timed and planned, before anything runs: one kernel's placements, one plan's addresses.
-KERNEL_PLOT = "results/" + STUDY.machine.slug + "/" + STUDY.config.scale + "/convolution_"
 HEAP = STUDY.config.figures.heap
 HEAP_PATHS = STUDY.paths(HEAP.network)
 HEAP_LIMIT = Limit.parse(HEAP.limit)
@@ -39,8 +38,8 @@ rule convolution_profile:
 
 rule kernel_plot:
     input:
-        graph=KERNEL_PLOT + "graph.json",
-        profile=KERNEL_PLOT + "profile.parquet",
+        graph=STUDY.convolution_paths.graph,
+        profile=STUDY.convolution_paths.profile,
     output:
         pdf="figures/kernel_plot.pdf",
         png="figures/kernel_plot.png",

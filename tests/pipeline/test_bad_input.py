@@ -71,7 +71,7 @@ def test_a_bad_study_stops_before_any_job(fresh: Workplace, keys: tuple[str, ...
     ("target", "message"),
     [
         ("results/laptob-1t/links.json", "config/machines/laptob.yaml: no such machine file (known: laptop)"),
-        ("results/laptop-1t/tiny/mlpp/graph.json", "no sizes for 'mlpp'"),
+        ("results/laptop-1t/tiny/mlpp/graph.json", "unknown network 'mlpp'; did you mean 'mlp'?"),
         ("results/laptop-1t/tiny/mlp/statik/1to1/plan.json", "unknown optimizer 'statik'; did you mean 'static'?"),
         ("results/laptop-1t/tiny/mlp/static/0to0/plan.json", "0:0 is not a limit"),
     ],

@@ -46,6 +46,11 @@ class MachineFile(_Strict):
     )
     target: str = Field("host", description="TVM target of the kernels; host = this CPU")
     slow_tier: EmulatedTier
+    memory_mode: bool = Field(
+        default=False,
+        description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
+        "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
+    )
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class Machine:
         target: `host` or a TVM target string.
         slow_tier: what plays slow memory.
         file_hash: hash of the machine file's text.
+        memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
     """
 
     name: str
@@ -67,6 +73,7 @@ class Machine:
     target: str
     slow_tier: EmulatedTier
     file_hash: str
+    memory_mode: bool = False
 
     @property
     def slug(self) -> str:
@@ -77,6 +84,10 @@ class Machine:
     def tier_reality(self) -> Reality:
         """Whether slow memory is `real`, `emulated` or `modelled`."""
         return "emulated"
+
+    def reality_of(self, *, cached: bool) -> Reality:
+        """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
+        return "real" if cached and self.memory_mode else self.tier_reality
 
 
 def usable_cpus() -> tuple[int, ...]:
@@ -131,4 +142,4 @@ def load_machine(path: Path, threads: int | None = None) -> Machine:
             f"{path}: threads: {count} is more than the {len(cpus)} usable cores; give 1 to {len(cpus)}"
         )
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Machine(path.stem, count, tuple(cpus[:count]), parsed.target, parsed.slow_tier, digest)
+    return Machine(path.stem, count, tuple(cpus[:count]), parsed.target, parsed.slow_tier, digest, parsed.memory_mode)

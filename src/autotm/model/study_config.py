@@ -1,4 +1,4 @@
-"""The study as a person writes it: `config/config.yaml` and `config/scales/*.yaml`, checked before anything runs."""
+"""The study as a person writes it: `config/config.yaml`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autotm.model.config_errors import explain
 from autotm.model.config_values import Strict
@@ -98,6 +98,29 @@ class RunConfig(Strict):
     poison: bool = Field(default=False, description="while verifying, overwrite dead memory with NaN")
 
 
+class ExtrapolationConfig(Strict):
+    """Steps too large to run, modelled: scales named `NAME-modelled`."""
+
+    batches: list[Annotated[int, Field(ge=1)]] = Field(
+        [2, 4, 8], min_length=3, description="samples a step that are profiled for it, ascending"
+    )
+
+    @field_validator("batches")
+    @classmethod
+    def _ascends(cls, batches: list[int]) -> list[int]:
+        if batches != sorted(set(batches)):
+            raise ValueError(f"should ascend, got {batches}")
+        return batches
+
+
+class OwnNetworkConfig(Strict):
+    """A network that a function in a Python file returns."""
+
+    file: str = Field(description="the Python file; relative to the folder that holds config/")
+    function: str = Field(description="the function in it that returns a network; takes the sizes as arguments")
+    sizes: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="e.g. {batch: 16}, the same at every scale")
+
+
 class StudyConfig(Strict):
     """The whole study."""
 
@@ -116,23 +139,15 @@ class StudyConfig(Strict):
     tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()
     run: RunConfig = RunConfig()
+    extrapolate: ExtrapolationConfig = ExtrapolationConfig()
     workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
         {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
     )
+    own_networks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], OwnNetworkConfig] = Field(
+        {}, description="one's own networks by name, to be used like those of the zoo"
+    )
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
-
-
-class ScaleFile(Strict):
-    """A file in config/scales: how large each network is; never what is done with it."""
-
-    description: str
-    networks: dict[str, dict[str, int]] = Field(
-        description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
-    )
-    convolution_batch: int = Field(8, ge=1, description="images in the single convolution of the kernel plot")
-    memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
-    minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 
 
 def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
@@ -145,18 +160,6 @@ def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
         return StudyConfig.model_validate(dict(raw))
     except ValidationError as error:
         raise BadInputError(explain(source, error, StudyConfig)) from None
-
-
-def load_scale(path: Path) -> ScaleFile:
-    """Read a scale file.
-
-    Raises:
-        BadInputError: no such file, not YAML, an unknown key or a bad value.
-    """
-    try:
-        return ScaleFile.model_validate(read_yaml(path, "scale"))
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, ScaleFile)) from None
 
 
 def read_yaml(path: Path, kind: str) -> object:

@@ -10,16 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import autotm.solve
+import autotm
 from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.figures_config import CaseStudyConfig, FrontConfig
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine, usable_cpus
-from autotm.model.paths import MachinePaths, Paths
-from autotm.model.study_config import ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
+from autotm.model.scale import ScaleFile, scale_named
+from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 
-_OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
+_OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
 ALL_SLOW = "1:0"
@@ -55,9 +57,22 @@ class Study:
         """The files that all networks on the study's machine share."""
         return MachinePaths(self.results, self.machine)
 
+    @property
+    def convolution_paths(self) -> ConvolutionPaths:
+        """The files of the kernel plot's convolution."""
+        return ConvolutionPaths(self.results, self.machine, self.config.scale)
+
     def paths(self, network: str) -> Paths:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
+
+    def network(self, name: str) -> NetworkSource:
+        """The network of that name: one's own, or of the zoo at the study's scale.
+
+        Raises:
+            BadInputError: no such network, or its own file shows that it cannot give it.
+        """
+        return network_source(self.config_dir, self.config, self.scale, name)
 
     def comparison_records(self, folder: str) -> list[Path]:
         """The records that the comparisons of a workload read, in the order of its config.
@@ -84,9 +99,10 @@ class Study:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
         for network in workload.networks:
-            if network not in self.scale.networks:
-                unknown = unknown_name("network", network, self.scale.networks)
-                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {unknown}")
+            try:
+                self.network(network)
+            except BadInputError as error:
+                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
         return [
             self.paths(network).record(optimizer, Limit.parse(limit))
             for network in workload.networks
@@ -120,12 +136,15 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
             f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
         )
     machine = machine_named(config_dir, config.machine, threads)
-    scale = load_scale(config_dir / "scales" / f"{config.scale}.yaml")
+    scale = scale_named(config_dir / "scales", config.scale)
     figures = config.figures
+    if taken := sorted(set(config.own_networks) & set(scale.networks)):
+        raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
     for key, part in (("fig10", figures.fig10), ("front", figures.front), ("heap", figures.heap)):
-        if part.network not in scale.networks:
-            unknown = unknown_name("network", part.network, scale.networks)
-            raise BadInputError(f"{source}: figures.{key}.network: {unknown}")
+        try:
+            network_source(config_dir, config, scale, part.network)
+        except BadInputError as error:
+            raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
     _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
     _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
     if figures.fig8.workload not in config.workloads:
@@ -134,6 +153,22 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     for name, workload in config.workloads.items():
         _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
     return Study(config_dir, results, config, machine, scale)
+
+
+def network_source(config_dir: Path, config: StudyConfig, scale: ScaleFile, name: str) -> NetworkSource:
+    """Where the network of that name comes from, at a scale.
+
+    Raises:
+        BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
+    """
+    if name not in config.own_networks:
+        if name not in scale.networks:
+            raise unknown_name("network", name, {*scale.networks, *config.own_networks})
+        return NetworkSource(name, scale.networks[name])
+    own = config.own_networks[name]
+    source = NetworkSource(name, own.sizes, str(config_dir.parent / own.file), own.function)
+    source.require()
+    return source
 
 
 def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
@@ -164,6 +199,8 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
+    if not machine.memory_mode:  # results from before there was such a key stay valid
+        del settings["memory_mode"]
     return settings | {"device": device_settings(config_dir, machine)}
 
 
