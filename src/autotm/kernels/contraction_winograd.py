@@ -1,8 +1,8 @@
 """3x3 convolutions and data gradients of stride one by Winograd's F(2x2, 3x3): 16 products instead of 36.
 
-Four neighbouring results are A'[(G g G') o (B' d B)]A of a 4x4 square d of the source and a window g of weights, o being
-the product of elements (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308). Summed
-over channels, each of the 16 elements is a matrix product of squares by features. Threads take blocks of squares: they
+Four neighbouring results are A'[(G g G') o (B' d B)]A of a 4x4 square d of the source and a window g of weights, o the
+product of elements (Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308). Summed over
+channels, each of the 16 elements is a matrix product of squares by features. Threads take blocks of squares: they
 transform a block's source, multiply it by the transformed weights of one tile of features after the other, and
 transform the products back; transformed sources and products of a block stay in the second-level cache.
 """
