@@ -35,5 +35,5 @@ def test_a_limit_is_read(text: str | int, slug: str, of_1700: int) -> None:
 
 @pytest.mark.parametrize("text", ["0:0", "-1:2", "8", "4gb", "4 Gi", "kiB", "4kiB", "1:1.5", "", "nan", -5])
 def test_what_is_no_limit_is_named(text: str | int) -> None:
-    with pytest.raises(BadInputError, match="is not a limit|is negative"):
+    with pytest.raises(BadInputError, match=r"is not a limit|is negative"):
         Limit.parse(text)

@@ -13,7 +13,7 @@ from typing import Any
 import autotm.solve
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
-from autotm.model.machine import Machine, load_machine, usable_cpus
+from autotm.model.machine import Machine, load_machine
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import MachinePaths, Paths
 from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
@@ -102,12 +102,7 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     """
     config = parse_study(raw, source)
     threads = None if config.threads == "auto" else config.threads
-    if threads and threads > len(usable_cpus()):
-        usable = len(usable_cpus())
-        raise BadInputError(
-            f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
-        )
-    machine = machine_named(config_dir, config.machine, threads)
+    machine = machine_named(config_dir, config.machine, threads, source)
     scale = load_scale(config_dir / "scales" / f"{config.scale}.yaml")
     case = config.figures.fig10
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
@@ -146,13 +141,13 @@ def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
         raise BadInputError(f"{where}.optimizers: {error}") from None
 
 
-def machine_named(config_dir: Path, name: str, threads: int | None) -> Machine:
-    """The machine `name` of `config/machines`.
+def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
+    """The machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
 
     Raises:
         BadInputError: no such machine, a fault in its file, or no such device.
     """
-    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads)
+    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads, asked_in)
     device_settings(config_dir, machine)
     return machine
 
