@@ -16,6 +16,7 @@ include: "rules/ilp_solve.smk"
 include: "rules/compile.smk"
 include: "rules/run.smk"
 include: "rules/figures.smk"
+include: "rules/timing_study.smk"
 
 
 localrules:
@@ -24,6 +25,7 @@ localrules:
     figure_9,
     figure_10,
     figure_11,
+    figure_timing_study,
 
 
 rule figures:
@@ -33,3 +35,4 @@ rule figures:
         "figures/fig9.pdf",
         "figures/fig10.pdf",
         "figures/fig11.pdf",
+        "figures/timing_study.pdf",

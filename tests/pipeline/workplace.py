@@ -15,7 +15,17 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
 LIMITS = ["1:0", "1:1", "0:1"]
-RULES = {"calibrate", "kernel_profile", "tune", "ilp_solve", "compile", "run", "figure_10"}
+RULES = {
+    "calibrate",
+    "kernel_profile",
+    "tune",
+    "ilp_solve",
+    "compile",
+    "run",
+    "figure_10",
+    "timing_study",
+    "figure_timing_study",
+}
 TARGET = "figures/fig10.pdf"
 
 STAND_IN = '''

@@ -90,11 +90,12 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "verified_steps": record.verified_steps,
         "seed": record.seed,
         "cpu_model": provenance.get("cpu_model", ""),
-        "versions": _versions(provenance),
+        "versions": versions_text(provenance),
     }
 
 
-def _versions(provenance: Mapping[str, Any]) -> str:
+def versions_text(provenance: Mapping[str, Any]) -> str:
+    """Versions and commit as captions give them."""
     found = provenance.get("versions", {})
     named = [f"{package} {found[package]}" for package in _CAPTIONED_VERSIONS if package in found]
     commit = provenance.get("autotm_commit")
