@@ -6,7 +6,7 @@ from snakemake.exceptions import WorkflowError
 
 from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
-from autotm.model.study_config import load_scale
+from autotm.model.scale import MODELLED, scale_named
 from autotm.study.setup import (
     export_source,
     load_study,
@@ -62,13 +62,12 @@ def machine_params(wildcards):
 
 def scale_of(wildcards):
     """The scale file that a path names."""
-    return or_stop(load_scale, CONFIG / "scales" / f"{wildcards.scale}.yaml")
+    return or_stop(scale_named, CONFIG / "scales", wildcards.scale)
 
 
 def source_of(wildcards):
     """Where a network comes from, and how large it is at a scale."""
-    scale = scale_of(wildcards)
-    return or_stop(network_source, CONFIG, STUDY.config, scale, wildcards.network)
+    return or_stop(network_source, CONFIG, STUDY.config, wildcards.scale, wildcards.network)
 
 
 def network_params(wildcards):
@@ -79,6 +78,25 @@ def network_params(wildcards):
 def network_file(wildcards):
     """The Python file of one's own network; none for the zoo's."""
     return source_of(wildcards).file or []
+
+
+def small_batches(wildcards, file):
+    """A file of each step that a modelled one is extrapolated from."""
+    scale = wildcards.scale.removesuffix(MODELLED)
+    folder = Path("results") / wildcards.machine
+    return [
+        str(folder / f"{scale}-batch-{batch}" / wildcards.network / file) for batch in STUDY.config.extrapolate.batches
+    ]
+
+
+def compiled_kernels(wildcards):
+    """The library that a step runs from; modelled steps have none."""
+    if wildcards.scale.endswith(MODELLED):
+        raise WorkflowError(
+            f"scale {wildcards.scale} is modelled: there is nothing to run. Ask for program.json instead of record.json, "
+            "or run the step itself at a scale that fits this machine"
+        )
+    return "results/{machine}/{scale}/{network}/kernels.so"
 
 
 def placement_params(wildcards):

@@ -10,6 +10,8 @@ rule kernel_profile:
         "logs/{machine}/{scale}/{network}/kernel_profile.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/kernel_profile.benchmark.tsv"
+    wildcard_constraints:
+        scale=r"(?![A-Za-z0-9_.-]+-modelled/)[A-Za-z0-9_.-]+",
     conda:
         "../envs/measure.yaml"
     threads: timing_threads

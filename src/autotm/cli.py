@@ -19,7 +19,7 @@ from autotm.study.setup import require_compiler
 
 log = logging.getLogger("autotm")
 
-_OPTIMIZER = "static, synchronous, asynchronous, numa (first touch), all-fast, all-slow"
+_OPTIMIZER = "static, synchronous, asynchronous, numa (first touch), memory-mode (2LM), all-fast, all-slow"
 _INTERRUPTED = 130
 """What a shell reports for a command that Ctrl-C ended."""
 

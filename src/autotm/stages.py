@@ -259,6 +259,7 @@ def run_stage(
         context.devices_dir,
         reference,
     )
+    came_from["tier_reality"] = measured.tier_reality
     save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
 
 

@@ -18,6 +18,7 @@ LIMITS = ["1:0", "1:1", "0:1"]
 RULES = {
     "calibrate",
     "kernel_profile",
+    "extrapolate",
     "tune",
     "ilp_solve",
     "compile",

@@ -51,6 +51,11 @@ class MachineFile(_Strict):
     )
     target: str = Field("host", description="TVM target of the kernels; host = this CPU")
     slow_tier: EmulatedTier
+    memory_mode: bool = Field(
+        default=False,
+        description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
+        "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
+    )
 
     @model_validator(mode="after")
     def _one_way_to_choose(self) -> Self:
@@ -71,6 +76,7 @@ class Machine:
         target: `host` or a TVM target string.
         slow_tier: what plays slow memory.
         file_hash: hash of the machine file's text.
+        memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
     """
 
     name: str
@@ -79,6 +85,7 @@ class Machine:
     target: str
     slow_tier: EmulatedTier
     file_hash: str
+    memory_mode: bool = False
 
     @property
     def slug(self) -> str:
@@ -89,6 +96,10 @@ class Machine:
     def tier_reality(self) -> Reality:
         """Whether slow memory is `real`, `emulated` or `modelled`."""
         return "emulated"
+
+    def reality_of(self, *, cached: bool) -> Reality:
+        """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
+        return "real" if cached and self.memory_mode else self.tier_reality
 
 
 def load_machine(path: Path, threads: int | None = None, asked_in: object = None) -> Machine:
@@ -111,7 +122,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
     count = threads or (None if parsed.threads == "auto" else parsed.threads)
     cpus = _pinned(path, parsed, count, (asked_in or path) if threads else path)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Machine(path.stem, len(cpus), cpus, parsed.target, parsed.slow_tier, digest)
+    return Machine(path.stem, len(cpus), cpus, parsed.target, parsed.slow_tier, digest, parsed.memory_mode)
 
 
 def _pinned(path: Path, parsed: MachineFile, threads: int | None, asked_in: object) -> tuple[int, ...]:

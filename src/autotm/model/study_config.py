@@ -1,4 +1,4 @@
-"""The study as a person writes it: `config/config.yaml` and `config/scales/*.yaml`, checked before anything runs."""
+"""The study as a person writes it: `config/config.yaml`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from autotm.model.config_errors import explain
 from autotm.model.errors import BadInputError
@@ -142,6 +151,21 @@ class CaseStudyConfig(Strict):
     limits: Limits = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
 
 
+class ExtrapolationConfig(Strict):
+    """Steps too large to run, modelled: scales named `NAME-modelled`."""
+
+    batches: list[Annotated[int, Field(ge=1)]] = Field(
+        [2, 4, 8], min_length=3, description="samples a step that are profiled for it, ascending"
+    )
+
+    @field_validator("batches")
+    @classmethod
+    def _ascends(cls, batches: list[int]) -> list[int]:
+        if batches != sorted(set(batches)):
+            raise ValueError(f"should ascend, got {batches}")
+        return batches
+
+
 class WorkloadConfig(Strict):
     """Networks compared over a few limits: figures 7, 9 and 11."""
 
@@ -203,6 +227,7 @@ class StudyConfig(Strict):
     tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()
     run: RunConfig = RunConfig()
+    extrapolate: ExtrapolationConfig = ExtrapolationConfig()
     workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
         {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
     )
@@ -212,17 +237,6 @@ class StudyConfig(Strict):
     timing_study: TimingStudyConfig = TimingStudyConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
-
-
-class ScaleFile(Strict):
-    """A file in config/scales: how large each network is; never what is done with it."""
-
-    description: str
-    networks: dict[str, dict[str, int]] = Field(
-        description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
-    )
-    memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
-    minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 
 
 def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
@@ -235,18 +249,6 @@ def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
         return StudyConfig.model_validate(dict(raw))
     except ValidationError as error:
         raise BadInputError(explain(source, error, StudyConfig)) from None
-
-
-def load_scale(path: Path) -> ScaleFile:
-    """Read a scale file.
-
-    Raises:
-        BadInputError: no such file, not YAML, an unknown key or a bad value.
-    """
-    try:
-        return ScaleFile.model_validate(read_yaml(path, "scale"))
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, ScaleFile)) from None
 
 
 def read_yaml(path: Path, kind: str) -> object:

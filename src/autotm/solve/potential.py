@@ -72,7 +72,7 @@ def potential(problem: Problem, plan: Plan) -> Potential:
 
     def tables_us(rent: Floats) -> float:
         return sum(
-            cheapest_entry_us(table, shares, float(rent[table.kernel]), problem.limit_bytes)
+            cheapest_entry_us(table, shares, rent[table.kernel] * table.fast_bytes, problem.limit_bytes)
             for table, shares in zip(choices.tables, slow_us, strict=True)
         )
 

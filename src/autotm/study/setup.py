@@ -10,15 +10,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import autotm.solve
+import autotm
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import MachinePaths, Paths
-from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
+from autotm.model.scale import ScaleFile, scale_named, sizes_at
+from autotm.model.study_config import CaseStudyConfig, StudyConfig, parse_study, read_yaml
 
-_OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
+_OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
@@ -62,7 +63,7 @@ class Study:
         Raises:
             BadInputError: no such network, or its own file shows that it cannot give it.
         """
-        return network_source(self.config_dir, self.config, self.scale, name)
+        return network_source(self.config_dir, self.config, self.config.scale, name)
 
     def workload_records(self, folder: str) -> list[Path]:
         """The records that the comparisons of a workload read, in the order of its config.
@@ -103,12 +104,12 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     config = parse_study(raw, source)
     threads = None if config.threads == "auto" else config.threads
     machine = machine_named(config_dir, config.machine, threads, source)
-    scale = load_scale(config_dir / "scales" / f"{config.scale}.yaml")
+    scale = scale_named(config_dir / "scales", config.scale)
     case = config.figures.fig10
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
     try:
-        network_source(config_dir, config, scale, case.network)
+        network_source(config_dir, config, config.scale, case.network)
     except BadInputError as error:
         raise BadInputError(f"{source}: figures.fig10.network: {error}") from None
     _require_optimizers(f"{source}: figures.fig10", case.optimizers)
@@ -117,18 +118,19 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     return Study(config_dir, results, config, machine, scale)
 
 
-def network_source(config_dir: Path, config: StudyConfig, scale: ScaleFile, name: str) -> NetworkSource:
+def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
     """Where the network of that name comes from, at a scale.
 
     Raises:
         BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
     """
     if name not in config.own_networks:
-        if name not in scale.networks:
-            raise unknown_name("network", name, {*scale.networks, *config.own_networks})
-        return NetworkSource(name, scale.networks[name])
+        networks = scale_named(config_dir / "scales", scale).networks
+        if name not in networks:
+            raise unknown_name("network", name, {*networks, *config.own_networks})
+        return NetworkSource(name, networks[name])
     own = config.own_networks[name]
-    source = NetworkSource(name, own.sizes, str(config_dir.parent / own.file), own.function)
+    source = NetworkSource(name, sizes_at(scale, own.sizes), str(config_dir.parent / own.file), own.function)
     source.require()
     return source
 
@@ -161,6 +163,8 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
+    if not machine.memory_mode:  # results from before there was such a key stay valid
+        del settings["memory_mode"]
     return settings | {"device": device_settings(config_dir, machine)}
 
 
