@@ -5,7 +5,7 @@ None of them changes the optimum; `docs/formulation.md` §4 gives the arguments,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -31,6 +31,8 @@ class Reduced:
         rows: kernels whose capacity can bind, ascending.
         room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
         limit_bytes: the limit, or the most of several.
+        is_partial: some journeys were decided for good reasons only, and rows left out: it has neither every optimum nor
+            only legal plans.
     """
 
     choices: Choices
@@ -38,6 +40,7 @@ class Reduced:
     rows: tuple[int, ...]
     room: tuple[int, ...]
     limit_bytes: int
+    is_partial: bool = False
 
     def undecided_entries(self, number: int) -> Table:
         """The entries of a table that agree with the decided flows."""
@@ -66,9 +69,19 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     for index, journey in decided.items():
         occupy(used, flows[index], journey)
     undecided = [flow for index, flow in enumerate(flows) if index not in decided]
-    rows = _undominated(undecided, narrowed.tables, tight, limit_bytes - used)
+    rows = undominated(undecided, narrowed.tables, tight, limit_bytes - used)
     room = tuple(int(limit_bytes - used[row]) for row in rows)
     return Reduced(narrowed, decided, tuple(rows), room, limit_bytes)
+
+
+def decide(reduced: Reduced, more: Mapping[int, Journey], rows: Sequence[int], kernels: int) -> Reduced:
+    """Decide more flows, whose journeys must fit together, and keep some rows only."""
+    decided = {**reduced.decided, **more}
+    used = np.zeros(kernels, np.int64)
+    for index, journey in decided.items():
+        occupy(used, reduced.choices.flows[index], journey)
+    room = tuple(int(reduced.limit_bytes - used[row]) for row in rows)
+    return replace(reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
 
 
 def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
@@ -157,10 +170,10 @@ def _touches(flow: Flow, tight: npt.NDArray[np.bool_]) -> bool:
     return any(bool(tight[start:end].any()) for start, end in spans(flow))
 
 
-def _undominated(
+def undominated(
     flows: Sequence[Flow], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
 ) -> list[int]:
-    """(P5) Of neighbouring rows, drop the one whose fast set is contained in the other's and whose room is no less."""
+    """(P5) Of two rows, drop the one whose fast set is contained in the other's and whose room is no less."""
     enters = np.zeros(len(tight) + 1, bool)
     leaves = np.zeros(len(tight) + 1, bool)
     for table in tables:
@@ -172,15 +185,11 @@ def _undominated(
         enters[[window.start for windows in flow.back for window in windows]] = True
         leaves[list(flow.stops)] = True
         leaves[[window.end for windows in flow.out for window in windows]] = True
+    entered, left = np.cumsum(enters), np.cumsum(leaves)
     rows: list[int] = []
-    covered_to = -2
     for row in np.flatnonzero(tight).tolist():
-        adjacent = covered_to == row - 1
-        covered_to = row
-        if adjacent and not enters[row] and room[row] >= room[rows[-1]]:
-            continue
-        if adjacent and not leaves[row] and rows[-1] == row - 1 and room[row - 1] >= room[row]:
-            rows[-1] = row
-            continue
-        rows.append(row)
+        while rows and left[row] == left[rows[-1]] and room[rows[-1]] >= room[row]:
+            rows.pop()
+        if not rows or entered[row] > entered[rows[-1]] or room[row] < room[rows[-1]]:
+            rows.append(row)
     return rows
