@@ -27,7 +27,7 @@ from autotm.solve.prune import Reduced, narrow, reduce
 from autotm.solve.repair import Repair
 from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
-from autotm.solve.sift import Sieve, is_large
+from autotm.solve.sift import Sieve, can_be_whole, is_large
 from autotm.solve.solution import journeys, prices_of, start_from, variables_of, ways
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class IntegerProgram(Optimizer):
         started = time.perf_counter()
         reduced = _reduced(problems, choices)
         if is_large(reduced):
-            yield from _place_sifted(problems, choices)
+            yield from _place_sifted(problems, choices, reduced, started)
             return
         made = _made(reduced, problems[0])
         options = problems[0].options
@@ -91,12 +91,13 @@ class IntegerProgram(Optimizer):
         return made.model if made.is_open else None
 
 
-def _place_sifted(problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
-    """Search for each limit from a relaxation of what is in doubt there."""
+def _place_sifted(
+    problems: Sequence[Problem], choices: Choices, together: Reduced, started: float
+) -> Iterator[Placement]:
+    """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
     known: Mapping[int, Journey] = {}
     for problem in problems:
-        started = time.perf_counter()
-        reduced = _reduced([problem], choices)
+        reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
         deadline = built + problem.options.time_limit_s
         relaxed = Sieve(problem, reduced).sift(deadline)
@@ -104,8 +105,24 @@ def _place_sifted(problems: Sequence[Problem], choices: Choices) -> Iterator[Pla
         session = relaxed.session if relaxed else _session(made, problem.options)
         with PauseGC():
             search = _search(problem, choices, made, session, known, deadline)
+        if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
+            search = _search_whole(search, reduced, deadline)
         known = search.best.journeys
         yield _placement(search, built - started, time.perf_counter() - built)
+        started = time.perf_counter()
+
+
+def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
+    """What is not close enough after all: search the whole program from there on."""
+    problem = sifted.problem
+    made = _made(reduced, problem)
+    with PauseGC():
+        session = _session(made, problem.options)
+        search = _search(problem, sifted.choices, made, session, sifted.best.journeys, deadline)
+    search.keep(sifted.best)
+    if sifted.prices is not None:
+        search.charge(sifted.prices)
+    return search
 
 
 def _search(
@@ -148,7 +165,7 @@ def _search_beyond(search: Search, made: Formulation, session: Session, rounding
     if made.flights.are_possible and not search.is_done and not session.is_lost:
         _search_locally(search, search.choices, deadline)
     is_complete = True
-    for stage in (_search_near, _search_all):
+    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, _search_all):
         if search.is_done:
             return True
         if session.is_lost or time.perf_counter() >= deadline:
@@ -218,7 +235,7 @@ def _search_all(search: Search, made: Formulation, session: Session, roundings: 
     require_solved(found)
     if found.has_solution:
         search.propose(*_integral(made))
-    if found.bound is not None and not made.reduced.is_partial:
+    if found.bound is not None:
         search.raise_bound(found.bound * made.us_per_unit)
     return found.outcome is Outcome.CONVERGED
 

@@ -5,7 +5,7 @@ None of them changes the optimum; `docs/formulation.md` §4 gives the arguments,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -31,8 +31,8 @@ class Reduced:
         rows: kernels whose capacity can bind, ascending.
         room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
         limit_bytes: the limit, or the most of several.
-        is_partial: some journeys were decided for good reasons only, and rows left out: it has neither every optimum nor
-            only legal plans.
+        is_partial: some journeys were decided for good reasons only, and rows left out: what solves it need be neither
+            the best nor legal.
     """
 
     choices: Choices
@@ -60,8 +60,10 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     flows = narrowed.flows
     decided = {index: all_slow(flow) for index, flow in enumerate(flows) if _is_free_in_slow(narrowed, index)}
     tight = _potential(narrowed, decided, kernels) > (limit_bytes if least_bytes is None else least_bytes)
+    tight_until = [0, *tight.cumsum().tolist()]
     for index, flow in enumerate(flows):
-        if index not in decided and not _touches(flow, tight):
+        touches = index not in decided and any(tight_until[end] > tight_until[start] for start, end in spans(flow))
+        if index not in decided and not touches:
             journey = _by_itself(narrowed, index)
             if journey is not None:
                 decided[index] = journey
@@ -74,26 +76,20 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     return Reduced(narrowed, decided, tuple(rows), room, limit_bytes)
 
 
-def decide(reduced: Reduced, more: Mapping[int, Journey], rows: Sequence[int], kernels: int) -> Reduced:
-    """Decide more flows, whose journeys must fit together, and keep some rows only."""
-    decided = {**reduced.decided, **more}
-    used = np.zeros(kernels, np.int64)
-    for index, journey in decided.items():
-        occupy(used, reduced.choices.flows[index], journey)
-    room = tuple(int(reduced.limit_bytes - used[row]) for row in rows)
-    return replace(reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
-
-
 def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
     """(P1) No fast memory where the tensor cannot fit; (P2) no read-back that cannot pay for itself."""
     room = limit_bytes - required_bytes(choices, kernels)
+    least_room = int(room.min(initial=limit_bytes))
     flows = zip(choices.flows, choices.most_us, strict=True)
-    return replace(choices, flows=tuple(_narrow(flow, most_us, room) for flow, most_us in flows))
+    return replace(choices, flows=tuple(_narrow(flow, most_us, room, least_room) for flow, most_us in flows))
 
 
-def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64]) -> Flow:
+def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], least_room: int) -> Flow:
     last = len(flow) - 1
     saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
+    if flow.size_bytes <= least_room and not any(flow.out + flow.back):
+        still = tuple(flow.may_read[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
+        return flow if still == flow.may_read else replace(flow, may_read=still)
     may = tuple(
         flow.must[k] or (flow.may[k] and flow.size_bytes <= room[flow.starts[k] : flow.stops[k]].min())
         for k in range(last + 1)
@@ -142,6 +138,8 @@ def _by_itself(choices: Choices, index: int) -> Journey | None:
 
 def spans(flow: Flow) -> list[tuple[int, int]]:
     """Kernel spans in which the flow can be fast, ascending and disjoint."""
+    if all(flow.may) and all(flow.may_between):
+        return [(flow.starts[0], flow.stops[-1])]
     possible = [(flow.starts[k], flow.stops[k]) for k in range(len(flow)) if flow.may[k]]
     possible += [flow.gap(k) for k in range(len(flow) - 1) if flow.may_between[k]]
     possible += [(window.start, window.end) for windows in flow.out + flow.back for window in windows]
@@ -156,18 +154,16 @@ def spans(flow: Flow) -> list[tuple[int, int]]:
 
 def _potential(choices: Choices, decided: dict[int, Journey], kernels: int) -> npt.NDArray[np.int64]:
     """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
-    total = np.zeros(kernels, np.int64)
-    for table in choices.tables:
-        total[table.kernel] += table.most_bytes
+    change = np.zeros(kernels + 1, np.int64)
     for index, flow in enumerate(choices.flows):
         if index not in decided:
             for start, end in spans(flow):
-                total[start:end] += flow.size_bytes
+                change[start] += flow.size_bytes
+                change[end] -= flow.size_bytes
+    total = change[:-1].cumsum()
+    for table in choices.tables:
+        total[table.kernel] += table.most_bytes
     return total
-
-
-def _touches(flow: Flow, tight: npt.NDArray[np.bool_]) -> bool:
-    return any(bool(tight[start:end].any()) for start, end in spans(flow))
 
 
 def undominated(

@@ -164,13 +164,11 @@ class Rented:
             ((slow, 2 * _SLOW), (copied, 2 * _COPIED), (born + np.minimum(write_us, again_us), 2 * _BORN)),
         )
         after, way = np.empty((3, count)), np.empty((3, count), np.int8)
-        for state, ((first, code), *others) in enumerate(options):
-            value, codes = first, np.full(count, code, np.int8)
+        for state, ((cost, first), *others) in enumerate(options):
+            after[state], way[state] = cost, first
             for other, code in others:
-                better = other < value
-                value = np.where(better, other, value)
-                codes[better] = code
-            after[state], way[state] = value, codes
+                way[state][other < after[state]] = code
+                np.minimum(after[state], other, out=after[state])
         return after, way
 
     def _rental(self, cost_us: Floats, states: Ints, ways: Sequence[npt.NDArray[np.int8]]) -> Rental:

@@ -24,7 +24,7 @@ from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session
 from autotm.solve.journey import occupy
 from autotm.solve.problem import Problem
-from autotm.solve.prune import Reduced, decide, undominated
+from autotm.solve.prune import Reduced, undominated
 from autotm.solve.rented import Rental, Rented
 from autotm.solve.solution import prices_of, used_bytes
 from autotm.solve.table import Floats, Ints
@@ -35,18 +35,20 @@ Flags = npt.NDArray[np.bool_]
 
 _LARGE = 12_000
 """Free flows from which on sifting is faster: about 7 500 kernels."""
+_LARGEST = 60_000
+"""Free flows up to which the whole program may follow: about 40 000 kernels."""
 _SAMPLE = 2000
 """Tensors whose relaxation gives the first prices."""
-_FACTORS = (0.95, 1.05)
+_FACTORS = (0.97, 1.03)
 """A journey is clear if it is the cheapest at prices this much lower and higher."""
 _ROUNDS = 40
-_REGRET_SHARE = 0.05
+_REGRET_SHARE = 0.2
 """Part of the asked gap that decided journeys may cost, and that rows may be broken by."""
 _NEW_ROWS = 128
 """Rows added in one round at most, some way apart."""
 _NEARLY = 0.05
 """Share of the limit that a row may have left at the first prices, and still is taken in."""
-_CROWDED = 2e-4
+_CROWDED = 5e-4
 """Share of the limit by which a row that was left out may be broken; the repair sees to it."""
 
 
@@ -55,9 +57,19 @@ def is_large(reduced: Reduced) -> bool:
 
     Flows that may move beside kernels or must be fast, and those tied to tables, are never sifted.
     """
-    flows, ties = reduced.choices.flows, reduced.choices.ties
-    free = sum(1 for index in range(len(flows)) if index not in reduced.decided and not ties[index])
-    return free > _LARGE and not reduced.choices.has_flights and not any(any(flow.must) for flow in flows)
+    if reduced.choices.has_flights or any(any(flow.must) for flow in reduced.choices.flows):
+        return False
+    return _free(reduced) > _LARGE
+
+
+def can_be_whole(reduced: Reduced) -> bool:
+    """Whether the whole program is worth its memory and time, should sifting alone not be enough."""
+    return _free(reduced) <= _LARGEST
+
+
+def _free(reduced: Reduced) -> int:
+    ties = reduced.choices.ties
+    return sum(1 for index in range(len(reduced.choices.flows)) if index not in reduced.decided and not ties[index])
 
 
 class Relaxed(NamedTuple):
@@ -164,7 +176,7 @@ class Sieve:
         choices = replace(reduced.choices, flows=flows)
         return Reduced(choices, decided, tuple(rows), tuple(left[rows].tolist()), reduced.limit_bytes, is_partial=True)
 
-    def _crowded(self, over: Floats) -> list[int]:
+    def _crowded(self, over: npt.NDArray[np.floating]) -> list[int]:
         """The worst of the rows that are broken, some way apart."""
         found: list[int] = []
         apart = self._kernels // (4 * _NEW_ROWS)
@@ -177,10 +189,12 @@ class Sieve:
 
     def _whole(self, fixed: Rental, doubtful: Flags, rows: list[int]) -> Relaxed:
         """The same over all flows, the clear ones decided."""
-        self._left(fixed, doubtful)
+        reduced, left = self._reduced, self._left(fixed, doubtful)
         clear = self._rented.journeys(fixed, np.flatnonzero(~doubtful).tolist())
         more = {self._open[number]: journey for number, journey in clear.items()}
-        return self._made(decide(self._reduced, more, rows, self._kernels), self._problem.base_us)
+        decided, room = {**reduced.decided, **more}, tuple(left[rows].tolist())
+        whole = replace(reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
+        return self._made(whole, self._problem.base_us)
 
     def _solved(self, reduced: Reduced, base_us: float) -> Relaxed | None:
         relaxed = self._made(reduced, base_us)
