@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotm.model.cache import CachedPool
 from autotm.model.counting import Counts
 from autotm.model.tier import Configuration, Tier
 
@@ -136,6 +137,8 @@ class Plan:
         certificate: prices that prove a bound; None where the optimizer has exactly one plan.
         bound_proof: whether the prices prove `bound_us`, or less than that.
         attempts_s: (build, solve) seconds of each attempt; more than one when packing needed a shaved limit.
+        cached: where fast memory is a cache (memory mode), the addresses and what kernels miss there; the objective
+            then charges misses and write-backs in place of slow operands. None elsewhere.
     """
 
     graph_hash: str
@@ -156,6 +159,7 @@ class Plan:
     attempts_s: tuple[tuple[float, float], ...] = ()
     implementations: tuple[str, ...] = ()
     tabled: tuple[int, ...] = ()
+    cached: CachedPool | None = None
 
     @property
     def gap(self) -> float:
