@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.choices import Choices, priced
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow
+from autotm.solve.rented import Rented
 from autotm.solve.shortest_path import Charges, Way, best_value
 from autotm.solve.table import Floats, Table
 from autotm.solve.window import Window
@@ -47,8 +48,16 @@ def bound_us(choices: Choices, prices: Prices, limit_bytes: int) -> float:
     total = -float(prices.byte_us.sum()) * limit_bytes
     total -= sum(float(each.sum()) * (limit_bytes // divisor) for divisor, each in prices.rounded.items())
     total -= float(prices.engines.out_us.sum() + prices.engines.back_us.sum()) * ENGINE_PARTS
-    for flow, ties in zip(choices.flows, choices.ties, strict=True):
-        total += best_value(flow, rents.charges(flow, priced(flow, ties, prices.slow_us)))
+    flows = [
+        replace(flow, slow_us=priced(flow, ties, prices.slow_us)) if ties else flow
+        for flow, ties in zip(choices.flows, choices.ties, strict=True)
+    ]
+    if prices.rounded or choices.has_flights:
+        total += sum(best_value(flow, rents.charges(flow)) for flow in flows)
+    else:
+        never = np.full(len(flows), math.inf)
+        rented = Rented(flows, never, limit_bytes, len(prices.byte_us))
+        total += float(rented.cheapest(prices.byte_us).cost_us.sum())
     for table, shares in zip(choices.tables, prices.slow_us, strict=True):
         rent_us = prices.byte_us[table.kernel] * table.fast_bytes
         for divisor, each in prices.rounded.items():
@@ -67,11 +76,11 @@ class Rents:
         self._portion_us = [(divisor, _until(each)) for divisor, each in prices.rounded.items()]
         self._limit_bytes = limit_bytes
 
-    def charges(self, flow: Flow, slow_us: Sequence[float]) -> Charges:
-        """What the flow is charged where slow memory costs `slow_us`."""
+    def charges(self, flow: Flow) -> Charges:
+        """What the flow is charged."""
         gaps = range(len(flow) - 1)
         return Charges(
-            slow_us=slow_us,
+            slow_us=flow.slow_us,
             fast_us=[self._memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self._memory_us(flow, *flow.gap(k)) for k in gaps],
             out=[self._cheapest(flow, flow.out[k], flow.write_us, flow.beside_write_us, self._out_us) for k in gaps],

@@ -262,16 +262,15 @@ def _scaled(cost_us: float, scale: float) -> float:
 
 def holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
     """Spans of kernels, the variables that say fast memory is held there, and the bytes held."""
-    model = made.model
-    for index in made.flows:
-        flow = made.reduced.choices.flows[index]
-        for k in range(len(flow)):
-            at = (flow.starts[k], flow.stops[k])
-            yield at, lookup(model.a, index, k), flow.size_bytes
-            yield at, lookup(model.b, index, k), flow.size_bytes
-            if k + 1 < len(flow):
-                yield flow.gap(k), lookup(model.a, index, k + 1), flow.size_bytes
-                yield flow.gap(k), kept_copied(made, index, k), flow.size_bytes
+    model, flows = made.model, made.reduced.choices.flows
+    for (index, k), variable in model.a.items():
+        flow = flows[index]
+        yield (flow.stops[k - 1] if k else flow.starts[0], flow.stops[k]), variable, flow.size_bytes
+    for (index, k), variable in model.b.items():
+        flow = flows[index]
+        yield (flow.starts[k] if flow.may_read[k] else flow.stops[k - 1], flow.stops[k]), variable, flow.size_bytes
+    for (index, k), variable in model.s.items():
+        yield flows[index].gap(k), variable, flows[index].size_bytes
     for (index, _), windows in [*made.flights.writes.items(), *made.flights.reads.items()]:
         for variable, window in windows:
             yield (window.start, window.end), variable, made.reduced.choices.flows[index].size_bytes

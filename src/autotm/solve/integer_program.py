@@ -23,10 +23,11 @@ from autotm.solve.journey import Journey, stays_and_moves
 from autotm.solve.local_search import refine
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
-from autotm.solve.prune import narrow, reduce
+from autotm.solve.prune import Reduced, narrow, reduce
 from autotm.solve.repair import Repair
 from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
+from autotm.solve.sift import Sieve, can_be_whole, is_large
 from autotm.solve.solution import journeys, prices_of, start_from, variables_of, ways
 
 log = logging.getLogger(__name__)
@@ -57,7 +58,11 @@ class IntegerProgram(Optimizer):
     def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
         """Search for each limit with one model, and from the plan for the limit before."""
         started = time.perf_counter()
-        made = _made(problems, choices)
+        reduced = _reduced(problems, choices)
+        if is_large(reduced):
+            yield from _place_sifted(problems, choices, reduced, started)
+            return
+        made = _made(reduced, problems[0])
         options = problems[0].options
         session = _session(made, options) if made.is_open else None
         known: Mapping[int, Journey] = {}
@@ -67,7 +72,7 @@ class IntegerProgram(Optimizer):
                 session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
             built = time.perf_counter()
             with PauseGC():
-                search = _search(problem, choices, made, session, known)
+                search = _search(problem, choices, made, session, known, built + options.time_limit_s)
             known = search.best.journeys
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
@@ -82,21 +87,59 @@ class IntegerProgram(Optimizer):
         """
         choices = self.choices(problem)
         require_feasible(problem, choices, self.name)
-        made = _made([problem], choices)
+        made = _made(_reduced([problem], choices), problem)
         return made.model if made.is_open else None
 
 
+def _place_sifted(
+    problems: Sequence[Problem], choices: Choices, together: Reduced, started: float
+) -> Iterator[Placement]:
+    """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
+    known: Mapping[int, Journey] = {}
+    for problem in problems:
+        reduced = together if len(problems) == 1 else _reduced([problem], choices)
+        built = time.perf_counter()
+        deadline = built + problem.options.time_limit_s
+        relaxed = Sieve(problem, reduced).sift(deadline)
+        made = relaxed.made if relaxed else _made(reduced, problem)
+        session = relaxed.session if relaxed else _session(made, problem.options)
+        with PauseGC():
+            search = _search(problem, choices, made, session, known, deadline)
+        if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
+            search = _search_whole(search, reduced, deadline)
+        known = search.best.journeys
+        yield _placement(search, built - started, time.perf_counter() - built)
+        started = time.perf_counter()
+
+
+def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
+    """What is not close enough after all: search the whole program from there on."""
+    problem = sifted.problem
+    made = _made(reduced, problem)
+    with PauseGC():
+        session = _session(made, problem.options)
+        search = _search(problem, sifted.choices, made, session, sifted.best.journeys, deadline)
+    search.keep(sifted.best)
+    if sifted.prices is not None:
+        search.charge(sifted.prices)
+    return search
+
+
 def _search(
-    problem: Problem, choices: Choices, made: Formulation, session: Session | None, known: Mapping[int, Journey]
+    problem: Problem,
+    choices: Choices,
+    made: Formulation,
+    session: Session | None,
+    known: Mapping[int, Journey],
+    deadline: float,
 ) -> Search:
-    deadline = time.perf_counter() + problem.options.time_limit_s
     kernels = len(problem.graph.kernels)
     search = Search(problem, choices, made.reduced)
     if session is None:
         search.charge(prices_of(None, made, None, kernels))
         search.propose({}, {})
         return search
-    relaxed = session.relax(problem.options.time_limit_s)
+    relaxed = session.relax(deadline - time.perf_counter())
     require_solved(relaxed)
     search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
     search.propose(*(_integral(made) if relaxed.has_solution else ({}, {})))
@@ -122,7 +165,7 @@ def _search_beyond(search: Search, made: Formulation, session: Session, rounding
     if made.flights.are_possible and not search.is_done and not session.is_lost:
         _search_locally(search, search.choices, deadline)
     is_complete = True
-    for stage in (_search_near, _search_all):
+    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, _search_all):
         if search.is_done:
             return True
         if session.is_lost or time.perf_counter() >= deadline:
@@ -154,9 +197,9 @@ def _search_locally(search: Search, choices: Choices, deadline: float) -> None:
     calm_s = max(_LEAST_S, _WITHOUT_FLIGHTS * (deadline - now))
     calm_problem = replace(problem, options=replace(problem.options, time_limit_s=calm_s))
     without = choices.without_flights
-    made = _made([calm_problem], without)
+    made = _made(_reduced([calm_problem], without), calm_problem)
     session = _session(made, problem.options) if made.is_open else None
-    calm = _search(calm_problem, without, made, session, {}).best
+    calm = _search(calm_problem, without, made, session, {}, time.perf_counter() + calm_s).best
     first = search.best
     entries = enumerate(zip(calm.tables, calm.entries, strict=True))
     search.propose(calm.journeys, {number: int(table.way[entry]) for number, (table, entry) in entries})
@@ -230,11 +273,14 @@ def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
     return stays, moves, implementations
 
 
-def _made(problems: Sequence[Problem], choices: Choices) -> Formulation:
+def _reduced(problems: Sequence[Problem], choices: Choices) -> Reduced:
     limits = [problem.limit_bytes for problem in problems]
-    reduced = reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
+    return reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
+
+
+def _made(reduced: Reduced, problem: Problem) -> Formulation:
     with PauseGC():
-        return build(reduced, problems[0].base_us)
+        return build(reduced, problem.base_us)
 
 
 def _session(made: Formulation, options: SolveOptions) -> Session:

@@ -100,6 +100,37 @@ class Rented:
         found[self.order] = costs.min(axis=0)
         return self._rental(found, costs.argmin(axis=0), ways)
 
+    def rent_us(self, rental: Rental, prices_us_per_byte: Floats) -> Floats:
+        """(flows,) What those journeys would pay for fast memory at these prices."""
+        rent = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
+        paid = np.zeros(len(self.order))
+        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+            held = np.where(fast, rent[gadget.stops] - rent[gadget.starts], 0.0)
+            held += np.where(stayed, rent[gadget.gap_stops] - rent[gadget.gap_starts], 0.0)
+            paid[: len(gadget)] += held * self._sizes[: len(gadget)]
+        found = np.empty_like(paid)
+        found[self.order] = paid
+        return found
+
+    def used_bytes(self, rental: Rental, chosen: Flags) -> Ints:
+        """(kernels,) What the journeys of some flows hold in fast memory; `chosen` is of shape (flows,)."""
+        change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
+        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+            self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)
+            self._hold(change, stayed & ordered[: len(gadget)], gadget.gap_starts, gadget.gap_stops)
+        return _summed(change)
+
+    def holders(self, rental: Rental, kernel: int) -> Flags:
+        """(flows,) Whether each is fast during a kernel."""
+        holds = np.zeros(len(self.order), bool)
+        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+            at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)
+            at |= stayed & (gadget.gap_starts <= kernel) & (kernel < gadget.gap_stops)
+            holds[: len(gadget)] |= at
+        found = np.empty_like(holds)
+        found[self.order] = holds
+        return found
+
     def journeys(self, rental: Rental, chosen: Sequence[int]) -> dict[int, Journey]:
         """The journeys of some flows."""
         place = {index: row for row, index in enumerate(self.order)}
@@ -133,13 +164,11 @@ class Rented:
             ((slow, 2 * _SLOW), (copied, 2 * _COPIED), (born + np.minimum(write_us, again_us), 2 * _BORN)),
         )
         after, way = np.empty((3, count)), np.empty((3, count), np.int8)
-        for state, ((first, code), *others) in enumerate(options):
-            value, codes = first, np.full(count, code, np.int8)
+        for state, ((cost, first), *others) in enumerate(options):
+            after[state], way[state] = cost, first
             for other, code in others:
-                better = other < value
-                value = np.where(better, other, value)
-                codes[better] = code
-            after[state], way[state] = value, codes
+                way[state][other < after[state]] = code
+                np.minimum(after[state], other, out=after[state])
         return after, way
 
     def _rental(self, cost_us: Floats, states: Ints, ways: Sequence[npt.NDArray[np.int8]]) -> Rental:
@@ -162,13 +191,16 @@ class Rented:
             between.append(stayed)
         found = np.empty_like(signature)
         found[self.order] = signature
-        used = np.rint(np.cumsum(change)[:-1]).astype(np.int64)
-        return Rental(cost_us, used, fast[::-1], between[::-1], found)
+        return Rental(cost_us, _summed(change), fast[::-1], between[::-1], found)
 
     def _hold(self, change: Floats, which: Flags, starts: Ints, stops: Ints) -> None:
         sizes = self._sizes[: len(which)][which]
         change += np.bincount(starts[which], sizes, len(change))
         change -= np.bincount(stops[which], sizes, len(change))
+
+
+def _summed(change: Floats) -> Ints:
+    return np.rint(np.cumsum(change)[:-1]).astype(np.int64)
 
 
 def _gadget(flows: Sequence[Flow], k: int, limit_bytes: int) -> _Gadget:

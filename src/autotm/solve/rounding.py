@@ -55,9 +55,8 @@ class Roundings:
     def __init__(self, made: Formulation, limit_bytes: int, kernels: int) -> None:
         self._made = made
         self._limit_bytes = limit_bytes
-        found = [(span, variable, size) for span, variable, size in holdings(made) if variable is not None]
         least = min(divisors(limit_bytes))
-        self._held = [(span, variable, size) for span, variable, size in found if size >= least and span[0] < span[1]]
+        self._held = [held for held in holdings(made) if held[2] >= least and held[0][0] < held[0][1]]
         self._spans = np.array([span for span, _, _ in self._held], np.int64).reshape(-1, 2)
         self._sizes = np.array([size for _, _, size in self._held], np.int64)
         self._decided = list(_decided(made, least))

@@ -12,7 +12,7 @@ from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.certificate import Prices, SlowPrices
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flights import OUT, Choice
-from autotm.solve.formulation import Formulation, kept_copied
+from autotm.solve.formulation import Formulation, holdings, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.journey import Journey
 from autotm.solve.linear import Variable
@@ -130,6 +130,16 @@ def slow_prices(session: Session | None, made: Formulation) -> SlowPrices:
         columns = made.reduced.choices.operands[number]
         found[number][columns.index(keys_of[number][bit])] = -dual * made.us_per_unit
     return tuple(map(tuple, found))
+
+
+def used_bytes(made: Formulation, kernels: int) -> Floats:
+    """(kernels,) Fast bytes that the variables' values take during each kernel."""
+    held = [(*span, size * float(variable.value or 0.0)) for span, variable, size in holdings(made)]
+    change = np.zeros(kernels + 1)
+    if held:
+        starts, ends, sizes = (np.array(column) for column in zip(*held, strict=True))
+        change += np.bincount(starts, sizes, kernels + 1) - np.bincount(ends, sizes, kernels + 1)
+    return np.cumsum(change)[:-1]
 
 
 def _by_itself(made: Formulation, number: int) -> list[float]:
