@@ -111,9 +111,10 @@ def comparison_records(wildcards):
     return or_stop(STUDY.comparison_records, wildcards.folder)
 
 
-def large_records(wildcards):
-    """The records of figure 8's workload."""
-    return or_stop(STUDY.workload_records, STUDY.config.figures.fig8.workload)
+def large_files(wildcards):
+    """What figure 8 shows: records, or plans of modelled steps with their graphs."""
+    records, plans, graphs = or_stop(STUDY.large_files)
+    return {"records": records, "plans": plans, "graphs": graphs}
 
 
 def timing_threads(wildcards):

@@ -18,7 +18,7 @@ from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine, usable_cpus
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
-from autotm.model.scale import ScaleFile, scale_named
+from autotm.model.scale import MODELLED, ScaleFile, scale_named
 from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
@@ -109,6 +109,19 @@ class Study:
             for optimizer in workload.optimizers
             for limit in workload.limits
         ]
+
+    def large_files(self) -> tuple[list[Path], list[Path], list[Path]]:
+        """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs.
+
+        Raises:
+            BadInputError: as `workload_records`.
+        """
+        name = self.config.figures.fig8.workload
+        records = self.workload_records(name)
+        if not self.config.scale.endswith(MODELLED):
+            return records, [], []
+        plans = [record.with_name("plan.json") for record in records]
+        return [], plans, [self.paths(network).graph for network in self.config.workloads[name].networks]
 
     def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
         """The records that a case study reads, in the order of its config."""
