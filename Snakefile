@@ -19,6 +19,7 @@ include: "rules/run.smk"
 include: "rules/figures.smk"
 include: "rules/verification.smk"
 include: "rules/plan_figures.smk"
+include: "rules/timing_study.smk"
 
 
 localrules:
@@ -41,6 +42,7 @@ localrules:
     cost_performance,
     kernel_plot,
     heap,
+    figure_timing_study,
 
 
 rule figures:
@@ -61,3 +63,4 @@ rule figures:
         "figures/cost_performance.pdf",
         "figures/kernel_plot.pdf",
         "figures/heap.pdf",
+        "figures/timing_study.pdf",

@@ -67,8 +67,7 @@ def scale_of(wildcards):
 
 def source_of(wildcards):
     """Where a network comes from, and how large it is at a scale."""
-    scale = scale_of(wildcards)
-    return or_stop(network_source, CONFIG, STUDY.config, scale, wildcards.network)
+    return or_stop(network_source, CONFIG, STUDY.config, wildcards.scale, wildcards.network)
 
 
 def network_params(wildcards):

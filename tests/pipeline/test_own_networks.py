@@ -13,7 +13,8 @@ from autotm.cli import main
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.graph import Graph
-from autotm.study.setup import load_study
+from autotm.model.study_config import parse_study
+from autotm.study.setup import load_study, network_source
 
 RECORD = "results/laptop-1t/tiny/my_mlp/synchronous/4to1/record.json"
 JOBS = {"kernel_profile": 1, "ilp_solve": 1, "compile": 1, "run": 1}
@@ -62,6 +63,15 @@ def test_limits_in_every_form_are_targets(ran: Workplace) -> None:
     limits = ("16to1", "4500MB", "3GB", "2GiB", "123B")
     planned = ran.snakemake(*(RECORD.replace("4to1", limit) for limit in limits), "--dry-run").stdout
     assert [f"Running my_mlp (tiny): synchronous, limit {limit}" in planned for limit in limits] == [True] * len(limits)
+
+
+def test_it_can_be_modelled_from_small_batches(ran: Workplace) -> None:
+    planned = ran.snakemake(RECORD.replace("tiny", "tiny-modelled").replace("record", "program"), "--dry-run").stdout
+    batches = [f"Compiling the training step of my_mlp (tiny-batch-{batch})" in planned for batch in (2, 4, 8)]
+    assert batches == [True] * 3
+    config = parse_study(yaml.safe_load(ran.config_file.read_text(encoding="utf-8")), "config.yaml")
+    source = network_source(ran.folder / "config", config, "tiny-batch-4", "my_mlp")
+    assert source.sizes == {"batch": 4, "width": 64}
 
 
 def test_thread_counts_stand_side_by_side(ran: Workplace) -> None:

@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
 LIMITS = ["1:0", "1:1", "0:1"]
-STAGES = {"calibrate", "kernel_profile", "extrapolate", "tune", "ilp_solve", "compile", "run"}
+STAGES = {"calibrate", "kernel_profile", "extrapolate", "tune", "ilp_solve", "compile", "run", "timing_study"}
 FIGURES = {
     "figure_7",
     "figure_8",
@@ -25,6 +25,7 @@ FIGURES = {
     "convolution_profile",
     "kernel_plot",
     "heap",
+    "figure_timing_study",
 }
 RULES = STAGES | FIGURES
 TARGET = "figures/fig10.pdf"

@@ -41,7 +41,9 @@ def test_without_recomputation_rent_is_that_of_the_certificate(seed: int) -> Non
     value, used = float(rental.cost_us.sum()), rental.used_bytes
     assert value - prices.sum() * problem.limit_bytes == pytest.approx(expected)
     nudged = prices + 1e-9
-    assert rented.cheapest(nudged).cost_us.sum() - value == pytest.approx(1e-9 * used.sum(), rel=1e-3, abs=1e-9), "its slope"
+    assert rented.cheapest(nudged).cost_us.sum() - value == pytest.approx(1e-9 * used.sum(), rel=1e-3, abs=1e-9), (
+        "its slope"
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))

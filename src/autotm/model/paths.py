@@ -85,6 +85,11 @@ class Paths(MachinePaths):
         return self._of_network / "tuned.json"
 
     @property
+    def timing_study(self) -> Path:
+        """Its kernels, timed in several ways."""
+        return self._of_network / "timing_study.json"
+
+    @property
     def reference(self) -> Path:
         """What the plain step computes, for verifying the others; a cache, not a result."""
         return self._of_network / "reference.json"

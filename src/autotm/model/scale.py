@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -39,6 +40,12 @@ def load_scale(path: Path) -> ScaleFile:
         return ScaleFile.model_validate(read_yaml(path, "scale"))
     except ValidationError as error:
         raise BadInputError(explain(path, error, ScaleFile)) from None
+
+
+def sizes_at(name: str, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes, given for every scale alike, of a network at the scale `name`: `NAME-batch-4` changes its batch."""
+    match = _BATCH.match(name)
+    return {**sizes, "batch": int(match[2])} if match and "batch" in sizes else dict(sizes)
 
 
 def scale_named(folder: Path, name: str) -> ScaleFile:

@@ -121,6 +121,16 @@ class OwnNetworkConfig(Strict):
     sizes: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="e.g. {batch: 16}, the same at every scale")
 
 
+class TimingStudyConfig(Strict):
+    """Does timing many kernels at once give what one at a time gives (rule timing_study)?"""
+
+    network: str = Field("mnist", description="a small network: every configuration of each kernel runs whole steps")
+    repeats: int = Field(15, ge=3, le=1000, description="timed steps for each configuration or set of them")
+    recorded: str | None = Field(
+        None, description="a table of kernels recorded on Optane memory, .csv or .csv.gz, to judge sums by, too"
+    )
+
+
 class VerificationConfig(Strict):
     """Which programs are compared with the plain step (rule verification)."""
 
@@ -155,6 +165,7 @@ class StudyConfig(Strict):
         {}, description="one's own networks by name, to be used like those of the zoo"
     )
     verification: VerificationConfig = VerificationConfig()
+    timing_study: TimingStudyConfig = TimingStudyConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
 

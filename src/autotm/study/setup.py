@@ -15,10 +15,10 @@ from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.figures_config import CaseStudyConfig, FrontConfig
 from autotm.model.limit import Limit
-from autotm.model.machine import Machine, load_machine, usable_cpus
+from autotm.model.machine import Machine, load_machine
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
-from autotm.model.scale import MODELLED, ScaleFile, scale_named
+from autotm.model.scale import MODELLED, ScaleFile, scale_named, sizes_at
 from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
@@ -72,7 +72,7 @@ class Study:
         Raises:
             BadInputError: no such network, or its own file shows that it cannot give it.
         """
-        return network_source(self.config_dir, self.config, self.scale, name)
+        return network_source(self.config_dir, self.config, self.config.scale, name)
 
     def comparison_records(self, folder: str) -> list[Path]:
         """The records that the comparisons of a workload read, in the order of its config.
@@ -180,19 +180,14 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     """
     config = parse_study(raw, source)
     threads = None if config.threads == "auto" else config.threads
-    if threads and threads > len(usable_cpus()):
-        usable = len(usable_cpus())
-        raise BadInputError(
-            f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
-        )
-    machine = machine_named(config_dir, config.machine, threads)
+    machine = machine_named(config_dir, config.machine, threads, source)
     scale = scale_named(config_dir / "scales", config.scale)
     figures = config.figures
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
     for key, part in (("fig10", figures.fig10), ("front", figures.front), ("heap", figures.heap)):
         try:
-            network_source(config_dir, config, scale, part.network)
+            network_source(config_dir, config, config.scale, part.network)
         except BadInputError as error:
             raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
     _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
@@ -205,18 +200,19 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     return Study(config_dir, results, config, machine, scale)
 
 
-def network_source(config_dir: Path, config: StudyConfig, scale: ScaleFile, name: str) -> NetworkSource:
+def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
     """Where the network of that name comes from, at a scale.
 
     Raises:
         BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
     """
     if name not in config.own_networks:
-        if name not in scale.networks:
-            raise unknown_name("network", name, {*scale.networks, *config.own_networks})
-        return NetworkSource(name, scale.networks[name])
+        networks = scale_named(config_dir / "scales", scale).networks
+        if name not in networks:
+            raise unknown_name("network", name, {*networks, *config.own_networks})
+        return NetworkSource(name, networks[name])
     own = config.own_networks[name]
-    source = NetworkSource(name, own.sizes, str(config_dir.parent / own.file), own.function)
+    source = NetworkSource(name, sizes_at(scale, own.sizes), str(config_dir.parent / own.file), own.function)
     source.require()
     return source
 
@@ -229,13 +225,13 @@ def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def machine_named(config_dir: Path, name: str, threads: int | None) -> Machine:
-    """The machine `name` of `config/machines`.
+def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
+    """The machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
 
     Raises:
         BadInputError: no such machine, a fault in its file, or no such device.
     """
-    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads)
+    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads, asked_in)
     device_settings(config_dir, machine)
     return machine
 
