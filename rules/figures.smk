@@ -122,7 +122,7 @@ use rule figure_8 as figure_8_talk with:
 
 use rule figure_7 as front with:
     input:
-        records=STUDY.front_records(STUDY.config.figures.front),
+        records=inputs.front_records(STUDY),
     output:
         pdf="figures/front.pdf",
         png="figures/front.png",
