@@ -13,7 +13,7 @@ from typing import Any
 import autotm
 from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
-from autotm.model.figures_config import CaseStudyConfig, FrontConfig
+from autotm.model.figures_config import CaseStudyConfig
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine
 from autotm.model.network_source import NetworkSource
@@ -24,8 +24,6 @@ from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
-ALL_SLOW = "1:0"
-MOVER, FIRST_TOUCH = "synchronous", "numa"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
@@ -73,21 +71,6 @@ class Study:
             BadInputError: no such network, or its own file shows that it cannot give it.
         """
         return network_source(self.config_dir, self.config, self.config.scale, name)
-
-    def comparison_records(self, folder: str) -> list[Path]:
-        """The records that the comparisons of a workload read, in the order of its config.
-
-        `folder` is where its figures go: named after it, or, for the conventional one, empty.
-
-        Raises:
-            BadInputError: as `workload_records`, or the workload lacks a limit that others are compared with.
-        """
-        name = folder.rstrip("/") or CONVENTIONAL
-        records = self.workload_records(name)
-        missing = [text for text in (ALL_SLOW, ALL_FAST) if text not in self.config.workloads[name].limits]
-        if missing:
-            raise BadInputError(f'workloads.{name}.limits: these figures compare with "{missing[0]}"; add it')
-        return records
 
     def workload_records(self, name: str) -> list[Path]:
         """The records of all networks, optimizers and limits of a workload, in the order of its config.
@@ -151,12 +134,6 @@ class Study:
             for network in networks
             for optimizer in optimizers
         ]
-
-    def front_records(self, front: FrontConfig) -> list[Path]:
-        """The records of the front figure: both ends, and both optimizers at the limit between them."""
-        paths = self.paths(front.network)
-        points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
-        return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
 
 
 def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
