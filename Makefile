@@ -28,6 +28,7 @@ help:
 
 # --- environment -----------------------------------------------------------------------------------------------------
 # A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
+# Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM and pandas.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
@@ -61,7 +62,7 @@ $(VENV)/.made-stamp:
 
 define install
 @if [ -x $(UV) ]; then
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1)
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r $(1)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 else
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--threads", type=int, help="instead of the study's kernel threads")
     study.add_argument("--counts", choices=list(Counts), help="instead of what the study's limits count")
     network = argparse.ArgumentParser(add_help=False, parents=[study])
-    network.add_argument("network", help="a network of the scale file, e.g. inception_v4")
+    network.add_argument("network", help="a network of the zoo or of your own, e.g. inception_v4 or my_mlp")
     placed = argparse.ArgumentParser(add_help=False, parents=[network])
     placed.add_argument("optimizer", help=_OPTIMIZER)
     placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
@@ -87,9 +87,8 @@ def _profile(options: argparse.Namespace) -> None:
     paths = paths_of(study, options.network)
     stages.kernel_profile_stage(
         context_of(study),
-        options.network,
+        study.network(options.network),
         study.config.scale,
-        study.scale.networks[options.network],
         study.config.profile,
         study.config.tune.min_gain,
         links=paths.links,

@@ -8,9 +8,9 @@ from fractions import Fraction
 
 from autotm.model.errors import BadInputError
 
-_BYTES = re.compile(r"^(\d+(?:\.\d+)?)\s*([kMGT]?)B$")
+_BYTES = re.compile(r"^(\d+(?:\.\d+)?)\s*(|[kMGT]|[KMGT]i)B$")
 _RATIO = re.compile(r"^(\d+)\s*(?::|to|//)\s*(\d+)$")
-_UNIT = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_UNIT = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _ACCEPTED = "a ratio slow:fast of whole numbers such as 8:1 (not 0:0), or bytes such as 4500MB"
 
 
@@ -34,7 +34,7 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str | int) -> Limit:
-        """Read `8:1`, `8to1`, `8//1`, `4500MB`, or a whole number of bytes.
+        """Read `8:1`, `8to1`, `8//1`, `4500MB` (10^6 bytes each), `4GiB` (2^30 each), or a whole number of bytes.
 
         Raises:
             BadInputError: the text is none of these, or is 0:0.

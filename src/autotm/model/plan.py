@@ -76,6 +76,19 @@ class Move:
 
 
 @dataclass(frozen=True)
+class RoundedPrices:
+    """Prices of whole portions of `divisor_bytes` >= 1 bytes: kernel `kernels[j]` charges `prices_us[j]` >= 0 for each.
+
+    A tensor of S bytes takes floor(S / divisor) of them, and the limit L has floor(L / divisor). Other kernels charge
+    nothing.
+    """
+
+    divisor_bytes: int
+    kernels: tuple[int, ...]
+    prices_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Prices that prove the bound without a solver, whatever they are.
 
@@ -88,12 +101,16 @@ class Certificate:
     With asynchronous moves, `out_us[i]` and `back_us[i]` >= 0 are the prices of a part of the engine towards slow and
     towards fast memory during kernel i (`model/engine.py`). Such a move pays them for the parts that it takes, and the
     bound is less by the price of both engines. Empty where all moves are blocking.
+
+    `rounded` charges portions beside bytes: each fast tensor, and the fast workspaces of a kernel's implementation
+    together, for the portions that they take, and the bound is less by the price of all that the limit has.
     """
 
     prices_us_per_byte: tuple[float, ...]
     slow_us: tuple[tuple[float, ...], ...] = ()
     out_us: tuple[float, ...] = ()
     back_us: tuple[float, ...] = ()
+    rounded: tuple[RoundedPrices, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def capacity_chain(made: Formulation) -> None:
     """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= room[j]."""
     model, rows = made.model, made.reduced.rows
     changes = [Terms() for _ in rows]
-    for (start, end), variable, size_bytes in _holdings(made):
+    for (start, end), variable, size_bytes in holdings(made):
         enter, leave = bisect_left(rows, start), bisect_left(rows, end)
         if enter < leave:
             changes[enter].add(variable, size_bytes / made.bytes_per_unit)
@@ -260,7 +260,7 @@ def _scaled(cost_us: float, scale: float) -> float:
     return cost_us / scale if cost_us >= _SMALLEST * scale else 0.0
 
 
-def _holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
+def holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
     """Spans of kernels, the variables that say fast memory is held there, and the bytes held."""
     model = made.model
     for index in made.flows:

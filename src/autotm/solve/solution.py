@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from autotm.model.engine import ENGINE_PARTS
-from autotm.solve.certificate import SlowPrices
+from autotm.solve.certificate import Prices, SlowPrices
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flights import OUT, Choice
 from autotm.solve.formulation import Formulation, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.journey import Journey
 from autotm.solve.linear import Variable
+from autotm.solve.rounding import Roundings
 from autotm.solve.table import Floats
 from autotm.solve.window import Window
 
@@ -85,6 +86,17 @@ def _start_chain(chain: Variable, changes: Any, before: Callable[[Any], Any]) ->
         last = before(key)
         change = sum(coefficient * variable.value for variable, coefficient in changes[key])
         chain[key].set_value((0.0 if last is None else chain[last].value) + change, skip_validation=True)
+
+
+def prices_of(session: Session | None, made: Formulation, roundings: Roundings | None, kernels: int) -> Prices:
+    """The duals of a relaxation that converged; without one, prices at which nothing that is shared costs anything."""
+    byte_us, engines = np.zeros(kernels), EnginePrices.zero(kernels)
+    rounded: Mapping[int, Floats] = {}
+    if session is not None:
+        byte_us[list(made.reduced.rows)] = byte_prices(session, made)
+        engines = engine_prices(session, made, kernels)
+        rounded = roundings.prices_us(session) if roundings else {}
+    return Prices(byte_us, slow_prices(session, made), engines, rounded)
 
 
 def byte_prices(session: Session, made: Formulation) -> Floats:
