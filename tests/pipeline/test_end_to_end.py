@@ -72,7 +72,8 @@ def test_every_file_says_where_it_comes_from(place: Workplace) -> None:
 
 
 def test_verification_and_the_table_of_runs_are_targets(place: Workplace) -> None:
-    place.change("workloads", value={})
+    small = {"networks": ["mlp"], "optimizers": ["memory-mode"], "limits": ["4:1"]}
+    place.change("workloads", value={"large": small})
     place.change("verification", value={"networks": ["mlp"], "optimizers": ["all-fast", "memory-mode"]})
     (folder,) = place.folder.glob("results/*/tiny")
     target = folder.relative_to(place.folder) / "records.csv"
@@ -88,7 +89,8 @@ def test_verification_and_the_table_of_runs_are_targets(place: Workplace) -> Non
     assert cached.cache is not None
     assert (cached.tier_reality, cached.ratio) == ("emulated", "4:1")
     runs = read_table(folder / "records.csv")
-    assert len(runs) == 2 * len(LIMITS)
+    assert len(runs) == 1 + 2 * len(LIMITS)
+    assert runs["cache_hits"].notna().sum() == 1
     assert (runs["verified_steps"] == 2).all()
 
 
