@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pkgutil
 import shutil
@@ -104,12 +105,10 @@ class Study:
 
     def configured_records(self) -> list[Path]:
         """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
-        possible = [
-            name
-            for name, workload in self.config.workloads.items()
-            if set(workload.networks) <= set(self.scale.networks)
-        ]
-        of_workloads = [path for name in possible for path in self.workload_records(name)]
+        of_workloads: list[Path] = []
+        for name in self.config.workloads:
+            with contextlib.suppress(BadInputError):
+                of_workloads += self.workload_records(name)
         return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
 
     def verification_records(self) -> list[Path]:
@@ -123,11 +122,13 @@ class Study:
         config = self.config.verification
         networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
         optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
-        for network in networks:
-            if network not in self.scale.networks:
-                raise BadInputError(f"verification.networks: {unknown_name('network', network, self.scale.networks)}")
-        for optimizer in optimizers:
-            require_optimizer(optimizer)
+        try:
+            for network in networks:
+                self.network(network)
+            for optimizer in optimizers:
+                require_optimizer(optimizer)
+        except BadInputError as error:
+            raise BadInputError(f"verification: {error}") from None
         limit = Limit.parse(config.limit)
         return [
             self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
