@@ -4,6 +4,7 @@
 #   make figures                            all figures
 #   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
+#   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
@@ -21,7 +22,7 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-torch figures test test-torch test-torch-deep lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-torch figures verify test test-torch test-torch-deep lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -88,6 +89,10 @@ figures/%.pdf: setup FORCE
 
 figures: setup
 	@$(SNAKEMAKE) figures $(CONFIG)
+
+# Results do not depend on sizes, so the smallest will do.
+verify: setup
+	@$(SNAKEMAKE) verification --config scale=$(or $(SCALE),tiny)
 
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test

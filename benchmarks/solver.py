@@ -2,6 +2,7 @@
 
     python benchmarks/solver.py                                       # all paper networks, modelled costs: hours
     python benchmarks/solver.py --networks densenet264 --ratios 4:1   # one network
+    python benchmarks/solver.py --optimizers synchronous --gaps 0.01 --ratios 79:1 99:1    # tight corners
     python benchmarks/solver.py --deepen 10000                        # steps repeated to so many kernels, noisy costs
     python benchmarks/solver.py --profile results/laptop-2t/laptop/inception_v4/profile.parquet
     python benchmarks/solver.py --published 300                       # beside it the program as published, 300 s each

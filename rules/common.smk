@@ -105,9 +105,14 @@ def placement_params(wildcards):
     return {"optimizer": wildcards.optimizer, "limit": str(or_stop(Limit.parse, wildcards.limit))}
 
 
-def workload_records(wildcards):
+def comparison_records(wildcards):
     """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
-    return or_stop(STUDY.workload_records, wildcards.folder)
+    return or_stop(STUDY.comparison_records, wildcards.folder)
+
+
+def large_records(wildcards):
+    """The records of figure 8's workload."""
+    return or_stop(STUDY.workload_records, STUDY.config.figures.fig8.workload)
 
 
 def timing_threads(wildcards):
@@ -121,6 +126,11 @@ def timing_threads(wildcards):
             f"give --cores {machine.threads} or more, or --config threads={cores}"
         )
     return cores
+
+
+def convolution_batch(wildcards):
+    """Images of the kernel plot's convolution at a scale."""
+    return scale_of(wildcards).convolution_batch
 
 
 def scale_memory_mb(wildcards):

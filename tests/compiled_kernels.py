@@ -25,10 +25,9 @@ def kernel_of(
 ) -> ScheduledKernel:
     """The scheduled kernel of a TE graph: inputs, then outputs."""
     function = te.create_prim_func(list(tensors))
-    own = schedule(function, target, threads)
     if implementation == DEFAULT_IMPLEMENTATION:
-        return own
-    return schedule_as(function, own, implementation, target, threads)
+        return schedule(function, target, threads)
+    return schedule_as(function, implementation, target, threads)
 
 
 def compiled(func: tirx.PrimFunc, target: tvm.target.Target = TARGET) -> tvm.runtime.Module:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm import cli_kernels, cli_sensitivity, cli_solve, stages
+from autotm import cli_kernels, cli_records, cli_sensitivity, cli_solve, stages
 from autotm.cli_study import context_of, paths_of, study_of
 from autotm.model.counting import Counts
 from autotm.model.errors import AutotmError
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_solve.add_commands(commands, placed, network, _OPTIMIZER)
     cli_kernels.add_commands(commands, study, network)
     cli_sensitivity.add_command(commands, network)
+    cli_records.add_commands(commands, study)
     schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
     schema.set_defaults(command=_schema)
     return parser

@@ -5,7 +5,7 @@ Snakemake's scripts and the commands call these; nothing else decides how files 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from autotm.model.profile import Profile
 from autotm.model.profile_file import read_profile, write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, RunConfig, StyleConfig, TuneConfig
+from autotm.model.study_config import ProfileConfig, RunConfig, TuneConfig
 
 if TYPE_CHECKING:
     from autotm.profile.coverage import Coverage
@@ -261,19 +261,3 @@ def run_stage(
     )
     came_from["tier_reality"] = measured.tier_reality
     save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
-
-
-def comparison_figure_stage(
-    name: str, style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path
-) -> None:
-    """Records of several networks -> table -> picture: figures 7, 9 and 11."""
-    from autotm.study.comparison import make_figure
-
-    make_figure(name, records, csv, pdf, png, style)
-
-
-def figure_10_stage(style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path) -> None:
-    """Records -> table -> picture."""
-    from autotm.study.fig10 import make_figure
-
-    make_figure(records, csv, pdf, png, style)

@@ -205,13 +205,13 @@ def test_kept_machine_code_is_not_made_again(tmp_path, monkeypatch):
     kernels = {f"more{width}": named("x", "more", width) for width in range(1, 4)}
     build_library(kernels, TARGET, tmp_path / "first.so", tmp_path / "objects")
     compiled = []
-    make = build.compile_objects
+    make = build.add_object
 
-    def record(missing, *rest):
-        compiled.extend(missing)
-        make(missing, *rest)
+    def record(folder, missing, *rest):
+        compiled.extend(symbol for symbol, _ in missing.values())
+        make(folder, missing, *rest)
 
-    monkeypatch.setattr(build, "compile_objects", record)
+    monkeypatch.setattr(build, "add_object", record)
     build_library(kernels, TARGET, tmp_path / "second.so", tmp_path / "objects")
     assert compiled == []
     KernelLibrary.load(tmp_path / "second.so").function("more2")

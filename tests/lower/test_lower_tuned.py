@@ -100,7 +100,7 @@ class _Renamed:
 
 
 def _compiled(step, library, kernel):
-    scheduled = next(item.kernel for item in step.compiled.values() if item.symbol == kernel.function)
+    scheduled = step.kernels[kernel.function]
     return scheduled, _Renamed(library, kernel.function)
 
 

@@ -52,8 +52,23 @@ def test_rates_are_those_of_the_class_or_of_all() -> None:
     assert rates[OpClass.MATMUL] == SlowRates(pytest.approx(0.004), pytest.approx(0.010)), "not the workspace's rate"
     assert rates[OpClass.ELEMENTWISE].write_us_per_byte == pytest.approx(0.005)
     assert rates[OpClass.ELEMENTWISE].read_us_per_byte == pytest.approx(0.004), "it reads nothing movable: all classes'"
-    assert rates[OpClass.WINDOW].write_us_per_byte == pytest.approx((0.005 * 4000 + 0.010 * 2000) / 6000)
+    assert rates[OpClass.WINDOW].write_us_per_byte == pytest.approx(0.005), "two thirds of all written bytes cost that"
     assert rates[OpClass.MATMUL].extra_us(1000, 100) == pytest.approx(5.0)
+
+
+def test_noise_makes_no_rate() -> None:
+    builder = StepBuilder()
+    builder.argument("data", 100)
+    for index in range(9):
+        builder.kernel(["data"], {f"t{index}": 1000}, {})
+    graph = builder.graph()
+    noise_ns = [-3000, -2000, -900, -1, 0, 20, 700, 2500, 90_000]
+    timings = {}
+    for index, (kernel, extra_ns) in enumerate(zip(graph.kernels, noise_ns, strict=True)):
+        timings[kernel.identity, kernel.implementation, all_fast(kernel)] = timing(100_000)
+        key = (kernel.identity, kernel.implementation, configuration(graph, kernel, {f"t{index}"}))
+        timings[key] = timing(100_000 + extra_ns)
+    assert slow_rates(graph, Profile(hash_of(graph), timings, {}))[OpClass.ELEMENTWISE] == SlowRates(0.0, 0.0)
 
 
 def test_a_profile_without_slow_tensors_charges_nothing() -> None:

@@ -43,6 +43,12 @@ BAD_STUDIES = [
     (LIMITS, ["0:1", 481], "figures.fig10.limits.1: 481 is not allowed: it should be quoted text"),
     (LIMITS, ["0:1", "0:1"], "0:1 appears twice"),
     (LIMITS, ["1:0", "1:1"], 'should contain "0:1"'),
+    (("figures", "fig8", "workload"), "larg", "figures.fig8.workload: unknown workload 'larg'; did you mean 'large'?"),
+    (("figures", "front", "network"), "inception", "figures.front.network: unknown network 'inception'"),
+    (("figures", "heap", "optimizer"), "statik", "figures.heap.optimizer: unknown optimizer 'statik'"),
+    (("figures", "heap", "limit"), 481, "figures.heap.limit: 481 is not allowed: it should be quoted text"),
+    (("figures", "prices", "slow_per_gb"), 0.0, "figures.prices.slow_per_gb: 0.0 is not allowed"),
+    (("workloads", "large", "limits"), ["5:2", "5:2"], "5:2 appears twice"),
 ]
 THROUGH_SNAKEMAKE = (0, 1, 2, 4, 12, 13, 15)
 """One of each kind goes through Snakemake, which takes seconds; all go through the function that it calls."""

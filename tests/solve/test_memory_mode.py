@@ -16,7 +16,8 @@ from autotm.model.graph import Graph, Role
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
 from autotm.model.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.solve import Problem, SolveOptions, solve
+from autotm.solve.recheck import plan_us
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=50_000)]
@@ -118,6 +119,16 @@ def test_of_a_table_the_rows_count_that_are_looked_up(rows: int, blocks: int) ->
         at = {stay.tensor: offset for stay, offset in zip(plan.stays, plan.cached.offsets, strict=True)}
         ends = [(at[o.tensor], at[o.tensor] + o.size_bytes - 1) for o in others]
         assert touched == blocks + sum(end // 4096 - start // 4096 + 1 for start, end in ends)
+
+
+def test_a_plan_is_priced_anew_by_its_misses() -> None:
+    case = training_step_case(layers=10)
+    problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
+    other = replace(problem, profile=random_profile(case.graph, 5))
+    plan = planned(case, Limit(4, 1))
+    assert plan_us(problem, plan) == plan.objective_us
+    anew = solve(case.graph, other.profile, case.links, "memory-mode", Limit(4, 1), SolveOptions())
+    assert plan_us(other, plan) == anew.objective_us != plan.objective_us
 
 
 def cached(plan: Plan, **changes: object) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
@@ -110,14 +110,14 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
 
-def schedule_as(
-    func: tirx.PrimFunc, own: ScheduledKernel, implementation: str, target: tvm.target.Target, threads: int
-) -> ScheduledKernel:
-    """The kernel `own`, which `schedule` made of a contraction, computed in another of its `IMPLEMENTATIONS`."""
+def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
+    """A contraction that `schedule` knows, computed in another of its `IMPLEMENTATIONS`."""
+    nests, names = _survey(func)
+    op, op_class = classify(nests, names)
     sch = Schedule(tvm.IRModule({"main": func}))
-    schedule_contraction(sch, sch.get_sblock(own.op), target_info(target), threads, implementation)
+    schedule_contraction(sch, sch.get_sblock(op), target_info(target), threads, implementation)
     hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
-    return replace(own, func=hoisted, workspaces=workspaces)
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
 
 def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:

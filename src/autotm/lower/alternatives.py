@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-import tvm
 from tvm import tirx
 
 from autotm.kernels.contraction import others
-from autotm.kernels.dispatch import schedule_as
-from autotm.kernels.passes import GENERATED
-from autotm.kernels.tuned import workspace_bytes
-from autotm.lower.extract import Compiled, workspaces
+from autotm.kernels.facts import KernelFacts
+from autotm.kernels.workshop import Make, Request
+from autotm.lower.extract import workspaces
 from autotm.model.graph import Graph, Implementation, Kernel
 
 LEAST_SHARE = 1 / 200
@@ -24,38 +22,38 @@ class Alternative:
     """Another way to compute a kernel, by the name it has among the kernel's implementations."""
 
     implementation: str
-    compiled: Compiled
+    made: KernelFacts
 
     def of(self, kernel: Kernel) -> Implementation:
         """It as an alternative of one call."""
-        made = self.compiled
-        owned = workspaces(f"{kernel.name}.{self.implementation}", made.kernel)
-        return Implementation(self.implementation, made.symbol, made.identity, owned)
+        owned = workspaces(f"{kernel.name}.{self.implementation}", self.made)
+        return Implementation(self.implementation, self.made.symbol, self.made.identity, owned)
 
 
 def find_alternatives(
-    graph: Graph,
-    functions: Mapping[str, tirx.PrimFunc],
-    compiled: Mapping[str, Compiled],
-    target: tvm.target.Target,
-    threads: int,
+    graph: Graph, functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], make: Make
 ) -> dict[str, tuple[Alternative, ...]]:
     """By symbol of a kernel, its alternatives that save at least `LEAST_SHARE` of the step's peak.
 
     A kernel that came from a search has none.
+
+    Args:
+        graph: the step without alternatives.
+        functions: the unscheduled function of each kernel symbol.
+        kernels: those of the graph.
+        make: makes the alternatives.
     """
     least = graph.peak_live_bytes * LEAST_SHARE
-    found: dict[str, tuple[Alternative, ...]] = {}
-    for item in {item.symbol: item for item in compiled.values()}.values():
-        own, taken = item.kernel, workspace_bytes(item.kernel)
-        if taken < least or GENERATED not in own.func.attrs:
-            continue
-        made = {name: schedule_as(functions[item.symbol], own, name, target, threads) for name in others(own.op)}
-        found[item.symbol] = tuple(
-            Alternative(name, Compiled.of(kernel, target))
-            for name, kernel in made.items()
-            if taken - workspace_bytes(kernel) >= least
-        )
+    own = {item.symbol: item for item in kernels if item.is_generated and item.workspace_bytes >= least}
+    asked = {
+        (symbol, name): Request(functions[symbol], name, most_workspace_bytes=int(item.workspace_bytes - least))
+        for symbol, item in own.items()
+        for name in others(item.op)
+    }
+    found: dict[str, tuple[Alternative, ...]] = dict.fromkeys(own, ())
+    for ((symbol, name), request), made in zip(asked.items(), make(list(asked.values())), strict=True):
+        if request.wants_code(made):
+            found[symbol] = (*found[symbol], Alternative(name, made))
     return found
 
 

@@ -62,9 +62,10 @@ def distinct_kernels(step: ScheduledStep) -> tuple[DistinctKernel, ...]:
     calls: dict[str, list[Kernel]] = {}
     for kernel in step.graph.kernels:
         calls.setdefault(kernel.function, []).append(kernel)
-    scheduled = {item.symbol: item.kernel for item in step.compiled.values()}
     found = [
-        DistinctKernel(workload(step.functions[symbol]), step.functions[symbol], scheduled[symbol], same[0], len(same))
+        DistinctKernel(
+            workload(step.functions[symbol]), step.functions[symbol], step.kernels[symbol], same[0], len(same)
+        )
         for symbol, same in calls.items()
     ]
     return tuple(sorted(found, key=lambda item: (-item.weight, item.workload)))

@@ -8,27 +8,10 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from autotm.kernels.build import identity
-from autotm.kernels.dispatch import ScheduledKernel
+from autotm.kernels.facts import KernelFacts
 from autotm.lower.order import early_updates
 from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.zoo import Network
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A scheduled kernel with the symbol and identity it has in the library; `is_tuned` if a search found it."""
-
-    kernel: ScheduledKernel
-    symbol: str
-    identity: str
-    is_tuned: bool = False
-
-    @classmethod
-    def of(cls, kernel: ScheduledKernel, target: tvm.target.Target, *, is_tuned: bool = False) -> Compiled:
-        """The kernel, named after its operation and its code."""
-        digest = identity(kernel.func, target)
-        return cls(kernel, f"{kernel.op}_{digest[:12]}", digest, is_tuned)
 
 
 @dataclass(frozen=True)
@@ -109,19 +92,19 @@ def _type(item: relax.TensorType) -> tuple[tuple[int, ...], str]:
 
 
 def build_graph(
-    network: Network, scale: str, calls: list[Call], returned: list[str], compiled: Mapping[str, Compiled]
+    network: Network, scale: str, calls: list[Call], returned: list[str], made: Mapping[str, KernelFacts]
 ) -> Graph:
     """The graph of one step: updates as early as they may run, workspaces as tensors, results and aliases marked."""
     loss, *updated = returned
     aliases = dict(zip(updated, network.parameters, strict=True))
     ordered = early_updates(calls, aliases)
-    names = _storage_names(ordered, {**aliases, loss: "loss"}, compiled)
-    kernels = [_kernel(index, call, names, compiled[call.function]) for index, call in enumerate(ordered)]
+    names = _storage_names(ordered, {**aliases, loss: "loss"}, made)
+    kernels = [_kernel(index, call, names, made[call.function]) for index, call in enumerate(ordered)]
     tensors = _tensors(network, kernels, {names[new]: old for new, old in aliases.items()})
     return Graph(network.name, scale, network.batch, tuple(kernels), tensors)
 
 
-def _storage_names(calls: list[Call], results: Mapping[str, str], compiled: Mapping[str, Compiled]) -> dict[str, str]:
+def _storage_names(calls: list[Call], results: Mapping[str, str], made: Mapping[str, KernelFacts]) -> dict[str, str]:
     """Relax variable -> tensor name: results by what they are, the rest by their kernel."""
     names: dict[str, str] = {}
     for index, call in enumerate(calls):
@@ -131,34 +114,34 @@ def _storage_names(calls: list[Call], results: Mapping[str, str], compiled: Mapp
                 names[output.tensor] = final if final == "loss" else f"{final}.new"
             else:
                 suffix = f".{slot}" if len(call.outputs) > 1 else ""
-                names[output.tensor] = _kernel_name(index, compiled[call.function]) + suffix
+                names[output.tensor] = _kernel_name(index, made[call.function]) + suffix
     return names
 
 
-def _kernel_name(index: int, compiled: Compiled) -> str:
-    return f"{index:04d}_{compiled.kernel.op}"
+def _kernel_name(index: int, made: KernelFacts) -> str:
+    return f"{index:04d}_{made.op}"
 
 
-def _kernel(index: int, call: Call, names: Mapping[str, str], compiled: Compiled) -> Kernel:
-    name = _kernel_name(index, compiled)
+def _kernel(index: int, call: Call, names: Mapping[str, str], made: KernelFacts) -> Kernel:
+    name = _kernel_name(index, made)
 
     def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         return tuple(Operand(names.get(item.tensor, item.tensor), item.shape, item.dtype) for item in operands)
 
     return Kernel(
         name=name,
-        function=compiled.symbol,
-        identity=compiled.identity,
-        op=compiled.kernel.op,
-        op_class=compiled.kernel.op_class,
-        flops=compiled.kernel.flops,
+        function=made.symbol,
+        identity=made.identity,
+        op=made.op,
+        op_class=made.op_class,
+        flops=made.flops,
         inputs=renamed(call.inputs),
         outputs=renamed(call.outputs),
-        workspaces=workspaces(name, compiled.kernel),
+        workspaces=workspaces(name, made),
     )
 
 
-def workspaces(owner: str, kernel: ScheduledKernel) -> tuple[Operand, ...]:
+def workspaces(owner: str, kernel: KernelFacts) -> tuple[Operand, ...]:
     """The workspaces of a kernel as slots of the call named `owner`."""
     slots = enumerate(kernel.workspaces)
     return tuple(Operand(f"{owner}.workspace{slot}", tuple(shape), dtype) for slot, (shape, dtype) in slots)

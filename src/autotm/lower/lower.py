@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,11 +12,13 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from autotm.kernels.build import build_library
-from autotm.kernels.dispatch import schedule
-from autotm.kernels.tuned import choose, workload
-from autotm.lower.alternatives import Alternative, find_alternatives, with_alternatives
-from autotm.lower.extract import Compiled, build_graph, extract_calls
+from autotm.kernels.build import objects_in
+from autotm.kernels.dispatch import ScheduledKernel
+from autotm.kernels.facts import KernelFacts
+from autotm.kernels.tuned import workload
+from autotm.kernels.workshop import Desk, Make, Request, Workshop
+from autotm.lower.alternatives import find_alternatives, with_alternatives
+from autotm.lower.extract import build_graph, extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
 from autotm.model.files import save
@@ -48,15 +50,13 @@ def lower_network(
     Raises:
         AutotmError: the library cannot be built (no C compiler, say).
     """
-    step = scheduled_step(network, scale, target, threads, tuned, implementations)
-    others = (other.compiled for found in step.alternatives.values() for other in found)
-    library = {item.symbol: item for item in (*step.compiled.values(), *others)}
-    functions = {symbol: item.kernel.func for symbol, item in library.items()}
-    identities = {symbol: item.identity for symbol, item in library.items()}
-    build_library(functions, target, library_path, objects, identities)
-    taken = sorted(item.symbol for item in step.compiled.values() if item.is_tuned)
-    save(graph_path, "graph", step.graph, {**provenance, "tuned_kernels": list(dict.fromkeys(taken))})
-    return step.graph
+    with objects_in(objects) as folder:
+        workshop = Workshop(folder, target, threads)
+        made = _make_step(network, scale, target, workshop.make, tuned, implementations)
+        workshop.link(made.kernels, library_path)
+    taken = {item.symbol for item in made.kernels if item.is_tuned}
+    save(graph_path, "graph", made.graph, {**provenance, "tuned_kernels": sorted(taken)})
+    return made.graph
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,13 @@ class ScheduledStep:
 
     Attributes:
         graph: the step as data.
-        functions: the unscheduled function of each kernel symbol.
-        compiled: what became of each function of the fused module.
-        alternatives: other ways to compute a kernel, by its symbol.
+        functions: the unscheduled function of each kernel symbol, without alternatives.
+        kernels: what became of every function, by symbol.
     """
 
     graph: Graph
     functions: Mapping[str, tirx.PrimFunc]
-    compiled: Mapping[str, Compiled]
-    alternatives: Mapping[str, tuple[Alternative, ...]]
+    kernels: Mapping[str, ScheduledKernel]
 
 
 def scheduled_step(
@@ -85,33 +83,49 @@ def scheduled_step(
     implementations: Implementations = "default",
 ) -> ScheduledStep:
     """The step up to, but without, machine code."""
+    desk = Desk(target, threads)
+    made = _make_step(network, scale, target, desk.make, tuned, implementations)
+    return ScheduledStep(made.graph, made.functions, desk.kernels)
+
+
+@dataclass(frozen=True)
+class _Made:
+    graph: Graph
+    functions: Mapping[str, tirx.PrimFunc]
+    kernels: Iterable[KernelFacts]
+
+
+def _make_step(
+    network: Network,
+    scale: str,
+    target: tvm.target.Target,
+    make: Make,
+    tuned: Mapping[str, TunedSchedule],
+    implementations: Implementations,
+) -> _Made:
     module = fused_kernels(training_step(network), target)
     calls, returned = extract_calls(module)
-    compiled = compile_functions(module, {call.function for call in calls}, target, threads, tuned)
-    graph = build_graph(network, scale, calls, returned, compiled)
-    functions = {item.symbol: module[name].without_attr("global_symbol") for name, item in compiled.items()}
+    functions = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
+    made = _make_distinct(functions, make, tuned)
+    graph = build_graph(network, scale, calls, returned, made)
+    by_symbol = {made[name].symbol: func for name, func in sorted(functions.items())}
+    own = {item.symbol: item for item in made.values()}
     if implementations == "default":
-        return ScheduledStep(graph, functions, compiled, {})
-    found = find_alternatives(graph, functions, compiled, target, threads)
-    return ScheduledStep(with_alternatives(graph, found), functions, compiled, found)
+        return _Made(graph, by_symbol, own.values())
+    found = find_alternatives(graph, by_symbol, own.values(), make)
+    others = [other.made for several in found.values() for other in several]
+    return _Made(with_alternatives(graph, found), by_symbol, [*own.values(), *others])
 
 
-def compile_functions(
-    module: tvm.IRModule,
-    names: set[str],
-    target: tvm.target.Target,
-    threads: int,
-    tuned: Mapping[str, TunedSchedule] = NO_TUNING,
-) -> dict[str, Compiled]:
-    """Schedule each distinct function once; functions that are equal but for their name share one symbol."""
-    scheduled: dict[int, Compiled] = {}
-    compiled: dict[str, Compiled] = {}
-    for name in sorted(names):
-        function = module[name].without_attr("global_symbol")
-        shape = tvm_ffi.structural_hash(function, map_free_vars=True)
-        if shape not in scheduled:
-            own = schedule(function, target, threads)
-            kernel = choose(function, own, tuned.get(workload(function)), target) if tuned else own
-            scheduled[shape] = Compiled.of(kernel, target, is_tuned=kernel is not own)
-        compiled[name] = scheduled[shape]
-    return compiled
+def _make_distinct(
+    functions: Mapping[str, tirx.PrimFunc], make: Make, tuned: Mapping[str, TunedSchedule]
+) -> dict[str, KernelFacts]:
+    """Each distinct function made once; functions that are equal but for their name share one symbol."""
+    shapes = {name: tvm_ffi.structural_hash(func, map_free_vars=True) for name, func in sorted(functions.items())}
+    first = {shape: name for name, shape in reversed(shapes.items())}
+    requests = {
+        shape: Request(functions[name], tuned=tuned.get(workload(functions[name])) if tuned else None)
+        for shape, name in first.items()
+    }
+    made = dict(zip(requests, make(list(requests.values())), strict=True))
+    return {name: made[shape] for name, shape in shapes.items()}

@@ -10,8 +10,9 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from autotm.model.config_errors import explain
+from autotm.model.config_values import Strict
 from autotm.model.errors import BadInputError
-from autotm.model.study_config import Strict, read_yaml
+from autotm.model.study_config import read_yaml
 
 MODELLED = "-modelled"
 _BATCH = re.compile(r"^(.+)-batch-([1-9]\d*)$")
@@ -24,6 +25,7 @@ class ScaleFile(Strict):
     networks: dict[str, dict[str, int]] = Field(
         description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
     )
+    convolution_batch: int = Field(8, ge=1, description="images in the single convolution of the kernel plot")
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from autotm.model.graph import Graph, OpClass
 from autotm.model.profile import Profile
-from autotm.model.tier import configuration
+from autotm.model.tier import all_fast, configuration
 from autotm.model.traffic import slow_traffic
 
 
@@ -25,29 +27,43 @@ class SlowRates:
 
 
 def slow_rates(graph: Graph, profile: Profile) -> Mapping[OpClass, SlowRates]:
-    """By op class: what tensors that alone were slow added to kernels, over their bytes.
+    """By op class: what tensors that alone were slow added to kernels, per byte, at the median byte.
 
-    Only tensors that a kernel reads and does not write, or the reverse, tell. A class without such a one, and bytes
-    that are timed nowhere, take the rate of all classes together; 0 where the profile has no slow tensor at all.
+    A median, and of differences that may be negative, because small extras of long kernels drown in noise. Only tensors
+    that a kernel reads and does not write, or the reverse, tell. A class without such a one takes the rate of all
+    classes together; 0 where the profile has no slow tensor at all.
     """
-    sums: dict[tuple[OpClass | None, bool], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    found: dict[tuple[OpClass | None, bool], list[tuple[float, int]]] = defaultdict(list)
+    for op_class, is_write, extra_us, size_bytes in _extras(graph, profile):
+        for which in (op_class, None):
+            found[which, is_write].append((extra_us / size_bytes, size_bytes))
+
+    def rate(op_class: OpClass, *, is_write: bool) -> float:
+        return max(0.0, _median(found.get((op_class, is_write)) or found.get((None, is_write)) or [(0.0, 1)]))
+
+    return {each: SlowRates(rate(each, is_write=False), rate(each, is_write=True)) for each in OpClass}
+
+
+def _extras(graph: Graph, profile: Profile) -> Iterator[tuple[OpClass, bool, float, int]]:
+    """Class, whether it was written, added microseconds and bytes of each tensor that alone was slow."""
     seen = set()
     for kernel in graph.kernels:
-        slots = tuple(graph.slots_of(kernel).values())
-        if (kernel.identity, slots) in seen:
+        slots = graph.slots_of(kernel)
+        base = profile.timing(kernel, all_fast(kernel))
+        if base is None or (kernel.identity, tuple(slots.values())) in seen:
             continue
-        seen.add((kernel.identity, slots))
-        for tensor in graph.slots_of(kernel):
+        seen.add((kernel.identity, tuple(slots.values())))
+        for tensor in slots:
             config = configuration(graph, kernel, {tensor})
-            reads, writes = (sum(sizes) for sizes in slow_traffic(graph, kernel, config))
-            if (reads > 0) == (writes > 0) or profile.timing(kernel, config) is None:
-                continue
-            for which in (kernel.op_class, None):
-                sums[which, writes > 0][0] += profile.extra_us(graph, kernel, tensor)
-                sums[which, writes > 0][1] += reads + writes
+            slow = profile.timing(kernel, config)
+            read_bytes, written_bytes = (sum(sizes) for sizes in slow_traffic(graph, kernel, config))
+            if slow is not None and (read_bytes > 0) != (written_bytes > 0):
+                extra_us = (slow.median_ns - base.median_ns) / 1e3
+                yield kernel.op_class, written_bytes > 0, extra_us, read_bytes + written_bytes
 
-    def rate(op_class: OpClass, *, written: bool) -> float:
-        extra_us, size_bytes = sums.get((op_class, written)) or sums.get((None, written)) or (0.0, 1.0)
-        return extra_us / size_bytes
 
-    return {each: SlowRates(rate(each, written=False), rate(each, written=True)) for each in OpClass}
+def _median(rates: list[tuple[float, int]]) -> float:
+    """The rate of the median byte of (rate, bytes)."""
+    ascending = sorted(rates)
+    bytes_so_far = np.cumsum([size_bytes for _, size_bytes in ascending])
+    return ascending[int(np.searchsorted(bytes_so_far, bytes_so_far[-1] / 2))][0]

@@ -11,17 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import autotm
+from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.figures_config import CaseStudyConfig, FrontConfig
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine
 from autotm.model.network_source import NetworkSource
-from autotm.model.paths import MachinePaths, Paths
+from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
 from autotm.model.scale import ScaleFile, scale_named, sizes_at
-from autotm.model.study_config import CaseStudyConfig, StudyConfig, parse_study, read_yaml
+from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
+ALL_SLOW = "1:0"
+MOVER, FIRST_TOUCH = "synchronous", "numa"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
@@ -53,6 +57,11 @@ class Study:
         """The files that all networks on the study's machine share."""
         return MachinePaths(self.results, self.machine)
 
+    @property
+    def convolution_paths(self) -> ConvolutionPaths:
+        """The files of the kernel plot's convolution."""
+        return ConvolutionPaths(self.results, self.machine, self.config.scale)
+
     def paths(self, network: str) -> Paths:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
@@ -65,15 +74,27 @@ class Study:
         """
         return network_source(self.config_dir, self.config, self.config.scale, name)
 
-    def workload_records(self, folder: str) -> list[Path]:
+    def comparison_records(self, folder: str) -> list[Path]:
         """The records that the comparisons of a workload read, in the order of its config.
 
         `folder` is where its figures go: named after it, or, for the conventional one, empty.
 
         Raises:
-            BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
+            BadInputError: as `workload_records`, or the workload lacks a limit that others are compared with.
         """
         name = folder.rstrip("/") or CONVENTIONAL
+        records = self.workload_records(name)
+        missing = [text for text in (ALL_SLOW, ALL_FAST) if text not in self.config.workloads[name].limits]
+        if missing:
+            raise BadInputError(f'workloads.{name}.limits: these figures compare with "{missing[0]}"; add it')
+        return records
+
+    def workload_records(self, name: str) -> list[Path]:
+        """The records of all networks, optimizers and limits of a workload, in the order of its config.
+
+        Raises:
+            BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
+        """
         if name not in self.config.workloads:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
@@ -94,6 +115,49 @@ class Study:
         paths = self.paths(case.network)
         return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
 
+    def table(self, name: str) -> Path:
+        """A table over the networks of the study's scale, on its machine."""
+        return self.results / self.machine.slug / self.config.scale / name
+
+    def configured_records(self) -> list[Path]:
+        """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
+        possible = [
+            name
+            for name, workload in self.config.workloads.items()
+            if set(workload.networks) <= set(self.scale.networks)
+        ]
+        of_workloads = [path for name in possible for path in self.workload_records(name)]
+        return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
+
+    def verification_records(self) -> list[Path]:
+        """A record of every network with every optimizer, as the study's `verification` narrows them down.
+
+        `all-fast` has one limit that it can keep: 0:1.
+
+        Raises:
+            BadInputError: the scale has no sizes for a network, or there is no such optimizer.
+        """
+        config = self.config.verification
+        networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
+        optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
+        for network in networks:
+            if network not in self.scale.networks:
+                raise BadInputError(f"verification.networks: {unknown_name('network', network, self.scale.networks)}")
+        for optimizer in optimizers:
+            require_optimizer(optimizer)
+        limit = Limit.parse(config.limit)
+        return [
+            self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
+            for network in networks
+            for optimizer in optimizers
+        ]
+
+    def front_records(self, front: FrontConfig) -> list[Path]:
+        """The records of the front figure: both ends, and both optimizers at the limit between them."""
+        paths = self.paths(front.network)
+        points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
+        return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+
 
 def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
     """Check a study that was read from `source`, with every file and name that it refers to.
@@ -105,16 +169,21 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     threads = None if config.threads == "auto" else config.threads
     machine = machine_named(config_dir, config.machine, threads, source)
     scale = scale_named(config_dir / "scales", config.scale)
-    case = config.figures.fig10
+    figures = config.figures
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
-    try:
-        network_source(config_dir, config, config.scale, case.network)
-    except BadInputError as error:
-        raise BadInputError(f"{source}: figures.fig10.network: {error}") from None
-    _require_optimizers(f"{source}: figures.fig10", case.optimizers)
+    for key, part in (("fig10", figures.fig10), ("front", figures.front), ("heap", figures.heap)):
+        try:
+            network_source(config_dir, config, config.scale, part.network)
+        except BadInputError as error:
+            raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
+    _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
+    _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
+    if figures.fig8.workload not in config.workloads:
+        unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
+        raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
     for name, workload in config.workloads.items():
-        _require_optimizers(f"{source}: workloads.{name}", workload.optimizers)
+        _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
     return Study(config_dir, results, config, machine, scale)
 
 
@@ -140,7 +209,7 @@ def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
         for optimizer in optimizers:
             require_optimizer(optimizer)
     except BadInputError as error:
-        raise BadInputError(f"{where}.optimizers: {error}") from None
+        raise BadInputError(f"{where}: {error}") from None
 
 
 def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:

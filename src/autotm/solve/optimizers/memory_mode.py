@@ -6,23 +6,22 @@ plain framework would give: first fit in execution order, as nGraph did.
 
 from __future__ import annotations
 
-import math
 import time
 from bisect import insort
 from dataclasses import replace
 from typing import ClassVar
 
-from autotm.model.cache import CachedPool, cached_pool
+from autotm.model.cache import cached_pool
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
-from autotm.model.slow_rates import slow_rates
 from autotm.model.tier import Tier
 from autotm.solve.base import Placement
 from autotm.solve.choices import Choices
 from autotm.solve.flow import flows_in
 from autotm.solve.heap import Heap
 from autotm.solve.problem import Problem
+from autotm.solve.recheck import cached_us
 from autotm.solve.single_tier import SingleTier
 
 
@@ -57,7 +56,7 @@ class MemoryMode(SingleTier):
         cache_bytes = None if problem.limit.slow == 0 else problem.limit_bytes
         order = tuple(stay.tensor for stay in plan.stays)
         pool = cached_pool(graph, offsets, order, pool_bytes, cache_bytes)
-        step_us = _step_us(problem, graph, pool)
+        step_us = cached_us(problem, pool)
         build_s = plan.build_s + time.perf_counter() - started
         return replace(
             plan, cached=pool, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),)
@@ -84,12 +83,3 @@ def _in_execution_order(graph: Graph) -> tuple[dict[str, int], int]:
         top = max(top, found + tensor.allocated_bytes)
         insort(deaths, (tensor.live.stop, found, tensor.allocated_bytes))
     return offsets, top
-
-
-def _step_us(problem: Problem, graph: Graph, pool: CachedPool) -> float:
-    """Kernels with fast operands, and their misses and write-backs as reads and writes of slow memory."""
-    rates = slow_rates(graph, problem.profile)
-    return math.fsum(
-        problem.profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written)
-        for kernel, (fetched, written) in zip(graph.kernels, pool.traffic_bytes, strict=True)
-    )
