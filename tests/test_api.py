@@ -12,6 +12,7 @@ import pytest
 
 import autotm
 import small_step
+from autotm.model.counting import fixed_bytes
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 
 ROOT = Path(__file__).parents[1]
@@ -70,6 +71,14 @@ def test_limits_count_parameters_unless_told_otherwise(
     parameters = 4 * (3 * 64 * 64 + 64 * 10)
     assert step.peak_bytes - inner.peak_bytes >= parameters
     assert inner.plan("4:1").run(min_seconds=0.0, verify_steps=1).counts == "intermediates"
+    half, arguments = inner.peak_bytes // 2, fixed_bytes(inner.graph)
+    assert arguments >= parameters
+    assert fixed_bytes(step.graph) == 0
+    beside_arguments = inner.plan(f"{half + arguments + 5000}B-5kB-io", "static").plan
+    assert beside_arguments.dram_limit_bytes == half
+    assert beside_arguments.objective_us == inner.plan(half, "static").plan.objective_us
+    with pytest.raises(InfeasibleLimitError, match=f"alone take {arguments} bytes"):
+        inner.plan(f"{arguments - 1}B-io")
 
 
 def test_less_memory_never_is_predicted_faster(step: autotm.TrainingStep) -> None:
