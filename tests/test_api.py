@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tvm import relax
 
 import autotm
 import small_step
@@ -60,6 +61,7 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> Non
     assert 0 < record.dram_alloc_size <= step.peak_bytes / 2
     assert record.pmem_alloc_size > 0
     assert "my_mlp, synchronous, limit 1:1" in str(placed)
+    assert f"proven within {placed.gap:.2%} of the best" in str(placed)
 
 
 def test_limits_count_parameters_unless_told_otherwise(
@@ -102,7 +104,21 @@ def test_plan_does_all_at_once(example: ModuleType, results: Path) -> None:
     network = example.mlp(**SIZES)
     machine = small_step.machine()
     placed = autotm.plan(network, "1:1", "numa", gap=0.1, machine=machine, profile=FAST, results=results)
-    assert placed.plan.optimizer == "numa"
+    assert "numa" in str(placed)
+    assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
+
+
+@pytest.mark.parametrize("optimizer", ["asynchronous", "memory-mode"])
+def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
+    def curved(batch: int) -> autotm.Network:
+        net = autotm.NetworkBuilder("curved", batch, learning_rate=0.01)
+        x = net.conv(net.input("image", (batch, 8, 8, 3), autotm.Initial("normal")), 16, 3, padding=1, relu=False)
+        return net.softmax_cross_entropy(net.dense(net.flatten(net.emit(relax.op.tanh(x))), 10))
+
+    placed = autotm.plan(
+        curved, "2:1", optimizer, sizes={"batch": 2}, machine=small_step.machine(), profile=FAST, results=results
+    )
+    assert placed.run(min_seconds=0.0, verify_steps=2).verified_steps == 2
 
 
 def test_faults_are_named(step: autotm.TrainingStep, example: ModuleType, results: Path) -> None:
