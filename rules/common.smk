@@ -24,7 +24,7 @@ wildcard_constraints:
     scale=r"[A-Za-z0-9_.-]+",
     network=r"[a-z0-9_]+",
     optimizer=r"[a-z0-9-]+",
-    limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B",
+    limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B(-io)?",
     folder=r"([a-z][a-z0-9_]*/)?",
 
 
