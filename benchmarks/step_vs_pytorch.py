@@ -1,9 +1,11 @@
 """Time of a plain training step against PyTorch's: same network, batch, threads, cores and start values, alternating.
 
-    python benchmarks/step_vs_pytorch.py [--scale laptop] [--networks vgg19 ...] [--rounds 9] [--compile] [--slowest 5]
+    python benchmarks/step_vs_pytorch.py [--scale laptop] [--networks vgg19 ...] [--rounds 9] [--slowest 5]
+                                         [--compile [--compile-limit 900] [--compile-cache results/inductor]]
 
 PyTorch runs eagerly in channels_last; a ratio above 1 means that autotm is faster. With --compile, `torch.compile` is
-timed too. `peak` is the multiply-adds of autotm's whole step over what the cores can do in registers in that time, and
+timed too, where it compiles the step within --compile-limit seconds; what it compiled stays in --compile-cache for the
+next call. `peak` is the multiply-adds of autotm's whole step over what the cores can do in registers in that time, and
 `copy` the bytes that its other kernels cannot avoid over what a copy moves in their time. --slowest lists the kernels
 that lose most time against both. The last line is the geometric mean.
 """
@@ -11,6 +13,7 @@ that lose most time against both. The last line is the geometric mean.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -18,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from autotm import zoo
@@ -35,6 +37,7 @@ from autotm.runtime.plain import all_fast_program
 from autotm.runtime.timing import time_kernels
 from machine_rates import copy_bytes_per_s, peak_flop_per_s
 from step_limits import Limits, Spent
+from torch_compiled import CACHE_VARIABLE, NotCompiledError, compile_within, compiled_step, torch_step
 from torch_network import TorchNetwork
 
 ROOT = Path(__file__).parent.parent
@@ -42,16 +45,22 @@ CONFIG = ROOT / "config"
 NETWORKS = ["vgg19", "resnet50", "resnet200", "inception_v4", "densenet264", "transformer", "dlrm"]
 INSTRUMENTED_STEPS = 5
 TURN_S = 0.3
+_ALWAYS = ("autotm", "eager")
+"""Contenders that are always timed."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Median seconds of a step of each contender, measured in the same rounds, and where autotm's went."""
+    """Median seconds of a step of each contender, measured in the same rounds, and where autotm's went.
+
+    `note` says what compiling took, or why there is no compiled step.
+    """
 
     autotm_s: float
     eager_s: float
     compiled_s: float | None
     spent: Spent
+    note: str
 
     @property
     def ratios(self) -> tuple[float, float | None]:
@@ -85,11 +94,20 @@ def main() -> None:
             f"{times.spent.copy_share(limits):>6.0%}",
             flush=True,
         )
-        for line in times.spent.slowest(limits, options.slowest):
+        for line in filter(None, (times.note, *times.spent.slowest(limits, options.slowest))):
             print(f"    {line}")
-    columns = zip(("eager", "compile"), zip(*(times.ratios for times in found), strict=True), strict=True)
-    means = (f"{kind}/autotm {statistics.geometric_mean(ratios):.2f}" for kind, ratios in columns if None not in ratios)
-    print("geomean", *means)
+    print("geomean", *geometric_means([times.ratios for times in found]))
+
+
+def geometric_means(ratios: list[tuple[float, float | None]]) -> list[str]:
+    """Mean of each kind of ratio over the networks that have it, as text that says over how many if not all."""
+    texts = []
+    for kind, column in zip(("eager", "compile"), zip(*ratios, strict=True), strict=True):
+        known = [ratio for ratio in column if ratio is not None]
+        if known:
+            over = "" if len(known) == len(column) else f" (of {len(known)} networks)"
+            texts.append(f"{kind}/autotm {statistics.geometric_mean(known):.2f}{over}")
+    return texts
 
 
 def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, options: argparse.Namespace) -> Times:
@@ -102,10 +120,15 @@ def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, op
     arguments = Arguments.allocate(graph)
     arguments.fill(options.seed)
     arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
-    contenders: list[Callable[[], None]] = [_torch_step(TorchNetwork(network, arrays, torch.float32), network)]
+    torch.set_num_threads(machine.threads)  # Compiled code is made for it.
+    contenders: list[Callable[[], None]] = [torch_step(TorchNetwork(network, arrays, torch.float32), network)]
+    note = ""
     if options.compile:
-        contenders.append(_compiled_step(network, arrays))
-    torch.set_num_threads(machine.threads)
+        try:
+            note = _compile(name, machine.threads, options)
+            contenders.append(compiled_step(network, arrays))
+        except NotCompiledError as reason:
+            note = f"torch.compile: {reason}"
     for contender in contenders:
         contender()  # PyTorch's threads must exist before this thread is pinned, or they would share its core.
     with pinned(machine), open_tiers(machine, None, program.fast_bytes, 0, CONFIG / "devices", stretch=1.0) as tiers:
@@ -113,7 +136,20 @@ def measure(name: str, sizes: dict[str, int], machine: Machine, folder: Path, op
         samples = alternate([executor.step, *contenders], options.rounds)
         spent = Spent(graph, time_kernels(graph, executor, INSTRUMENTED_STEPS))
     medians = [statistics.median(series) for series in samples]
-    return Times(medians[0], medians[1], medians[2] if options.compile else None, spent)
+    return Times(medians[0], medians[1], medians[2] if len(medians) > len(_ALWAYS) else None, spent, note)
+
+
+def _compile(name: str, threads: int, options: argparse.Namespace) -> str:
+    """Fill the cache, from which this process then takes the compiled step; returns what that took.
+
+    Raises:
+        NotCompiledError: not in time.
+    """
+    cache = options.compile_cache.absolute()
+    os.environ[CACHE_VARIABLE] = str(cache)
+    took = compile_within(name, options.scale, threads, cache, options.compile_limit)
+    kind = "compiled" if took.missed else "taken from the cache"
+    return f"torch.compile: {kind} in {took.wall_s:.0f} s ({took.cpu_s:.0f} s of processor time)"
 
 
 def alternate(contenders: list[Callable[[], None]], rounds: int) -> list[list[float]]:
@@ -135,31 +171,6 @@ def alternate(contenders: list[Callable[[], None]], rounds: int) -> list[list[fl
     return samples
 
 
-def _compiled_step(network: zoo.Network, arrays: dict[str, np.ndarray]) -> Callable[[], None]:
-    """A compiled step; with gradients as large as their tables where the compiler cannot add sparse ones."""
-    for sparse in (True, False):
-        step = _torch_step(torch.compile(TorchNetwork(network, arrays, torch.float32, sparse=sparse)), network)
-        try:
-            step()
-        except RuntimeError:
-            if not sparse:
-                raise
-        else:
-            break
-    return step
-
-
-def _torch_step(model: torch.nn.Module, network: zoo.Network) -> Callable[[], None]:
-    optimizer = torch.optim.SGD(model.parameters(), lr=network.learning_rate)
-
-    def step() -> None:
-        optimizer.zero_grad(set_to_none=True)
-        model().backward()
-        optimizer.step()
-
-    return step
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scale", default="laptop")
@@ -168,6 +179,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--compile", action="store_true", help="time torch.compile too")
+    parser.add_argument("--compile-limit", type=float, default=900, help="seconds that torch.compile may take each")
+    parser.add_argument("--compile-cache", type=Path, default=ROOT / "results" / "inductor", help="folder it fills")
     parser.add_argument("--slowest", type=int, default=0, help="list so many kernels of each network")
     parser.add_argument("--objects", type=Path, help="folder that keeps compiled kernels for the next call")
     parser.add_argument("--seed", type=int, default=0)

@@ -7,6 +7,7 @@ from snakemake.exceptions import WorkflowError
 from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
 from autotm.model.scale import MODELLED, scale_named
+from autotm.study import inputs
 from autotm.study.setup import (
     export_source,
     load_study,
@@ -23,7 +24,7 @@ wildcard_constraints:
     scale=r"[A-Za-z0-9_.-]+",
     network=r"[a-z0-9_]+",
     optimizer=r"[a-z0-9-]+",
-    limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B",
+    limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B(-io)?",
     folder=r"([a-z][a-z0-9_]*/)?",
 
 
@@ -107,12 +108,13 @@ def placement_params(wildcards):
 
 def comparison_records(wildcards):
     """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
-    return or_stop(STUDY.comparison_records, wildcards.folder)
+    return or_stop(inputs.comparison_records, STUDY, wildcards.folder)
 
 
-def large_records(wildcards):
-    """The records of figure 8's workload."""
-    return or_stop(STUDY.workload_records, STUDY.config.figures.fig8.workload)
+def large_files(wildcards):
+    """What figure 8 shows: records, or plans of modelled steps with their graphs."""
+    records, plans, graphs = or_stop(inputs.large_files, STUDY)
+    return {"records": records, "plans": plans, "graphs": graphs}
 
 
 def timing_threads(wildcards):

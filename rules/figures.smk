@@ -86,22 +86,30 @@ use rule figure_7 as cost_performance with:
         "Drawing {output.pdf}: price of memory over performance, by limit and network"
 
 
-use rule figure_7 as figure_8 with:
+rule figure_8:
     input:
-        records=large_records,
+        unpack(large_files),
     output:
         pdf="figures/fig8.pdf",
         png="figures/fig8.png",
         csv="figures/fig8.csv",
     log:
         "logs/figures/fig8.log",
+    conda:
+        "../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        style=STUDY.config.style.model_dump(),
     message:
         "Drawing {output.pdf}: speed-up of large networks over memory-mode"
+    script:
+        "../workflow/scripts/figure_8.py"
 
 
-use rule figure_7 as figure_8_talk with:
-    input:
-        records=large_records,
+use rule figure_8 as figure_8_talk with:
     output:
         pdf="figures/fig8_talk.pdf",
         png="figures/fig8_talk.png",
@@ -114,7 +122,7 @@ use rule figure_7 as figure_8_talk with:
 
 use rule figure_7 as front with:
     input:
-        records=STUDY.front_records(STUDY.config.figures.front),
+        records=inputs.front_records(STUDY),
     output:
         pdf="figures/front.pdf",
         png="figures/front.png",

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tvm import relax
 
 import autotm
 import small_step
+from autotm.model.counting import fixed_bytes
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 
 ROOT = Path(__file__).parents[1]
@@ -59,6 +61,7 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> Non
     assert 0 < record.dram_alloc_size <= step.peak_bytes / 2
     assert record.pmem_alloc_size > 0
     assert "my_mlp, synchronous, limit 1:1" in str(placed)
+    assert f"proven within {placed.gap:.2%} of the best" in str(placed)
 
 
 def test_limits_count_parameters_unless_told_otherwise(
@@ -70,6 +73,14 @@ def test_limits_count_parameters_unless_told_otherwise(
     parameters = 4 * (3 * 64 * 64 + 64 * 10)
     assert step.peak_bytes - inner.peak_bytes >= parameters
     assert inner.plan("4:1").run(min_seconds=0.0, verify_steps=1).counts == "intermediates"
+    half, arguments = inner.peak_bytes // 2, fixed_bytes(inner.graph)
+    assert arguments >= parameters
+    assert fixed_bytes(step.graph) == 0
+    beside_arguments = inner.plan(f"{half + arguments + 5000}B-5kB-io", "static").plan
+    assert beside_arguments.dram_limit_bytes == half
+    assert beside_arguments.objective_us == inner.plan(half, "static").plan.objective_us
+    with pytest.raises(InfeasibleLimitError, match=f"alone take {arguments} bytes"):
+        inner.plan(f"{arguments - 1}B-io")
 
 
 def test_less_memory_never_is_predicted_faster(step: autotm.TrainingStep) -> None:
@@ -93,7 +104,21 @@ def test_plan_does_all_at_once(example: ModuleType, results: Path) -> None:
     network = example.mlp(**SIZES)
     machine = small_step.machine()
     placed = autotm.plan(network, "1:1", "numa", gap=0.1, machine=machine, profile=FAST, results=results)
-    assert placed.plan.optimizer == "numa"
+    assert "numa" in str(placed)
+    assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
+
+
+@pytest.mark.parametrize("optimizer", ["asynchronous", "memory-mode"])
+def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
+    def curved(batch: int) -> autotm.Network:
+        net = autotm.NetworkBuilder("curved", batch, learning_rate=0.01)
+        x = net.conv(net.input("image", (batch, 8, 8, 3), autotm.Initial("normal")), 16, 3, padding=1, relu=False)
+        return net.softmax_cross_entropy(net.dense(net.flatten(net.emit(relax.op.tanh(x))), 10))
+
+    placed = autotm.plan(
+        curved, "2:1", optimizer, sizes={"batch": 2}, machine=small_step.machine(), profile=FAST, results=results
+    )
+    assert placed.run(min_seconds=0.0, verify_steps=2).verified_steps == 2
 
 
 def test_faults_are_named(step: autotm.TrainingStep, example: ModuleType, results: Path) -> None:

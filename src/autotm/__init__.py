@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotm.api import Placement, TrainingStep, plan, prepare
+    from autotm.model.errors import AutotmError
     from autotm.model.graph import Initial
     from autotm.zoo import Network, NetworkBuilder
 
 _HOMES = {
+    "AutotmError": "autotm.model.errors",
     "Initial": "autotm.model.graph",
     "Network": "autotm.zoo",
     "NetworkBuilder": "autotm.zoo",
@@ -19,7 +21,7 @@ _HOMES = {
     "plan": "autotm.api",
     "prepare": "autotm.api",
 }
-__all__ = ["Initial", "Network", "NetworkBuilder", "Placement", "TrainingStep", "plan", "prepare"]
+__all__ = ["AutotmError", "Initial", "Network", "NetworkBuilder", "Placement", "TrainingStep", "plan", "prepare"]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.machine import Machine, load_machine
 from autotm.model.paths import MachinePaths
-from autotm.model.plan import Plan
+from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
@@ -151,10 +151,12 @@ class Placement:
 
     def __str__(self) -> str:
         placed = self.plan
+        # A plan that nothing searched for has no better one to be near to.
+        proof = "" if placed.status is Status.NOT_OPTIMIZED else f", proven within {placed.gap:.2%} of the best"
         return (
             f"{self.step.graph.network}, {placed.optimizer}, limit {placed.limit} "
             f"({self.program.fast_bytes / 1e6:.6g} MB fast, {self.program.slow_bytes / 1e6:.6g} MB slow memory): "
-            f"{self.predicted_s:.6g} s a step predicted, proven within {placed.gap:.2%}; {len(placed.moves)} moves"
+            f"{self.predicted_s:.6g} s a step predicted{proof}; {len(placed.moves)} moves"
         )
 
 

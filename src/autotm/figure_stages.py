@@ -23,6 +23,18 @@ def figure_of_records_stage(style: StyleConfig, prices: PricesConfig, records: S
     make_figure_of_records(records, FigureFiles.of(csv), style, prices)
 
 
+def figure_8_stage(
+    style: StyleConfig, *, records: Sequence[Path], plans: Sequence[Path], graphs: Sequence[Path], csv: Path
+) -> None:
+    """Records of large networks, or plans of their modelled steps -> figure 8 as `csv` names it."""
+    from autotm.study.figures import FigureFiles, make_figure
+    from autotm.study.modelled import table_of_plans
+    from autotm.study.records import table_of_records
+
+    table = table_of_plans(plans, graphs) if plans else table_of_records(records, needs_all_fast=False)
+    make_figure(table, FigureFiles.of(csv), style)
+
+
 def convolution_profile_stage(
     context: Context,
     convolution: KernelPlotConfig,

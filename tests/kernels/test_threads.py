@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 import small_step
+import two_ways
+from autotm.kernels.target import host_target
 from autotm.kernels.threads import check_cores, measure_cores, pinned
+from autotm.lower import lower_network
 from autotm.model.errors import AutotmError
 
 TESTS = Path(__file__).parents[1]
@@ -71,3 +74,51 @@ def test_a_pool_that_was_started_too_small_is_an_error() -> None:
     assert done.returncode != 0
     assert "not reached" not in done.stdout
     assert "start a new process" in done.stderr
+
+
+def bits_on(threads: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run two steps of the network in `folder` on so many threads, and print a digest of what they computed."""
+    return in_new_process(f"""
+        import hashlib
+        from pathlib import Path
+        from autotm.kernels.library import KernelLibrary
+        from autotm.memory.tiers import open_tiers
+        from autotm.model.files import load
+        from autotm.model.graph import Graph
+        from autotm.runtime.arguments import Arguments
+        from autotm.runtime.executor import prepare
+        from autotm.runtime.plain import plain_program
+
+        folder, devices = Path({str(folder)!r}), Path({str(TESTS.parent / "config" / "devices")!r})
+        machine = small_step.machine({threads})
+        graph = load(folder / "graph.json", "graph", Graph)
+        program, arguments = plain_program(graph), Arguments.allocate(graph)
+        arguments.fill(0)
+        with pinned(machine), open_tiers(machine, None, program.fast_bytes, 0, devices, stretch=1.0) as tiers:
+            library = KernelLibrary.load(folder / "kernels.so")
+            busy = library.busy_threads({threads})
+            executor = prepare(graph, library, program, arguments, tiers)
+            executor.step()
+            executor.step()
+        values = b"".join(arguments.value(t.name).tobytes() for t in graph.tensors if not t.role.is_movable)
+        print(busy, hashlib.sha256(values).hexdigest())
+    """)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+@pytest.mark.parametrize("built_for", [1, 2])
+def test_a_library_computes_the_same_bits_on_any_number_of_threads(tmp_path: Path, built_for: int) -> None:
+    files = (tmp_path / "graph.json", tmp_path / "kernels.so")
+    lower_network(two_ways.network(), "test", host_target(built_for), built_for, *files, {})
+    one, two = (bits_on(threads, tmp_path) for threads in (1, 2))
+    assert (one.returncode, two.returncode) == (0, 0), one.stderr + two.stderr
+    assert one.stdout.split()[1] == two.stdout.split()[1]
+    assert (one.stdout.split()[0], two.stdout.split()[0]) == ("1", str(built_for))
+    assert "built for" not in one.stderr
+    assert (f"built for {built_for} threads, about to run on 2" in two.stderr) == (built_for == 1)
+    assert ("--config threads=2" in two.stderr) == (built_for == 1)
+
+
+def test_cores_are_asked_for_as_many_threads_as_have_work() -> None:
+    asked = replace(small_step.machine(1), threads=8)
+    assert check_cores(asked, spin, busy=1).wanting > 0.7

@@ -94,3 +94,11 @@ def test_rules_draw_no_figure_that_the_study_does_not_know() -> None:
     rules = "".join((ROOT / "rules" / name).read_text(encoding="utf-8") for name in ("figures.smk", "plan_figures.smk"))
     drawn = {line.rpartition("/")[2] for line in rules.replace("{folder}", "").split('.csv"')[:-1]}
     assert drawn == set(FIGURES)
+
+
+def test_figure_8_of_modelled_steps_needs_plans_and_no_run(drawn: Workplace) -> None:
+    drawn.change("scale", value="tiny-modelled")
+    drawn.change("workloads", "large", value={"networks": ["mlp"], "optimizers": ["static"], "limits": ["5:2"]})
+    assert drawn.jobs_due(target="figures/fig8.pdf") == {
+        "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "figure_8": 1,
+    }  # fmt: skip

@@ -26,14 +26,14 @@ from autotm.study.prices import ratio_price, with_prices
 from autotm.study.records import table_of_records
 from autotm.study.style import read_table, styled
 
-STYLE = StyleConfig()
+STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """
 import sys
 from pathlib import Path
 from autotm.model.figures_config import StyleConfig
 from autotm.study.figures import FigureFiles, draw
 for csv in sys.argv[1:]:
-    draw(FigureFiles.of(Path(csv)), StyleConfig())
+    draw(FigureFiles.of(Path(csv)), StyleConfig(dots_per_inch=60))
 """
 
 
@@ -104,7 +104,7 @@ def test_figure_8_divides_what_memory_mode_took(folder: Path) -> None:
             suffers = 1 + 0.3 * place
             expected = (1 + suffers * 6.0 * slow) / (1 + suffers * times * slow)
             assert bar.get_height() == pytest.approx(expected, rel=1e-6)
-    assert "each against the all-fast step of its own minutes" in text
+    assert "each over the all-fast step of its own minutes" in text
     talk, _ = drawn(folder, "fig8_talk")
     assert "higher is better" in talk.axes[0].get_ylabel()
 

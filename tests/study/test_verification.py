@@ -62,7 +62,7 @@ def test_every_network_meets_every_optimizer() -> None:
 def test_config_narrows_it_down() -> None:
     found = study(networks=["mlp"], optimizers=["numa", "static"], limit="8:1").verification_records()
     assert [path.parts[-4:-1] for path in found] == [("mlp", "numa", "8to1"), ("mlp", "static", "8to1")]
-    with pytest.raises(BadInputError, match="networks"):
+    with pytest.raises(BadInputError, match="verification: unknown network"):
         study(networks=["mpl"]).verification_records()
-    with pytest.raises(BadInputError, match="optimizer"):
+    with pytest.raises(BadInputError, match="verification: unknown optimizer"):
         study(optimizers=["statik"]).verification_records()

@@ -11,7 +11,7 @@ from autotm.check.engine import Engines
 from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
-from autotm.model.counting import counted_by
+from autotm.model.counting import counted_by, fixed_bytes
 from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
@@ -116,7 +116,7 @@ def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> Non
 
 
 def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
-    asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes)
+    asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes, fixed_bytes(graph))
     same = asked == plan.dram_limit_bytes
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
     change = dict.fromkeys(range(len(graph.kernels) + 1), 0)

@@ -46,14 +46,14 @@ class Squares:
         """Over all images."""
         return self.source.batch * self.down * self.across
 
-    def _place(self, square: Index) -> tuple[Index, Index, Index]:
+    def place(self, square: Index) -> tuple[Index, Index, Index]:
         """Image, row and column of squares."""
         return square // (self.down * self.across), square // self.across % self.down, square % self.across
 
     # --- the source --------------------------------------------------------------------------------------------------
     def transform(self, square: Index, put: Put, lanes: int) -> tirx.Stmt:
         """B' d B of one square; pixels outside the source are zeros."""
-        image, i, j = self._place(square)
+        image, i, j = self.place(square)
         source = self.source
         row, column = i * RESULTS - self.origin[0], j * RESULTS - self.origin[1]
         begin = image * source.image + row * source.row + column * source.channels
@@ -99,7 +99,7 @@ class Squares:
     # --- the results -------------------------------------------------------------------------------------------------
     def finish(self, square: Index, feature: Index, width: int, product: Get, lanes: int) -> tirx.Stmt:
         """A' m A of one square, and the epilogue of those of its results that exist."""
-        image, i, j = self._place(square)
+        image, i, j = self.place(square)
 
         def vectors(row: Index, column: Index) -> tirx.Stmt:
             return tir.sequence(

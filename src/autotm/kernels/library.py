@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import tvm
 
+from autotm.kernels.link import threads_of
 from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 from autotm.model.graph import ALIGNMENT_BYTES
+
+_LOG = logging.getLogger(__name__)
 
 Array = npt.NDArray[Any]
 BoundKernel = Callable[[], None]
@@ -27,10 +31,12 @@ class KernelLibrary:
     Attributes:
         path: where it was read from.
         content_hash: hash of the file; equal hashes run the same machine code.
+        threads: how many its kernels were built for, if it says so. Results do not depend on how many run it.
     """
 
     path: Path
     content_hash: str
+    threads: int | None
     _module: Any = field(repr=False)
 
     @classmethod
@@ -41,11 +47,12 @@ class KernelLibrary:
             DamagedFileError: the file is missing or is not a library this TVM can open.
         """
         try:
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+            content = path.read_bytes()
         except FileNotFoundError:
             raise DamagedFileError(f"{path}: no such kernel library; build it with: snakemake {path}") from None
+        digest = hashlib.sha256(content).hexdigest()[:16]
         try:
-            return cls(path, digest, tvm.runtime.load_module(str(path)))
+            return cls(path, digest, threads_of(content), tvm.runtime.load_module(str(path)))
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise DamagedFileError(
@@ -55,7 +62,26 @@ class KernelLibrary:
     @classmethod
     def in_memory(cls, module: Any) -> KernelLibrary:
         """The machine code that `machine_code` just made, without a file."""
-        return cls(Path("memory"), "", module)
+        return cls(Path("memory"), "", None, module)
+
+    def busy_threads(self, threads: int) -> int:
+        """Of so many threads, those that every large kernel has work for; warns where that is not all of them.
+
+        Kernels compute the same on any number: fewer threads share their loops, and of more, some have nothing to do.
+        """
+        if self.threads is not None and threads > self.threads:
+            _LOG.warning(
+                "%s: built for %d threads, about to run on %d: most kernels will keep only %d of them busy; lower the "
+                "network again for %d threads ('threads' in the machine file, or --config threads=%d)",
+                self.path,
+                self.threads,
+                threads,
+                self.threads,
+                threads,
+                threads,
+            )
+            return self.threads
+        return threads
 
     def function(self, symbol: str) -> Callable[..., None]:
         """The compiled function of that name.

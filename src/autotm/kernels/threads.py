@@ -64,8 +64,12 @@ def pinned(machine: Machine) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, attempts: int = 5) -> CoreUse:
+def check_cores(
+    machine: Machine, work: Callable[[], None], min_s: float = 0.05, attempts: int = 5, busy: int | None = None
+) -> CoreUse:
     """Run a parallel kernel for `min_s` and compare its CPU time with wall time.
+
+    `busy` is how many of the machine's threads the kernel has work for, if not all.
 
     Cores lost to other processes only make timings worse and are logged; cores that the threads never asked for mean
     that kernels run on fewer threads than recorded.
@@ -73,19 +77,18 @@ def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05,
     Raises:
         AutotmError: the threads wanted less than three quarters of the cores in every attempt.
     """
+    threads = machine.threads if busy is None else busy
     use = CoreUse(0.0, 0.0)
     for _ in range(attempts):
         use = max(use, measure_cores(work, machine.cpus, min_s), key=lambda seen: seen.running)
-        if use.running >= _ENOUGH * machine.threads:
+        if use.running >= _ENOUGH * threads:
             return use
-    if use.wanting < _ENOUGH * machine.threads:
+    if use.wanting < _ENOUGH * threads:
         raise AutotmError(
-            f"kernels keep only {use.wanting:.2f} cores busy, machine '{machine.name}' asks for {machine.threads} "
+            f"kernels keep only {use.wanting:.2f} cores busy, machine '{machine.name}' asks for {threads} "
             f"threads on cores {list(machine.cpus)}; lower 'threads' or free the cores"
         )
-    log.warning(
-        "other processes hold the cores: %.2f of %d are ours; timings will be too long", use.running, machine.threads
-    )
+    log.warning("other processes hold the cores: %.2f of %d are ours; timings will be too long", use.running, threads)
     return use
 
 

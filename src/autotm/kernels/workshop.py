@@ -135,7 +135,7 @@ class Workshop:
             AutotmError: linking failed.
         """
         code = held_in(self.folder).code
-        link(sorted({code[kernel.code_key] for kernel in kernels}), path)
+        link(sorted({code[kernel.code_key] for kernel in kernels}), path, self.threads)
 
 
 def _is_made(key: str, request: Request, held: Held) -> bool:

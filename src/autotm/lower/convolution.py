@@ -9,15 +9,15 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autotm.kernels.build import build_library
+from autotm.kernels.build import objects_in
+from autotm.kernels.workshop import Request, Workshop
 from autotm.lower.extract import extract_calls, workspaces
 from autotm.lower.fuse import fused_kernels
-from autotm.lower.lower import compile_functions
 from autotm.model.files import save
 from autotm.model.graph import Graph, Initial, Kernel, Operand, Role, Tensor, workspace
 
 NETWORK = "convolution"
-WINDOW, PADDING = 3, 1
+_WINDOW, _PADDING = 3, 1
 
 
 def lower_convolution(
@@ -41,33 +41,33 @@ def lower_convolution(
     """
     module = fused_kernels(_module(batch, image, channels), target)
     (call,), _ = extract_calls(module)
-    compiled = compile_functions(module, {call.function}, target, threads)[call.function]
+    with objects_in(objects) as folder:
+        workshop = Workshop(folder, target, threads)
+        (made,) = workshop.make([Request(module[call.function].without_attr("global_symbol"))])
+        workshop.link([made], library_path)
     kernel = Kernel(
         name=NETWORK,
-        function=compiled.symbol,
-        identity=compiled.identity,
-        op=compiled.kernel.op,
-        op_class=compiled.kernel.op_class,
-        flops=compiled.kernel.flops,
+        function=made.symbol,
+        identity=made.identity,
+        op=made.op,
+        op_class=made.op_class,
+        flops=made.flops,
         inputs=call.inputs,
         outputs=tuple(Operand("output", item.shape, item.dtype) for item in call.outputs),
-        workspaces=workspaces(NETWORK, compiled.kernel),
+        workspaces=workspaces(NETWORK, made),
     )
     graph = Graph(NETWORK, scale, batch, (kernel,), _tensors(kernel))
-    build_library(
-        {compiled.symbol: compiled.kernel.func}, target, library_path, objects, {compiled.symbol: compiled.identity}
-    )
     save(graph_path, "graph", graph, provenance)
     return graph
 
 
 def _module(batch: int, image: int, channels: int) -> tvm.IRModule:
     data = relax.Var("data", relax.TensorType((batch, image, image, channels), "float32"))
-    weight = relax.Var("weight", relax.TensorType((WINDOW, WINDOW, channels, channels), "float32"))
+    weight = relax.Var("weight", relax.TensorType((_WINDOW, _WINDOW, channels, channels), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [data, weight]):
         with builder.dataflow():
-            product = relax.op.nn.conv2d(data, weight, padding=PADDING, data_layout="NHWC", kernel_layout="HWIO")
+            product = relax.op.nn.conv2d(data, weight, padding=_PADDING, data_layout="NHWC", kernel_layout="HWIO")
             result = builder.emit_output(relax.Tuple([builder.emit(product)]))
         builder.emit_func_output(result)
     return builder.finalize()

@@ -114,7 +114,8 @@ def _context(machine: Machine) -> dict[str, object]:
 def _time_all(bench: _Bench, machine: Machine, missing: list[Case], plans: dict[tuple[str, str], OperandPlan]) -> None:
     filler = Filler(bench.options.seed)
     heaviest = max(missing, key=lambda case: case.kernel.flops)
-    check_cores(machine, _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0])
+    heavy = _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0]
+    check_cores(machine, heavy, busy=bench.library.busy_threads(machine.threads))
     with quiet_interpreter():
         for case in track(missing, "profiling kernels", len(missing)):
             _fill(bench, filler, plans[case.key], case)

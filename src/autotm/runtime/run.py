@@ -59,7 +59,7 @@ def run(
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, library, program, arguments, tiers)
-        check_cores(machine, _heaviest(chosen, executor))
+        check_cores(machine, _heaviest(chosen, executor), busy=library.busy_threads(machine.threads))
         arguments.fill(options.seed)
         if options.verify_steps:
             expected = reference(

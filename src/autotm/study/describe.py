@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -46,21 +47,19 @@ class AtLimit:
 
 
 def wanted_records(study: Study, workload: str) -> list[Path]:
-    """The records that a description of a workload reads: three optimizers at its limits, and an all-fast step.
+    """The records that a description of a workload reads: three optimizers at its limits, and its all-fast step.
 
     Raises:
         BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
     """
     study.workload_records(workload)
     config = study.config.workloads[workload]
-    limits = [limit for limit in map(Limit.parse, config.limits) if not _is_end(limit)]
+    limits = [Limit.parse(text) for text in config.limits]
     return [
-        path
+        paths.record(optimizer, limit)
         for paths in map(study.paths, config.networks)
-        for path in (
-            paths.record(PLANNED, _ALL_FAST),
-            *(paths.record(optimizer, limit) for limit in limits for optimizer in _CALLED),
-        )
+        for limit in limits
+        for optimizer in (_CALLED if not _is_end(limit) else [PLANNED] if limit == _ALL_FAST else [])
     ]
 
 
@@ -72,11 +71,10 @@ def describe(study: Study, workload: str) -> str:
         DamagedFileError: a record cannot be read.
     """
     wanted = wanted_records(study, workload)
-    bases = {path.parents[2] for path in wanted if path.parent.name == _ALL_FAST.slug and path.exists()}
-    there = [path for path in wanted if path.exists() and path.parents[2] in bases]
+    there = [path for path in wanted if path.exists()]
     lines = []
     if there:
-        table = table_of_records(there)
+        table = table_of_records(there, needs_all_fast=False)
         first = table.iloc[0]
         lines = [f"{workload}: {first['scale']} scale on {first['machine']}, {first['tier_reality']} slow memory;"]
         lines += ["medians of measured steps, geometric means over networks", *_lines(headlines(table))]
@@ -91,27 +89,30 @@ def describe(study: Study, workload: str) -> str:
 def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
     """The numbers at each limit of a table of `table_of_records`, without all slow and all fast, most fast first.
 
-    Its `slowdown` divides medians of steps that were timed in turn; a speed-up divides two slow-downs.
+    Its `slowdown` divides medians of steps that were timed in turn; a speed-up divides two slow-downs, or, where no
+    all-fast step was timed, two medians.
     """
     order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(ascending=False, kind="stable").index
     for text in order:
         if _is_end(Limit.parse(text)):
             continue
         runs = table[table["limit"] == text]
-        slowdowns = {
-            optimizer: dict(zip(of["network"], of["slowdown"], strict=True))
-            for optimizer, of in runs.groupby("optimizer")
-        }
-        losses = {name: Headline(1 - 1 / geometric_mean(of.values()), tuple(of)) for name, of in slowdowns.items()}
-        yield AtLimit(text, losses, dict(_speed_ups(slowdowns)))
+        times = {name: of.set_index("network") for name, of in runs.groupby("optimizer")}
+        losses = {name: _loss(of["slowdown"].dropna()) for name, of in times.items()}
+        planned = times.pop(PLANNED, None)
+        speed_ups = {name: _speed_up(of, planned) for name, of in times.items()} if planned is not None else {}
+        yield AtLimit(text, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
 
 
-def _speed_ups(slowdowns: Mapping[str, Mapping[str, float]]) -> Iterator[tuple[str, Headline]]:
-    planned = slowdowns.get(PLANNED, {})
-    for name, of in slowdowns.items():
-        both = tuple(network for network in of if network in planned)
-        if both and name != PLANNED:
-            yield name, Headline(geometric_mean(of[network] / planned[network] for network in both), both)
+def _loss(slowdowns: pd.Series) -> Headline:
+    return Headline(1 - 1 / geometric_mean(slowdowns) if len(slowdowns) else nan, tuple(slowdowns.index))
+
+
+def _speed_up(of: pd.DataFrame, planned: pd.DataFrame) -> Headline:
+    both = of.index.intersection(planned.index, sort=False)
+    ratios = of["slowdown"].div(planned["slowdown"]).loc[both]
+    medians = of["actual_runtime_median_s"].div(planned["actual_runtime_median_s"]).loc[both]
+    return Headline(geometric_mean(ratios.fillna(medians)) if len(both) else nan, tuple(both))
 
 
 def _lines(found: Iterator[AtLimit]) -> Iterator[str]:

@@ -41,14 +41,14 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 def with_fast_memory(table: pd.DataFrame) -> tuple[pd.DataFrame, float]:
     """The runs with what x shows as column `FAST_MEMORY`, bytes, and the x at which the whole step fits.
 
-    Parameters, inputs and results are in fast memory whatever the limit, so both hold them.
+    Both hold parameters, inputs and results, which are in fast memory whatever the limit, or which it counts.
 
     Raises:
         BadInputError: the runs are not one case study.
     """
     require_one(table, "network", "batch")
-    enough = float((table["peak_live_bytes"] + table["io_bytes"]).iloc[0])
-    return table.assign(**{FAST_MEMORY: table["dram_limit_bytes"] + table["io_bytes"]}), enough
+    enough = float((table["peak_live_bytes"] + table["uncounted_bytes"]).iloc[0])
+    return table.assign(**{FAST_MEMORY: table["dram_limit_bytes"] + table["uncounted_bytes"]}), enough
 
 
 def draw_memory_axis(axes: Axes, enough: float) -> None:

@@ -9,10 +9,16 @@ from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, series_name, title
+from autotm.study.modelled import is_modelled, modelled_caption
 from autotm.study.records import require_one
 from autotm.study.style import GRAY, Drawn, caption, finish, optimizer_colors, panels
 
 CACHED = "memory-mode"
+_REMARKS = {
+    "slowdown": "Bars: memory-mode's slow-down over the optimizer's, each over the all-fast step of its own minutes.",
+    "actual_runtime_median_s": "Bars: memory-mode's median step over the optimizer's, timed one after the other.",
+    "predicted_runtime_s": "Bars: memory-mode's predicted step over the optimizer's.",
+}
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -37,7 +43,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
     """A row for each network and optimizer but memory-mode: `network`, `batch`, `optimizer`, `speedup`.
 
     Slow-downs are divided where every run of the network has one, which leaves out the drift of the machine's speed
-    between two runs; else median steps.
+    between two runs; else median steps; of modelled steps, predictions.
 
     Raises:
         BadInputError: as `draw`.
@@ -46,8 +52,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
     require_one(runs, "limit")
     rows = []
     for network, of_network in runs.groupby("network", sort=False):
-        has_base = bool(of_network["slowdown"].notna().all())
-        time = of_network.set_index("optimizer")["slowdown" if has_base else "actual_runtime_median_s"]
+        time = of_network.set_index("optimizer")[_time_column(of_network)]
         if CACHED not in time or len(time) == 1:
             raise BadInputError(
                 f"figure 8: {network} was not run with optimizer '{CACHED}' and another; add it to the workload's "
@@ -74,10 +79,12 @@ def _draw(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn:
     limit = table.loc[table["limit"] != ALL_FAST, "limit"].iloc[0]
     finish(axes, "", f"Large networks, slow : fast memory {limit}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure, f"{caption(table)} {_remark(table)}"
+    described = modelled_caption(table) if is_modelled(table) else caption(table)
+    return figure, f"{described} {_REMARKS[_time_column(table)]}"
 
 
-def _remark(table: pd.DataFrame) -> str:
-    if bool(table["slowdown"].notna().all()):
-        return "Bars: memory-mode's slow-down over the optimizer's, each against the all-fast step of its own minutes."
-    return "Bars: memory-mode's median step over the optimizer's, timed one after the other."
+def _time_column(runs: pd.DataFrame) -> str:
+    """What is divided."""
+    if is_modelled(runs):
+        return "predicted_runtime_s"
+    return "slowdown" if bool(runs["slowdown"].notna().all()) else "actual_runtime_median_s"

@@ -46,8 +46,6 @@ FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "heap": heap.draw,
 }
 """What gives the picture and its caption from the table."""
-_WITHOUT_ALL_FAST = ("fig8", "fig8_talk")
-"""Figures of runs that need no all-fast step: where fast memory cannot hold the network, there is none."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,7 @@ def make_figure_of_records(
         DamagedFileError: a record cannot be read.
         BadInputError: no such figure, or the records are not those that it needs.
     """
-    table = table_of_records(records, needs_all_fast=files.name not in _WITHOUT_ALL_FAST)
-    make_figure(with_prices(table, prices), files, style)
+    make_figure(with_prices(table_of_records(records), prices), files, style)
 
 
 def make_figure(table: pd.DataFrame, files: FigureFiles, style: StyleConfig) -> None:

@@ -66,6 +66,6 @@ def _run(table: pd.DataFrame, optimizer: str, limit: str) -> pd.Series:
 
 
 def _memory(run: pd.Series) -> str:
-    fast = text_in_bytes(float(run["dram_alloc_bytes"] + run["io_bytes"]))
+    fast = text_in_bytes(float(run["dram_alloc_bytes"] + run["uncounted_bytes"]))
     slow = float(run["pmem_alloc_bytes"])
     return f"{fast} fast" + (f"\n+ {text_in_bytes(slow)} slow" if slow else "")

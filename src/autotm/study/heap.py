@@ -43,12 +43,16 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: the program was made from another plan.
+        BadInputError: the program was made from another plan, or its memory is one pool behind a cache.
     """
     whole, source = load_with_provenance(graph, "graph", Graph)
     placed, laid = load(plan, "plan", Plan), load(program, "program", Program)
     if laid.plan_hash != hash_of(placed):
         raise BadInputError(f"{program}: made from another plan than {plan}; rebuild it: snakemake {program}")
+    if placed.cached is not None:
+        raise BadInputError(
+            f"{plan}: optimizer '{placed.optimizer}' has one pool behind a cache; the heap plot shows two"
+        )
     step = counting(whole, placed.counts).computed_by(placed.implementations)
     timed = read_profile(profile)
     times = _times_us(step, timed, placed)

@@ -27,9 +27,9 @@ def with_prices(table: pd.DataFrame, prices: PricesConfig) -> pd.DataFrame:
     inputs and results in fast memory included, and of the rest of the machine, over both of the all-fast step.
     `price_ratio` is how many times as much a byte of fast memory costs.
     """
-    fast = (table["dram_alloc_bytes"] + table["io_bytes"]) * prices.fast_per_gb / BYTES_PER_GB
+    fast = (table["dram_alloc_bytes"] + table["uncounted_bytes"]) * prices.fast_per_gb / BYTES_PER_GB
     slow = table["pmem_alloc_bytes"] * prices.slow_per_gb / BYTES_PER_GB
-    all_fast = (table["peak_live_bytes"] + table["io_bytes"]) * prices.fast_per_gb / BYTES_PER_GB
+    all_fast = (table["peak_live_bytes"] + table["uncounted_bytes"]) * prices.fast_per_gb / BYTES_PER_GB
     return table.assign(
         ratio_price=[ratio_price(Limit.parse(text), prices) for text in table["limit"]],
         pools_price=(fast + slow + prices.rest) / (all_fast + prices.rest),

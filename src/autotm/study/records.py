@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from autotm.model.counting import Counts
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.limit import Limit
@@ -23,7 +24,8 @@ _CAPTIONED_VERSIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> pd.DataFrame:
     """One row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
 
-    Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `slowdown` divides
+    Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `uncounted_bytes` are
+    in fast memory whatever the limit: parameters, inputs and results, unless the limit counts them. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
     the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions. Without
     `needs_all_fast`, what has nothing to be divided by is empty.
@@ -79,6 +81,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "counts": record.counts,
         "dram_limit_bytes": record.dram_limit_bytes,
         "io_bytes": record.io_size,
+        "uncounted_bytes": 0 if record.counts == Counts.ALL else record.io_size,
         "peak_live_bytes": record.default_alloc_size,
         "dram_alloc_bytes": record.dram_alloc_size,
         "pmem_alloc_bytes": record.pmem_alloc_size,

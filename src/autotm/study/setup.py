@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pkgutil
 import shutil
@@ -13,7 +14,7 @@ from typing import Any
 import autotm
 from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
-from autotm.model.figures_config import CaseStudyConfig, FrontConfig
+from autotm.model.figures_config import CaseStudyConfig
 from autotm.model.limit import Limit
 from autotm.model.machine import Machine, load_machine
 from autotm.model.network_source import NetworkSource
@@ -24,8 +25,6 @@ from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
-ALL_SLOW = "1:0"
-MOVER, FIRST_TOUCH = "synchronous", "numa"
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
@@ -74,21 +73,6 @@ class Study:
         """
         return network_source(self.config_dir, self.config, self.config.scale, name)
 
-    def comparison_records(self, folder: str) -> list[Path]:
-        """The records that the comparisons of a workload read, in the order of its config.
-
-        `folder` is where its figures go: named after it, or, for the conventional one, empty.
-
-        Raises:
-            BadInputError: as `workload_records`, or the workload lacks a limit that others are compared with.
-        """
-        name = folder.rstrip("/") or CONVENTIONAL
-        records = self.workload_records(name)
-        missing = [text for text in (ALL_SLOW, ALL_FAST) if text not in self.config.workloads[name].limits]
-        if missing:
-            raise BadInputError(f'workloads.{name}.limits: these figures compare with "{missing[0]}"; add it')
-        return records
-
     def workload_records(self, name: str) -> list[Path]:
         """The records of all networks, optimizers and limits of a workload, in the order of its config.
 
@@ -121,12 +105,10 @@ class Study:
 
     def configured_records(self) -> list[Path]:
         """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
-        possible = [
-            name
-            for name, workload in self.config.workloads.items()
-            if set(workload.networks) <= set(self.scale.networks)
-        ]
-        of_workloads = [path for name in possible for path in self.workload_records(name)]
+        of_workloads: list[Path] = []
+        for name in self.config.workloads:
+            with contextlib.suppress(BadInputError):
+                of_workloads += self.workload_records(name)
         return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
 
     def verification_records(self) -> list[Path]:
@@ -140,23 +122,19 @@ class Study:
         config = self.config.verification
         networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
         optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
-        for network in networks:
-            if network not in self.scale.networks:
-                raise BadInputError(f"verification.networks: {unknown_name('network', network, self.scale.networks)}")
-        for optimizer in optimizers:
-            require_optimizer(optimizer)
+        try:
+            for network in networks:
+                self.network(network)
+            for optimizer in optimizers:
+                require_optimizer(optimizer)
+        except BadInputError as error:
+            raise BadInputError(f"verification: {error}") from None
         limit = Limit.parse(config.limit)
         return [
             self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
             for network in networks
             for optimizer in optimizers
         ]
-
-    def front_records(self, front: FrontConfig) -> list[Path]:
-        """The records of the front figure: both ends, and both optimizers at the limit between them."""
-        paths = self.paths(front.network)
-        points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
-        return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
 
 
 def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:

@@ -133,7 +133,7 @@ def caption(table: pd.DataFrame) -> str:
     return (
         f"{networks}, scale {first['scale']}; {machine_text(first)}. Runtimes are medians of at least "
         f"{table['samples'].min()} timed steps{_all_fast(table)}. "
-        f"{_proven(table)}Outputs of "
+        f"{proven_text(table)}Outputs of "
         f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
         f"seed {first['seed']}. {first['versions']}."
     )
@@ -146,7 +146,7 @@ def _all_fast(table: pd.DataFrame) -> str:
     return f"; all-fast steps took {' to '.join(f'{one:.3g}' for one in sorted({seconds.min(), seconds.max()}))} s"
 
 
-def _proven(table: pd.DataFrame) -> str:
+def proven_text(table: pd.DataFrame) -> str:
     """How good the plans of optimizers that search are; the others have one plan, and no bound to be near."""
     searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
     if searched.empty:

@@ -78,10 +78,10 @@ def _in_steps(
     devices_dir: Path,
 ) -> list[Found]:
     total = plain_program(graph).fast_bytes
-    arguments = Arguments.allocate(graph)
     alone = tuple((one,) for one in wanted)
     ways = ((Way.SINGLE, alone), (Way.TOGETHER, rounds(graph, wanted)), (Way.AGAIN, alone))
     with pinned(machine), open_tiers(machine, links, total, total, devices_dir) as tiers, quiet_interpreter():
+        arguments = Arguments.allocate(graph)
         arguments.fill(seed)
         plain = prepare(graph, library, plain_program(graph), arguments, tiers)
         check_cores(machine, plain.step)
