@@ -14,13 +14,13 @@ from autotm.model.limit import Limit
 from autotm.model.profile import Profile, Timing
 from autotm.model.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
-from autotm.solve.certificate import Prices, bound_us
-from autotm.solve.choices import Choices
+from autotm.solve.certificate import Prices, Rents
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import flows_by_use
 from autotm.solve.potential import potential
 from autotm.solve.problem import Problem
 from autotm.solve.rented import Rented
+from autotm.solve.shortest_path import best_value
 from random_graphs import Case, StepBuilder, exact_case, make_links, random_case, training_step_case
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
@@ -36,10 +36,11 @@ def test_without_recomputation_rent_is_that_of_the_certificate(seed: int) -> Non
     flows, kernels = flows_by_use(problem), len(problem.graph.kernels)
     prices = np.random.default_rng(seed).exponential(1e-3, kernels)
     rented = Rented(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
-    expected = bound_us(Choices(flows), Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
+    rents = Rents(Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
+    expected = sum(best_value(flow, rents.charges(flow)) for flow in flows)
     rental = rented.cheapest(prices)
     value, used = float(rental.cost_us.sum()), rental.used_bytes
-    assert value - prices.sum() * problem.limit_bytes == pytest.approx(expected)
+    assert value == pytest.approx(expected)
     nudged = prices + 1e-9
     assert rented.cheapest(nudged).cost_us.sum() - value == pytest.approx(1e-9 * used.sum(), rel=1e-3, abs=1e-9), (
         "its slope"

@@ -11,12 +11,15 @@ from autotm.check import check_plan
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
 from autotm.solve import SolveOptions, sift, solve, sweep
+from autotm.solve.certificate import Prices, Rents
 from autotm.solve.choices import Choices
+from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import flows_by_use
 from autotm.solve.journey import occupy
 from autotm.solve.problem import Problem
 from autotm.solve.prune import reduce
 from autotm.solve.rented import Rented
+from autotm.solve.shortest_path import best_value
 from deep_graphs import deepened
 from exhaustive import optimum_us
 from modelled_profile import modelled_links, modelled_profile
@@ -124,3 +127,15 @@ def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
     again = rented.cheapest(prices * 50)
     moved = [index for index in journeys if rented.journeys(again, [index])[index] != journeys[index]]
     assert moved == np.flatnonzero(again.signature != rental.signature).tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cheapest_journeys_keep_the_rules_of_their_flows(seed: int) -> None:
+    case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)
+    problem = Problem(case.graph, case.profile, case.links, Limit(5, 1), OPTIONS)
+    kernels = len(case.graph.kernels)
+    flows = reduce(Choices(flows_by_use(problem)), problem.limit_bytes, kernels).choices.flows
+    prices = draw.exponential(1e-3, kernels) * (draw.random(kernels) < 0.5)
+    rental = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels).cheapest(prices)
+    rents = Rents(Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
+    assert rental.cost_us == pytest.approx([best_value(flow, rents.charges(flow)) for flow in flows])

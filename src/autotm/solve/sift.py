@@ -3,7 +3,7 @@
 Simplex takes quadratically long, but at nearly right prices most journeys are clear, and most rows cost nothing. So
 prices come from a sample of the tensors first; what they leave in doubt goes to HiGHS; and what the prices found there
 would rather have otherwise joins it, until that is worth nothing. Every price path proves a bound, so nothing here
-needs to be exact (`docs/formulation.md` §5.7).
+needs to be exact (`docs/formulation.md` §5).
 """
 
 from __future__ import annotations
