@@ -24,7 +24,7 @@ from autotm.study import cost_performance, fig8, front, ilp_times, price_perform
 from autotm.study.figures import FIGURES, FigureFiles, make_figure
 from autotm.study.prices import ratio_price, with_prices
 from autotm.study.records import table_of_records
-from autotm.study.style import read_table, styled
+from autotm.study.style import network_colors, read_table, styled
 
 STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """
@@ -187,3 +187,10 @@ def test_price_and_performance_are_shown_and_divided(folder: Path) -> None:
     heights = [bar.get_height() for bar in figure.axes[0].containers[1]]
     assert heights == pytest.approx((runs["pools_price"] * runs["slowdown"]).tolist())
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == list(LIMITS)
+
+
+def test_a_network_keeps_its_colour_whatever_is_shown_beside_it() -> None:
+    alone, together = network_colors(STYLE, ["my_net"]), network_colors(STYLE, ["vgg19", "my_net", "test_vgg"])
+    assert alone["my_net"] == together["my_net"]
+    assert together["test_vgg"] == together["vgg19"] == alone["vgg19"]
+    assert len({together[name] for name in together}) == len(together) - 1, "but for these two, all differ"

@@ -56,12 +56,12 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
                 "lower_quartile_ns": timing.lower_quartile_ns,
                 "upper_quartile_ns": timing.upper_quartile_ns,
                 "repeats": timing.repeats,
-                "relative": timing.median_ns / timed.base_us(kernel) / 1e3,
                 "time": "measured" if not slow or shared["tier_reality"] == "real" else shared["tier_reality"],
             }
             | shared
         )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    return table.assign(relative=table["median_ns"] / table["median_ns"].iloc[0])
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:

@@ -25,6 +25,7 @@ _UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 GRAY = "0.35"
 NETWORK_ORDER = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
 OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+_SAME_COLOR = {"test_vgg": "vgg19"}
 Drawn = tuple[Figure, str]
 """A figure without its caption, and the caption."""
 _POINTS_PER_INCH = 72.0
@@ -68,9 +69,10 @@ def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]
 
 def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tuple[float, float, float]]:
     """One colour a network, the same in every figure; networks of one's own get those that are left."""
-    others = [name for name in dict.fromkeys(networks) if name not in NETWORK_ORDER]
-    names = [*NETWORK_ORDER, *others]
-    return dict(zip(names, sns.color_palette(style.palette, len(names)), strict=True))
+    known = {*NETWORK_ORDER, *_SAME_COLOR}
+    names = [*NETWORK_ORDER, *(name for name in dict.fromkeys(networks) if name not in known)]
+    colors = dict(zip(names, sns.color_palette(style.palette, len(names)), strict=True))
+    return colors | {name: colors[other] for name, other in _SAME_COLOR.items()}
 
 
 def panels(count: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
