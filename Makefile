@@ -4,6 +4,7 @@
 #   make figures                            all figures
 #   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
+#   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
@@ -21,12 +22,13 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-torch figures test test-torch test-torch-deep lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-torch figures verify test test-torch test-torch-deep lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
 # --- environment -----------------------------------------------------------------------------------------------------
 # A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
+# Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM and pandas.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
@@ -60,7 +62,7 @@ $(VENV)/.made-stamp:
 
 define install
 @if [ -x $(UV) ]; then
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1)
+	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r $(1)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 else
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
@@ -87,6 +89,10 @@ figures/%.pdf: setup FORCE
 
 figures: setup
 	@$(SNAKEMAKE) figures $(CONFIG)
+
+# Results do not depend on sizes, so the smallest will do.
+verify: setup
+	@$(SNAKEMAKE) verification --config scale=$(or $(SCALE),tiny)
 
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test

@@ -11,25 +11,56 @@ configfile: "config/config.yaml"
 include: "rules/common.smk"
 include: "rules/calibrate.smk"
 include: "rules/kernel_profile.smk"
+include: "rules/extrapolate.smk"
 include: "rules/tune.smk"
 include: "rules/ilp_solve.smk"
 include: "rules/compile.smk"
 include: "rules/run.smk"
 include: "rules/figures.smk"
+include: "rules/verification.smk"
+include: "rules/plan_figures.smk"
+include: "rules/timing_study.smk"
 
 
 localrules:
     figures,
     figure_7,
+    figure_8,
+    figure_8_talk,
     figure_9,
     figure_10,
+    figure_10a_all_fast,
+    figure_10a_all_slow,
+    figure_10a_synchronous,
     figure_11,
+    records_table,
+    verification_table,
+    verification,
+    front,
+    ilp_times,
+    price_performance,
+    cost_performance,
+    kernel_plot,
+    heap,
+    figure_timing_study,
 
 
 rule figures:
     default_target: True
     input:
         "figures/fig7.pdf",
+        "figures/fig8.pdf",
+        "figures/fig8_talk.pdf",
         "figures/fig9.pdf",
         "figures/fig10.pdf",
+        "figures/fig10a_all_fast.pdf",
+        "figures/fig10a_all_slow.pdf",
+        "figures/fig10a_synchronous.pdf",
         "figures/fig11.pdf",
+        "figures/front.pdf",
+        "figures/ilp_times.pdf",
+        "figures/price_performance.pdf",
+        "figures/cost_performance.pdf",
+        "figures/kernel_plot.pdf",
+        "figures/heap.pdf",
+        "figures/timing_study.pdf",

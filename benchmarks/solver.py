@@ -2,16 +2,18 @@
 
     python benchmarks/solver.py                                       # all paper networks, modelled costs: hours
     python benchmarks/solver.py --networks densenet264 --ratios 4:1   # one network
-    python benchmarks/solver.py --deepen 10000                        # steps repeated to so many kernels, noisy costs
+    python benchmarks/solver.py --ratios 79:1 99:1 --gaps 0.01        # tight corners
+    python benchmarks/solver.py --ratios 4:1 --gaps 0.001 --deepen 50000 --optimizers synchronous   # scale: each step
+                                                                      # repeated to so many kernels, noisy costs
     python benchmarks/solver.py --profile results/laptop-2t/laptop/inception_v4/profile.parquet
     python benchmarks/solver.py --published 300                       # beside it the program as published, 300 s each
 
 One line per network, optimizer, ratio and gap, each in a process of its own, so that its peak memory is its own.
 Columns: size of the integer program after reductions (`-` where these leave nothing); seconds to build it and to reach
 the gap; the plan's gap to its bound, and to the bound that `check` recomputes from the plan's prices alone; what the
-offsets need beyond the live peak in fast and slow memory, and seconds to pack them; seconds of the whole solve; peak
-memory of the process, graph and profile included; the machine's load when it began. Kernel times are modelled
-(benchmarks/modelled_profile.py) unless `--profile` gives measured ones.
+offsets need beyond the live peak in fast and slow memory, and seconds to pack them; seconds of the whole solve, by the
+clock and of the processor; peak memory of the process, graph and profile included; the machine's load when it began.
+Kernel times are modelled (benchmarks/modelled_profile.py) unless `--profile` gives measured ones.
 """
 
 from __future__ import annotations
@@ -90,6 +92,7 @@ class Line:
     slow_excess: str
     pack_s: str
     total_s: str
+    cpu_s: str
     peak_mb: str
     published: str
     load: str
@@ -170,9 +173,9 @@ def measure(row: Row) -> Line:
     load_before = os.getloadavg()[0]
     case, limit = instance_of(row), Limit.parse(row.limit)
     options = SolveOptions(gap=row.gap, time_limit_s=row.time_limit_s)
-    started = time.perf_counter()
+    started, cpu_started = time.perf_counter(), time.process_time()
     plan = solve(case.graph, case.profile, case.links, row.optimizer, limit, options)
-    total_s = time.perf_counter() - started
+    total_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     check_plan(case.graph, case.profile, case.links, plan)
     started = time.perf_counter()
     layout = pack(case.graph, plan)
@@ -198,6 +201,7 @@ def measure(row: Row) -> Line:
         slow_excess=_excess(case.graph, plan, Tier.PMEM, layout.slow_bytes),
         pack_s=f"{pack_s:.2f}",
         total_s=f"{total_s:.2f}",
+        cpu_s=f"{cpu_s:.2f}",
         peak_mb=f"{peak_mb:.0f}",
         published=_published(case, plan, row) if row.published_s else "",
         load=f"{load_before:.1f}",

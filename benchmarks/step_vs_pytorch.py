@@ -30,7 +30,7 @@ from autotm.kernels.threads import pinned
 from autotm.lower import lower_network
 from autotm.memory.tiers import open_tiers
 from autotm.model.machine import Machine, load_machine
-from autotm.model.study_config import load_scale
+from autotm.model.scale import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import all_fast_program

@@ -30,7 +30,7 @@ from autotm.memory.tiers import open_tiers
 from autotm.model.files import load
 from autotm.model.graph import Graph
 from autotm.model.machine import load_machine
-from autotm.model.study_config import load_scale
+from autotm.model.scale import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import all_fast_program

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autotm.model.files import load, save
 from autotm.model.graph import Graph
-from autotm.model.study_config import load_scale
+from autotm.model.scale import load_scale
 
 SCALES = Path(__file__).parents[1] / "config" / "scales"
 _THREADS = 24

@@ -1,16 +1,19 @@
 # What the rules share: the checked study, and functions of wildcards. Nothing here runs a job.
+from dataclasses import asdict
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
-from autotm.model.study_config import load_scale
+from autotm.model.scale import MODELLED, scale_named
+from autotm.study import inputs
 from autotm.study.setup import (
     export_source,
     load_study,
     machine_named,
     machine_settings,
+    network_source,
     require_compiler,
     require_optimizer,
 )
@@ -21,7 +24,7 @@ wildcard_constraints:
     scale=r"[A-Za-z0-9_.-]+",
     network=r"[a-z0-9_]+",
     optimizer=r"[a-z0-9-]+",
-    limit=r"\d+to\d+|\d+[kMGT]?B",
+    limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B(-io)?",
     folder=r"([a-z][a-z0-9_]*/)?",
 
 
@@ -60,18 +63,41 @@ def machine_params(wildcards):
 
 def scale_of(wildcards):
     """The scale file that a path names."""
-    return or_stop(load_scale, CONFIG / "scales" / f"{wildcards.scale}.yaml")
+    return or_stop(scale_named, CONFIG / "scales", wildcards.scale)
 
 
-def sizes_params(wildcards):
-    """Batch, image and so on of a network at a scale."""
-    networks = scale_of(wildcards).networks
-    if wildcards.network not in networks:
+def source_of(wildcards):
+    """Where a network comes from, and how large it is at a scale."""
+    return or_stop(network_source, CONFIG, STUDY.config, wildcards.scale, wildcards.network)
+
+
+def network_params(wildcards):
+    """Name, sizes and so on of a network."""
+    return asdict(source_of(wildcards))
+
+
+def network_file(wildcards):
+    """The Python file of one's own network; none for the zoo's."""
+    return source_of(wildcards).file or []
+
+
+def small_batches(wildcards, file):
+    """A file of each step that a modelled one is extrapolated from."""
+    scale = wildcards.scale.removesuffix(MODELLED)
+    folder = Path("results") / wildcards.machine
+    return [
+        str(folder / f"{scale}-batch-{batch}" / wildcards.network / file) for batch in STUDY.config.extrapolate.batches
+    ]
+
+
+def compiled_kernels(wildcards):
+    """The library that a step runs from; modelled steps have none."""
+    if wildcards.scale.endswith(MODELLED):
         raise WorkflowError(
-            f"config/scales/{wildcards.scale}.yaml: networks: no sizes for '{wildcards.network}' "
-            f"(known: {', '.join(sorted(networks))})"
+            f"scale {wildcards.scale} is modelled: there is nothing to run. Ask for program.json instead of record.json, "
+            "or run the step itself at a scale that fits this machine"
         )
-    return networks[wildcards.network]
+    return "results/{machine}/{scale}/{network}/kernels.so"
 
 
 def placement_params(wildcards):
@@ -80,9 +106,15 @@ def placement_params(wildcards):
     return {"optimizer": wildcards.optimizer, "limit": str(or_stop(Limit.parse, wildcards.limit))}
 
 
-def workload_records(wildcards):
+def comparison_records(wildcards):
     """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
-    return or_stop(STUDY.workload_records, wildcards.folder)
+    return or_stop(inputs.comparison_records, STUDY, wildcards.folder)
+
+
+def large_files(wildcards):
+    """What figure 8 shows: records, or plans of modelled steps with their graphs."""
+    records, plans, graphs = or_stop(inputs.large_files, STUDY)
+    return {"records": records, "plans": plans, "graphs": graphs}
 
 
 def timing_threads(wildcards):
@@ -96,6 +128,11 @@ def timing_threads(wildcards):
             f"give --cores {machine.threads} or more, or --config threads={cores}"
         )
     return cores
+
+
+def convolution_batch(wildcards):
+    """Images of the kernel plot's convolution at a scale."""
+    return scale_of(wildcards).convolution_batch
 
 
 def scale_memory_mb(wildcards):

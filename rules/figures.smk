@@ -1,6 +1,7 @@
+# Figures that show runs. Those with a folder are drawn for any workload: figures/test_vgg/fig7.pdf.
 rule figure_7:
     input:
-        records=workload_records,
+        records=comparison_records,
     output:
         pdf="figures/{folder}fig7.pdf",
         png="figures/{folder}fig7.png",
@@ -14,12 +15,11 @@ rule figure_7:
         mem_mb=1000,
         runtime=5,
     params:
-        name="fig7",
         style=STUDY.config.style.model_dump(),
     message:
         "Drawing {output.pdf}: speed-up over all slow, by network, optimizer and limit"
     script:
-        "../workflow/scripts/comparison_figure.py"
+        "../workflow/scripts/figure_of_records.py"
 
 
 use rule figure_7 as figure_9 with:
@@ -30,8 +30,8 @@ use rule figure_7 as figure_9 with:
     log:
         "logs/figures/{folder}fig9.log",
     params:
-        name="fig9",
         style=STUDY.config.style.model_dump(),
+        prices=STUDY.config.figures.prices.model_dump(),
     message:
         "Drawing {output.pdf}: performance against the price of memory"
 
@@ -43,22 +43,58 @@ use rule figure_7 as figure_11 with:
         csv="figures/{folder}fig11.csv",
     log:
         "logs/figures/{folder}fig11.log",
-    params:
-        name="fig11",
-        style=STUDY.config.style.model_dump(),
     message:
         "Drawing {output.pdf}: error of the predictions"
 
 
-rule figure_10:
-    input:
-        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+use rule figure_7 as ilp_times with:
     output:
-        pdf="figures/fig10.pdf",
-        png="figures/fig10.png",
-        csv="figures/fig10.csv",
+        pdf="figures/{folder}ilp_times.pdf",
+        png="figures/{folder}ilp_times.png",
+        csv="figures/{folder}ilp_times.csv",
     log:
-        "logs/figures/fig10.log",
+        "logs/figures/{folder}ilp_times.log",
+    message:
+        "Drawing {output.pdf}: time to find placements, by network and optimizer"
+
+
+use rule figure_7 as price_performance with:
+    output:
+        pdf="figures/{folder}price_performance.pdf",
+        png="figures/{folder}price_performance.png",
+        csv="figures/{folder}price_performance.csv",
+    log:
+        "logs/figures/{folder}price_performance.log",
+    params:
+        style=STUDY.config.style.model_dump(),
+        prices=STUDY.config.figures.prices.model_dump(),
+    message:
+        "Drawing {output.pdf}: performance over the price of the memory that a run took"
+
+
+use rule figure_7 as cost_performance with:
+    output:
+        pdf="figures/{folder}cost_performance.pdf",
+        png="figures/{folder}cost_performance.png",
+        csv="figures/{folder}cost_performance.csv",
+    log:
+        "logs/figures/{folder}cost_performance.log",
+    params:
+        style=STUDY.config.style.model_dump(),
+        prices=STUDY.config.figures.prices.model_dump(),
+    message:
+        "Drawing {output.pdf}: price of memory over performance, by limit and network"
+
+
+rule figure_8:
+    input:
+        unpack(large_files),
+    output:
+        pdf="figures/fig8.pdf",
+        png="figures/fig8.png",
+        csv="figures/fig8.csv",
+    log:
+        "logs/figures/fig8.log",
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -68,6 +104,82 @@ rule figure_10:
     params:
         style=STUDY.config.style.model_dump(),
     message:
-        "Drawing figure 10: slow-down, I/O in fast memory and bytes moved against the fast memory allowed"
+        "Drawing {output.pdf}: speed-up of large networks over memory-mode"
     script:
-        "../workflow/scripts/figure_10.py"
+        "../workflow/scripts/figure_8.py"
+
+
+use rule figure_8 as figure_8_talk with:
+    output:
+        pdf="figures/fig8_talk.pdf",
+        png="figures/fig8_talk.png",
+        csv="figures/fig8_talk.csv",
+    log:
+        "logs/figures/fig8_talk.log",
+    message:
+        "Drawing {output.pdf}: figure 8 as for a talk"
+
+
+use rule figure_7 as front with:
+    input:
+        records=inputs.front_records(STUDY),
+    output:
+        pdf="figures/front.pdf",
+        png="figures/front.png",
+        csv="figures/front.csv",
+    log:
+        "logs/figures/front.log",
+    message:
+        "Drawing {output.pdf}: steps an hour from all slow to all fast"
+
+
+use rule figure_7 as figure_10 with:
+    input:
+        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+    output:
+        pdf="figures/fig10.pdf",
+        png="figures/fig10.png",
+        csv="figures/fig10.csv",
+    log:
+        "logs/figures/fig10.log",
+    message:
+        "Drawing {output.pdf}: slow-down, I/O in fast memory and bytes moved against the fast memory allowed"
+
+
+use rule figure_7 as figure_10a_all_fast with:
+    input:
+        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+    output:
+        pdf="figures/fig10a_all_fast.pdf",
+        png="figures/fig10a_all_fast.png",
+        csv="figures/fig10a_all_fast.csv",
+    log:
+        "logs/figures/fig10a_all_fast.log",
+    message:
+        "Drawing {output.pdf}: figure 10a, the all-fast step alone"
+
+
+use rule figure_7 as figure_10a_all_slow with:
+    input:
+        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+    output:
+        pdf="figures/fig10a_all_slow.pdf",
+        png="figures/fig10a_all_slow.png",
+        csv="figures/fig10a_all_slow.csv",
+    log:
+        "logs/figures/fig10a_all_slow.log",
+    message:
+        "Drawing {output.pdf}: figure 10a, the all-slow step alone"
+
+
+use rule figure_7 as figure_10a_synchronous with:
+    input:
+        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+    output:
+        pdf="figures/fig10a_synchronous.pdf",
+        png="figures/fig10a_synchronous.png",
+        csv="figures/fig10a_synchronous.csv",
+    log:
+        "logs/figures/fig10a_synchronous.log",
+    message:
+        "Drawing {output.pdf}: figure 10a, synchronous plans at all limits"

@@ -1,6 +1,7 @@
 rule kernel_profile:
     input:
         links="results/{machine}/links.json",
+        own=network_file,
     output:
         graph="results/{machine}/{scale}/{network}/graph.json",
         library="results/{machine}/{scale}/{network}/kernels.so",
@@ -9,6 +10,8 @@ rule kernel_profile:
         "logs/{machine}/{scale}/{network}/kernel_profile.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/kernel_profile.benchmark.tsv"
+    wildcard_constraints:
+        scale=r"(?![A-Za-z0-9_.-]+-modelled/)[A-Za-z0-9_.-]+",
     conda:
         "../envs/measure.yaml"
     threads: timing_threads
@@ -18,7 +21,7 @@ rule kernel_profile:
         runtime=scale_minutes,
     params:
         machine=machine_params,
-        sizes=sizes_params,
+        network=network_params,
         options=STUDY.config.profile.model_dump(),
         min_gain=STUDY.config.tune.min_gain,
         seed=STUDY.config.seed,

@@ -1,7 +1,7 @@
 rule run:
     input:
         graph="results/{machine}/{scale}/{network}/graph.json",
-        library="results/{machine}/{scale}/{network}/kernels.so",
+        library=compiled_kernels,
         profile="results/{machine}/{scale}/{network}/profile.parquet",
         links="results/{machine}/links.json",
         plan="results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json",

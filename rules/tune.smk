@@ -1,5 +1,7 @@
 # Optional: nothing depends on it. What it finds lies in the kernel store, where kernel_profile looks when it runs next.
 rule tune:
+    input:
+        own=network_file,
     output:
         report="results/{machine}/{scale}/{network}/tuned.json",
     log:
@@ -16,7 +18,7 @@ rule tune:
         runtime=1440,
     params:
         machine=machine_params,
-        sizes=sizes_params,
+        network=network_params,
         options=STUDY.config.tune.model_dump(),
         timing=STUDY.config.profile.model_dump(),
         seed=STUDY.config.seed,

@@ -1,1 +1,35 @@
 """How little fast memory a training step needs, where each tensor lives, when it moves, and what that costs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotm.api import Placement, TrainingStep, plan, prepare
+    from autotm.model.errors import AutotmError
+    from autotm.model.graph import Initial
+    from autotm.zoo import Network, NetworkBuilder
+
+_HOMES = {
+    "AutotmError": "autotm.model.errors",
+    "Initial": "autotm.model.graph",
+    "Network": "autotm.zoo",
+    "NetworkBuilder": "autotm.zoo",
+    "Placement": "autotm.api",
+    "TrainingStep": "autotm.api",
+    "plan": "autotm.api",
+    "prepare": "autotm.api",
+}
+__all__ = ["AutotmError", "Initial", "Network", "NetworkBuilder", "Placement", "TrainingStep", "plan", "prepare"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: commands and Snakemake must not wait for TVM."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotm' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm import cli_kernels, cli_sensitivity, cli_solve, stages
+from autotm import cli_kernels, cli_records, cli_sensitivity, cli_solve, stages
 from autotm.cli_study import context_of, paths_of, study_of
 from autotm.model.counting import Counts
 from autotm.model.errors import AutotmError
@@ -19,7 +19,7 @@ from autotm.study.setup import require_compiler
 
 log = logging.getLogger("autotm")
 
-_OPTIMIZER = "static, synchronous, asynchronous, numa (first touch), all-fast, all-slow"
+_OPTIMIZER = "static, synchronous, asynchronous, numa (first touch), memory-mode (2LM), all-fast, all-slow"
 _INTERRUPTED = 130
 """What a shell reports for a command that Ctrl-C ended."""
 
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     study.add_argument("--threads", type=int, help="instead of the study's kernel threads")
     study.add_argument("--counts", choices=list(Counts), help="instead of what the study's limits count")
     network = argparse.ArgumentParser(add_help=False, parents=[study])
-    network.add_argument("network", help="a network of the scale file, e.g. inception_v4")
+    network.add_argument("network", help="a network of the zoo or of your own, e.g. inception_v4 or my_mlp")
     placed = argparse.ArgumentParser(add_help=False, parents=[network])
     placed.add_argument("optimizer", help=_OPTIMIZER)
     placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     cli_solve.add_commands(commands, placed, network, _OPTIMIZER)
     cli_kernels.add_commands(commands, study, network)
     cli_sensitivity.add_command(commands, network)
+    cli_records.add_commands(commands, study)
     schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
     schema.set_defaults(command=_schema)
     return parser
@@ -86,9 +87,8 @@ def _profile(options: argparse.Namespace) -> None:
     paths = paths_of(study, options.network)
     stages.kernel_profile_stage(
         context_of(study),
-        options.network,
+        study.network(options.network),
         study.config.scale,
-        study.scale.networks[options.network],
         study.config.profile,
         study.config.tune.min_gain,
         links=paths.links,

@@ -43,9 +43,8 @@ def _tune(options: argparse.Namespace) -> None:
         config = config.model_copy(update={"trials": options.trials})
     stages.tune_stage(
         context_of(study),
-        options.network,
+        study.network(options.network),
         study.config.scale,
-        study.scale.networks[options.network],
         config,
         study.config.profile,
         store=paths.store,
@@ -71,9 +70,9 @@ def _list(study: Study, network: str, *, only_missing: bool) -> None:
     from autotm.profile.coverage import table  # noqa: PLC0415  (imports TVM, which other commands need not wait for)
 
     paths = paths_of(study, network)
-    sizes, scale = study.scale.networks[network], study.config.scale
+    scale = study.config.scale
     rows = stages.coverage_stage(
-        context_of(study), network, scale, sizes, study.config.tune.min_gain, store=paths.store
+        context_of(study), study.network(network), scale, study.config.tune.min_gain, store=paths.store
     )
     calls, timed, tuned = (
         sum(values) for values in zip(*((r.calls, r.is_timed, r.is_tuned) for r in rows), strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from autotm.model.counting import Counts
-from autotm.model.errors import unknown_name
 from autotm.model.paths import Paths
 from autotm.model.study_config import read_yaml
 from autotm.stages import Context
@@ -32,8 +31,7 @@ def paths_of(study: Study, network: str) -> Paths:
     """The files of a network.
 
     Raises:
-        BadInputError: the study's scale gives no sizes for it.
+        BadInputError: neither the study's scale nor its own networks give sizes for it.
     """
-    if network not in study.scale.networks:
-        raise unknown_name("network", network, study.scale.networks)
+    study.network(network)
     return study.paths(network)

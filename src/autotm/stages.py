@@ -5,10 +5,10 @@ Snakemake's scripts and the commands call these; nothing else decides how files 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotm.check import check_plan, check_program
 from autotm.model.counting import Counts, counting
@@ -16,15 +16,18 @@ from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Graph
 from autotm.model.link import Links
 from autotm.model.machine import Machine
+from autotm.model.network_source import NetworkSource
 from autotm.model.plan import Plan
+from autotm.model.profile import Profile
 from autotm.model.profile_file import read_profile, write_profile
 from autotm.model.program import Program
 from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, RunConfig, StyleConfig, TuneConfig
+from autotm.model.study_config import ProfileConfig, RunConfig, TuneConfig
 
 if TYPE_CHECKING:
     from autotm.profile.coverage import Coverage
     from autotm.profile.exchange import Counts
+    from autotm.zoo import Network
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,8 @@ def calibrate_stage(context: Context, *, links: Path) -> None:
 
 def kernel_profile_stage(
     context: Context,
-    network: str,
+    network: NetworkSource,
     scale: str,
-    sizes: Mapping[str, int],
     config: ProfileConfig,
     min_gain: float,
     *,
@@ -66,11 +68,35 @@ def kernel_profile_stage(
     library: Path,
     profile: Path,
 ) -> None:
-    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again.
+    """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
+    from autotm import zoo
+
+    built = zoo.build_from(network)
+    came_from = provenance(context.machine, context.seed, **network.provenance)
+    places = {"store": store, "objects": objects, "graph": graph, "library": library}
+    copies = load(links, "links", Links)
+    _, timed = compile_and_profile(context, built, scale, config, min_gain, copies, came_from, **places)
+    write_profile(profile, timed)
+
+
+def compile_and_profile(
+    context: Context,
+    network: Network,
+    scale: str,
+    config: ProfileConfig,
+    min_gain: float,
+    links: Links,
+    came_from: Mapping[str, Any],
+    *,
+    store: Path,
+    objects: Path,
+    graph: Path,
+    library: Path,
+) -> tuple[Graph, Profile]:
+    """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
     Tuned schedules in the store are taken where ours was measured to take longer by more than `min_gain`.
     """
-    from autotm import zoo
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
     from autotm.lower.lower import lower_network
@@ -80,14 +106,12 @@ def kernel_profile_stage(
     from autotm.profile.store import KernelStore
 
     machine = context.machine
-    came_from = provenance(machine, context.seed, sizes=dict(sizes))
-    built = zoo.build(network, sizes)
     target = machine_target(machine)
     options = ProfileOptions(**config.timing, seed=context.seed)
     with KernelStore(store) as opened:
         tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
         step = lower_network(
-            built,
+            network,
             scale,
             target,
             machine.threads,
@@ -102,19 +126,18 @@ def kernel_profile_stage(
             counting(step, context.counts),
             KernelLibrary.load(library),
             machine,
-            load(links, "links", Links),
+            links,
             opened,
             options,
             context.devices_dir,
         )
-    write_profile(profile, timed)
+    return step, timed
 
 
 def tune_stage(
     context: Context,
-    network: str,
+    network: NetworkSource,
     scale: str,
-    sizes: Mapping[str, int],
     config: TuneConfig,
     timing: ProfileConfig,
     *,
@@ -133,9 +156,9 @@ def tune_stage(
 
     require_packages()
     machine = context.machine
-    came_from = provenance(machine, context.seed, sizes=dict(sizes), options=config.model_dump(), kernels=kernels)
+    came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
     target = machine_target(machine)
-    step = scheduled_step(zoo.build(network, sizes), scale, target, machine.threads)
+    step = scheduled_step(zoo.build_from(network), scale, target, machine.threads)
     options = TuneOptions(**config.model_dump(), kernels=kernels)
     with KernelStore(store) as opened:
         measured = ProfileOptions(**timing.timing, seed=context.seed)
@@ -144,7 +167,7 @@ def tune_stage(
 
 
 def coverage_stage(
-    context: Context, network: str, scale: str, sizes: Mapping[str, int], min_gain: float, *, store: Path
+    context: Context, network: NetworkSource, scale: str, min_gain: float, *, store: Path
 ) -> tuple[Coverage, ...]:
     """Which kernels of `network` have a timing or a tuned schedule in the store."""
     from autotm import zoo
@@ -154,7 +177,7 @@ def coverage_stage(
     from autotm.profile.store import KernelStore
 
     target = machine_target(context.machine)
-    step = scheduled_step(zoo.build(network, sizes), scale, target, context.machine.threads)
+    step = scheduled_step(zoo.build_from(network), scale, target, context.machine.threads)
     with KernelStore(store) as opened:
         return coverage(step, target, context.machine, opened, min_gain)
 
@@ -236,20 +259,5 @@ def run_stage(
         context.devices_dir,
         reference,
     )
+    came_from["tier_reality"] = measured.tier_reality
     save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
-
-
-def comparison_figure_stage(
-    name: str, style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path
-) -> None:
-    """Records of several networks -> table -> picture: figures 7, 9 and 11."""
-    from autotm.study.comparison import make_figure
-
-    make_figure(name, records, csv, pdf, png, style)
-
-
-def figure_10_stage(style: StyleConfig, records: Sequence[Path], *, csv: Path, pdf: Path, png: Path) -> None:
-    """Records -> table -> picture."""
-    from autotm.study.fig10 import make_figure
-
-    make_figure(records, csv, pdf, png, style)

@@ -13,6 +13,7 @@ from autotm.kernels.contraction_tiles import cut, register_tiles
 from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
 from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
 from autotm.kernels.target import TargetInfo, target_info
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 from contraction_cases import (
     WINDOWS,
     Window,
@@ -29,10 +30,14 @@ from contraction_cases import (
 LIMIT = 3e-6
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
-def implementation(request: pytest.FixtureRequest) -> str:
-    """Every registered way to compute a contraction."""
-    return request.param
+@pytest.fixture(params=[*IMPLEMENTATIONS, "winograd"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
+    if request.param != "winograd":
+        return request.param
+    for name in ("LEAST_SQUARES", "LEAST_CHANNELS"):
+        monkeypatch.setattr(f"autotm.kernels.contraction_winograd.{name}", 1)
+    return DEFAULT_IMPLEMENTATION
 
 
 def _passes(

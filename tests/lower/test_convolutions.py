@@ -58,6 +58,6 @@ def test_a_dilated_convolution_is_refused_before_anything_is_compiled():
     x = net.input("images", (1, 9, 9, 4), Initial("normal"))
     weight = net.parameter("weight", (3, 3, 4, 8), Initial("normal"))
     layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
-    y = net._emit(relax.op.nn.conv2d(x, weight, dilation=(2, 2), **layouts))
+    y = net.emit(relax.op.nn.conv2d(x, weight, dilation=(2, 2), **layouts))
     with pytest.raises(NotImplementedError, match=r"dilation \(2, 2\) has no kernel"):
         training_step(net.softmax_cross_entropy(net.global_mean(y)))

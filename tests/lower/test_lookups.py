@@ -34,9 +34,9 @@ def network(kind: str) -> Network:
     if kind in {"twice", "side_by_side", "tables"}:
         other = net.parameter("table", (ROWS, WIDTH), Initial("normal")) if kind == "tables" else table
         second = net.embedding(other, net.input("second", shape, Initial("integers", ROWS), "int32"))
-        x = net._emit(relax.op.multiply(x, second)) if kind == "twice" else net.concat([x, second])
+        x = net.emit(relax.op.multiply(x, second)) if kind == "twice" else net.concat([x, second])
     if kind == "whole":
-        x = net._emit(relax.op.matmul(x, net._emit(relax.op.permute_dims(table))))
+        x = net.emit(relax.op.matmul(x, net.emit(relax.op.permute_dims(table))))
     return net.softmax_cross_entropy(x)
 
 
@@ -94,7 +94,7 @@ def test_clipped_indices_are_refused():
     net = NetworkBuilder("clipped", BATCH, RATE)
     table = net.parameter("table", (ROWS, WIDTH), Initial("normal"))
     indices = net.input("first", (BATCH,), Initial("integers", 2 * ROWS), "int32")
-    x = net._emit(relax.op.take(table, indices, axis=0, mode="clip"))
+    x = net.emit(relax.op.take(table, indices, axis=0, mode="clip"))
     with pytest.raises(NotImplementedError, match="mode 'clip'"):
         training_step(net.softmax_cross_entropy(x))
 

@@ -83,6 +83,7 @@ class Case:
 
 CASES = {
     "mlp": Case(lambda: zoo.build("mlp", {"batch": 16, "width": 256})),
+    "mnist": Case(lambda: zoo.build("mnist", {"batch": 8})),
     "vgg19": Case(lambda: zoo.build("vgg19", {"batch": 2, "image": 32})),
     "inception_v4": Case(lambda: zoo.build("inception_v4", {"batch": 2, "image": 75})),
     "resnet50": Case(lambda: zoo.build("resnet50", {"batch": 4, "image": 64}), 1e-5, high_scores),

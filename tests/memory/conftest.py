@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotm.model.graph import OpClass
-from autotm.model.machine import EmulatedTier, Machine, usable_cpus
+from autotm.model.machine import EmulatedTier, Machine
+from autotm.model.topology import usable_cpus
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -43,6 +43,12 @@ BAD_STUDIES = [
     (LIMITS, ["0:1", 481], "figures.fig10.limits.1: 481 is not allowed: it should be quoted text"),
     (LIMITS, ["0:1", "0:1"], "0:1 appears twice"),
     (LIMITS, ["1:0", "1:1"], 'should contain "0:1"'),
+    (("figures", "fig8", "workload"), "larg", "figures.fig8.workload: unknown workload 'larg'; did you mean 'large'?"),
+    (("figures", "front", "network"), "inception", "figures.front.network: unknown network 'inception'"),
+    (("figures", "heap", "optimizer"), "statik", "figures.heap.optimizer: unknown optimizer 'statik'"),
+    (("figures", "heap", "limit"), 481, "figures.heap.limit: 481 is not allowed: it should be quoted text"),
+    (("figures", "prices", "slow_per_gb"), 0.0, "figures.prices.slow_per_gb: 0.0 is not allowed"),
+    (("workloads", "large", "limits"), ["5:2", "5:2"], "5:2 appears twice"),
 ]
 THROUGH_SNAKEMAKE = (0, 1, 2, 4, 12, 13, 15)
 """One of each kind goes through Snakemake, which takes seconds; all go through the function that it calls."""
@@ -71,7 +77,7 @@ def test_a_bad_study_stops_before_any_job(fresh: Workplace, keys: tuple[str, ...
     ("target", "message"),
     [
         ("results/laptob-1t/links.json", "config/machines/laptob.yaml: no such machine file (known: laptop)"),
-        ("results/laptop-1t/tiny/mlpp/graph.json", "no sizes for 'mlpp'"),
+        ("results/laptop-1t/tiny/mlpp/graph.json", "unknown network 'mlpp'; did you mean 'mlp'?"),
         ("results/laptop-1t/tiny/mlp/statik/1to1/plan.json", "unknown optimizer 'statik'; did you mean 'static'?"),
         ("results/laptop-1t/tiny/mlp/static/0to0/plan.json", "0:0 is not a limit"),
     ],

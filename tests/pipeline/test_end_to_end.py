@@ -71,6 +71,29 @@ def test_every_file_says_where_it_comes_from(place: Workplace) -> None:
         assert document["provenance"]["versions"]["apache-tvm"] == "0.27.0.post1"
 
 
+def test_verification_and_the_table_of_runs_are_targets(place: Workplace) -> None:
+    small = {"networks": ["mlp"], "optimizers": ["memory-mode"], "limits": ["4:1"]}
+    place.change("workloads", value={"large": small})
+    place.change("verification", value={"networks": ["mlp"], "optimizers": ["all-fast", "memory-mode"]})
+    (folder,) = place.folder.glob("results/*/tiny")
+    target = folder.relative_to(place.folder) / "records.csv"
+    done = place.snakemake("verification", str(target))
+    assert done.returncode == 0, done.stdout
+    verified = read_table(folder / "verification.csv")
+    assert list(zip(verified["optimizer"], verified["limit"], strict=True)) == [
+        ("all-fast", "0:1"),
+        ("memory-mode", "4:1"),
+    ]
+    assert verified["is_verified"].all()
+    cached = load(folder / "mlp" / "memory-mode" / "4to1" / "record.json", "record", Record)
+    assert cached.cache is not None
+    assert (cached.tier_reality, cached.ratio) == ("emulated", "4:1")
+    runs = read_table(folder / "records.csv")
+    assert len(runs) == 1 + 2 * len(LIMITS)
+    assert runs["cache_hits"].notna().sum() == 1
+    assert (runs["verified_steps"] == 2).all()
+
+
 def test_the_second_call_has_nothing_to_do(place: Workplace) -> None:
     assert place.jobs_due() == {}
 

@@ -145,3 +145,16 @@ def _machine(place: Workplace) -> str:
 def _spans(notes: Path) -> list[tuple[str, float, float]]:
     lines = [line.split() for line in notes.read_text(encoding="utf-8").splitlines()]
     return [(rule, float(start), float(end)) for rule, start, end in lines]
+
+
+def test_a_modelled_step_needs_profiles_of_small_batches_and_no_run(fresh: Workplace) -> None:
+    target = "results/laptop-1t/tiny-modelled/vgg19/static/4to1/program.json"
+    assert fresh.jobs_due(target=target) == {
+        "calibrate": 1, "kernel_profile": 3, "extrapolate": 1, "ilp_solve": 1, "compile": 1,
+    }  # fmt: skip
+
+
+def test_a_modelled_step_cannot_be_run(fresh: Workplace) -> None:
+    done = fresh.snakemake("results/laptop-1t/tiny-modelled/vgg19/static/4to1/record.json", "--dry-run")
+    assert done.returncode != 0
+    assert "scale tiny-modelled is modelled: there is nothing to run" in done.stdout

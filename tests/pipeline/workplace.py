@@ -13,9 +13,21 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs")
+PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
 LIMITS = ["1:0", "1:1", "0:1"]
-RULES = {"calibrate", "kernel_profile", "tune", "ilp_solve", "compile", "run", "figure_10"}
+STAGES = {"calibrate", "kernel_profile", "extrapolate", "tune", "ilp_solve", "compile", "run", "timing_study"}
+FIGURES = {
+    "figure_7",
+    "figure_8",
+    "figure_9",
+    "figure_10",
+    "figure_10a_all_fast",
+    "convolution_profile",
+    "kernel_plot",
+    "heap",
+    "figure_timing_study",
+}
+RULES = STAGES | FIGURES
 TARGET = "figures/fig10.pdf"
 
 STAND_IN = '''
@@ -67,9 +79,10 @@ class Workplace:
             timeout=280,
         )
 
-    def jobs_due(self, *arguments: str, target: str = TARGET) -> dict[str, int]:
+    def jobs_due(self, *arguments: str, target: str | tuple[str, ...] = TARGET) -> dict[str, int]:
         """How many jobs of each rule a dry run would start."""
-        done = self.snakemake(target, "--dry-run", *arguments)
+        targets = (target,) if isinstance(target, str) else target
+        done = self.snakemake(*targets, "--dry-run", *arguments)
         assert done.returncode == 0, done.stdout
         due: dict[str, int] = {}
         for line in done.stdout.splitlines():

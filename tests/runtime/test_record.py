@@ -1,6 +1,9 @@
+from dataclasses import fields, replace
+
 import pytest
 
 import small_step
+from autotm.model.record import Record
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.timing import StepParts, StepTimes
 from small_programs import Trip, plan, profile, program
@@ -42,6 +45,8 @@ def test_asynchronous_moves_are_counted_apart() -> None:
     record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
     assert (record.num_move_nodes, record.num_async_move_nodes) == (2, 2)
     assert (record.bytes_moved, record.bytes_async_moved) == (2 * ROWS, 2 * ROWS)
+    assert (record.num_dram_async_move_nodes, record.num_pmem_async_move_nodes) == (1, 1)
+    assert (record.bytes_async_moved_dram, record.bytes_async_moved_pmem) == (ROWS, ROWS)
     assert record.stall_time_us == 5.0
 
 
@@ -66,3 +71,48 @@ def test_without_fast_pool_there_is_no_ratio() -> None:
     assert made.fast_bytes == 0
     assert record.ratio_achieved is None
     assert record.bytes_dram_input_tensors == record.bytes_dram_output_tensors == 0
+
+
+ARTIFACT = {
+    "io_size": "io_size", "default_alloc_size": "default_alloc_size", "gpu_managed_runtime": "gpu_managed_runtime_s",
+    "creation_times": "creation_times", "optimization_times": "optimization_times",
+    "predicted_runtime": "predicted_runtime_s", "dram_limit": "dram_limit_bytes", "ratio": "ratio",
+    "tensor_size_map": "tensor_size_map", "config_map": "config_map", "move_time": "move_time_us",
+    "actual_runtime": "actual_runtime_s", "kernel_times": "kernel_times_us", "oracle_time": "oracle_time_us",
+    "dram_alloc_size": "dram_alloc_size", "pmem_alloc_size": "pmem_alloc_size", "num_kernels": "num_kernels",
+    **{
+        f"{what}{where}": f"{what}{where}"
+        for where in ("", "_dram", "_pmem") for what in ("bytes_moved", "bytes_async_moved")
+    },
+    **{
+        f"num{where}{kind}_move_nodes": f"num{where}{kind}_move_nodes"
+        for where in ("", "_dram", "_pmem") for kind in ("", "_async")
+    },
+    **{
+        f"{what}{where}_{side}_tensors": f"{what}{where}_{side}_tensors"
+        for what in ("num", "bytes") for where in ("", "_dram") for side in ("input", "output")
+    },
+}  # fmt: skip
+"""The fields of the original's artifact document and code, and ours."""
+
+
+def test_every_field_of_the_original_is_there_under_its_name() -> None:
+    assert len(ARTIFACT) == 37
+    assert set(ARTIFACT.values()) <= {each.name for each in fields(Record)}
+    assert all(ours.startswith(name) for name, ours in ARTIFACT.items())
+
+
+def test_sizes_configurations_and_both_ratios_are_recorded() -> None:
+    graph = small_step.graph()
+    made = program(graph, frozenset({"hidden"}), {"error": Trip(2, 5, 3, 4)})
+    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    assert record.tensor_size_map["hidden"] == ROWS
+    assert set(record.config_map) == {kernel.name for kernel in graph.kernels}
+    assert sum("P" in config for config in record.config_map.values()) > 0
+    assert (record.ratio, record.ratio_achieved) == ("1:1", made.slow_bytes / made.fast_bytes)
+    in_bytes = replace(made, limit="4500MB")
+    record = build_record(
+        graph, in_bytes, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED
+    )
+    assert record.ratio is None
+    assert (record.gpu_managed_runtime_s, record.cache) == (None, None)

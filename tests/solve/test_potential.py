@@ -37,10 +37,13 @@ def test_without_recomputation_rent_is_that_of_the_certificate(seed: int) -> Non
     prices = np.random.default_rng(seed).exponential(1e-3, kernels)
     rented = Rented(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
     expected = bound_us(Choices(flows), Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
-    value, used = rented.cheapest(prices)
+    rental = rented.cheapest(prices)
+    value, used = float(rental.cost_us.sum()), rental.used_bytes
     assert value - prices.sum() * problem.limit_bytes == pytest.approx(expected)
     nudged = prices + 1e-9
-    assert rented.cheapest(nudged)[0] - value == pytest.approx(1e-9 * used.sum(), rel=1e-3, abs=1e-9), "its slope"
+    assert rented.cheapest(nudged).cost_us.sum() - value == pytest.approx(1e-9 * used.sum(), rel=1e-3, abs=1e-9), (
+        "its slope"
+    )
 
 
 @pytest.mark.parametrize("seed", range(10))

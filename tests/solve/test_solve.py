@@ -36,7 +36,7 @@ def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions | No
 
 
 def test_registry() -> None:
-    assert optimizers() == ("all-fast", "all-slow", "asynchronous", "numa", "static", "synchronous")
+    assert optimizers() == ("all-fast", "all-slow", "asynchronous", "memory-mode", "numa", "static", "synchronous")
 
 
 def test_unknown_optimizer_names_the_nearest(step: Case) -> None:

@@ -11,6 +11,7 @@ from autotm.model.record import Record
 LIMITS = ("1:0", "99:1", "19:1", "9:1", "4:1", "2:1", "1:1", "1:3", "0:1")
 PEAK_BYTES = 1_500_000_000
 IO_BYTES = 400_000_000
+UNSEARCHED = ("numa", "memory-mode")
 PROVENANCE = {
     "autotm_commit": "0123456789ab",
     "versions": {"autotm": "0.1.0", "apache-tvm": "0.27.0.post1", "highspy": "1.15.1", "python": "3.11.7"},
@@ -26,20 +27,22 @@ def record(
     scale: str = "laptop",
     step_s: float = 1.0,
     side_by_side: bool = True,
+    steeper: float = 1.0,
 ) -> Record:
-    """A run that is `step_s` when all fast and slower by what is slow."""
+    """A run that is `step_s` when all fast and slower by what is slow, `steeper` times as much as usual."""
     limit_bytes = Limit.parse(limit).fast_bytes(PEAK_BYTES)
     slow = 1 - limit_bytes / PEAK_BYTES
-    times = {"numa": 4.2, "static": 3.5}.get(optimizer, 1.4)
-    median = step_s * (1 + times * slow**2)
+    times = {"numa": 4.2, "static": 3.5, "memory-mode": 6.0}.get(optimizer, 1.4)
+    median = step_s * (1 + steeper * times * slow**2)
     moved = round(2e9 * slow * (1 - slow) * 4) if optimizer == "synchronous" else 0
     return Record(
         network=network, scale=scale, batch=8, machine="laptop-2t", threads=2, tier_reality="emulated",
         optimizer=optimizer, limit=limit, counts="intermediates",
         dram_limit_bytes=limit_bytes, ratio_achieved=None, io_size=IO_BYTES,
         default_alloc_size=PEAK_BYTES, dram_alloc_size=limit_bytes, pmem_alloc_size=PEAK_BYTES - limit_bytes,
-        predicted_runtime_s=median * 1.04, bound_s=median, gap=0.0096, solver_status="within_gap",
-        creation_times=(0.3,), optimization_times=(0.7,), actual_runtime_s=median * 0.98,
+        predicted_runtime_s=median * 1.04, bound_s=median, gap=0.0096,
+        solver_status="not_optimized" if optimizer in UNSEARCHED else "within_gap",
+        creation_times=(0.3 * step_s,), optimization_times=(0.7 + slow,), actual_runtime_s=median * 0.98,
         actual_runtime_median_s=median, samples_s=(median * 0.98, median, median * 1.05),
         all_fast_samples_s=(0.97 * step_s, step_s, 1.2 * step_s) if side_by_side else (), disturbed_steps=0,
         disturbed_steps_count=False,
@@ -65,13 +68,25 @@ def write_study(folder: Path, limits: tuple[str, ...] = LIMITS, *, side_by_side:
     return paths
 
 
-def write_workload(folder: Path, networks: tuple[str, ...], limits: tuple[str, ...]) -> list[Path]:
-    """Record files of three optimizers on several networks, the later networks slower."""
+def write_workload(
+    folder: Path,
+    networks: tuple[str, ...],
+    limits: tuple[str, ...],
+    optimizers: tuple[str, ...] = ("numa", "static", "synchronous"),
+    *,
+    side_by_side: bool = True,
+    steeper: float = 0.0,
+) -> list[Path]:
+    """Record files of several optimizers on several networks; each suffers `steeper` more than the one before."""
     paths = []
     for place, network in enumerate(networks, start=1):
-        for optimizer in ("numa", "static", "synchronous"):
+        for optimizer in optimizers:
             for limit in limits:
                 path = folder / network / optimizer / Limit.parse(limit).slug / "record.json"
-                save(path, "record", record(optimizer, limit, network=network, step_s=float(place)), PROVENANCE)
+                suffers = 1 + steeper * (place - 1)
+                made = record(
+                    optimizer, limit, network=network, step_s=float(place), side_by_side=side_by_side, steeper=suffers
+                )
+                save(path, "record", made, PROVENANCE)
                 paths.append(path)
     return paths

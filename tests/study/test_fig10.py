@@ -11,27 +11,25 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study
+from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study, write_workload
 
-from autotm.model.study_config import StyleConfig
-from autotm.study import fig10, style
-from autotm.study.fig10 import draw, make_figure
+from autotm.model.errors import BadInputError
+from autotm.model.figures_config import PricesConfig, StyleConfig
+from autotm.study import fig10, fig10a, style
+from autotm.study.figures import FigureFiles, draw, make_figure_of_records
+from autotm.study.records import table_of_records
 from autotm.study.style import read_table
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fig10")
-    make_figure(
-        write_study(folder / "records"), folder / "fig10.csv", folder / "fig10.pdf", folder / "fig10.png", StyleConfig()
-    )
+    make_figure_of_records(write_study(folder / "records"), files(folder), StyleConfig(), PricesConfig())
     return folder
 
 
-def test_the_same_table_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
-    draw(folder / "fig10.csv", tmp_path / "fig10.pdf", tmp_path / "fig10.png", StyleConfig())
-    for name in ("fig10.pdf", "fig10.png"):
-        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+def files(folder: Path) -> FigureFiles:
+    return FigureFiles.of(folder / "fig10.csv")
 
 
 def test_the_table_survives_its_file(folder: Path, tmp_path: Path) -> None:
@@ -50,16 +48,15 @@ def test_files_say_that_memory_was_emulated_and_hold_no_date(folder: Path) -> No
 
 
 def test_a_look_changes_the_picture(folder: Path, tmp_path: Path) -> None:
-    draw(folder / "fig10.csv", tmp_path / "f.pdf", tmp_path / "f.png", StyleConfig(font_size_pt=11.0))
-    assert (tmp_path / "f.png").read_bytes() != (folder / "fig10.png").read_bytes()
+    (tmp_path / "fig10.csv").write_bytes((folder / "fig10.csv").read_bytes())
+    draw(files(tmp_path), StyleConfig(font_size_pt=11.0))
+    assert (tmp_path / "fig10.png").read_bytes() != (folder / "fig10.png").read_bytes()
 
 
-def test_panels_show_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    drawn = {}
-    monkeypatch.setattr(fig10, "save_figure", lambda figure, *_: drawn.setdefault("figure", figure))
-    draw(folder / "fig10.csv", tmp_path / "f.pdf", tmp_path / "f.png", StyleConfig())
+def test_panels_show_the_table(folder: Path) -> None:
     table = read_table(folder / "fig10.csv")
-    slowdown, traffic, movement = drawn["figure"].axes
+    figure, _ = fig10.draw(table, StyleConfig())
+    slowdown, traffic, movement = figure.axes
 
     assert _line(slowdown, "static") == pytest.approx(_points(table, "static", "slowdown"))
     assert _line(slowdown, "synchronous") == pytest.approx(_points(table, "synchronous", "slowdown"))
@@ -75,9 +72,31 @@ def test_panels_show_the_table(folder: Path, monkeypatch: pytest.MonkeyPatch, tm
         assert len(marks) == 1, "the whole step's memory is marked where the x axis counts it, I/O included"
 
 
-def test_drawing_leaves_matplotlib_as_it_was(folder: Path, tmp_path: Path) -> None:
+def test_pictures_for_a_talk_share_their_axes(folder: Path) -> None:
+    table = read_table(folder / "fig10.csv")
+    pictures = [draw(table, StyleConfig())[0] for draw in (fig10a.draw_all_fast, fig10a.draw_all_slow)]
+    everything, _ = fig10a.draw_all_limits(table, StyleConfig())
+    (whole,) = everything.axes
+    assert _line(whole, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
+    for picture, limit in zip(pictures, ("0:1", "1:0"), strict=True):
+        (axes,) = picture.axes
+        assert (axes.get_xlim(), axes.get_ylim()) == (whole.get_xlim(), whole.get_ylim())
+        point = table[(table["limit"] == limit) & (table["optimizer"] == "synchronous")]
+        ((x, y),) = axes.lines[0].get_xydata()
+        assert (x, y) == (point["dram_limit_bytes"].item() + IO_BYTES, point["slowdown"].item())
+    with pytest.raises(BadInputError, match='at limit "1:0"'):
+        fig10a.draw_all_slow(table[table["limit"] != "1:0"], StyleConfig())
+
+
+def test_runs_of_two_networks_are_no_case_study(tmp_path: Path) -> None:
+    table = table_of_records(write_workload(tmp_path, ("vgg19", "resnet50"), ("1:0", "0:1")))
+    with pytest.raises(BadInputError, match="records of one network"):
+        fig10.draw(table, StyleConfig())
+
+
+def test_drawing_leaves_matplotlib_as_it_was(folder: Path) -> None:
     before = dict(mpl.rcParams)
-    draw(folder / "fig10.csv", tmp_path / "f.pdf", tmp_path / "f.png", StyleConfig())
+    draw(files(folder), StyleConfig())
     assert dict(mpl.rcParams) == before
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, PROVENANCE, record, 
 
 from autotm.model.errors import BadInputError, DamagedFileError
 from autotm.model.files import save
+from autotm.study.fig10 import with_fast_memory
 from autotm.study.records import table_of_records
 
 REQUIRED = {
@@ -63,6 +65,18 @@ def test_values_are_the_records(tmp_path: Path) -> None:
     assert row["dram_output_fraction"] == pytest.approx(0.5)
     assert row["predicted_slowdown"] == pytest.approx(row["slowdown"]), "both predictions are 4 % too long"
     assert "apache-tvm 0.27.0.post1" in row["versions"]
+
+
+def test_what_the_limit_counts_is_not_counted_again(tmp_path: Path) -> None:
+    paths = write_study(tmp_path)
+    assert set(table_of_records(paths)["uncounted_bytes"]) == {IO_BYTES}
+    for path in paths:
+        run = replace(record(path.parts[-3], path.parts[-2]), counts="all")
+        save(path, "record", run, PROVENANCE)
+    table = table_of_records(paths)
+    assert set(table["uncounted_bytes"]) == {0}
+    _, enough = with_fast_memory(table[table["optimizer"] == "static"])
+    assert enough == PEAK_BYTES
 
 
 def test_without_an_all_fast_run_there_is_no_slowdown(tmp_path: Path) -> None:

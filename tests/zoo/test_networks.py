@@ -60,6 +60,18 @@ def test_mlp_is_three_layers_and_a_head():
     assert network.learning_rate == 0.005
 
 
+def test_mnist_leaves_288_features_before_the_dense_layer():
+    network = zoo.build("mnist", {"batch": 256})
+    assert [shape(call) for call in calls(network, "relax.nn.conv2d")] == [
+        (256, 28, 28, 16),
+        (256, 14, 14, 32),
+        (256, 7, 7, 32),
+    ]
+    assert shape(calls(network, "relax.reshape")[0]) == (256, 288)
+    weights = 9 * (1 * 16 + 16 * 32 + 32 * 32) + 288 * 10
+    assert parameter_count(network) == weights + 16 + 32 + 32 + 10
+
+
 def test_dlrm_at_paper_size():
     network = zoo.build("dlrm", {"batch": 128})
     lookups = [shape(call.args[0]) for call in calls(network, "relax.take")]

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from autotm.model.network_source import NetworkSource
 from autotm.model.study_config import ProfileConfig
 from autotm.rule_script import rule
 from autotm.stages import kernel_profile_stage
@@ -9,9 +10,8 @@ from autotm.stages import kernel_profile_stage
 with rule(snakemake) as context:
     kernel_profile_stage(
         context,
-        snakemake.wildcards.network,
+        NetworkSource(**snakemake.params.network),
         snakemake.wildcards.scale,
-        snakemake.params.sizes,
         ProfileConfig(**snakemake.params.options),
         snakemake.params.min_gain,
         links=Path(snakemake.input.links),

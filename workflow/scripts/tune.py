@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from autotm.model.network_source import NetworkSource
 from autotm.model.study_config import ProfileConfig, TuneConfig
 from autotm.rule_script import rule
 from autotm.stages import tune_stage
@@ -9,9 +10,8 @@ from autotm.stages import tune_stage
 with rule(snakemake) as context:
     tune_stage(
         context,
-        snakemake.wildcards.network,
+        NetworkSource(**snakemake.params.network),
         snakemake.wildcards.scale,
-        snakemake.params.sizes,
         TuneConfig(**snakemake.params.options),
         ProfileConfig(**snakemake.params.timing),
         store=Path(snakemake.params.store),

@@ -8,12 +8,12 @@ kernels on each operand's tier at prices q of any sign, gives, for any prices,
 
 a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
 asynchronous, so is the capacity of both copying engines, at prices of their parts: a move pays for its parts, and the
-bound is less by the price of all parts.
+bound is less by the price of all parts. Whole portions of fast memory may have prices too (`rent.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ import numpy.typing as npt
 from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
+from autotm.check.rent import Rent, checked_prices, until
 from autotm.model.engine import ENGINE_PARTS
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
@@ -40,7 +41,7 @@ class _Prices:
     links: Links
     tabled_us: Mapping[tuple[int, str], float]
     tabled: frozenset[int]
-    rent_us_per_byte: npt.NDArray[np.float64]
+    rent: Rent
     limit_bytes: int
     operands_fast: bool
     engines: Engines | None
@@ -59,7 +60,7 @@ class _Prices:
             return 0.0
         if tensor.allocated_bytes > self.limit_bytes:
             return np.inf
-        return float(self.rent_us_per_byte[end] - self.rent_us_per_byte[start]) * tensor.allocated_bytes
+        return self.rent.span_us(tensor.allocated_bytes, start, end)
 
     def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> float:
         """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and share of the engine.
@@ -96,11 +97,11 @@ def certified_bound_us(
     """
     assert plan.certificate is not None
     count = len(graph.kernels)
-    prices = _checked(plan.certificate.prices_us_per_byte, count)
+    rent = Rent(plan.certificate, count)
     stated = {Tier.PMEM: plan.certificate.out_us, Tier.DRAM: plan.certificate.back_us}
     require(engines is not None or not any(stated.values()), Fault.CERTIFICATE, "prices of engines that are not used")
     # An optimizer that could use the engines, but found no window worth it, states no prices: they are zero.
-    parts = {tier: _checked(values, count) if values else np.zeros(count) for tier, values in stated.items()}
+    parts = {tier: checked_prices(values, count) if values else np.zeros(count) for tier, values in stated.items()}
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
     slow_us = _slow_prices(plan, menus)
     charged = _Prices(
@@ -109,17 +110,17 @@ def certified_bound_us(
         links,
         slow_us,
         frozenset(plan.tabled),
-        _until(prices),
+        rent,
         plan.dram_limit_bytes,
         fast_operands_only,
         engines,
-        {tier: _until(values) for tier, values in parts.items()},
+        {tier: until(values) for tier, values in parts.items()},
     )
-    total = -float(prices.sum()) * plan.dram_limit_bytes
+    total = -rent.whole_us(plan.dram_limit_bytes)
     total -= sum(float(values.sum()) for values in parts.values()) * ENGINE_PARTS
     for index in range(count):
         shares = [slow_us[index, name] for name in menus.operands(index)] if index in charged.tabled else []
-        total += menus.cheapest_us(index, float(prices[index]), shares)
+        total += menus.cheapest_us(index, rent, shares)
     chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
@@ -129,19 +130,6 @@ def certified_bound_us(
         else:
             total += _cheapest_path(charged, tensor)
     return total
-
-
-def _checked(stated: Sequence[float], count: int) -> npt.NDArray[np.float64]:
-    prices = np.asarray(stated, dtype=np.float64)
-    require(len(prices) == count, Fault.CERTIFICATE, f"{len(prices)} prices for {count} kernels")
-    valid = bool(np.isfinite(prices).all() and (prices >= 0).all())
-    require(valid, Fault.CERTIFICATE, "a price is not finite and >= 0")
-    return prices
-
-
-def _until(prices: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Sums of the prices of all kernels before each."""
-    return np.concatenate(([0.0], np.cumsum(prices)))
 
 
 def _slow_prices(plan: Plan, menus: Menus) -> dict[tuple[int, str], float]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
+from autotm.check.rent import Rent
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
@@ -82,8 +83,8 @@ class Menus:
         own = own_workspaces(graph, index)
         return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
 
-    def cheapest_us(self, index: int, byte_us: float, slow_us: Sequence[float]) -> float:
-        """Least of time + price of the workspaces' fast bytes - prices of the slow operands."""
+    def cheapest_us(self, index: int, rent: Rent, slow_us: Sequence[float]) -> float:
+        """Least of time + rent of the workspaces' fast bytes - prices of the slow operands."""
         kernel = self._graph.kernels[index]
         if not kernel.alternatives and index not in self._plan.tabled:
             return self._profile.base_us(kernel)
@@ -92,7 +93,7 @@ class Menus:
             chosen = variant.kernels[index]
             own = [operand.tensor for operand in chosen.workspaces] if kernel.alternatives else []
             times_us, slow, fast_bytes = self._entries(variant, index, own)
-            cost_us = times_us + byte_us * fast_bytes - slow @ np.asarray(slow_us, np.float64)
+            cost_us = times_us + rent.at_us(index, fast_bytes) - slow @ np.asarray(slow_us, np.float64)
             least = min(least, float(cost_us[fast_bytes <= self._plan.dram_limit_bytes].min(initial=np.inf)))
         return least
 

@@ -40,6 +40,7 @@ class Fault(StrEnum):
     POOL = "an address lies outside its pool"
     OVERLAP = "two operands of one kernel share bytes"
     STALE = "memory does not hold the tensor any more"
+    CACHE = "what the cache is said to miss is not what the addresses give"
     IN_FLIGHT = "memory of a move that is under way is used"
 
 

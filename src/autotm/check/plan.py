@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from autotm.check.bound import certified_bound_us
+from autotm.check.cache import check_cached
 from autotm.check.engine import Engines
 from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
-from autotm.model.counting import counted_by
+from autotm.model.counting import counted_by, fixed_bytes
 from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
@@ -18,17 +19,22 @@ from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.plan import BoundProof, Plan, Status
 from autotm.model.profile import Profile
+from autotm.model.slow_rates import slow_rates
 from autotm.model.tier import Tier
 
 _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "all-fast": (frozenset({Tier.DRAM}), False, False),
     "all-slow": (frozenset({Tier.PMEM}), False, False),
+    "memory-mode": (frozenset({Tier.PMEM}), False, False),
     "numa": (frozenset(Tier), False, False),
     "static": (frozenset(Tier), False, False),
     "synchronous": (frozenset(Tier), True, False),
     "asynchronous": (frozenset(Tier), True, True),
 }
 """Per optimizer: the tiers it may use, whether it moves tensors, and whether moves may be asynchronous."""
+
+_CACHED = frozenset({"memory-mode"})
+"""Optimizers for which fast memory is a cache."""
 
 _TIME = 1e-9
 _BOUND = 1e-6
@@ -67,9 +73,13 @@ def check_plan(
     check_tabled(graph, plan)
     residence = Residence(chosen, plan)
     residence.check()
+    cached = plan.optimizer in _CACHED
+    require(cached == (plan.cached is not None), Fault.CACHE, f"'{plan.optimizer}' plan, cached: {plan.cached}")
     _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
     _check_configurations(chosen, plan, residence)
     _check_limit(graph, chosen, plan)
+    if plan.cached is not None:
+        check_cached(chosen, plan, plan.cached)
     Engines.beside(graph, profile, links).check(chosen, plan.moves)
     _check_objective(graph, chosen, profile, links, plan, residence)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
@@ -106,7 +116,7 @@ def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> Non
 
 
 def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
-    asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes)
+    asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes, fixed_bytes(graph))
     same = asked == plan.dram_limit_bytes
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
     change = dict.fromkeys(range(len(graph.kernels) + 1), 0)
@@ -124,14 +134,24 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
 def _check_objective(
     graph: Graph, chosen: Graph, profile: Profile, links: Links, plan: Plan, residence: Residence
 ) -> None:
-    kernels_us = math.fsum(
-        kernel_us(graph, chosen, profile, plan, index, residence.slow_operands(index))
-        for index in range(len(graph.kernels))
-    )
+    kernels_us = math.fsum(_kernel_times_us(graph, chosen, profile, plan, residence))
     moves_us = math.fsum(links.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
     found = kernels_us + moves_us
     same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
     require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
+
+
+def _kernel_times_us(
+    graph: Graph, chosen: Graph, profile: Profile, plan: Plan, residence: Residence
+) -> Iterator[float]:
+    """Predicted time of each kernel: with its slow operands, or behind a cache with what it misses there."""
+    if plan.cached is None:
+        for index in range(len(graph.kernels)):
+            yield kernel_us(graph, chosen, profile, plan, index, residence.slow_operands(index))
+        return
+    rates = slow_rates(chosen, profile)
+    for kernel, (fetched, written) in zip(chosen.kernels, plan.cached.traffic_bytes, strict=True):
+        yield profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written)
 
 
 def _check_bound(

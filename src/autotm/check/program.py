@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations
 
+from autotm.check.cache import check_cached_program
 from autotm.check.fault import Fault, require
 from autotm.check.memory import Memory
 from autotm.model.files import hash_of
@@ -26,6 +27,7 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     _check_identity(graph, plan, program)
     chosen = graph.computed_by(program.implementations)
     _check_steps(chosen, plan, program)
+    check_cached_program(chosen, plan, program)
     simulation = _Simulation(chosen, plan, program)
     for step in program.steps:
         match step:

@@ -15,23 +15,46 @@ from autotm.kernels import contraction_build as build
 from autotm.kernels.contraction_batched import batched_product
 from autotm.kernels.contraction_groups import each_group
 from autotm.kernels.contraction_problem import Problem, problem_of
+from autotm.kernels.contraction_winograd import winograd_data_gradient, winograd_forward, winograd_pays
+from autotm.kernels.contraction_winograd_weights import winograd_weight_gradient, winograd_weights_pay
 from autotm.kernels.generated import Code, replace_body
 from autotm.kernels.target import TargetInfo
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
 Generate = Callable[[Problem, TargetInfo, int], Code]
 
-_DEFAULT: Mapping[str, Generate] = {
-    "conv2d": build.forward,
-    "conv2d_data_gradient": build.data_gradient,
-    "conv2d_weight_gradient": build.weight_gradient,
+
+def _forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    generate = winograd_forward if winograd_pays(problem) else build.forward
+    return generate(problem, info, threads)
+
+
+def _data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    generate = winograd_data_gradient if winograd_pays(problem) else build.data_gradient
+    return generate(problem, info, threads)
+
+
+def _weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    generate = winograd_weight_gradient if winograd_weights_pay(problem) else build.weight_gradient
+    return generate(problem, info, threads)
+
+
+_DEFAULT: dict[str, Generate] = {
+    "conv2d": _forward,
+    "conv2d_data_gradient": _data_gradient,
+    "conv2d_weight_gradient": _weight_gradient,
     "matmul": build.product,
     "matmul_nt": build.product_nt,
     "matmul_tn": build.product_tn,
     "batched_matmul": batched_product,
 }
+_PLAIN = _DEFAULT | {
+    "conv2d": build.forward,
+    "conv2d_data_gradient": build.data_gradient,
+    "conv2d_weight_gradient": build.weight_gradient,
+}
 _LEAN: Mapping[str, Generate] = {
-    kind: functools.partial(_DEFAULT[kind], lean=True) for kind in _DEFAULT if kind != "batched_matmul"
+    kind: functools.partial(_PLAIN[kind], lean=True) for kind in _PLAIN if kind != "batched_matmul"
 }
 IMPLEMENTATIONS: Mapping[str, Mapping[str, Generate]] = {DEFAULT_IMPLEMENTATION: _DEFAULT, "lean": _LEAN}
 """Ways to compute a contraction by name, then by its kind.

@@ -37,6 +37,7 @@ def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
         slow_bytes=layout.slow_bytes,
         steps=tuple(_steps(graph.computed_by(plan.implementations), plan, _Addresses(layout))),
         implementations=plan.implementations,
+        cache_traffic_bytes=plan.cached.traffic_bytes if plan.cached else (),
     )
 
 

@@ -29,7 +29,11 @@ def pack(graph: Graph, plan: Plan) -> Layout:
     blocking move to fast memory reads a stay that holds during b. Only then come blocking moves to fast memory,
     asynchronous moves that start, and the kernel. Nothing writes a stay before it begins or after it has ended: an
     asynchronous move's destination stay begins when the move starts and holds when it is complete.
+
+    A plan for memory behind a cache has decided its addresses itself.
     """
+    if plan.cached is not None:
+        return Layout(plan.stays, plan.cached.offsets, 0, plan.cached.size_bytes)
     chosen = graph.computed_by(plan.implementations)
     offsets = np.zeros(len(plan.stays), np.int64)
     heights = {}

@@ -76,6 +76,13 @@ class Tiers(ABC):
         read: it stands in both tuples.
         """
 
+    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int) -> int:
+        """Nanoseconds to wait after a kernel for what it misses in a cache of slow memory.
+
+        Bytes that are fetched and written back cost what slow operands do; 0 where the machine has such a cache itself.
+        """
+        return self.kernel_delay_ns(op_class, (fetched_bytes,), (written_bytes,))
+
     def close(self) -> None:
         """End the threads that copy beside kernels and free both pools."""
         for engine in self._flight_engines.values():

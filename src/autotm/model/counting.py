@@ -41,6 +41,12 @@ def counted_by(graph: Graph) -> Counts:
     return Counts.ALL if any(tensor.held for tensor in graph.tensors) else Counts.INTERMEDIATES
 
 
+def fixed_bytes(graph: Graph) -> int:
+    """Bytes of fast memory that no plan for this graph decides about: its arguments, unless they are placed too."""
+    fixed = (tensor for tensor in graph.tensors if not tensor.is_movable and tensor.alias_of is None)
+    return sum(tensor.allocated_bytes for tensor in fixed)
+
+
 def storage_of(graph: Graph, tensor: str) -> str:
     """The tensor whose memory `tensor` uses: itself, or what it is in the end an alias of."""
     while (alias := graph.by_name[tensor].alias_of) is not None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autotm.model.config_errors import explain
 from autotm.model.errors import BadInputError
+from autotm.model.topology import Topology, usable_cpus
 
 Reality = Literal["real", "emulated", "modelled"]
 
@@ -39,13 +38,31 @@ class MachineFile(_Strict):
 
     description: str
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
-        "auto", description="kernel threads; auto = physical cores this process may use"
+        "auto",
+        description="kernel threads; auto = as many as cores allow, see threads_per_core, or all of `cpus`",
     )
+    threads_per_core: int = Field(
+        1, ge=1, le=8, description="kernel threads on a physical core: 1 leaves its other hardware threads idle"
+    )
+    socket: int | None = Field(None, ge=0, description="only cores of this socket, counted from 0")
+    numa_node: int | None = Field(None, ge=0, description="only cores next to this memory node, counted from 0")
     cpus: Literal["auto"] | tuple[int, ...] = Field(
-        "auto", description="cores to pin to, `threads` of them; auto = one hardware thread of each physical core first"
+        "auto", description="hardware threads to pin to, by number, the first `threads` of them; auto = as above"
     )
     target: str = Field("host", description="TVM target of the kernels; host = this CPU")
     slow_tier: EmulatedTier
+    memory_mode: bool = Field(
+        default=False,
+        description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
+        "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> Self:
+        others = self.model_fields_set & {"threads_per_core", "socket", "numa_node"}
+        if self.cpus != "auto" and others:
+            raise ValueError(f"cpus names the cores itself: leave out {', '.join(sorted(others))}, or cpus")
+        return self
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,11 @@ class Machine:
     Attributes:
         name: the file's name without .yaml.
         threads: kernel threads.
-        cpus: the cores they are pinned to, `threads` of them.
+        cpus: the hardware threads they are pinned to, `threads` of them.
         target: `host` or a TVM target string.
         slow_tier: what plays slow memory.
         file_hash: hash of the machine file's text.
+        memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
     """
 
     name: str
@@ -67,6 +85,7 @@ class Machine:
     target: str
     slow_tier: EmulatedTier
     file_hash: str
+    memory_mode: bool = False
 
     @property
     def slug(self) -> str:
@@ -78,38 +97,16 @@ class Machine:
         """Whether slow memory is `real`, `emulated` or `modelled`."""
         return "emulated"
 
-
-def usable_cpus() -> tuple[int, ...]:
-    """Cores this process may run on, ascending."""
-    return tuple(sorted(os.sched_getaffinity(0)))
-
-
-def one_per_core(cpus: Sequence[int]) -> tuple[int, ...]:
-    """The first hardware thread of each physical core, then the others: pinned threads should not share a core."""
-    firsts: dict[str, int] = {}
-    for cpu in cpus:
-        firsts.setdefault(_siblings(cpu), cpu)
-    chosen = set(firsts.values())
-    return (*firsts.values(), *(cpu for cpu in cpus if cpu not in chosen))
+    def reality_of(self, *, cached: bool) -> Reality:
+        """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
+        return "real" if cached and self.memory_mode else self.tier_reality
 
 
-def _siblings(cpu: int) -> str:
-    try:
-        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
-    except OSError:
-        return str(cpu)
-
-
-def default_threads() -> int:
-    """Physical cores this process may use."""
-    return len({_siblings(cpu) for cpu in usable_cpus()})
-
-
-def load_machine(path: Path, threads: int | None = None) -> Machine:
-    """Read a machine file; `threads` overrides its thread count.
+def load_machine(path: Path, threads: int | None = None, asked_in: object = None) -> Machine:
+    """Read a machine file; `threads`, which `asked_in` asks for, overrides its thread count.
 
     Raises:
-        BadInputError: no such file, an unknown key, a bad value, or more threads than usable cores.
+        BadInputError: no such file, an unknown key, a bad value, or cores that this process may not use.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -122,13 +119,25 @@ def load_machine(path: Path, threads: int | None = None) -> Machine:
         raise BadInputError(f"{path}: not valid YAML: {error}") from None
     except ValidationError as error:
         raise BadInputError(explain(path, error, MachineFile)) from None
-    count = threads or (default_threads() if parsed.threads == "auto" else parsed.threads)
-    cpus = one_per_core(usable_cpus()) if parsed.cpus == "auto" else parsed.cpus
-    if absent := sorted(set(cpus) - set(usable_cpus())):
-        raise BadInputError(f"{path}: cpus: this process may not use {absent}; give cores among {list(usable_cpus())}")
-    if len(cpus) < count:
-        raise BadInputError(
-            f"{path}: threads: {count} is more than the {len(cpus)} usable cores; give 1 to {len(cpus)}"
-        )
+    count = threads or (None if parsed.threads == "auto" else parsed.threads)
+    cpus = _pinned(path, parsed, count, (asked_in or path) if threads else path)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Machine(path.stem, count, tuple(cpus[:count]), parsed.target, parsed.slow_tier, digest)
+    return Machine(path.stem, len(cpus), cpus, parsed.target, parsed.slow_tier, digest, parsed.memory_mode)
+
+
+def _pinned(path: Path, parsed: MachineFile, threads: int | None, asked_in: object) -> tuple[int, ...]:
+    usable = usable_cpus()
+    if parsed.cpus == "auto":
+        topology = Topology.of(usable).within(str(path), socket=parsed.socket, numa_node=parsed.numa_node)
+        every = topology.pinned(str(path), None, parsed.threads_per_core)
+        return topology.pinned(str(asked_in), threads, parsed.threads_per_core) if threads else every
+    if twice := sorted({cpu for cpu in parsed.cpus if parsed.cpus.count(cpu) > 1}):
+        raise BadInputError(f"{path}: cpus: {twice} appear twice; a thread needs a place of its own")
+    if absent := sorted(set(parsed.cpus) - set(usable)):
+        raise BadInputError(f"{path}: cpus: this process may not use {absent}; give cores among {list(usable)}")
+    if not parsed.cpus or (threads or 0) > len(parsed.cpus):
+        raise BadInputError(
+            f"{asked_in}: threads: {threads or 'auto'} is not allowed: {path} names {len(parsed.cpus)} cpus; "
+            f"give auto or 1 to {len(parsed.cpus)}, or name more"
+        )
+    return tuple(parsed.cpus[:threads])

@@ -37,6 +37,23 @@ class MachinePaths:
 
 
 @dataclass(frozen=True)
+class ConvolutionPaths(MachinePaths):
+    """The files of the kernel plot's convolution at one scale on one machine, beside those of the networks."""
+
+    scale: str
+
+    @property
+    def graph(self) -> Path:
+        """The convolution as a step of its own."""
+        return self._of_machine / self.scale / "convolution_graph.json"
+
+    @property
+    def profile(self) -> Path:
+        """Its times in all placements."""
+        return self._of_machine / self.scale / "convolution_profile.parquet"
+
+
+@dataclass(frozen=True)
 class Paths(MachinePaths):
     """The files of one network at one scale on one machine, under `results`."""
 
@@ -66,6 +83,11 @@ class Paths(MachinePaths):
     def tuned(self) -> Path:
         """What tuning its kernels came to; nothing depends on it."""
         return self._of_network / "tuned.json"
+
+    @property
+    def timing_study(self) -> Path:
+        """Its kernels, timed in several ways."""
+        return self._of_network / "timing_study.json"
 
     @property
     def reference(self) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from autotm.model.cache import CachedPool
 from autotm.model.counting import Counts
 from autotm.model.tier import Configuration, Tier
 
@@ -75,6 +76,19 @@ class Move:
 
 
 @dataclass(frozen=True)
+class RoundedPrices:
+    """Prices of whole portions of `divisor_bytes` >= 1 bytes: kernel `kernels[j]` charges `prices_us[j]` >= 0 for each.
+
+    A tensor of S bytes takes floor(S / divisor) of them, and the limit L has floor(L / divisor). Other kernels charge
+    nothing.
+    """
+
+    divisor_bytes: int
+    kernels: tuple[int, ...]
+    prices_us: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Prices that prove the bound without a solver, whatever they are.
 
@@ -87,12 +101,16 @@ class Certificate:
     With asynchronous moves, `out_us[i]` and `back_us[i]` >= 0 are the prices of a part of the engine towards slow and
     towards fast memory during kernel i (`model/engine.py`). Such a move pays them for the parts that it takes, and the
     bound is less by the price of both engines. Empty where all moves are blocking.
+
+    `rounded` charges portions beside bytes: each fast tensor, and the fast workspaces of a kernel's implementation
+    together, for the portions that they take, and the bound is less by the price of all that the limit has.
     """
 
     prices_us_per_byte: tuple[float, ...]
     slow_us: tuple[tuple[float, ...], ...] = ()
     out_us: tuple[float, ...] = ()
     back_us: tuple[float, ...] = ()
+    rounded: tuple[RoundedPrices, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +137,8 @@ class Plan:
         certificate: prices that prove a bound; None where the optimizer has exactly one plan.
         bound_proof: whether the prices prove `bound_us`, or less than that.
         attempts_s: (build, solve) seconds of each attempt; more than one when packing needed a shaved limit.
+        cached: where fast memory is a cache (memory mode), the addresses and what kernels miss there; the objective
+            then charges misses and write-backs in place of slow operands. None elsewhere.
     """
 
     graph_hash: str
@@ -139,6 +159,7 @@ class Plan:
     attempts_s: tuple[tuple[float, float], ...] = ()
     implementations: tuple[str, ...] = ()
     tabled: tuple[int, ...] = ()
+    cached: CachedPool | None = None
 
     @property
     def gap(self) -> float:

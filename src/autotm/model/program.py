@@ -80,6 +80,8 @@ class Program:
         fast_bytes, slow_bytes: sizes of the pools (`dram_alloc_size`, `pmem_alloc_size` of the record).
         steps: in execution order.
         implementations: one per kernel, as in the plan.
+        cache_traffic_bytes: where fast memory is a cache of the slow pool, the bytes that each kernel has fetched from
+            slow memory and written back there; empty elsewhere. Then operands in the slow pool cost nothing else.
     """
 
     graph_hash: str
@@ -91,3 +93,4 @@ class Program:
     slow_bytes: int
     steps: tuple[Step, ...]
     implementations: tuple[str, ...] = ()
+    cache_traffic_bytes: tuple[tuple[int, int], ...] = ()

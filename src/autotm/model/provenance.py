@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from autotm.model.machine import Machine
+from autotm.model.topology import described
 
 _PACKAGES = ("autotm", "apache-tvm", "apache-tvm-ffi", "highspy", "pyomo", "numpy", "pandas", "snakemake")
 
@@ -80,6 +81,7 @@ def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
         "machine_file_hash": machine.file_hash,
         "threads": machine.threads,
         "cpus": list(machine.cpus),
+        **described(machine.cpus),
         "tier_reality": machine.tier_reality,
         "seed": seed,
         "started": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),

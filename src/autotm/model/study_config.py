@@ -1,4 +1,4 @@
-"""The study as a person writes it: `config/config.yaml` and `config/scales/*.yaml`, checked before anything runs."""
+"""The study as a person writes it: `config/config.yaml`, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -7,48 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autotm.model.config_errors import explain
+from autotm.model.config_values import LimitText, Names, Strict
 from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
-
-ALL_FAST = "0:1"
-
-
-def _quoted_limit(value: object) -> object:
-    """Refuse numbers: YAML reads an unquoted 8:1 as the base-60 number 481."""
-    if not isinstance(value, str):
-        raise ValueError('it should be quoted text: a ratio slow:fast such as "8:1", or bytes such as "4500MB"')  # noqa: TRY004
-    try:
-        Limit.parse(value)
-    except BadInputError as error:
-        raise ValueError(str(error).removeprefix("limit: ")) from None
-    return value
-
-
-def _distinct(values: list[str]) -> list[str]:
-    twice = sorted({value for value in values if values.count(value) > 1})
-    if twice:
-        raise ValueError(f"{', '.join(twice)} appears twice")
-    return values
-
-
-def _has_all_fast(values: list[str]) -> list[str]:
-    if ALL_FAST not in values:
-        raise ValueError(f'it should contain "{ALL_FAST}", the all-fast run that slow-downs are divided by')
-    return values
-
-
-LimitText = Annotated[str, BeforeValidator(_quoted_limit)]
-Limits = Annotated[list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)]
-Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
-
-
-class Strict(BaseModel):
-    """Unknown keys and values of another type are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+from autotm.model.figures_config import FiguresConfig, StyleConfig, WorkloadConfig
 
 
 class ProfileConfig(Strict):
@@ -134,37 +98,45 @@ class RunConfig(Strict):
     poison: bool = Field(default=False, description="while verifying, overwrite dead memory with NaN")
 
 
-class CaseStudyConfig(Strict):
-    """Figure 10: one network over many limits."""
+class ExtrapolationConfig(Strict):
+    """Steps too large to run, modelled: scales named `NAME-modelled`."""
 
-    network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
-    optimizers: Names = Field(["static", "synchronous"], description="one line each")
-    limits: Limits = Field(description='fast-memory limits: ratios slow:fast such as "8:1", or bytes such as "4500MB"')
+    batches: list[Annotated[int, Field(ge=1)]] = Field(
+        [2, 4, 8], min_length=3, description="samples a step that are profiled for it, ascending"
+    )
 
-
-class WorkloadConfig(Strict):
-    """Networks compared over a few limits: figures 7, 9 and 11."""
-
-    networks: Names = Field(description="networks of the zoo that the scale gives sizes for")
-    optimizers: Names = Field(["numa", "static", "synchronous"], description="one bar each in figure 7")
-    limits: Limits = Field(description='ratios slow:fast; "1:0" and "0:1" are what the others are compared with')
-
-
-class FiguresConfig(Strict):
-    """What each figure shows."""
-
-    fig10: CaseStudyConfig
+    @field_validator("batches")
+    @classmethod
+    def _ascends(cls, batches: list[int]) -> list[int]:
+        if batches != sorted(set(batches)):
+            raise ValueError(f"should ascend, got {batches}")
+        return batches
 
 
-class StyleConfig(Strict):
-    """How figures look; changing it redraws, and measures nothing."""
+class OwnNetworkConfig(Strict):
+    """A network that a function in a Python file returns."""
 
-    panel_width_cm: float = Field(8.0, gt=2, le=50, description="width of one panel, cm")
-    panel_height_cm: float = Field(6.0, gt=2, le=50, description="height of one panel, cm")
-    font_size_pt: float = Field(8.0, ge=4, le=30, description="size of axis labels, pt")
-    dots_per_inch: int = Field(200, ge=50, le=1200, description="resolution of the .png")
-    palette: str = Field("colorblind", description="a seaborn palette")
-    caption: bool = Field(default=True, description="machine, threads, versions and seed under the panels")
+    file: str = Field(description="the Python file; relative to the folder that holds config/")
+    function: str = Field(description="the function in it that returns a network; takes the sizes as arguments")
+    sizes: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="e.g. {batch: 16}, the same at every scale")
+
+
+class TimingStudyConfig(Strict):
+    """Does timing many kernels at once give what one at a time gives (rule timing_study)?"""
+
+    network: str = Field("mnist", description="a small network: every configuration of each kernel runs whole steps")
+    repeats: int = Field(15, ge=3, le=1000, description="timed steps for each configuration or set of them")
+    recorded: str | None = Field(
+        None, description="a table of kernels recorded on Optane memory, .csv or .csv.gz, to judge sums by, too"
+    )
+
+
+class VerificationConfig(Strict):
+    """Which programs are compared with the plain step (rule verification)."""
+
+    limit: LimitText = Field("4:1", description="the limit of all optimizers but all-fast")
+    networks: Literal["all"] | Names = Field("all", description="networks of the scale")
+    optimizers: Literal["all"] | Names = Field("all", description="of those that there are")
 
 
 class StudyConfig(Strict):
@@ -185,22 +157,17 @@ class StudyConfig(Strict):
     tune: TuneConfig = TuneConfig()
     solve: SolveConfig = SolveConfig()
     run: RunConfig = RunConfig()
+    extrapolate: ExtrapolationConfig = ExtrapolationConfig()
     workloads: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], WorkloadConfig] = Field(
         {}, description="sets of networks by name; the figures of `conventional` have no folder of their own"
     )
+    own_networks: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], OwnNetworkConfig] = Field(
+        {}, description="one's own networks by name, to be used like those of the zoo"
+    )
+    verification: VerificationConfig = VerificationConfig()
+    timing_study: TimingStudyConfig = TimingStudyConfig()
     figures: FiguresConfig
     style: StyleConfig = StyleConfig()
-
-
-class ScaleFile(Strict):
-    """A file in config/scales: how large each network is; never what is done with it."""
-
-    description: str
-    networks: dict[str, dict[str, int]] = Field(
-        description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
-    )
-    memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
-    minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 
 
 def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
@@ -213,18 +180,6 @@ def parse_study(raw: Mapping[str, Any], source: object) -> StudyConfig:
         return StudyConfig.model_validate(dict(raw))
     except ValidationError as error:
         raise BadInputError(explain(source, error, StudyConfig)) from None
-
-
-def load_scale(path: Path) -> ScaleFile:
-    """Read a scale file.
-
-    Raises:
-        BadInputError: no such file, not YAML, an unknown key or a bad value.
-    """
-    try:
-        return ScaleFile.model_validate(read_yaml(path, "scale"))
-    except ValidationError as error:
-        raise BadInputError(explain(path, error, ScaleFile)) from None
 
 
 def read_yaml(path: Path, kind: str) -> object:

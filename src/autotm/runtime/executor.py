@@ -24,7 +24,8 @@ class Executor:
     """One training step, ready to run.
 
     Attributes:
-        calls: in execution order; a kernel with slow operands on an emulated tier is followed by its delay.
+        calls: in execution order; a kernel with slow operands, or misses in a cache, on an emulated tier is followed by
+            its delay.
         spans: per program step, the half-open range of its calls.
     """
 
@@ -56,7 +57,7 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
         AutotmError: an address leaves its pool or is not aligned.
         BadInputError: the library lacks a kernel.
     """
-    builder = _Builder(graph, library, arguments, tiers, _flights(program, tiers))
+    builder = _Builder(graph, library, program, arguments, tiers, _flights(program, tiers))
     calls: list[Call] = []
     spans = []
     for step in program.steps:
@@ -70,6 +71,7 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
 class _Builder:
     graph: Graph
     library: KernelLibrary
+    program: Program
     arguments: Arguments
     tiers: Tiers
     flights: dict[int, Flight]
@@ -90,9 +92,14 @@ class _Builder:
         kernel = self.graph.kernels[step.kernel]
         views = [self._operand(kernel, slot, address) for slot, address in enumerate(step.addresses)]
         call = self.library.bind(kernel.function, views)
-        config = "".join(address.tier.letter for address in step.addresses)
-        delay_ns = self.tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(self.graph, kernel, config))
+        delay_ns = self._delay_ns(step, kernel)
         return [call, functools.partial(_wait, delay_ns)] if delay_ns else [call]
+
+    def _delay_ns(self, step: KernelStep, kernel: Kernel) -> int:
+        if self.program.cache_traffic_bytes:
+            return self.tiers.cache_delay_ns(kernel.op_class, *self.program.cache_traffic_bytes[step.kernel])
+        config = "".join(address.tier.letter for address in step.addresses)
+        return self.tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(self.graph, kernel, config))
 
     def _operand(self, kernel: Kernel, slot: int, address: Address) -> Array:
         operand = kernel.operands[slot]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from autotm.layout.pack import blocks_of, height, pack_blocks
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
@@ -10,13 +12,16 @@ from autotm.model.program import Address, KernelStep, Program
 from autotm.model.tier import Tier
 
 
-def plain_program(graph: Graph) -> Program:
-    """A program in which every tensor has memory of its own: nothing is reused that could be overwritten too early."""
+def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
+    """A program in which every tensor has memory of its own: nothing is reused that could be overwritten too early.
+
+    Tensors in `slow` are in slow memory for life.
+    """
     offsets, total = {}, 0
     for tensor in graph.movable:
         offsets[tensor.name] = total
         total += tensor.allocated_bytes
-    return _program(graph, "plain", offsets, total)
+    return _program(graph, "plain", offsets, total, slow)
 
 
 def all_fast_program(graph: Graph) -> Program:
@@ -28,9 +33,12 @@ def all_fast_program(graph: Graph) -> Program:
     return _program(graph, "all-fast", offsets, height(blocks, packed))
 
 
-def _program(graph: Graph, name: str, offsets: dict[str, int], total: int) -> Program:
+def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow: Collection[str] = ()) -> Program:
+    def address(tensor: str) -> Address:
+        return Address(Tier.PMEM if tensor in slow else Tier.DRAM, offsets.get(tensor))
+
     steps = tuple(
-        KernelStep(index, tuple(Address(Tier.DRAM, offsets.get(operand.tensor)) for operand in kernel.operands))
+        KernelStep(index, tuple(address(operand.tensor) for operand in kernel.operands))
         for index, kernel in enumerate(graph.kernels)
     )
-    return Program(hash_of(graph), "", name, "none", total, total, 0, steps)
+    return Program(hash_of(graph), "", name, "none", total, total, total if slow else 0, steps)

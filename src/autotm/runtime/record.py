@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from autotm.model.cache import CacheCounts
 from autotm.model.graph import Graph, Kernel, Operand
+from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
 from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep
 from autotm.model.record import Record
-from autotm.model.tier import Tier
+from autotm.model.tier import Configuration, Tier
 from autotm.runtime.arguments import io_bytes
 from autotm.runtime.timing import StepParts, StepTimes
 
@@ -35,6 +37,7 @@ def build_record(
 ) -> Record:
     """Put together the record of one run of a program of `graph`, the step with all implementations."""
     chosen = graph.computed_by(program.implementations)
+    fast_bytes = plan.cached.cache_bytes if plan.cached else program.fast_bytes
     attempts = plan.attempts_s or ((plan.build_s, plan.solve_s),)
     return Record(
         network=graph.network,
@@ -42,15 +45,16 @@ def build_record(
         batch=graph.batch,
         machine=machine.name,
         threads=machine.threads,
-        tier_reality=machine.tier_reality,
+        tier_reality=machine.reality_of(cached=plan.cached is not None),
         optimizer=program.optimizer,
         limit=program.limit,
         counts=plan.counts,
         dram_limit_bytes=program.dram_limit_bytes,
-        ratio_achieved=program.slow_bytes / program.fast_bytes if program.fast_bytes else None,
+        ratio=None if Limit.parse(program.limit).size_bytes is not None else program.limit,
+        ratio_achieved=program.slow_bytes / fast_bytes if fast_bytes else None,
         io_size=io_bytes(graph),
         default_alloc_size=graph.peak_live_bytes,
-        dram_alloc_size=program.fast_bytes,
+        dram_alloc_size=fast_bytes,
         pmem_alloc_size=program.slow_bytes,
         predicted_runtime_s=plan.objective_us / 1e6,
         bound_s=plan.bound_us / 1e6,
@@ -68,6 +72,9 @@ def build_record(
         stall_time_us=measured.parts.stall_us,
         oracle_time_us=oracle_time_us(graph, profile, measured.parts.kernels_us),
         implementations=dict(Counter(kernel.implementation for kernel in chosen.kernels)),
+        tensor_size_map={tensor.name: tensor.size_bytes for tensor in chosen.tensors},
+        config_map=_config_map(chosen, program),
+        cache=CacheCounts.of(plan.cached) if plan.cached else None,
         verified_steps=measured.verified_steps,
         seed=measured.seed,
         **_slot_counts(chosen, program),
@@ -89,6 +96,14 @@ def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str,
         return min(profile.least_us(kernel), kernel_times_us[kernel.name])
 
     return sum(least(kernel) for kernel in graph.kernels)
+
+
+def _config_map(graph: Graph, program: Program) -> dict[str, Configuration]:
+    return {
+        graph.kernels[step.kernel].name: "".join(address.tier.letter for address in step.addresses)
+        for step in program.steps
+        if isinstance(step, KernelStep)
+    }
 
 
 def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
@@ -120,17 +135,29 @@ def _movable_bytes(graph: Graph, slots: list[tuple[Operand, Address]]) -> int:
 
 def _move_counts(program: Program, links: Links) -> dict[str, Any]:
     moves = [step for step in program.steps if isinstance(step, MoveStep)]
-    overlapped = [step.size_bytes for step in program.steps if isinstance(step, StartMoveStep)]
-    to_fast = [move.size_bytes for move in moves if move.destination.tier is Tier.DRAM]
-    to_slow = [move.size_bytes for move in moves if move.destination.tier is Tier.PMEM]
+    overlapped = [step for step in program.steps if isinstance(step, StartMoveStep)]
+    to_fast, to_slow = _by_destination(moves)
+    async_to_fast, async_to_slow = _by_destination(overlapped)
     return {
         "num_move_nodes": len(moves),
         "num_dram_move_nodes": len(to_fast),
         "num_pmem_move_nodes": len(to_slow),
         "num_async_move_nodes": len(overlapped),
+        "num_dram_async_move_nodes": len(async_to_fast),
+        "num_pmem_async_move_nodes": len(async_to_slow),
         "bytes_moved": sum(to_fast) + sum(to_slow),
         "bytes_moved_dram": sum(to_fast),
         "bytes_moved_pmem": sum(to_slow),
-        "bytes_async_moved": sum(overlapped),
+        "bytes_async_moved": sum(async_to_fast) + sum(async_to_slow),
+        "bytes_async_moved_dram": sum(async_to_fast),
+        "bytes_async_moved_pmem": sum(async_to_slow),
         "move_time_us": sum(links.copy_us(move.destination.tier, move.size_bytes) for move in moves),
     }
+
+
+def _by_destination(moves: Sequence[MoveStep | StartMoveStep]) -> tuple[list[int], list[int]]:
+    """Bytes of each move to fast memory, and of each to slow memory."""
+    to_fast, to_slow = (
+        [move.size_bytes for move in moves if move.destination.tier is tier] for tier in (Tier.DRAM, Tier.PMEM)
+    )
+    return to_fast, to_slow

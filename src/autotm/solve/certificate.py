@@ -1,10 +1,10 @@
-"""A lower bound on every plan from prices: Lagrangian relaxation of capacity, marginal and engine rows."""
+"""A lower bound on every plan from prices: Lagrangian relaxation of capacity, rounded, marginal and engine rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.choices import Choices, priced
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow
+from autotm.solve.rented import Rented
 from autotm.solve.shortest_path import Charges, Way, best_value
 from autotm.solve.table import Floats, Table
 from autotm.solve.window import Window
@@ -28,26 +29,40 @@ class Prices:
         byte_us: for a byte of fast memory during each kernel; none below 0.
         slow_us: per table and operand.
         engines: for parts of the copying engines.
+        rounded: by divisor, for a portion of so many bytes during each kernel; none below 0.
     """
 
     byte_us: Floats
     slow_us: SlowPrices
     engines: EnginePrices
+    rounded: Mapping[int, Floats] = field(default_factory=dict)
 
 
 def bound_us(choices: Choices, prices: Prices, limit_bytes: int) -> float:
     """Every tensor's cheapest journey and every table's cheapest entry at these prices, minus the price of the limits.
 
-    Valid for any prices of bytes and engines >= 0 and any `slow_us`, and tight for the duals of the relaxation. What is
-    larger than the limit never is in fast memory.
+    Valid for any prices of bytes, portions and engines >= 0 and any `slow_us`, and tight for the duals of the
+    relaxation. What is larger than the limit never is in fast memory.
     """
     rents = Rents(prices, limit_bytes)
     total = -float(prices.byte_us.sum()) * limit_bytes
+    total -= sum(float(each.sum()) * (limit_bytes // divisor) for divisor, each in prices.rounded.items())
     total -= float(prices.engines.out_us.sum() + prices.engines.back_us.sum()) * ENGINE_PARTS
-    for flow, ties in zip(choices.flows, choices.ties, strict=True):
-        total += best_value(flow, rents.charges(flow, priced(flow, ties, prices.slow_us)))
+    flows = [
+        replace(flow, slow_us=priced(flow, ties, prices.slow_us)) if ties else flow
+        for flow, ties in zip(choices.flows, choices.ties, strict=True)
+    ]
+    if prices.rounded or choices.has_flights:
+        total += sum(best_value(flow, rents.charges(flow)) for flow in flows)
+    else:
+        never = np.full(len(flows), math.inf)
+        rented = Rented(flows, never, limit_bytes, len(prices.byte_us))
+        total += float(rented.cheapest(prices.byte_us).cost_us.sum())
     for table, shares in zip(choices.tables, prices.slow_us, strict=True):
-        total += cheapest_entry_us(table, shares, float(prices.byte_us[table.kernel]), limit_bytes)
+        rent_us = prices.byte_us[table.kernel] * table.fast_bytes
+        for divisor, each in prices.rounded.items():
+            rent_us = rent_us + each[table.kernel] * (table.fast_bytes // divisor)
+        total += cheapest_entry_us(table, shares, rent_us, limit_bytes)
     return total
 
 
@@ -58,13 +73,14 @@ class Rents:
         self._byte_us = _until(prices.byte_us)
         self._out_us = _until(prices.engines.out_us)
         self._back_us = _until(prices.engines.back_us)
+        self._portion_us = [(divisor, _until(each)) for divisor, each in prices.rounded.items()]
         self._limit_bytes = limit_bytes
 
-    def charges(self, flow: Flow, slow_us: Sequence[float]) -> Charges:
-        """What the flow is charged where slow memory costs `slow_us`."""
+    def charges(self, flow: Flow) -> Charges:
+        """What the flow is charged."""
         gaps = range(len(flow) - 1)
         return Charges(
-            slow_us=slow_us,
+            slow_us=flow.slow_us,
             fast_us=[self._memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self._memory_us(flow, *flow.gap(k)) for k in gaps],
             out=[self._cheapest(flow, flow.out[k], flow.write_us, flow.beside_write_us, self._out_us) for k in gaps],
@@ -88,15 +104,19 @@ class Rents:
             return 0.0
         if flow.size_bytes > self._limit_bytes:
             return math.inf
-        return float(self._byte_us[end] - self._byte_us[start]) * flow.size_bytes
+        total = float(self._byte_us[end] - self._byte_us[start]) * flow.size_bytes
+        for divisor, until in self._portion_us:
+            if flow.size_bytes >= divisor:
+                total += float(until[end] - until[start]) * (flow.size_bytes // divisor)
+        return total
 
 
 def _until(prices_us: Floats) -> Floats:
     return np.concatenate(([0.0], np.cumsum(prices_us)))
 
 
-def cheapest_entry_us(table: Table, shares: tuple[float, ...], price_us_per_byte: float, limit_bytes: int) -> float:
-    """A table's cheapest entry when operand o pays it `shares[o]` for being slow and workspaces rent fast memory."""
+def cheapest_entry_us(table: Table, shares: tuple[float, ...], rent_us: Floats, limit_bytes: int) -> float:
+    """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `rent_us[e]`."""
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
-    cost_us = table.time_us + price_us_per_byte * table.fast_bytes - slow @ np.array(shares)
+    cost_us = table.time_us + rent_us - slow @ np.array(shares)
     return float(cost_us[table.fast_bytes <= limit_bytes].min())

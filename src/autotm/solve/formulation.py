@@ -192,7 +192,7 @@ def capacity_chain(made: Formulation) -> None:
     """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= room[j]."""
     model, rows = made.model, made.reduced.rows
     changes = [Terms() for _ in rows]
-    for (start, end), variable, size_bytes in _holdings(made):
+    for (start, end), variable, size_bytes in holdings(made):
         enter, leave = bisect_left(rows, start), bisect_left(rows, end)
         if enter < leave:
             changes[enter].add(variable, size_bytes / made.bytes_per_unit)
@@ -260,18 +260,17 @@ def _scaled(cost_us: float, scale: float) -> float:
     return cost_us / scale if cost_us >= _SMALLEST * scale else 0.0
 
 
-def _holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
+def holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
     """Spans of kernels, the variables that say fast memory is held there, and the bytes held."""
-    model = made.model
-    for index in made.flows:
-        flow = made.reduced.choices.flows[index]
-        for k in range(len(flow)):
-            at = (flow.starts[k], flow.stops[k])
-            yield at, lookup(model.a, index, k), flow.size_bytes
-            yield at, lookup(model.b, index, k), flow.size_bytes
-            if k + 1 < len(flow):
-                yield flow.gap(k), lookup(model.a, index, k + 1), flow.size_bytes
-                yield flow.gap(k), kept_copied(made, index, k), flow.size_bytes
+    model, flows = made.model, made.reduced.choices.flows
+    for (index, k), variable in model.a.items():
+        flow = flows[index]
+        yield (flow.stops[k - 1] if k else flow.starts[0], flow.stops[k]), variable, flow.size_bytes
+    for (index, k), variable in model.b.items():
+        flow = flows[index]
+        yield (flow.starts[k] if flow.may_read[k] else flow.stops[k - 1], flow.stops[k]), variable, flow.size_bytes
+    for (index, k), variable in model.s.items():
+        yield flows[index].gap(k), variable, flows[index].size_bytes
     for (index, _), windows in [*made.flights.writes.items(), *made.flights.reads.items()]:
         for variable, window in windows:
             yield (window.start, window.end), variable, made.reduced.choices.flows[index].size_bytes

@@ -112,6 +112,7 @@ class Session:
 
     Attributes:
         is_lost: a solve was left behind and still runs; nothing more can be asked.
+        is_extended: it has more than the model that it was made from.
     """
 
     _threads_in_use: int | None = None
@@ -121,6 +122,7 @@ class Session:
             highspy.Highs.resetGlobalScheduler(True)
         Session._threads_in_use = threads
         self.is_lost = False
+        self.is_extended = False
         self._matrix = Matrix(model)
         self._solver = highspy.Highs()
         common: dict[str, OptionValue] = {
@@ -129,6 +131,21 @@ class Session:
         self._set(common)
         if self._solver.passModel(self._matrix.lp) == highspy.HighsStatus.kError:
             raise ValueError("HiGHS refuses the model")
+
+    def extend(self, block: pyo.Block) -> None:
+        """Take over the variables and constraints of a block that the model has got since."""
+        self.is_extended = True
+        lp = self._matrix.extend(block)
+        none = np.zeros(0, np.int32)
+        columns, rows, matrix = lp.num_col_, lp.num_row_, lp.a_matrix_
+        starts = np.zeros(columns, np.int32)
+        nothing = np.zeros(columns)
+        lower, upper = np.array(lp.col_lower_), np.array(lp.col_upper_)
+        self._solver.addCols(columns, nothing, lower, upper, 0, starts, none, np.zeros(0))
+        values = np.array(matrix.value_)
+        starts, indices = np.array(matrix.start_, np.int32)[:rows], np.array(matrix.index_, np.int32)
+        lower, upper = np.array(lp.row_lower_), np.array(lp.row_upper_)
+        self._solver.addRows(rows, lower, upper, len(values), starts, indices, values)
 
     def relax(self, time_limit_s: float) -> Solved:
         """Solve without integrality."""

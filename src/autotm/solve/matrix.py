@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import highspy
@@ -32,6 +33,23 @@ class Matrix:
         self.rows = {id(constraint): row for row, constraint in enumerate(self.constraints)}
         self.lp = self._lp(model)
 
+    def extend(self, block: pyo.Block) -> Untyped:
+        """Append the continuous variables and the constraints of a block, and return them as a program of their own.
+
+        Rows may refer to all columns.
+        """
+        variables = list(block.component_data_objects(pyo.Var, descend_into=True))
+        constraints = list(block.component_data_objects(pyo.Constraint, active=True, descend_into=True))
+        self.columns.update({id(variable): len(self.variables) + n for n, variable in enumerate(variables)})
+        self.rows.update({id(constraint): len(self.constraints) + n for n, constraint in enumerate(constraints)})
+        self.variables += variables
+        self.constraints += constraints
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(variables), len(constraints)
+        lp.col_lower_, lp.col_upper_ = _bounds(variables)
+        self._add_rows(lp, constraints)
+        return lp
+
     def _lp(self, model: pyo.ConcreteModel) -> Untyped:
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.variables), len(self.constraints)
@@ -40,16 +58,15 @@ class Matrix:
         lp.offset_ = self._read(objective.expr, costs)
         lp.sense_ = highspy.ObjSense.kMinimize if objective.is_minimizing() else highspy.ObjSense.kMaximize
         lp.col_cost_ = costs
-        lp.col_lower_ = np.array([-math.inf if v.lb is None else v.lb for v in self.variables])
-        lp.col_upper_ = np.array([math.inf if v.ub is None else v.ub for v in self.variables])
+        lp.col_lower_, lp.col_upper_ = _bounds(self.variables)
         kinds = highspy.HighsVarType
         lp.integrality_ = [kinds.kContinuous if v.is_continuous() else kinds.kInteger for v in self.variables]
-        self._add_rows(lp)
+        self._add_rows(lp, self.constraints)
         return lp
 
-    def _add_rows(self, lp: Untyped) -> None:
+    def _add_rows(self, lp: Untyped, constraints: Sequence[Untyped]) -> None:
         starts, indices, values, lower, upper = [0], [], [], [], []
-        for constraint in self.constraints:
+        for constraint in constraints:
             constant, pairs = self._linear(constraint.body)
             indices += [column for column, _ in pairs]
             values += [value for _, value in pairs]
@@ -75,3 +92,9 @@ class Matrix:
             raise ValueError(f"not linear: {expression}")
         columns = [self.columns[id(variable)] for variable in repn.linear_vars]
         return float(repn.constant), list(zip(columns, repn.linear_coefs, strict=True))
+
+
+def _bounds(variables: Sequence[Untyped]) -> tuple[Untyped, Untyped]:
+    lower = np.array([-math.inf if variable.lb is None else variable.lb for variable in variables])
+    upper = np.array([math.inf if variable.ub is None else variable.ub for variable in variables])
+    return lower, upper

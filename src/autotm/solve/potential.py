@@ -72,7 +72,7 @@ def potential(problem: Problem, plan: Plan) -> Potential:
 
     def tables_us(rent: Floats) -> float:
         return sum(
-            cheapest_entry_us(table, shares, float(rent[table.kernel]), problem.limit_bytes)
+            cheapest_entry_us(table, shares, rent[table.kernel] * table.fast_bytes, problem.limit_bytes)
             for table, shares in zip(choices.tables, slow_us, strict=True)
         )
 
@@ -84,13 +84,13 @@ def _highest(rented: Rented, prices: Floats, target_us: float, tables_us: Callab
     """The best Lagrangian bound found from `prices` on by subgradient steps (Polyak's length, towards `target_us`)."""
     best, best_prices, stride, stale = -np.inf, prices, _FIRST_STRIDE, 0
     for _ in range(_STEPS):
-        journeys_us, used = rented.cheapest(prices)
-        value = journeys_us + tables_us(prices) - float(prices.sum()) * rented.limit_bytes
+        rental = rented.cheapest(prices)
+        value = float(rental.cost_us.sum()) + tables_us(prices) - float(prices.sum()) * rented.limit_bytes
         if value > best:
             best, best_prices, stale = value, prices, 0
         else:
             stale += 1
-        slope = (used - rented.limit_bytes).astype(np.float64)
+        slope = (rental.used_bytes - rented.limit_bytes).astype(np.float64)
         steepness = float(slope @ slope)
         if steepness == 0 or value >= target_us:
             break

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from autotm.model.counting import fixed_bytes
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Graph, Role, Tensor
 from autotm.model.limit import Limit
@@ -42,8 +43,12 @@ class Problem:
 
     @cached_property
     def limit_bytes(self) -> int:
-        """The budget in bytes."""
-        return self.limit.fast_bytes(self.graph.peak_live_bytes)
+        """The budget in bytes.
+
+        Raises:
+            InfeasibleLimitError: what no plan places takes more than all of it.
+        """
+        return self.limit.fast_bytes(self.graph.peak_live_bytes, fixed_bytes(self.graph))
 
     @cached_property
     def tabulation(self) -> Tabulation:

@@ -31,6 +31,8 @@ class Reduced:
         rows: kernels whose capacity can bind, ascending.
         room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
         limit_bytes: the limit, or the most of several.
+        is_partial: some journeys were decided for good reasons only, and rows left out: what solves it need be neither
+            the best nor legal.
     """
 
     choices: Choices
@@ -38,6 +40,7 @@ class Reduced:
     rows: tuple[int, ...]
     room: tuple[int, ...]
     limit_bytes: int
+    is_partial: bool = False
 
     def undecided_entries(self, number: int) -> Table:
         """The entries of a table that agree with the decided flows."""
@@ -57,8 +60,10 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     flows = narrowed.flows
     decided = {index: all_slow(flow) for index, flow in enumerate(flows) if _is_free_in_slow(narrowed, index)}
     tight = _potential(narrowed, decided, kernels) > (limit_bytes if least_bytes is None else least_bytes)
+    tight_until = [0, *tight.cumsum().tolist()]
     for index, flow in enumerate(flows):
-        if index not in decided and not _touches(flow, tight):
+        touches = index not in decided and any(tight_until[end] > tight_until[start] for start, end in spans(flow))
+        if index not in decided and not touches:
             journey = _by_itself(narrowed, index)
             if journey is not None:
                 decided[index] = journey
@@ -66,7 +71,7 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     for index, journey in decided.items():
         occupy(used, flows[index], journey)
     undecided = [flow for index, flow in enumerate(flows) if index not in decided]
-    rows = _undominated(undecided, narrowed.tables, tight, limit_bytes - used)
+    rows = undominated(undecided, narrowed.tables, tight, limit_bytes - used)
     room = tuple(int(limit_bytes - used[row]) for row in rows)
     return Reduced(narrowed, decided, tuple(rows), room, limit_bytes)
 
@@ -74,13 +79,17 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
 def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
     """(P1) No fast memory where the tensor cannot fit; (P2) no read-back that cannot pay for itself."""
     room = limit_bytes - required_bytes(choices, kernels)
+    least_room = int(room.min(initial=limit_bytes))
     flows = zip(choices.flows, choices.most_us, strict=True)
-    return replace(choices, flows=tuple(_narrow(flow, most_us, room) for flow, most_us in flows))
+    return replace(choices, flows=tuple(_narrow(flow, most_us, room, least_room) for flow, most_us in flows))
 
 
-def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64]) -> Flow:
+def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], least_room: int) -> Flow:
     last = len(flow) - 1
     saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
+    if flow.size_bytes <= least_room and not any(flow.out + flow.back):
+        still = tuple(flow.may_read[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
+        return flow if still == flow.may_read else replace(flow, may_read=still)
     may = tuple(
         flow.must[k] or (flow.may[k] and flow.size_bytes <= room[flow.starts[k] : flow.stops[k]].min())
         for k in range(last + 1)
@@ -129,6 +138,8 @@ def _by_itself(choices: Choices, index: int) -> Journey | None:
 
 def spans(flow: Flow) -> list[tuple[int, int]]:
     """Kernel spans in which the flow can be fast, ascending and disjoint."""
+    if all(flow.may) and all(flow.may_between):
+        return [(flow.starts[0], flow.stops[-1])]
     possible = [(flow.starts[k], flow.stops[k]) for k in range(len(flow)) if flow.may[k]]
     possible += [flow.gap(k) for k in range(len(flow) - 1) if flow.may_between[k]]
     possible += [(window.start, window.end) for windows in flow.out + flow.back for window in windows]
@@ -143,24 +154,22 @@ def spans(flow: Flow) -> list[tuple[int, int]]:
 
 def _potential(choices: Choices, decided: dict[int, Journey], kernels: int) -> npt.NDArray[np.int64]:
     """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
-    total = np.zeros(kernels, np.int64)
-    for table in choices.tables:
-        total[table.kernel] += table.most_bytes
+    change = np.zeros(kernels + 1, np.int64)
     for index, flow in enumerate(choices.flows):
         if index not in decided:
             for start, end in spans(flow):
-                total[start:end] += flow.size_bytes
+                change[start] += flow.size_bytes
+                change[end] -= flow.size_bytes
+    total = change[:-1].cumsum()
+    for table in choices.tables:
+        total[table.kernel] += table.most_bytes
     return total
 
 
-def _touches(flow: Flow, tight: npt.NDArray[np.bool_]) -> bool:
-    return any(bool(tight[start:end].any()) for start, end in spans(flow))
-
-
-def _undominated(
+def undominated(
     flows: Sequence[Flow], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
 ) -> list[int]:
-    """(P5) Of neighbouring rows, drop the one whose fast set is contained in the other's and whose room is no less."""
+    """(P5) Of two rows, drop the one whose fast set is contained in the other's and whose room is no less."""
     enters = np.zeros(len(tight) + 1, bool)
     leaves = np.zeros(len(tight) + 1, bool)
     for table in tables:
@@ -172,15 +181,11 @@ def _undominated(
         enters[[window.start for windows in flow.back for window in windows]] = True
         leaves[list(flow.stops)] = True
         leaves[[window.end for windows in flow.out for window in windows]] = True
+    entered, left = np.cumsum(enters), np.cumsum(leaves)
     rows: list[int] = []
-    covered_to = -2
     for row in np.flatnonzero(tight).tolist():
-        adjacent = covered_to == row - 1
-        covered_to = row
-        if adjacent and not enters[row] and room[row] >= room[rows[-1]]:
-            continue
-        if adjacent and not leaves[row] and rows[-1] == row - 1 and room[row - 1] >= room[row]:
-            rows[-1] = row
-            continue
-        rows.append(row)
+        while rows and left[row] == left[rows[-1]] and room[rows[-1]] >= room[row]:
+            rows.pop()
+        if not rows or entered[row] > entered[rows[-1]] or room[row] < room[rows[-1]]:
+            rows.append(row)
     return rows

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
+from autotm.model.cache import CachedPool
 from autotm.model.graph import Graph
-from autotm.model.plan import Move, Stay
+from autotm.model.plan import Move, Plan, Stay
+from autotm.model.slow_rates import slow_rates
 from autotm.model.tier import Configuration, Tier, configuration
 from autotm.solve.problem import Problem
 
@@ -36,6 +39,29 @@ def price(
     by_name = graph.by_name
     moves_us = sum(problem.links.move_us(move, by_name[move.tensor].size_bytes) for move in moves)
     return configurations, kernels_us + moves_us
+
+
+def cached_us(problem: Problem, pool: CachedPool) -> float:
+    """The predicted step time in microseconds behind a cache: kernels with fast operands, and their misses.
+
+    Bytes that are fetched and written back cost what slow operands do, at the profile's rates.
+    """
+    graph, rates = problem.graph.computed_by(()), slow_rates(problem.graph, problem.profile)
+    return math.fsum(
+        problem.profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written)
+        for kernel, (fetched, written) in zip(graph.kernels, pool.traffic_bytes, strict=True)
+    )
+
+
+def plan_us(problem: Problem, plan: Plan) -> float:
+    """The predicted step time of a plan in microseconds under the problem's profile, which may be another one.
+
+    Raises:
+        SolverDefectError: the plan is illegal.
+    """
+    if plan.cached is not None:
+        return cached_us(problem, plan.cached)
+    return price(problem, plan.stays, plan.moves, plan.implementations)[1]
 
 
 def _kernel_us(problem: Problem, graph: Graph, index: int, slow: frozenset[str]) -> float:

@@ -1,66 +1,44 @@
-"""Figures that compare networks over a few limits (7, 9 and 11): their table, their files, what their bars share."""
+"""What the bars of figures that compare networks or optimizers share: names, order, limits, groups."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from autotm.model.errors import unknown_name
 from autotm.model.limit import Limit
-from autotm.model.study_config import StyleConfig
-from autotm.study.records import table_of_records
-from autotm.study.style import caption, read_table, save_figure, styled, write_caption, write_table
-
-FIGURES = ("fig7", "fig9", "fig11")
-"""Modules of `autotm.study`, each with `draw(table, style)` that gives the figure and what its caption adds."""
-
-Drawn = tuple[Figure, str]
 
 TITLES = {
     "densenet264": "DenseNet-264",
     "inception_v4": "Inception v4",
     "resnet50": "ResNet-50",
     "resnet200": "ResNet-200",
+    "dlrm": "DLRM",
+    "mlp": "MLP",
     "test_vgg": "VGG19 (small)",
+    "transformer": "Transformer",
     "vgg19": "VGG19",
     "vgg416": "VGG416",
 }
 _GROUP_WIDTH = 0.8
-
-
-def make_figure(name: str, records: Sequence[Path], csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
-    """Records -> .csv -> .pdf and .png.
-
-    Raises:
-        DamagedFileError: a record cannot be read.
-        BadInputError: no such figure, or the records are not of one study with an all-fast run of each network.
-    """
-    write_table(table_of_records(records), csv)
-    draw(name, csv, pdf, png, style)
-
-
-def draw(name: str, csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
-    """Draw a figure from its table alone: no records, no machine."""
-    if name not in FIGURES:
-        raise unknown_name("figure", name, FIGURES)
-    draw_figure: Callable[[pd.DataFrame, StyleConfig], Drawn] = importlib.import_module(f"autotm.study.{name}").draw
-    table = read_table(csv)
-    with styled(style):
-        figure, remark = draw_figure(table, style)
-        text = f"{caption(table)} {remark}"
-        if style.caption:
-            write_caption(figure, text, style)
-        save_figure(figure, pdf, png, text, style)
+_SERIES = {"static": "static-AutoTM", "synchronous": "sync-AutoTM", "asynchronous": "async-AutoTM"}
 
 
 def title(network: str) -> str:
     """A network's name for people."""
     return TITLES.get(network, network)
+
+
+def series_name(optimizer: str) -> str:
+    """An optimizer's name in a legend: the paper's, where it has one."""
+    return _SERIES.get(optimizer, optimizer)
+
+
+def in_order(networks: Iterable[str], order: Sequence[str]) -> list[str]:
+    """The distinct networks, those of `order` first."""
+    found = list(dict.fromkeys(networks))
+    return [*(name for name in order if name in found), *(name for name in found if name not in order)]
 
 
 def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:

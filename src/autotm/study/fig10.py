@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,62 +9,52 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from autotm.model.study_config import StyleConfig
-from autotm.study.records import require_one, table_of_records
-from autotm.study.style import (
-    GRAY,
-    caption,
-    count_bytes,
-    finish,
-    optimizer_colors,
-    panels,
-    read_table,
-    save_figure,
-    styled,
-    write_caption,
-    write_table,
-)
+from autotm.model.figures_config import StyleConfig
+from autotm.study.records import require_one
+from autotm.study.style import GRAY, Drawn, caption, count_bytes, finish, optimizer_colors, panels
 
 MOVER = "synchronous"
 _WHOLE_TICKS_FROM = 3.0
-_X = "fast_memory"
+FAST_MEMORY = "fast_memory_bytes"
 _OPERANDS = (("dram_input_fraction", "inputs", "o", "-"), ("dram_output_fraction", "outputs", "s", "--"))
 _DIRECTIONS = (("bytes_moved_pmem", "fast → slow", "v", "-"), ("bytes_moved_dram", "slow → fast", "^", "--"))
 _PREDICTED: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 _ENOUGH: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.8}
 
 
-def make_figure(records: Sequence[Path], csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
-    """Records -> .csv -> .pdf and .png.
+def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """Three panels over the fast memory allowed.
 
     Raises:
-        DamagedFileError: a record cannot be read.
-        BadInputError: the records are not one case study with an all-fast run.
+        BadInputError: the runs are not one case study.
     """
-    table = table_of_records(records)
+    table, enough = with_fast_memory(table)
+    figure, (slowdown, traffic, movement) = panels(3, style)
+    _draw_slowdown(slowdown, table, style)
+    _draw_traffic(traffic, table, style)
+    _draw_movement(movement, table, style)
+    for axes in (slowdown, traffic, movement):
+        draw_memory_axis(axes, enough)
+    return figure, caption(table)
+
+
+def with_fast_memory(table: pd.DataFrame) -> tuple[pd.DataFrame, float]:
+    """The runs with what x shows as column `FAST_MEMORY`, bytes, and the x at which the whole step fits.
+
+    Both hold parameters, inputs and results, which are in fast memory whatever the limit, or which it counts.
+
+    Raises:
+        BadInputError: the runs are not one case study.
+    """
     require_one(table, "network", "batch")
-    write_table(table, csv)
-    draw(csv, pdf, png, style)
+    enough = float((table["peak_live_bytes"] + table["uncounted_bytes"]).iloc[0])
+    return table.assign(**{FAST_MEMORY: table["dram_limit_bytes"] + table["uncounted_bytes"]}), enough
 
 
-def draw(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
-    """Draw the figure from its table alone: no records, no machine."""
-    table = read_table(csv)
-    # Parameters, inputs and results are in fast memory whatever the limit, so every x holds them, the line's too.
-    table[_X] = table["dram_limit_bytes"] + table["io_bytes"]
-    enough = float((table["peak_live_bytes"] + table["io_bytes"]).iloc[0])
-    with styled(style):
-        figure, (slowdown, traffic, movement) = panels(3, style)
-        _draw_slowdown(slowdown, table, style)
-        _draw_traffic(traffic, table, style)
-        _draw_movement(movement, table, style)
-        for axes in (slowdown, traffic, movement):
-            axes.axvline(enough, color=GRAY, zorder=1, **_ENOUGH)
-            axes.set_xlabel(f"fast memory allowed, with I/O tensors ({count_bytes(axes.xaxis, enough)})")
-        text = caption(table)
-        if style.caption:
-            write_caption(figure, text, style)
-        save_figure(figure, pdf, png, text, style)
+def draw_memory_axis(axes: Axes, enough: float) -> None:
+    """What all panels share along x."""
+    axes.axvline(enough, color=GRAY, zorder=1, **_ENOUGH)
+    axes.set_xlabel(f"fast memory allowed, with I/O tensors ({count_bytes(axes.xaxis, enough)})")
 
 
 def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
@@ -75,8 +63,10 @@ def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     axes.axhline(1.0, color=GRAY, linewidth=0.6)
     for optimizer, runs in table.groupby("optimizer", sort=False):
         color = colors[str(optimizer)]
-        sns.lineplot(runs, x=_X, y="slowdown", marker="o", color=color, label=str(optimizer), ax=axes, errorbar=None)
-        axes.plot(runs[_X], runs["predicted_slowdown"], color=color, **_PREDICTED)
+        sns.lineplot(
+            runs, x=FAST_MEMORY, y="slowdown", marker="o", color=color, label=str(optimizer), ax=axes, errorbar=None
+        )
+        axes.plot(runs[FAST_MEMORY], runs["predicted_slowdown"], color=color, **_PREDICTED)
     axes.plot([], [], color=GRAY, label="predicted", **_PREDICTED)
     axes.plot([], [], color=GRAY, label="whole step fits", **_ENOUGH)
     axes.set_ylim(bottom=0.0)
@@ -92,7 +82,7 @@ def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     for optimizer, runs in table.groupby("optimizer", sort=False):
         for column, kind, marker, line in _OPERANDS:
             look = {"marker": marker, "linestyle": line, "color": colors[str(optimizer)], "markeredgecolor": "white"}
-            axes.plot(runs[_X], runs[column], label=f"{optimizer}: {kind}", markeredgewidth=0.5, **look)
+            axes.plot(runs[FAST_MEMORY], runs[column], label=f"{optimizer}: {kind}", markeredgewidth=0.5, **look)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
     axes.set_ylabel("kernel I/O in fast memory")
@@ -105,7 +95,7 @@ def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     runs = table[table["optimizer"] == MOVER]
     for column, label, marker, line in _DIRECTIONS:
         look = {"marker": marker, "linestyle": line, "color": optimizer_colors(style)[MOVER]}
-        axes.plot(runs[_X], runs[column], label=label, markeredgecolor="white", markeredgewidth=0.5, **look)
+        axes.plot(runs[FAST_MEMORY], runs[column], label=label, markeredgecolor="white", markeredgewidth=0.5, **look)
     most = float(runs[[column for column, *_ in _DIRECTIONS]].to_numpy().max(initial=1.0))
     axes.set_ylim(0.0, 1.05 * most)
     axes.set_ylabel(f"moved in one step ({count_bytes(axes.yaxis, most)})")

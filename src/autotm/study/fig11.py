@@ -5,11 +5,10 @@ from __future__ import annotations
 import string
 
 import pandas as pd
-import seaborn as sns
 
-from autotm.model.study_config import StyleConfig
-from autotm.study.comparison import Drawn, bars, limits_of, title, values
-from autotm.study.style import GRAY, finish, panels
+from autotm.model.figures_config import StyleConfig
+from autotm.study.comparison import bars, limits_of, series_name, title, values
+from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
 
 OPTIMIZED = ("static", "synchronous", "asynchronous")
 _NAMED_ABOVE_PERCENT = 10.0
@@ -26,23 +25,23 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     runs = errors_percent(table)
     optimizers, networks = (list(dict.fromkeys(runs[column])) for column in ("optimizer", "network"))
     figure, axes_of = panels(len(optimizers), style)
-    shades = sns.color_palette(style.palette, len(networks))
+    shades = network_colors(style, networks)
     most = max(5.0, 1.1 * float(runs["error_percent"].abs().max()))
     for letter, axes, optimizer in zip(string.ascii_lowercase, axes_of, optimizers, strict=False):
         of_optimizer = runs[runs["optimizer"] == optimizer]
         places = limits_of(of_optimizer, ends=True)
         series = [
-            (title(name), values(of_optimizer[of_optimizer["network"] == name], places, "error_percent"), shade)
-            for name, shade in zip(networks, shades, strict=True)
+            (title(name), values(of_optimizer[of_optimizer["network"] == name], places, "error_percent"), shades[name])
+            for name in networks
         ]
         bars(axes, places, series)
         axes.axhline(0.0, color=GRAY, linewidth=0.6)
         axes.set_ylim(-most, most)
         axes.set_ylabel("error of the prediction, %")
         axes.set_xlabel("slow : fast memory")
-        finish(axes, letter, optimizer)
+        finish(axes, letter, series_name(optimizer))
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
-    return figure, _remark(runs)
+    return figure, f"{caption(table)} {_remark(runs)}"
 
 
 def _remark(runs: pd.DataFrame) -> str:

@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from autotm.model.errors import BadInputError
-from autotm.model.study_config import StyleConfig
-from autotm.study.comparison import Drawn, bars, limits_of, title, values
-from autotm.study.style import finish, grid, optimizer_colors
+from autotm.model.figures_config import StyleConfig
+from autotm.study.comparison import bars, limits_of, series_name, title, values
+from autotm.study.style import Drawn, caption, finish, grid, optimizer_colors
 
 ALL_SLOW = "1:0"
 _COLUMNS = 2
@@ -32,8 +32,8 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         finish(axes, letter, title(network))
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure, (
-        "Bars: slow-down with all intermediates in slow memory (1:0) over the slow-down at the limit, each against the "
-        "all-fast step of its own minutes."
+        f"{caption(table)} Bars: slow-down with all intermediates in slow memory (1:0) over the slow-down at the "
+        "limit, each against the all-fast step of its own minutes."
     )
 
 
@@ -46,7 +46,11 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
     most = float(slowest.max())
     places, colors = limits_of(runs, ends=False), optimizer_colors(style)
     series = [
-        (str(optimizer), [most / value for value in values(of_optimizer, places, "slowdown")], colors[str(optimizer)])
+        (
+            series_name(str(optimizer)),
+            [most / value for value in values(of_optimizer, places, "slowdown")],
+            colors[str(optimizer)],
+        )
         for optimizer, of_optimizer in runs.groupby("optimizer", sort=False)
     ]
     bars(axes, places, series)

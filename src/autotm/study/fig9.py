@@ -3,52 +3,45 @@
 from __future__ import annotations
 
 import pandas as pd
-import seaborn as sns
 
+from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
-from autotm.model.study_config import StyleConfig
-from autotm.study.comparison import Drawn, bars, limits_of, title, values
-from autotm.study.style import GRAY, finish, panels
+from autotm.model.figures_config import StyleConfig
+from autotm.study.comparison import bars, in_order, limits_of, title, values
+from autotm.study.prices import prices_remark
+from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
 
 MOVER = "synchronous"
-COST_RATIO = 2.1
-"""Price of a byte of DRAM over one of Optane memory (Hildebrand et al., ASPLOS 2020)."""
-_ALL_FAST = "0:1"
-
-
-def memory_cost(limit: Limit) -> float:
-    """Price of the memory that a ratio slow:fast describes, over that of as much fast memory alone."""
-    assert limit.slow is not None
-    assert limit.fast is not None
-    return (limit.slow / COST_RATIO + limit.fast) / (limit.slow + limit.fast)
+_ORDER = ("vgg19", "densenet264", "resnet200", "inception_v4")
+"""Of the bars, as published."""
+_MARK_WIDTH = 0.9
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """Bars for each network at each ratio; prices as marks.
+    """Bars for each network at each ratio; prices (`with_prices`) as marks.
 
     Raises:
         BadInputError: the table has no synchronous runs.
     """
-    runs = table[table["optimizer"] == MOVER]
+    runs = table[(table["optimizer"] == MOVER) & table["ratio_price"].notna()]
     if runs.empty:
         raise BadInputError(f"figure 9: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
-    ratios = [text for text in limits_of(runs, ends=True) if Limit.parse(text).size_bytes is None]
-    places = [text for text in ratios if text != _ALL_FAST]
-    networks = list(dict.fromkeys(runs["network"]))
+    places = [text for text in limits_of(runs, ends=True) if text != ALL_FAST]
+    networks = in_order(runs["network"], _ORDER)
     figure, (axes,) = panels(1, style, widen=1.6)
-    shades = sns.color_palette(style.palette, len(networks))
+    shades = network_colors(style, networks)
     performance = runs.assign(performance=1.0 / runs["slowdown"])
     series = [
-        (title(name), values(performance[performance["network"] == name], places, "performance"), shade)
-        for name, shade in zip(networks, shades, strict=True)
+        (title(name), values(performance[performance["network"] == name], places, "performance"), shades[name])
+        for name in networks
     ]
     bars(axes, places, series)
-    costs = [memory_cost(Limit.parse(place)) for place in places]
-    axes.plot(range(len(places)), costs, "_", color=GRAY, markersize=26, markeredgewidth=1.4, label="price of memory")
-    axes.set_ylim(0, 1.05)
+    prices = values(runs, places, "ratio_price")
+    left, right = ([place + side * _MARK_WIDTH / 2 for place in range(len(places))] for side in (-1, 1))
+    axes.hlines(prices, left, right, color=GRAY, linewidth=1.4, zorder=3, label="price of memory")
+    axes.set_ylim(0, max(1.05, 1.05 * float(performance["performance"].max())))
     axes.set_ylabel("share of all fast")
     axes.set_xlabel("slow : fast memory")
-    finish(axes, "a", f"Performance ({MOVER}) and price of memory")
+    finish(axes, "", f"Performance ({MOVER}) and price of memory")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    return figure, f"Price: fast memory taken as {COST_RATIO} times as dear a byte as slow memory, as in the paper."
+    return figure, f"{caption(table)} {prices_remark(runs)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from autotm.model.counting import Counts
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.limit import Limit
@@ -19,25 +21,33 @@ _IN_ORDER = ("network", "optimizer")
 _CAPTIONED_VERSIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 
 
-def table_of_records(paths: Iterable[Path]) -> pd.DataFrame:
+def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> pd.DataFrame:
     """One row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
 
-    Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `slowdown` divides
+    Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `uncounted_bytes` are
+    in fast memory whatever the limit: parameters, inputs and results, unless the limit counts them. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
-    the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions.
+    the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions. Without
+    `needs_all_fast`, what has nothing to be divided by is empty.
 
     Raises:
         DamagedFileError: a record cannot be read.
-        BadInputError: a network has no all-fast run, or the runs are not of one study.
+        BadInputError: a network has no all-fast run although one is needed, or the runs are not of one study.
     """
     loaded = [load_with_provenance(path, "record", Record) for path in paths]
     table = pd.DataFrame([_row(record, provenance) for record, provenance in loaded])
     require_one(table, "scale", "machine", "tier_reality", "counts")
     records = [record for record, _ in loaded]
-    bases = {name: _Base.of(name, [one for one in records if one.network == name]) for name in set(table["network"])}
+    networks = list(dict.fromkeys(table["network"]))
+    bases = {name: _Base.of([one for one in records if one.network == name]) for name in networks}
+    missing = [name for name in networks if bases[name] == _NO_BASE]
+    if needs_all_fast and missing:
+        raise BadInputError(
+            f'no all-fast run (limit "0:1") of {missing[0]} among the records: a slow-down has nothing to divide by'
+        )
     table["all_fast_runtime_s"] = [bases[record.network].runtime_s(record) for record in records]
     table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
-    table["predicted_slowdown"] = [one.predicted_runtime_s / bases[one.network].predicted_s for one in records]
+    table["predicted_slowdown"] = [bases[record.network].predicted_slowdown(record) for record in records]
     orders = {column: {name: i for i, name in enumerate(dict.fromkeys(table[column]))} for column in _IN_ORDER}
     return table.sort_values(
         [*_IN_ORDER, "dram_limit_bytes"],
@@ -71,6 +81,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "counts": record.counts,
         "dram_limit_bytes": record.dram_limit_bytes,
         "io_bytes": record.io_size,
+        "uncounted_bytes": 0 if record.counts == Counts.ALL else record.io_size,
         "peak_live_bytes": record.default_alloc_size,
         "dram_alloc_bytes": record.dram_alloc_size,
         "pmem_alloc_bytes": record.pmem_alloc_size,
@@ -78,6 +89,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "bound_s": record.bound_s,
         "gap": record.gap,
         "solver_status": record.solver_status,
+        "creation_s": sum(record.creation_times),
         "optimization_s": sum(record.optimization_times),
         "actual_runtime_s": record.actual_runtime_s,
         "actual_runtime_median_s": record.actual_runtime_median_s,
@@ -90,11 +102,12 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "verified_steps": record.verified_steps,
         "seed": record.seed,
         "cpu_model": provenance.get("cpu_model", ""),
-        "versions": _versions(provenance),
+        "versions": versions_text(provenance),
     }
 
 
-def _versions(provenance: Mapping[str, Any]) -> str:
+def versions_text(provenance: Mapping[str, Any]) -> str:
+    """The versions that a caption names, from the provenance of a file."""
     found = provenance.get("versions", {})
     named = [f"{package} {found[package]}" for package in _CAPTIONED_VERSIONS if package in found]
     commit = provenance.get("autotm_commit")
@@ -109,18 +122,24 @@ def _share(part: int, whole: int) -> float:
 class _Base:
     """What the runs of one network are divided by: `pooled_s` where no all-fast step was timed beside them."""
 
-    pooled_s: float
-    predicted_s: float
+    pooled_s: float | None = None
+    predicted_s: float | None = None
 
     @classmethod
-    def of(cls, network: str, records: Sequence[Record]) -> _Base:
+    def of(cls, records: Sequence[Record]) -> _Base:
         all_fast = [record for record in records if Limit.parse(record.limit) == Limit(slow=0, fast=1)]
         if not all_fast:
-            raise BadInputError(
-                f'no all-fast run (limit "0:1") of {network} among the records: a slow-down has nothing to divide by'
-            )
+            return _NO_BASE
         samples = [sample for record in all_fast for sample in record.samples_s]
         return cls(median(samples), min(record.predicted_runtime_s for record in all_fast))
 
     def runtime_s(self, record: Record) -> float:
-        return median(record.all_fast_samples_s) if record.all_fast_samples_s else self.pooled_s
+        if record.all_fast_samples_s:
+            return median(record.all_fast_samples_s)
+        return math.nan if self.pooled_s is None else self.pooled_s
+
+    def predicted_slowdown(self, record: Record) -> float:
+        return math.nan if self.predicted_s is None else record.predicted_runtime_s / self.predicted_s
+
+
+_NO_BASE = _Base()

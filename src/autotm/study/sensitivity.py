@@ -19,7 +19,7 @@ from autotm.model.profile import Profile
 from autotm.model.sensitivity import Draw, Sensitivity
 from autotm.solve import SolveOptions
 from autotm.solve.problem import Problem
-from autotm.solve.recheck import price
+from autotm.solve.recheck import plan_us
 from autotm.study.resample import resampled
 
 SURE = 0.95
@@ -51,7 +51,7 @@ def measure_sensitivity(
         all_fast_us = _all_fast_us(graph, drawn)
         problem = Problem(graph, drawn, links, Limit.parse(limits[0]), options)
         for plan in plans:
-            _, present_us = price(problem, plan.stays, plan.moves, plan.implementations)
+            present_us = plan_us(problem, plan)
             resolved, _ = solve_and_pack(graph, drawn, links, plan.optimizer, problem.limit, options)
             rows.append(Draw(number, plan.optimizer, all_fast_us, present_us, resolved.objective_us))
     return Sensitivity(hash_of(graph), limits[0], recorded, tuple(rows))

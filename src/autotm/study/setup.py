@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pkgutil
 import shutil
@@ -10,14 +11,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import autotm.solve
+import autotm
+from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.figures_config import CaseStudyConfig
 from autotm.model.limit import Limit
-from autotm.model.machine import Machine, load_machine, usable_cpus
-from autotm.model.paths import MachinePaths, Paths
-from autotm.model.study_config import CaseStudyConfig, ScaleFile, StudyConfig, load_scale, parse_study, read_yaml
+from autotm.model.machine import Machine, load_machine
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
+from autotm.model.scale import ScaleFile, scale_named, sizes_at
+from autotm.model.study_config import StudyConfig, parse_study, read_yaml
 
-_OPTIMIZERS = [str(Path(autotm.solve.__file__).parent / "optimizers")]
+_OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
 _COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
@@ -51,26 +56,37 @@ class Study:
         """The files that all networks on the study's machine share."""
         return MachinePaths(self.results, self.machine)
 
+    @property
+    def convolution_paths(self) -> ConvolutionPaths:
+        """The files of the kernel plot's convolution."""
+        return ConvolutionPaths(self.results, self.machine, self.config.scale)
+
     def paths(self, network: str) -> Paths:
         """The files of a network at the study's scale, on its machine."""
         return Paths(self.results, self.machine, self.config.scale, network)
 
-    def workload_records(self, folder: str) -> list[Path]:
-        """The records that the comparisons of a workload read, in the order of its config.
+    def network(self, name: str) -> NetworkSource:
+        """The network of that name: one's own, or of the zoo at the study's scale.
 
-        `folder` is where its figures go: named after it, or, for the conventional one, empty.
+        Raises:
+            BadInputError: no such network, or its own file shows that it cannot give it.
+        """
+        return network_source(self.config_dir, self.config, self.config.scale, name)
+
+    def workload_records(self, name: str) -> list[Path]:
+        """The records of all networks, optimizers and limits of a workload, in the order of its config.
 
         Raises:
             BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
         """
-        name = folder.rstrip("/") or CONVENTIONAL
         if name not in self.config.workloads:
             raise unknown_name("workload", name, self.config.workloads)
         workload = self.config.workloads[name]
         for network in workload.networks:
-            if network not in self.scale.networks:
-                unknown = unknown_name("network", network, self.scale.networks)
-                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {unknown}")
+            try:
+                self.network(network)
+            except BadInputError as error:
+                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
         return [
             self.paths(network).record(optimizer, Limit.parse(limit))
             for network in workload.networks
@@ -83,6 +99,43 @@ class Study:
         paths = self.paths(case.network)
         return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
 
+    def table(self, name: str) -> Path:
+        """A table over the networks of the study's scale, on its machine."""
+        return self.results / self.machine.slug / self.config.scale / name
+
+    def configured_records(self) -> list[Path]:
+        """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
+        of_workloads: list[Path] = []
+        for name in self.config.workloads:
+            with contextlib.suppress(BadInputError):
+                of_workloads += self.workload_records(name)
+        return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
+
+    def verification_records(self) -> list[Path]:
+        """A record of every network with every optimizer, as the study's `verification` narrows them down.
+
+        `all-fast` has one limit that it can keep: 0:1.
+
+        Raises:
+            BadInputError: the scale has no sizes for a network, or there is no such optimizer.
+        """
+        config = self.config.verification
+        networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
+        optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
+        try:
+            for network in networks:
+                self.network(network)
+            for optimizer in optimizers:
+                require_optimizer(optimizer)
+        except BadInputError as error:
+            raise BadInputError(f"verification: {error}") from None
+        limit = Limit.parse(config.limit)
+        return [
+            self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
+            for network in networks
+            for optimizer in optimizers
+        ]
+
 
 def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
     """Check a study that was read from `source`, with every file and name that it refers to.
@@ -92,20 +145,41 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     """
     config = parse_study(raw, source)
     threads = None if config.threads == "auto" else config.threads
-    if threads and threads > len(usable_cpus()):
-        usable = len(usable_cpus())
-        raise BadInputError(
-            f"{source}: threads: {threads} is not allowed: {usable} cores are usable; give auto or 1 to {usable}"
-        )
-    machine = machine_named(config_dir, config.machine, threads)
-    scale = load_scale(config_dir / "scales" / f"{config.scale}.yaml")
-    case = config.figures.fig10
-    if case.network not in scale.networks:
-        raise BadInputError(f"{source}: figures.fig10.network: {unknown_name('network', case.network, scale.networks)}")
-    _require_optimizers(f"{source}: figures.fig10", case.optimizers)
+    machine = machine_named(config_dir, config.machine, threads, source)
+    scale = scale_named(config_dir / "scales", config.scale)
+    figures = config.figures
+    if taken := sorted(set(config.own_networks) & set(scale.networks)):
+        raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
+    for key, part in (("fig10", figures.fig10), ("front", figures.front), ("heap", figures.heap)):
+        try:
+            network_source(config_dir, config, config.scale, part.network)
+        except BadInputError as error:
+            raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
+    _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
+    _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
+    if figures.fig8.workload not in config.workloads:
+        unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
+        raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
     for name, workload in config.workloads.items():
-        _require_optimizers(f"{source}: workloads.{name}", workload.optimizers)
+        _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
     return Study(config_dir, results, config, machine, scale)
+
+
+def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
+    """Where the network of that name comes from, at a scale.
+
+    Raises:
+        BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
+    """
+    if name not in config.own_networks:
+        networks = scale_named(config_dir / "scales", scale).networks
+        if name not in networks:
+            raise unknown_name("network", name, {*networks, *config.own_networks})
+        return NetworkSource(name, networks[name])
+    own = config.own_networks[name]
+    source = NetworkSource(name, sizes_at(scale, own.sizes), str(config_dir.parent / own.file), own.function)
+    source.require()
+    return source
 
 
 def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
@@ -113,16 +187,16 @@ def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
         for optimizer in optimizers:
             require_optimizer(optimizer)
     except BadInputError as error:
-        raise BadInputError(f"{where}.optimizers: {error}") from None
+        raise BadInputError(f"{where}: {error}") from None
 
 
-def machine_named(config_dir: Path, name: str, threads: int | None) -> Machine:
-    """The machine `name` of `config/machines`.
+def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
+    """The machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
 
     Raises:
         BadInputError: no such machine, a fault in its file, or no such device.
     """
-    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads)
+    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads, asked_in)
     device_settings(config_dir, machine)
     return machine
 
@@ -136,6 +210,8 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
+    if not machine.memory_mode:  # results from before there was such a key stay valid
+        del settings["memory_mode"]
     return settings | {"device": device_settings(config_dir, machine)}
 
 

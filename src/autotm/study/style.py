@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
@@ -15,15 +16,19 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from autotm.model.figures_config import StyleConfig
 from autotm.model.files import write_atomically
 from autotm.model.plan import Status
-from autotm.model.study_config import StyleConfig
 
 CM_PER_INCH = 2.54
 _UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 GRAY = "0.35"
+NETWORK_ORDER = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
 OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+Drawn = tuple[Figure, str]
+"""A figure without its caption, and the caption."""
 _POINTS_PER_INCH = 72.0
+_CAPTION_GAP_POINTS = 4.0
 _CAPTION_CHARACTERS_PER_INCH = 124.0
 """Times the size in points: a character of the font is about 0.55 em wide."""
 
@@ -61,6 +66,13 @@ def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]
     return dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
 
 
+def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tuple[float, float, float]]:
+    """One colour a network, the same in every figure; networks of one's own get those that are left."""
+    others = [name for name in dict.fromkeys(networks) if name not in NETWORK_ORDER]
+    names = [*NETWORK_ORDER, *others]
+    return dict(zip(names, sns.color_palette(style.palette, len(names)), strict=True))
+
+
 def panels(count: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
     """A row of panels, `widen` times as wide as usual, with room for a caption below."""
     return grid(count, count, style, widen=widen)
@@ -78,8 +90,8 @@ def grid(count: int, columns: int, style: StyleConfig, *, widen: float = 1.0) ->
 
 
 def finish(axes: Axes, letter: str, title: str) -> None:
-    """Panel letter and title; no lines where there is no data."""
-    axes.set_title(f"({letter})  {title}", loc="left")
+    """Panel letter (where there are several panels) and title; no lines where there is no data."""
+    axes.set_title(f"({letter})  {title}" if letter else title, loc="left")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=2.5, width=0.6, color=GRAY)
@@ -87,34 +99,54 @@ def finish(axes: Axes, letter: str, title: str) -> None:
 
 def count_bytes(axis: Axis, largest: float) -> str:
     """Let an axis of bytes count in the unit that keeps `largest` above 0.1 of it; returns the unit."""
-    unit = next((name for name, size in _UNITS.items() if largest >= 0.1 * size), "B")
+    unit = _unit(largest)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / _UNITS[unit]:g}"))
     axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
     return unit
 
 
-def caption(table: pd.DataFrame) -> str:
-    """What a reader must know to trust the figure: machine, tier reality, threads, gap, seed, versions."""
-    first = table.iloc[0]
+def text_in_bytes(size: float) -> str:
+    """A number of bytes for people, three digits, in the unit that keeps it above 0.1."""
+    unit = _unit(size)
+    return f"{size / _UNITS[unit]:.3g} {unit}"
+
+
+def _unit(largest: float) -> str:
+    return next((name for name, size in _UNITS.items() if largest >= 0.1 * size), "B")
+
+
+def machine_text(row: Mapping[Hashable, Any]) -> str:
+    """Machine, processor, threads, and how real its slow memory is; `row` holds them under the names of records."""
     reality = {
         "real": "real slow memory",
         "emulated": "slow memory EMULATED: DRAM plus injected delay",
         "modelled": "slow memory MODELLED: times computed, not run",
-    }[str(first["tier_reality"])]
+    }[str(row["tier_reality"])]
+    return f"machine {row['machine']}: {row['cpu_model']}, {row['threads']} threads; {reality}"
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What a reader must know to trust a figure of runs: machine, tier reality, threads, gap, seed, versions."""
+    first = table.iloc[0]
     batches = table.drop_duplicates("network")
     networks = ", ".join(f"{row['network']} (batch {row['batch']})" for _, row in batches.iterrows())
-    all_fast = " to ".join(f"{seconds:.3g}" for seconds in sorted({*_extremes(table["all_fast_runtime_s"])}))
     return (
-        f"{networks}, scale {first['scale']}; machine {first['machine']}: "
-        f"{first['cpu_model']}, {first['threads']} threads; {reality}. Runtimes are medians of at least "
-        f"{table['samples'].min()} timed steps; all-fast steps took {all_fast} s. "
-        f"{_proven(table)}Outputs of "
+        f"{networks}, scale {first['scale']}; {machine_text(first)}. Runtimes are medians of at least "
+        f"{table['samples'].min()} timed steps{_all_fast(table)}. "
+        f"{proven_text(table)}Outputs of "
         f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
         f"seed {first['seed']}. {first['versions']}."
     )
 
 
-def _proven(table: pd.DataFrame) -> str:
+def _all_fast(table: pd.DataFrame) -> str:
+    seconds = table["all_fast_runtime_s"].dropna()
+    if seconds.empty:
+        return ""
+    return f"; all-fast steps took {' to '.join(f'{one:.3g}' for one in sorted({seconds.min(), seconds.max()}))} s"
+
+
+def proven_text(table: pd.DataFrame) -> str:
     """How good the plans of optimizers that search are; the others have one plan, and no bound to be near."""
     searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
     if searched.empty:
@@ -123,17 +155,24 @@ def _proven(table: pd.DataFrame) -> str:
     return f"Plans ({names}) within {100 * searched['gap'].max():.2g} % of a proven bound on the predicted runtime. "
 
 
-def _extremes(column: pd.Series) -> tuple[float, float]:
-    return float(column.min()), float(column.max())
+def fix_legends(figure: Figure) -> None:
+    """Lay the figure out, for good: legends beside the panels keep their place when a caption makes it taller."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for legend in figure.legends:
+        corner = figure.transFigure.inverted().transform(legend.get_window_extent().min)
+        legend.borderaxespad = 0.0
+        legend.set_loc("lower left")
+        legend.set_bbox_to_anchor(tuple(corner), transform=figure.transFigure)
 
 
 def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
-    """Put `text` under the panels, wrapped to the figure's width, which grows by the caption's height."""
+    """Put `text` below the figure, legends included, wrapped to its width; saving makes room for it."""
     points = style.font_size_pt - 2.0
     columns = int(figure.get_figwidth() * _CAPTION_CHARACTERS_PER_INCH / points)
     lines = textwrap.wrap(text, columns)
-    figure.set_figheight(figure.get_figheight() + len(lines) * points * 1.4 / _POINTS_PER_INCH)
-    figure.supxlabel("\n".join(lines), fontsize=points, color=GRAY, x=0.008, ha="left", linespacing=1.3)
+    look = {"fontsize": points, "color": GRAY, "ha": "left", "va": "top", "linespacing": 1.3}
+    figure.text(0.008, -_CAPTION_GAP_POINTS / _POINTS_PER_INCH / figure.get_figheight(), "\n".join(lines), **look)
 
 
 def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:

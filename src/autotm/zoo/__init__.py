@@ -2,6 +2,7 @@
 
 from autotm.zoo.builder import NetworkBuilder
 from autotm.zoo.network import Network
-from autotm.zoo.registry import build, networks
+from autotm.zoo.own import call
+from autotm.zoo.registry import build, build_from, networks
 
-__all__ = ["Network", "NetworkBuilder", "build", "networks"]
+__all__ = ["Network", "NetworkBuilder", "build", "build_from", "call", "networks"]

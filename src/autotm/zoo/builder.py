@@ -67,7 +67,7 @@ class NetworkBuilder:
         strides = (stride, stride)
         layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
         y = relax.op.nn.conv2d(x, weight, strides, pads, groups=groups, **layouts)
-        y = self._emit(relax.op.add(self._emit(y), bias))
+        y = self.emit(relax.op.add(self.emit(y), bias))
         return self.relu(y) if relu else y
 
     def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
@@ -76,7 +76,7 @@ class NetworkBuilder:
         scale = math.sqrt((2 if relu else 1) / channels)
         weight = self.parameter("dense_weight", (channels, features), Initial("normal", scale))
         bias = self.parameter("dense_bias", (features,), Initial("zeros"))
-        y = self._emit(relax.op.add(self._emit(relax.op.matmul(x, weight)), bias))
+        y = self.emit(relax.op.add(self.emit(relax.op.matmul(x, weight)), bias))
         return self.relu(y) if relu else y
 
     def batch_norm(self, x: relax.Expr, *, relu: bool = False) -> relax.Var:
@@ -88,82 +88,86 @@ class NetworkBuilder:
         gamma = self.parameter("norm_scale", channels, Initial("ones"))
         beta = self.parameter("norm_shift", channels, Initial("zeros"))
         nothing = relax.const(np.zeros(channels, "float32"))
-        results = self._emit(relax.op.nn.batch_norm(x, gamma, beta, nothing, nothing, axis=3, momentum=1.0))
-        y = self._emit(relax.TupleGetItem(results, 0))
+        results = self.emit(relax.op.nn.batch_norm(x, gamma, beta, nothing, nothing, axis=3, momentum=1.0))
+        y = self.emit(relax.TupleGetItem(results, 0))
         return self.relu(y) if relu else y
+
+    def emit(self, expression: relax.Expr) -> relax.Var:
+        """The result of any operator of Relax that can be differentiated, e.g. `net.emit(relax.op.tanh(x))`."""
+        return self._relax.emit(expression)
 
     def relu(self, x: relax.Expr) -> relax.Var:
         """max(x, 0)."""
-        return self._emit(relax.op.nn.relu(x))
+        return self.emit(relax.op.nn.relu(x))
 
     def layer_norm(self, x: relax.Expr) -> relax.Var:
         """Layer normalization along the last axis, with scale and shift."""
         width = self.shape(x)[-1]
         scale = self.parameter("norm_scale", (width,), Initial("ones"))
         shift = self.parameter("norm_shift", (width,), Initial("zeros"))
-        return self._emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
+        return self.emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
 
     def softmax(self, x: relax.Expr) -> relax.Var:
         """Softmax along the last axis."""
-        return self._emit(relax.op.nn.softmax(x, axis=-1))
+        return self.emit(relax.op.nn.softmax(x, axis=-1))
 
     def product(self, subscripts: str, left: relax.Expr, right: relax.Expr) -> relax.Var:
         """Products of matrices for each index of the other axes, e.g. `bihd,bjhd->bhij`."""
-        return self._emit(relax.op.einsum((left, right), subscripts))
+        return self.emit(relax.op.einsum((left, right), subscripts))
 
     def scale(self, x: relax.Expr, factor: float) -> relax.Var:
         """Every element times a number."""
-        return self._emit(relax.op.multiply(x, relax.const(factor, "float32")))
+        return self.emit(relax.op.multiply(x, relax.const(factor, "float32")))
 
     def reshape(self, x: relax.Expr, shape: tuple[int, ...]) -> relax.Var:
         """The same elements in another shape."""
-        return self._emit(relax.op.reshape(x, shape))
+        return self.emit(relax.op.reshape(x, shape))
 
     def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
         """Elementwise sum."""
-        return self._emit(relax.op.add(x, y))
+        return self.emit(relax.op.add(x, y))
 
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
         """Maximum over square windows."""
-        return self._emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
+        return self.emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
 
     def avg_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
         """Mean over square windows; padding does not count."""
         pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
-        return self._emit(pool)
+        return self.emit(pool)
 
     def global_mean(self, x: relax.Expr) -> relax.Var:
         """Mean over height and width: (batch, channels)."""
-        return self._emit(relax.op.mean(x, axis=[1, 2]))
+        return self.emit(relax.op.mean(x, axis=[1, 2]))
 
     def flatten(self, x: relax.Expr) -> relax.Var:
         """(batch, everything else)."""
         batch, *rest = self.shape(x)
-        return self._emit(relax.op.reshape(x, (batch, math.prod(rest))))
+        return self.emit(relax.op.reshape(x, (batch, math.prod(rest))))
 
     def embedding(self, table: relax.Expr, indices: relax.Expr) -> relax.Var:
         """The rows of a (rows, width) table that integers in [0, rows), of any shape, name."""
-        return self._emit(relax.op.take(table, indices, axis=0))
+        return self.emit(relax.op.take(table, indices, axis=0))
 
     def concat(self, parts: list[relax.Expr]) -> relax.Var:
         """Parts one after the other along the last axis: the channels."""
-        return self._emit(relax.op.concat(parts, axis=len(self.shape(parts[0])) - 1))
+        return self.emit(relax.op.concat(parts, axis=len(self.shape(parts[0])) - 1))
 
     def floored(self, x: relax.Expr, floor: float) -> relax.Var:
         """max(x, floor)."""
-        return self._emit(relax.op.maximum(x, relax.const(floor, "float32")))
+        return self.emit(relax.op.maximum(x, relax.const(floor, "float32")))
 
     def log_floored(self, x: relax.Expr, floor: float) -> relax.Var:
         """log(max(x, floor)), the original's guard before its softmax."""
-        return self._emit(relax.op.log(self.floored(x, floor)))
+        return self.emit(relax.op.log(self.floored(x, floor)))
 
     def softmax_cross_entropy(self, scores: relax.Expr) -> Network:
         """Close the network with the mean cross-entropy of softmax(scores) and one-hot labels."""
         batch, _ = shape = self.shape(scores)
         labels = self.input("labels", shape, Initial("one_hot"))
-        log_probability = self._emit(relax.op.nn.log_softmax(scores, axis=-1))
-        total = self._emit(relax.op.sum(self._emit(relax.op.multiply(log_probability, labels))))
-        return self._finish(self._emit(relax.op.multiply(total, relax.const(-1.0 / batch, "float32"))))
+        log_probability = self.emit(relax.op.nn.log_softmax(scores, axis=-1))
+        total = self.emit(relax.op.sum(self.emit(relax.op.multiply(log_probability, labels))))
+        return self._finish(self.emit(relax.op.multiply(total, relax.const(-1.0 / batch, "float32"))))
 
     def sigmoid_cross_entropy(self, scores: relax.Expr) -> Network:
         """Close the network with the mean binary cross-entropy of sigmoid(scores), (batch, 1), and labels 0 or 1.
@@ -173,18 +177,15 @@ class NetworkBuilder:
         batch, _ = shape = self.shape(scores)
         labels = self.input("labels", shape, Initial("integers", 2))
         losses = relax.op.subtract(
-            self._emit(relax.op.nn.softplus(scores)), self._emit(relax.op.multiply(scores, labels))
+            self.emit(relax.op.nn.softplus(scores)), self.emit(relax.op.multiply(scores, labels))
         )
-        total = self._emit(relax.op.sum(self._emit(losses)))
-        return self._finish(self._emit(relax.op.multiply(total, relax.const(1.0 / batch, "float32"))))
+        total = self.emit(relax.op.sum(self.emit(losses)))
+        return self._finish(self.emit(relax.op.multiply(total, relax.const(1.0 / batch, "float32"))))
 
     @staticmethod
     def shape(x: relax.Expr) -> tuple[int, ...]:
         """Static shape of an emitted expression."""
         return tuple(int(extent) for extent in x.ty.shape)
-
-    def _emit(self, expression: relax.Expr) -> relax.Var:
-        return self._relax.emit(expression)
 
     def _finish(self, loss: relax.Expr) -> Network:
         output = self._relax.emit_output(loss)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import tvm
 
+from autotm.model.errors import BadInputError
 from autotm.model.graph import Initial
 
 
@@ -21,6 +22,9 @@ class Network:
         inputs: fill of every argument that training leaves alone (data, labels), by argument name.
         parameters: initial fill of every argument that training updates, by argument name.
         learning_rate: of plain SGD.
+
+    Raises:
+        BadInputError: the module has no `main`, or its arguments are not exactly the inputs and parameters.
     """
 
     name: str
@@ -29,3 +33,13 @@ class Network:
     inputs: Mapping[str, Initial]
     parameters: Mapping[str, Initial]
     learning_rate: float
+
+    def __post_init__(self) -> None:
+        if "main" not in {variable.name_hint for variable in self.module.functions}:
+            raise BadInputError(f"network {self.name}: its module has no function main")
+        given, described = [var.name for var in self.module["main"].params], [*self.inputs, *self.parameters]
+        if sorted(given) != sorted(described):
+            odd = sorted(set(given) ^ set(described)) or sorted({n for n in described if described.count(n) > 1})
+            raise BadInputError(
+                f"network {self.name}: every argument of main must be an input or a parameter, once; see to {odd}"
+            )

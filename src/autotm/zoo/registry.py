@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.network_source import NetworkSource
 from autotm.zoo.densenet import densenet264
 from autotm.zoo.dlrm import dlrm
 from autotm.zoo.inception import inception_v4
 from autotm.zoo.mlp import mlp
+from autotm.zoo.mnist import mnist
 from autotm.zoo.network import Network
+from autotm.zoo.own import call, load_function
 from autotm.zoo.resnet import resnet50, resnet200
 from autotm.zoo.transformer import transformer
 from autotm.zoo.vgg import vgg19, vgg416, vgg_to_test
@@ -20,6 +24,7 @@ _NETWORKS: dict[str, Callable[..., Network]] = {
     "dlrm": dlrm,
     "inception_v4": inception_v4,
     "mlp": mlp,
+    "mnist": mnist,
     "resnet50": resnet50,
     "resnet200": resnet200,
     "test_vgg": vgg_to_test,
@@ -53,3 +58,15 @@ def build(name: str, sizes: Mapping[str, int]) -> Network:
     if missing:
         raise BadInputError(f"network {name}: size {missing[0]} is missing")
     return factory(**sizes)
+
+
+def build_from(source: NetworkSource) -> Network:
+    """The network of a source: the zoo's, or one's own, which then has the source's name.
+
+    Raises:
+        BadInputError: as `build`, or one's own file, function or what it returns is at fault.
+    """
+    if source.file is None:
+        return build(source.name, source.sizes)
+    source.require()
+    return call(load_function(Path(source.file), source.function), source.sizes, source.name)

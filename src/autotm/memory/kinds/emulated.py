@@ -23,9 +23,12 @@ from autotm.model.tier import Tier
 class EmulatedTiers(Tiers):
     """Two DRAM pools, the slow one played by `emulation`."""
 
-    def __init__(self, fast: Pool, slow: Pool, cpus: tuple[int, ...], emulation: Emulation) -> None:
+    def __init__(
+        self, fast: Pool, slow: Pool, cpus: tuple[int, ...], emulation: Emulation, *, memory_mode: bool = False
+    ) -> None:
         super().__init__(fast, slow, cpus)
         self.emulation = emulation
+        self._memory_mode = memory_mode
         self._engine = CopyEngine(cpus)
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
@@ -43,6 +46,10 @@ class EmulatedTiers(Tiers):
     ) -> int:
         """The emulated cost of a kernel's slow operands."""
         return self.emulation.kernel_delay_ns(op_class, slow_read_bytes, slow_write_bytes)
+
+    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int) -> int:
+        """The emulated cost of misses; none where the machine's own memory has missed already."""
+        return 0 if self._memory_mode else super().cache_delay_ns(op_class, fetched_bytes, written_bytes)
 
     def close(self) -> None:
         """End the copying threads and free both pools."""
@@ -65,4 +72,4 @@ def open_kind(
     emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch)
     fast = Pool(Tier.DRAM, fast_bytes)
     slow = Pool(Tier.PMEM, slow_bytes)
-    return EmulatedTiers(fast, slow, machine.cpus, emulation)
+    return EmulatedTiers(fast, slow, machine.cpus, emulation, memory_mode=machine.memory_mode)

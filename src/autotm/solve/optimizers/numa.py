@@ -17,6 +17,7 @@ from autotm.model.tier import Tier
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
 from autotm.solve.flow import Flow, flows_for_life
+from autotm.solve.heap import Heap
 from autotm.solve.problem import Problem
 
 
@@ -51,7 +52,7 @@ class FirstTouch(Optimizer):
 
 def _first_touch(flows: Sequence[Flow], room_bytes: int) -> list[bool]:
     """Whether each tensor found room: those that must be fast before the step, the others when they are born."""
-    heap = _BestFit(room_bytes)
+    heap = Heap(room_bytes)
     is_fast = [False] * len(flows)
     offsets: dict[int, int] = {}
     births = sorted(range(len(flows)), key=lambda index: (not flows[index].must[0], flows[index].starts[0]))
@@ -61,7 +62,7 @@ def _first_touch(flows: Sequence[Flow], room_bytes: int) -> list[bool]:
         while deaths and deaths[0][0] <= flow.starts[0] and not flow.must[0]:
             dead = deaths.pop(0)[1]
             heap.free(offsets.pop(dead), flows[dead].size_bytes)
-        offset = heap.take(flow.size_bytes) if flow.may[0] else None
+        offset = heap.take_best(flow.size_bytes) if flow.may[0] else None
         if offset is None and not flow.must[0]:
             continue
         is_fast[index] = True
@@ -69,31 +70,3 @@ def _first_touch(flows: Sequence[Flow], room_bytes: int) -> list[bool]:
             offsets[index] = offset
             insort(deaths, (flow.stops[0], index))
     return is_fast
-
-
-class _BestFit:
-    """Free stretches of a heap: the smallest that is large enough is taken, neighbours are joined when freed."""
-
-    def __init__(self, size_bytes: int) -> None:
-        self._free = [(0, size_bytes)] if size_bytes else []
-
-    def take(self, size_bytes: int) -> int | None:
-        """The offset of a new block; None where no stretch is large enough."""
-        fitting = [(end - start, start, end) for start, end in self._free if end - start >= size_bytes]
-        if not fitting:
-            return None
-        _, start, end = min(fitting)
-        self._free.remove((start, end))
-        if start + size_bytes < end:
-            insort(self._free, (start + size_bytes, end))
-        return start
-
-    def free(self, start: int, size_bytes: int) -> None:
-        """Give a block back."""
-        end = start + size_bytes
-        before = next((stretch for stretch in self._free if stretch[1] == start), None)
-        after = next((stretch for stretch in self._free if stretch[0] == end), None)
-        for stretch in (before, after):
-            if stretch is not None:
-                self._free.remove(stretch)
-        insort(self._free, (before[0] if before else start, after[1] if after else end))

@@ -1,0 +1,52 @@
+rule timing_study:
+    input:
+        graph="results/{machine}/{scale}/{network}/graph.json",
+        library="results/{machine}/{scale}/{network}/kernels.so",
+        links="results/{machine}/links.json",
+    output:
+        study="results/{machine}/{scale}/{network}/timing_study.json",
+    log:
+        "logs/{machine}/{scale}/{network}/timing_study.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/timing_study.benchmark.tsv"
+    conda:
+        "../envs/measure.yaml"
+    threads: timing_threads
+    resources:
+        timing=1,
+        mem_mb=scale_memory_mb,
+        runtime=scale_minutes,
+    params:
+        machine=machine_params,
+        options=STUDY.config.profile.model_dump(),
+        repeats=STUDY.config.timing_study.repeats,
+        seed=STUDY.config.seed,
+    message:
+        "Timing the kernels of {wildcards.network} ({wildcards.scale}) one at a time, together and alone"
+    script:
+        "../workflow/scripts/timing_study.py"
+
+
+rule figure_timing_study:
+    input:
+        study=STUDY.paths(STUDY.config.timing_study.network).timing_study,
+        recorded=STUDY.config.timing_study.recorded or [],
+    output:
+        pdf="figures/timing_study.pdf",
+        png="figures/timing_study.png",
+        csv="figures/timing_study.csv",
+        summary="figures/timing_study_summary.csv",
+    log:
+        "logs/figures/timing_study.log",
+    conda:
+        "../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        style=STUDY.config.style.model_dump(),
+    message:
+        "Drawing {output.pdf}: agreement, spread and cost of ways to time kernels"
+    script:
+        "../workflow/scripts/figure_timing_study.py"

@@ -1,0 +1,85 @@
+"""Memory mode (2LM): nothing is placed. All memory is slow, and fast memory of the limit's size is its cache.
+
+The baseline of AutoTM's large networks (Hildebrand et al., ASPLOS 2020): the plain step in one pool, whose addresses a
+plain framework would give: first fit in execution order, as nGraph did.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import insort
+from dataclasses import replace
+from typing import ClassVar
+
+from autotm.model.cache import cached_pool
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Graph
+from autotm.model.plan import Plan
+from autotm.model.tier import Tier
+from autotm.solve.base import Placement
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_in
+from autotm.solve.heap import Heap
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import cached_us
+from autotm.solve.single_tier import SingleTier
+
+
+class MemoryMode(SingleTier):
+    """Every tensor in slow memory, behind a cache."""
+
+    name: ClassVar[str] = "memory-mode"
+
+    def choices(self, problem: Problem) -> Choices:
+        """Slow for life.
+
+        Raises:
+            BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
+        """
+        if problem.options.fast_operands_only:
+            raise BadInputError("optimizer 'memory-mode': kernels here need fast operands; use 'synchronous'")
+        for tensor, tier in problem.options.fixed.items():
+            if tier is Tier.DRAM:
+                raise BadInputError(
+                    f"optimizer 'memory-mode': tensor '{tensor}' is fixed in fast memory, which is a cache here; "
+                    "use 'static'"
+                )
+        return Choices(flows_in(problem, Tier.PMEM))
+
+    def _plan(self, problem: Problem, placement: Placement) -> Plan:
+        """The plan with its addresses, priced by what its kernels miss in the cache."""
+        started = time.perf_counter()
+        plan = super()._plan(problem, placement)
+        graph = problem.graph.computed_by(())
+        offsets, pool_bytes = _in_execution_order(graph)
+        # A ratio 0:n is no limit: there the cache holds the pool, fragments included.
+        cache_bytes = None if problem.limit.slow == 0 else problem.limit_bytes
+        order = tuple(stay.tensor for stay in plan.stays)
+        pool = cached_pool(graph, offsets, order, pool_bytes, cache_bytes)
+        step_us = cached_us(problem, pool)
+        build_s = plan.build_s + time.perf_counter() - started
+        return replace(
+            plan, cached=pool, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),)
+        )
+
+
+def _in_execution_order(graph: Graph) -> tuple[dict[str, int], int]:
+    """An offset for every movable tensor, and the bytes that they take.
+
+    Each takes the lowest room that there is when it is born, and gives it back when the last kernel to use it is done.
+    """
+    births = sorted(graph.movable, key=lambda tensor: tensor.live.start)
+    heap = Heap(sum(tensor.allocated_bytes for tensor in births))
+    offsets: dict[str, int] = {}
+    deaths: list[tuple[int, int, int]] = []
+    top = 0
+    for tensor in births:
+        while deaths and deaths[0][0] <= tensor.live.start:
+            _, offset, size_bytes = deaths.pop(0)
+            heap.free(offset, size_bytes)
+        found = heap.take_first(tensor.allocated_bytes)
+        assert found is not None, "the heap has room for all tensors at once"
+        offsets[tensor.name] = found
+        top = max(top, found + tensor.allocated_bytes)
+        insort(deaths, (tensor.live.stop, found, tensor.allocated_bytes))
+    return offsets, top

@@ -1,0 +1,207 @@
+"""Large steps: a relaxation over the few tensors whose journey is in doubt, and the few rows that matter.
+
+Simplex takes quadratically long, but at nearly right prices most journeys are clear, and most rows cost nothing. So
+prices come from a sample of the tensors first; what they leave in doubt goes to HiGHS; and what the prices found there
+would rather have otherwise joins it, until that is worth nothing. Every price path proves a bound, so nothing here
+needs to be exact (`docs/formulation.md` §5.7).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyomo.common.gc_manager import PauseGC
+
+from autotm.solve.choices import Choices
+from autotm.solve.formulation import Formulation, build
+from autotm.solve.highs import Outcome, Session
+from autotm.solve.journey import occupy
+from autotm.solve.problem import Problem
+from autotm.solve.prune import Reduced, undominated
+from autotm.solve.rented import Rental, Rented
+from autotm.solve.solution import prices_of, used_bytes
+from autotm.solve.table import Floats, Ints
+
+log = logging.getLogger(__name__)
+
+Flags = npt.NDArray[np.bool_]
+
+_LARGE = 12_000
+"""Free flows from which on sifting is faster: about 7 500 kernels."""
+_LARGEST = 60_000
+"""Free flows up to which the whole program may follow: about 40 000 kernels."""
+_SAMPLE = 2000
+"""Tensors whose relaxation gives the first prices."""
+_FACTORS = (0.97, 1.03)
+"""A journey is clear if it is the cheapest at prices this much lower and higher."""
+_ROUNDS = 40
+_REGRET_SHARE = 0.2
+"""Part of the asked gap that decided journeys may cost, and that rows may be broken by."""
+_NEW_ROWS = 128
+"""Rows added in one round at most, some way apart."""
+_NEARLY = 0.05
+"""Share of the limit that a row may have left at the first prices, and still is taken in."""
+_CROWDED = 5e-4
+"""Share of the limit by which a row that was left out may be broken; the repair sees to it."""
+
+
+def is_large(reduced: Reduced) -> bool:
+    """Whether a relaxation of everything takes longer than sifting first; the one place that decides it.
+
+    Flows that may move beside kernels or must be fast, and those tied to tables, are never sifted.
+    """
+    if reduced.choices.has_flights or any(any(flow.must) for flow in reduced.choices.flows):
+        return False
+    return _free(reduced) > _LARGE
+
+
+def can_be_whole(reduced: Reduced) -> bool:
+    """Whether the whole program is worth its memory and time, should sifting alone not be enough."""
+    return _free(reduced) <= _LARGEST
+
+
+def _free(reduced: Reduced) -> int:
+    ties = reduced.choices.ties
+    return sum(1 for index in range(len(reduced.choices.flows)) if index not in reduced.decided and not ties[index])
+
+
+class Relaxed(NamedTuple):
+    """A model, solved without integrality."""
+
+    made: Formulation
+    session: Session
+
+
+class Sieve:
+    """The flows of one problem that have no decided journey and no tie to a table.
+
+    Args:
+        problem: what is asked.
+        reduced: the same, exactly reduced; moves are blocking.
+    """
+
+    def __init__(self, problem: Problem, reduced: Reduced) -> None:
+        self._problem = problem
+        self._reduced = reduced
+        self._kernels = len(problem.graph.kernels)
+        flows, ties = reduced.choices.flows, reduced.choices.ties
+        self._open = [index for index in range(len(flows)) if index not in reduced.decided and not ties[index]]
+        self._tied = [index for index in range(len(flows)) if ties[index]]
+        self._flows = [flows[index] for index in self._open]
+        self._rented = Rented(self._flows, np.full(len(self), math.inf), reduced.limit_bytes, self._kernels)
+        self._deadline = math.inf
+        self._room: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
+        for index, journey in reduced.decided.items():
+            occupy(self._room, flows[index], journey, -1)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def sift(self, deadline: float) -> Relaxed | None:
+        """The relaxation of what is in doubt, not solved yet; None where HiGHS did not solve one on the way.
+
+        Ends early when `time.perf_counter` reaches `deadline`, with prices that prove less.
+        """
+        self._deadline = deadline
+        prices = self._sampled_prices()
+        if prices is None:
+            return None
+        fixed = self._rented.cheapest(prices)
+        own_us = fixed.cost_us - self._rented.rent_us(fixed, prices)
+        doubtful = np.zeros(len(self), bool)
+        for factor in _FACTORS:
+            doubtful |= self._rented.cheapest(factor * prices).signature != fixed.signature
+        nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
+        rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
+        allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
+        for _ in range(_ROUNDS):
+            left = self._left(fixed, doubtful)
+            part = self._part(doubtful, sorted(rows), left)
+            relaxed = self._solved(part, self._problem.base_us)
+            if relaxed is None:
+                return None
+            prices = prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us
+            regret_us = own_us + self._rented.rent_us(fixed, prices) - self._rented.cheapest(prices).cost_us
+            regret_us[doubtful] = 0.0
+            crowded = self._crowded(used_bytes(relaxed.made, self._kernels) - left)
+            total_us = float(regret_us.sum())
+            text = "sifted: %d of %d tensors in doubt, %d rows; the others' regret %.3g us, %d more rows broken"
+            log.info(text, doubtful.sum(), len(self), len(rows), total_us, len(crowded))
+            if (total_us <= allowed_us and not crowded) or time.perf_counter() >= deadline:
+                break
+            doubtful |= regret_us > allowed_us / len(self)
+            rows |= set(crowded)
+        return self._whole(fixed, doubtful, sorted(rows))
+
+    def _sampled_prices(self) -> Floats | None:
+        """Prices of bytes from a relaxation over some tensors and their share of the room."""
+        draw = random.Random(self._problem.options.seed)  # noqa: S311 - no secret
+        chosen = sorted(draw.sample(range(len(self)), min(_SAMPLE, len(self))))
+        weight = np.array([flow.size_bytes * float(flow.stops[-1] - flow.starts[0]) for flow in self._flows])
+        room = (self._room * float(weight[chosen].sum() / weight.sum())).astype(np.int64)
+        tight = np.zeros(self._kernels, bool)
+        tight[list(self._reduced.rows)] = True
+        flows = tuple(self._flows[number] for number in chosen)
+        rows = undominated(flows, (), tight, room)
+        part = Reduced(Choices(flows), {}, tuple(rows), tuple(room[rows].tolist()), int(room.max()))
+        relaxed = self._solved(part, 0.0)
+        return None if relaxed is None else prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us
+
+    def _left(self, fixed: Rental, doubtful: Flags) -> Ints:
+        """What clear journeys leave of the room; where they take more, the least valuable ones become doubtful."""
+        left = self._room - self._rented.used_bytes(fixed, ~doubtful)
+        while int(left.min()) < 0:
+            row = int(left.argmin())
+            holders = np.flatnonzero(self._rented.holders(fixed, row) & ~doubtful)
+            worth = [sum(self._flows[number].slow_us) / self._flows[number].size_bytes for number in holders]
+            sizes = np.array([self._flows[number].size_bytes for number in holders])[np.argsort(worth)]
+            count = int(np.searchsorted(np.cumsum(sizes), -left[row])) + 1
+            doubtful[holders[np.argsort(worth)][:count]] = True
+            left = self._room - self._rented.used_bytes(fixed, ~doubtful)
+        return left
+
+    def _part(self, doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
+        """The doubtful flows, all that are tied to tables, and the tables."""
+        reduced = self._reduced
+        chosen = [self._open[number] for number in np.flatnonzero(doubtful)] + self._tied
+        flows = tuple(reduced.choices.flows[index] for index in chosen)
+        decided = {place: reduced.decided[index] for place, index in enumerate(chosen) if index in reduced.decided}
+        choices = replace(reduced.choices, flows=flows)
+        return Reduced(choices, decided, tuple(rows), tuple(left[rows].tolist()), reduced.limit_bytes, is_partial=True)
+
+    def _crowded(self, over: npt.NDArray[np.floating]) -> list[int]:
+        """The worst of the rows that are broken, some way apart."""
+        found: list[int] = []
+        apart = self._kernels // (4 * _NEW_ROWS)
+        over = over.copy()
+        while len(found) < _NEW_ROWS and over.max() > _CROWDED * self._reduced.limit_bytes:
+            row = int(over.argmax())
+            found.append(row)
+            over[max(0, row - apart) : row + apart + 1] = 0.0
+        return found
+
+    def _whole(self, fixed: Rental, doubtful: Flags, rows: list[int]) -> Relaxed:
+        """The same over all flows, the clear ones decided."""
+        reduced, left = self._reduced, self._left(fixed, doubtful)
+        clear = self._rented.journeys(fixed, np.flatnonzero(~doubtful).tolist())
+        more = {self._open[number]: journey for number, journey in clear.items()}
+        decided, room = {**reduced.decided, **more}, tuple(left[rows].tolist())
+        whole = replace(reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
+        return self._made(whole, self._problem.base_us)
+
+    def _solved(self, reduced: Reduced, base_us: float) -> Relaxed | None:
+        relaxed = self._made(reduced, base_us)
+        solved = relaxed.session.relax(self._deadline - time.perf_counter())
+        return relaxed if solved.outcome is Outcome.CONVERGED else None
+
+    def _made(self, reduced: Reduced, base_us: float) -> Relaxed:
+        with PauseGC():
+            made = build(reduced, base_us)
+            return Relaxed(made, Session(made.model, self._problem.options.threads, self._problem.options.seed))

@@ -1,0 +1,81 @@
+"""Plans of steps that no machine at hand could run -> a table like that of records, with predictions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from autotm.model.counting import counting
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of, load, load_with_provenance
+from autotm.model.graph import Graph
+from autotm.model.plan import Plan
+from autotm.study.records import require_one, versions_text
+from autotm.study.style import machine_text, proven_text
+
+
+def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFrame:
+    """One row for each plan file, in that order, with the names of `table_of_records` where it has such columns.
+
+    `predicted_runtime_s` is the plan's objective. `batches` are those that were profiled for the step, and `step_error`
+    and `kernel_error` what predicting the largest of them from the others missed, as shares.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: a plan is of none of the graphs, a graph is not of a modelled step, or plans differ in scale.
+    """
+    steps = {path: load_with_provenance(path, "graph", Graph) for path in graphs}
+    rows = []
+    for path in plans:
+        plan = load(path, "plan", Plan)
+        found = [item for item in steps.values() if hash_of(counting(item[0], plan.counts)) == plan.graph_hash]
+        if not found:
+            raise BadInputError(f"{path}: made for another graph than those given; rebuild it: snakemake {path}")
+        step, source = found[0]
+        if "extrapolated" not in source:
+            raise BadInputError(f"{path}: its step was not modelled; run it, and draw its record")
+        rows.append(
+            {
+                "network": step.network,
+                "batch": step.batch,
+                "scale": step.scale,
+                **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
+                "optimizer": plan.optimizer,
+                "limit": plan.limit,
+                "counts": str(plan.counts),
+                "dram_limit_bytes": plan.dram_limit_bytes,
+                "peak_live_bytes": step.peak_live_bytes,
+                "predicted_runtime_s": plan.objective_us / 1e6,
+                "gap": plan.gap,
+                "solver_status": str(plan.status),
+                "batches": " ".join(map(str, source["extrapolated"]["batches"])),
+                "step_error": source["extrapolated"]["step_error"],
+                "kernel_error": source["extrapolated"]["kernel_error"],
+                "versions": versions_text(source),
+            }
+        )
+    table = pd.DataFrame(rows)
+    require_one(table, "scale", "machine", "counts")
+    return table
+
+
+def is_modelled(table: pd.DataFrame) -> bool:
+    """Whether the table is one of plans."""
+    return "step_error" in table
+
+
+def modelled_caption(table: pd.DataFrame) -> str:
+    """What a reader must know to trust a figure of plans: where the kernels were timed, and what is not known."""
+    first, networks = table.iloc[0], table.drop_duplicates("network")
+    errors = "; ".join(
+        f"{row['network']} (batch {row['batch']}) {100 * row['step_error']:+.1f} %, single kernels "
+        f"{100 * row['kernel_error']:.1f} %"
+        for _, row in networks.iterrows()
+    )
+    return (
+        f"Steps are MODELLED, not run: PREDICTED times at scale {first['scale']} from kernels timed at batches "
+        f"{first['batches']}; {machine_text(first)}. {proven_text(table)}Error of the all-fast step at the largest of "
+        f"these batches, predicted from the others: {errors}. Seed {first['seed']}. {first['versions']}."
+    )

@@ -1,0 +1,65 @@
+"""Records as one tidy table: a row a run, a column each scalar field, under the record's own names."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from autotm.model.cache import CacheCounts
+from autotm.model.errors import BadInputError
+from autotm.model.files import load_with_provenance, write_atomically
+from autotm.model.record import Record
+from autotm.study.style import write_table
+
+_PROVENANCE = ("cpu_model", "autotm_commit", "started", "load_1min", "program_hash")
+
+
+def table_of_runs(paths: Sequence[Path]) -> pd.DataFrame:
+    """One row for each record file, in the order given.
+
+    Columns are the record's fields that hold one value, with their units; of those that hold several: the sum of
+    `creation_times` and `optimization_times`, the number of `samples_s` (`samples`), the median of `all_fast_samples_s`
+    (`all_fast_runtime_median_s`), and every number of `cache` under `cache_...`. Then where the record comes from.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+    """
+    return pd.DataFrame([_row(*load_with_provenance(path, "record", Record)) for path in paths])
+
+
+def write_runs(table: pd.DataFrame, path: Path) -> None:
+    """Write the table as `.csv` or `.parquet`, as the path's name ends.
+
+    Raises:
+        BadInputError: it ends otherwise.
+    """
+    if path.suffix == ".csv":
+        write_table(table, path)
+    elif path.suffix == ".parquet":
+        arrow = pa.Table.from_pandas(table, preserve_index=False)
+        write_atomically(path, lambda temporary: pq.write_table(arrow, temporary))
+    else:
+        raise BadInputError(f"{path}: a table of records is a .csv or a .parquet file")
+
+
+def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
+    samples, all_fast = fields.pop("samples_s"), fields.pop("all_fast_samples_s")
+    times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
+    scalars = {name: value for name, value in fields.items() if not isinstance(value, dict | tuple)}
+    return {
+        **scalars,
+        **times,
+        "samples": len(samples),
+        "all_fast_runtime_median_s": median(all_fast) if all_fast else None,
+        **{f"cache_{name}": value for name, value in cache.items()},
+        **{name: provenance.get(name) for name in _PROVENANCE},
+    }

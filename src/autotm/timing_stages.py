@@ -1,0 +1,46 @@
+"""The stages of the timing study: files in, measurements or a figure out."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from autotm.model.files import load, save
+from autotm.model.graph import Graph
+from autotm.model.link import Links
+from autotm.model.provenance import provenance
+from autotm.model.study_config import ProfileConfig, StyleConfig
+from autotm.stages import Context
+
+log = logging.getLogger(__name__)
+
+
+def timing_study_stage(
+    context: Context, repeats: int, config: ProfileConfig, *, graph: Path, library: Path, links: Path, study: Path
+) -> None:
+    """Time the kernels of a step one configuration at a time, many together, and alone."""
+    from autotm.kernels.library import KernelLibrary  # noqa: PLC0415 - drawing must not wait for TVM
+    from autotm.profile import ProfileOptions  # noqa: PLC0415 - as above
+    from autotm.study.timing_runs import measure  # noqa: PLC0415 - as above
+
+    came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)
+    found = measure(
+        load(graph, "graph", Graph),
+        KernelLibrary.load(library),
+        context.machine,
+        load(links, "links", Links),
+        ProfileOptions(**config.timing, seed=context.seed),
+        repeats,
+        context.devices_dir,
+    )
+    save(study, "timing_study", found, came_from)
+
+
+def timing_figure_stage(
+    style: StyleConfig, *, study: Path, recorded: Path | None, csv: Path, summary: Path, pdf: Path, png: Path
+) -> None:
+    """Measurements -> table -> picture, and a summary, which is told too."""
+    from autotm.study.timing_figure import make_figure  # noqa: PLC0415 - as above
+
+    found = make_figure(study, recorded, csv, summary, pdf, png, style)
+    log.info("%s:\n%s", summary, found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))

@@ -1,0 +1,113 @@
+"""The cache of memory mode against a simulator of one block at a time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autotm.model.cache import BLOCK_BYTES, CacheCounts, block_bytes_for, cached_pool
+from autotm.model.graph import Graph
+from random_graphs import StepBuilder, random_case
+
+KIB = 256
+"""Elements of 4 bytes in 1 KiB."""
+
+Counts = list[tuple[int, int, int]]
+
+
+def simulated(graph: Graph, offsets: dict[str, int], sets: int) -> Counts:
+    """Hits, clean and dirty misses of each kernel in the second step, block by block."""
+    held: dict[int, tuple[int, bool]] = {}
+    for _ in range(2):
+        found: Counts = []
+        for kernel in graph.kernels:
+            counts = [0, 0, 0]
+            for tensor in dict.fromkeys(operand.tensor for operand in kernel.operands):
+                if not graph.by_name[tensor].is_movable:
+                    continue
+                written = tensor in {operand.tensor for operand in kernel.outputs + kernel.workspaces}
+                last = offsets[tensor] + graph.by_name[tensor].size_bytes - 1
+                for block in range(offsets[tensor] // BLOCK_BYTES, last // BLOCK_BYTES + 1):
+                    old, dirty = held.get(block % sets, (-1, False))
+                    if old == block:
+                        counts[0] += 1
+                        held[block % sets] = (block, dirty or written)
+                    else:
+                        counts[2 if dirty else 1] += 1
+                        held[block % sets] = (block, written)
+            found.append((counts[0], counts[1], counts[2]))
+    return found
+
+
+def scattered(graph: Graph, seed: int) -> tuple[dict[str, int], int]:
+    """Addresses that no allocator would give: tensors may share bytes, which a cache does not mind."""
+    draw = random.Random(seed)
+    pool_bytes = 4 * sum(tensor.allocated_bytes for tensor in graph.movable)
+    room = {tensor.name: pool_bytes - tensor.allocated_bytes for tensor in graph.movable}
+    return {name: draw.randrange(free // 64 + 1) * 64 for name, free in room.items()}, pool_bytes
+
+
+def large_blocks(seed: int) -> Graph:
+    """A random step whose tensors have several blocks each."""
+    graph = random_case(seed, kernels=8).graph
+    tensors = tuple(replace(tensor, size_bytes=tensor.size_bytes * 1000) for tensor in graph.tensors)
+    return replace(graph, tensors=tensors)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("sets", [1, 2, 7, 64, 1000])
+def test_counts_are_those_of_single_blocks(seed: int, sets: int) -> None:
+    graph = large_blocks(seed).computed_by(())
+    offsets, pool_bytes = scattered(graph, seed)
+    pool = cached_pool(graph, offsets, tuple(offsets), pool_bytes, sets * BLOCK_BYTES)
+    assert pool.block_bytes == BLOCK_BYTES
+    found = list(zip(pool.hits, pool.clean_misses, pool.dirty_misses, strict=True))
+    assert found == simulated(graph, offsets, sets)
+    assert sum(map(sum, found)) > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cache_that_holds_the_pool_misses_nothing(seed: int) -> None:
+    graph = large_blocks(seed).computed_by(())
+    offsets, pool_bytes = scattered(graph, seed)
+    for cache_bytes in (pool_bytes + BLOCK_BYTES, None):
+        pool = cached_pool(graph, offsets, tuple(offsets), pool_bytes, cache_bytes)
+        assert sum(pool.hits) > 0
+        assert sum(pool.clean_misses) == sum(pool.dirty_misses) == 0
+        assert set(pool.traffic_bytes) == {(0, 0)}
+
+
+def three_tensors() -> Graph:
+    builder = StepBuilder()
+    builder.argument("data", KIB)
+    builder.kernel(["data"], {"a": 8 * KIB}, {})
+    builder.kernel(["a"], {"b": 8 * KIB}, {})
+    builder.kernel(["b", "a"], {"c": 8 * KIB}, {})
+    return builder.graph()
+
+
+def test_two_tensors_of_one_place_displace_each_other() -> None:
+    offsets = {"a": 0, "b": 16 * 1024, "c": 32 * 1024}
+    pool = cached_pool(three_tensors(), offsets, ("a", "b", "c"), 40 * 1024, 16 * 1024)
+    assert pool.cache_blocks == 4
+    assert (pool.hits, pool.clean_misses, pool.dirty_misses) == ((0, 2, 2), (0, 0, 2), (2, 2, 2)), (
+        "a displaces the last step's c; b dirty a; then a comes back over dirty b, and c displaces that clean copy"
+    )
+    assert pool.traffic_bytes == ((8192, 8192), (8192, 8192), (16384, 8192))
+    counts = CacheCounts.of(pool)
+    assert (counts.hits, counts.clean_misses, counts.dirty_misses) == (4, 2, 6)
+    assert (counts.hit_bytes, counts.clean_miss_bytes, counts.dirty_miss_bytes) == (16384, 8192, 24576)
+
+
+def test_without_a_cache_every_pass_is_a_miss() -> None:
+    pool = cached_pool(three_tensors(), {"a": 0, "b": 8192, "c": 16384}, ("a", "b", "c"), 24 * 1024, 100)
+    assert pool.cache_blocks == 0
+    assert (pool.hits, pool.clean_misses, pool.dirty_misses) == ((0, 0, 0), (0, 2, 4), (2, 2, 2))
+
+
+def test_blocks_grow_with_the_pool() -> None:
+    assert block_bytes_for(0) == block_bytes_for(64 << 30) == 4096
+    assert block_bytes_for((64 << 30) + 1) == 8192
+    assert block_bytes_for(650 * 10**9) == 65536

@@ -1,0 +1,195 @@
+"""Memory mode: one pool in slow memory, priced by what its cache misses, and checked by other means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from autotm.check import Fault, FaultError, check_plan, check_program
+from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.model.cache import CachedPool
+from autotm.model.counting import Counts, counting
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Graph, Role
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.model.tier import Tier
+from autotm.solve import Problem, SolveOptions, solve
+from autotm.solve.recheck import plan_us
+from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
+
+LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=50_000)]
+
+
+def planned(case: Case, limit: Limit) -> Plan:
+    return solve(case.graph, case.profile, case.links, "memory-mode", limit, SolveOptions())
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("limit", LIMITS, ids=str)
+def test_plans_and_programs_are_vouched_for(seed: int, limit: Limit) -> None:
+    case = random_case(seed, kernels=8)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "memory-mode", limit)
+    check_plan(case.graph, case.profile, case.links, plan)
+    program = compile_program(case.graph, plan, layout)
+    check_program(case.graph, plan, program)
+    assert plan.status is Status.NOT_OPTIMIZED
+    assert plan.bound_us == plan.objective_us
+    assert {stay.tier for stay in plan.stays} == {Tier.PMEM}
+    assert plan.cached is not None
+    assert (program.fast_bytes, program.slow_bytes) == (0, plan.cached.size_bytes)
+
+
+@pytest.mark.parametrize("sizes", [3, 40])
+def test_a_training_step_is_vouched_for_block_by_block(sizes: int) -> None:
+    case = training_step_case(layers=sizes)
+    for limit in (Limit(8, 1), Limit(2, 1)):
+        plan = planned(case, limit)
+        check_plan(case.graph, case.profile, case.links, plan)
+        assert plan.cached is not None
+        assert sum(plan.cached.dirty_misses) > 0
+        base_us = sum(map(case.profile.base_us, case.graph.kernels))
+        assert plan.objective_us > base_us
+
+
+def test_a_cache_of_everything_costs_nothing() -> None:
+    case = training_step_case(layers=10)
+    plan, fast = (
+        solve(case.graph, case.profile, case.links, name, Limit(0, 1), SolveOptions())
+        for name in ("memory-mode", "all-fast")
+    )
+    assert plan.cached is not None
+    assert sum(plan.cached.clean_misses) == sum(plan.cached.dirty_misses) == 0
+    assert plan.objective_us == pytest.approx(fast.objective_us)
+
+
+def test_addresses_are_those_of_first_fit_in_execution_order() -> None:
+    case = training_step_case(layers=10)
+    plan = planned(case, Limit(4, 1))
+    assert plan.cached is not None
+    at = {stay.tensor: (stay, offset) for stay, offset in zip(plan.stays, plan.cached.offsets, strict=True)}
+    for stay, offset in at.values():
+        size_bytes = case.graph.by_name[stay.tensor].allocated_bytes
+        held = [
+            (other, other + case.graph.by_name[rival.tensor].allocated_bytes)
+            for rival, other in at.values()
+            if rival.start < stay.start < rival.end
+        ]
+        ends = [0, *(end for _, end in held)]
+        lower = [end for end in ends if end < offset and all(e <= end or s >= end + size_bytes for s, e in held)]
+        same_kernel = any(rival.start == stay.start and rival is not stay for rival, _ in at.values())
+        assert not lower or same_kernel, f"'{stay.tensor}' could lie at {lower[0]}, not {offset}"
+
+
+def test_arguments_are_behind_the_cache_where_the_limit_counts_them() -> None:
+    few = random_case(3, kernels=6)
+    graph = counting(few.graph, Counts.ALL)
+    case = Case(graph, random_profile(graph, 3), few.links)
+    plan = planned(case, Limit(1, 1))
+    check_plan(case.graph, case.profile, case.links, plan)
+    check_program(case.graph, plan, compile_program(case.graph, plan, pack(case.graph, plan)))
+    assert {"data", "weight"} <= {stay.tensor for stay in plan.stays}
+
+
+def lookup(rows: int) -> Graph:
+    """A step that reads `rows` rows of a table of 64 blocks."""
+    builder = StepBuilder()
+    table = builder.argument("table", 64 * 1024)
+    indices = builder.argument("indices", rows, Role.INPUT)
+    builder.kernel([table, indices], {"found": 16 * rows}, {})
+    builder.kernel(["found"], {"last": 16}, {})
+    graph = builder.graph()
+    first = graph.kernels[0]
+    operands = (replace(first.inputs[0], shape=(4096, 16)), replace(first.inputs[1], dtype="int32"))
+    return replace(graph, kernels=(replace(first, op="embedding", inputs=operands), *graph.kernels[1:]))
+
+
+@pytest.mark.parametrize(("rows", "blocks"), [(128, 2), (100, 2), (4096, 64), (5000, 64)])
+def test_of_a_table_the_rows_count_that_are_looked_up(rows: int, blocks: int) -> None:
+    graph = counting(lookup(rows), Counts.ALL)
+    case = Case(graph, random_profile(graph, 3), make_links(29.0, 12.0))
+    for limit in (Limit(0, 1), Limit(4, 1)):
+        plan = planned(case, limit)
+        check_plan(case.graph, case.profile, case.links, plan)
+        assert plan.cached is not None
+        touched = plan.cached.hits[0] + plan.cached.clean_misses[0] + plan.cached.dirty_misses[0]
+        others = [operand for operand in graph.kernels[0].operands if operand.tensor != "table"]
+        at = {stay.tensor: offset for stay, offset in zip(plan.stays, plan.cached.offsets, strict=True)}
+        ends = [(at[o.tensor], at[o.tensor] + o.size_bytes - 1) for o in others]
+        assert touched == blocks + sum(end // 4096 - start // 4096 + 1 for start, end in ends)
+
+
+def test_a_plan_is_priced_anew_by_its_misses() -> None:
+    case = training_step_case(layers=10)
+    problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
+    other = replace(problem, profile=random_profile(case.graph, 5))
+    plan = planned(case, Limit(4, 1))
+    assert plan_us(problem, plan) == plan.objective_us
+    anew = solve(case.graph, other.profile, case.links, "memory-mode", Limit(4, 1), SolveOptions())
+    assert plan_us(other, plan) == anew.objective_us != plan.objective_us
+
+
+def cached(plan: Plan, **changes: object) -> Plan:
+    assert plan.cached is not None
+    return replace(plan, cached=replace(plan.cached, **changes))
+
+
+def fewer_misses(pool: CachedPool) -> dict[str, object]:
+    dirty = list(pool.dirty_misses)
+    dirty[next(index for index, number in enumerate(dirty) if number)] -= 1
+    return {"dirty_misses": tuple(dirty)}
+
+
+BROKEN: list[tuple[Callable[[CachedPool], dict[str, object]], Fault]] = [
+    (fewer_misses, Fault.CACHE),
+    (lambda pool: {"cache_blocks": pool.cache_blocks + 1}, Fault.LIMIT),
+    (lambda _: {"block_bytes": 3 * 4096}, Fault.CACHE),
+    (lambda _: {"block_bytes": 8192}, Fault.CACHE),
+    (lambda pool: {"hits": pool.hits[:-1]}, Fault.CACHE),
+    (lambda pool: {"offsets": pool.offsets[:-1]}, Fault.CACHE),
+    (lambda pool: {"offsets": (pool.offsets[0] + 8, *pool.offsets[1:])}, Fault.ALIGNMENT),
+    (lambda pool: {"size_bytes": pool.size_bytes - 64}, Fault.POOL),
+]
+
+
+@pytest.mark.parametrize(("breaks", "fault"), BROKEN)
+def test_a_wrong_plan_is_told(breaks: Callable[[CachedPool], dict[str, object]], fault: Fault) -> None:
+    case = training_step_case(layers=10)
+    plan = planned(case, Limit(4, 1))
+    assert plan.cached is not None
+    with pytest.raises(FaultError) as caught:
+        check_plan(case.graph, case.profile, case.links, cached(plan, **breaks(plan.cached)))
+    assert caught.value.fault is fault
+
+
+def test_a_cache_belongs_to_memory_mode_alone() -> None:
+    case = training_step_case(layers=5)
+    plan = planned(case, Limit(4, 1))
+    slow = solve(case.graph, case.profile, case.links, "all-slow", Limit(4, 1), SolveOptions())
+    for wrong in (replace(plan, cached=None), replace(slow, cached=plan.cached)):
+        with pytest.raises(FaultError) as caught:
+            check_plan(case.graph, case.profile, case.links, wrong)
+        assert caught.value.fault is Fault.CACHE
+
+
+def test_a_program_elsewhere_or_charged_otherwise_is_told() -> None:
+    case = training_step_case(layers=5)
+    plan = planned(case, Limit(4, 1))
+    program = compile_program(case.graph, plan, pack(case.graph, plan))
+    for wrong, fault in (
+        (replace(program, cache_traffic_bytes=()), Fault.CACHE),
+        (replace(program, slow_bytes=program.slow_bytes + 64), Fault.CACHE),
+    ):
+        with pytest.raises(FaultError) as caught:
+            check_program(case.graph, plan, wrong)
+        assert caught.value.fault is fault
+
+
+def test_what_needs_fast_memory_is_refused() -> None:
+    case = random_case(1)
+    tensor = case.graph.movable[0].name
+    for options in (SolveOptions(fast_operands_only=True), SolveOptions(fixed={tensor: Tier.DRAM})):
+        with pytest.raises(BadInputError, match="memory-mode"):
+            solve(case.graph, case.profile, case.links, "memory-mode", Limit(1, 1), options)

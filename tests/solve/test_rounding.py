@@ -1,0 +1,159 @@
+"""Rounded capacity rows: true for every plan, and worth it where a few tensors fill the limit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from autotm.check import check_plan
+from autotm.check.bound import certified_bound_us
+from autotm.check.fault import Fault, FaultError
+from autotm.model.limit import Limit
+from autotm.model.plan import BoundProof, Certificate, Plan, RoundedPrices, Status
+from autotm.solve import SolveOptions, solve, sweep
+from autotm.solve.rounding import divisors
+from exhaustive import exact_optimum_us, optimum_us
+from random_graphs import (
+    Case,
+    StepBuilder,
+    exact_case,
+    make_links,
+    random_case,
+    random_profile,
+    training_step_case,
+    with_engines,
+)
+
+EXACT = SolveOptions(gap=0.0, time_limit_s=30.0, additive_tolerance=0.0)
+FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
+"""Ends at the first plan: no row is ever added."""
+
+
+def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
+    moves = plan.optimizer == "synchronous"
+    with_it = replace(plan, certificate=certificate)
+    return certified_bound_us(case.graph, case.profile, case.links, with_it, moves, None, {}, False)
+
+
+def crowded_case() -> Case:
+    """Five tensors of one size live together."""
+    builder = StepBuilder()
+    for index in range(5):
+        builder.kernel([], {f"t{index}": 160})
+    builder.kernel([f"t{index}" for index in range(5)], {})
+    graph = builder.graph()
+    return Case(graph, random_profile(graph, 0, 0.0), make_links(29.0, 12.0))
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 5, 64, 1000, 12345, 10**9 + 7])
+def test_each_divisor_is_the_least_of_its_portions(limit_bytes: int) -> None:
+    found = divisors(limit_bytes)
+    assert found == sorted(set(found), reverse=True)
+    for divisor in found:
+        assert divisor == 1 or limit_bytes // divisor < limit_bytes // (divisor - 1)
+
+
+@pytest.mark.parametrize("fitting", [1, 2, 3, 4])
+def test_equal_tensors_need_no_branching(fitting: int) -> None:
+    case = crowded_case()
+    limit = Limit(size_bytes=640 * fitting + 576)
+    loose = solve(case.graph, case.profile, case.links, "static", limit, FIRST)
+    plan = solve(case.graph, case.profile, case.links, "static", limit, EXACT)
+    check_plan(case.graph, case.profile, case.links, plan)
+    assert loose.gap > 1e-3
+    assert (plan.status, plan.bound_proof) == (Status.OPTIMAL, BoundProof.PRICES)
+    assert plan.certificate is not None
+    assert plan.certificate.rounded
+    assert plan.objective_us == pytest.approx(optimum_us(case, limit.fast_bytes(0), moves=False), rel=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+@pytest.mark.parametrize("seed", range(16))
+def test_prices_prove_no_more_than_is_true_and_no_less_than_without(seed: int, optimizer: str) -> None:
+    case = random_case(seed, kernels=3 + seed % 4)
+    for limit in (Limit(5, 1), Limit(3, 1), Limit(2, 1)):
+        plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
+        first = solve(case.graph, case.profile, case.links, optimizer, limit, FIRST)
+        assert plan.certificate is not None
+        proven_us = certified_us(case, plan, plan.certificate)
+        optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
+        assert first.bound_us <= proven_us * (1 + 1e-9) <= optimum * (1 + 2e-9)
+
+
+def test_the_random_graphs_exercise_the_rows() -> None:
+    plans = [
+        solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
+        for case in (random_case(seed, kernels=3 + seed % 4) for seed in range(16))
+    ]
+    assert sum(bool(plan.certificate and plan.certificate.rounded) for plan in plans) >= 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_portions_cost_the_bound_holds(seed: int) -> None:
+    case, draw = exact_case(seed, kernels=3), random.Random(seed)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1), EXACT)
+    optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=True)
+    assert plan.certificate is not None
+    kernels = range(len(case.graph.kernels))
+    for _ in range(20):
+        rounded = tuple(
+            RoundedPrices(
+                draw.randint(1, 2 * plan.dram_limit_bytes), tuple(kernels), tuple(_prices(draw, len(kernels)))
+            )
+            for _ in range(3)
+        )
+        assert certified_us(case, plan, replace(plan.certificate, rounded=rounded)) <= optimum * (1 + 1e-9)
+
+
+def _prices(draw: random.Random, count: int) -> list[float]:
+    return [draw.expovariate(1.0) if draw.random() < 0.3 else 0.0 for _ in range(count)]
+
+
+DEFECTS = [
+    ({"divisor_bytes": 0}, Fault.CERTIFICATE),
+    ({"prices_us": (-1.0,)}, Fault.CERTIFICATE),
+    ({"prices_us": (float("nan"),)}, Fault.CERTIFICATE),
+    ({"prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
+    ({"kernels": (99,)}, Fault.CERTIFICATE),
+    ({"kernels": (3, 3), "prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
+    ({"kernels": (), "prices_us": ()}, Fault.BOUND),
+]
+
+
+@pytest.mark.parametrize(("changes", "fault"), DEFECTS)
+def test_broken_prices_are_refused(changes: dict[str, object], fault: Fault) -> None:
+    case = crowded_case()
+    plan = solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
+    assert plan.certificate is not None
+    (priced,) = [each for each in plan.certificate.rounded if each.divisor_bytes == (640 + 576) // 2 + 1]
+    certificate = replace(
+        plan.certificate, rounded=(replace(priced, **{"kernels": (5,), "prices_us": (1.0,)} | changes),)
+    )
+    with pytest.raises(FaultError) as caught:
+        check_plan(case.graph, case.profile, case.links, replace(plan, certificate=certificate))
+    assert caught.value.fault is fault
+
+
+def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
+    case = training_step_case(layers=4, branches=3)
+    limits = (Limit(59, 1), Limit(29, 1), Limit(19, 1), Limit(4, 1))
+    options = SolveOptions(gap=2e-3)
+    plans = sweep(case.graph, case.profile, case.links, "synchronous", limits, options)
+    assert any(plan.certificate and plan.certificate.rounded for plan in plans)
+    for plan in plans:
+        check_plan(case.graph, case.profile, case.links, plan)
+        alone = solve(case.graph, case.profile, case.links, "synchronous", Limit.parse(plan.limit), options)
+        assert plan.gap <= 2e-3
+        assert plan.bound_us <= alone.objective_us * (1 + 1e-9)
+        assert alone.bound_us <= plan.objective_us * (1 + 1e-9)
+
+
+def test_asynchronous_plans_get_them_too() -> None:
+    case = with_engines(training_step_case(layers=2, branches=3))
+    options = SolveOptions(gap=1e-4, time_limit_s=5.0)
+    plan = solve(case.graph, case.profile, case.links, "asynchronous", Limit(19, 1), options)
+    check_plan(case.graph, case.profile, case.links, plan)
+    assert plan.certificate is not None
+    assert plan.certificate.rounded

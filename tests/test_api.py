@@ -1,0 +1,150 @@
+"""`autotm.plan` on one's own network: the documented example, at a small size, through to a measured record."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from tvm import relax
+
+import autotm
+import small_step
+from autotm.model.counting import fixed_bytes
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+
+ROOT = Path(__file__).parents[1]
+SIZES = {"batch": 8, "width": 64}
+FAST = {"kernel_s": 0.005, "min_repeats": 2}
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("example_mlp", ROOT / "examples" / "mlp.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def step(example: ModuleType, results: Path) -> autotm.TrainingStep:
+    machine = small_step.machine()
+    return autotm.prepare(example.mlp, sizes=SIZES, machine=machine, profile=FAST, results=results)
+
+
+def test_the_example_is_the_artifacts(example: ModuleType) -> None:
+    network = example.mlp(16)
+    shapes = [tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params]
+    assert shapes.count((4096, 4096)) == 3
+    assert (4096, 10) in shapes
+    assert (network.batch, network.learning_rate) == (16, 0.005)
+
+
+def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> None:
+    placed = step.plan("1:1", "synchronous", gap=0.02)
+    record = placed.run(min_seconds=0.0, verify_steps=2)
+    assert record.verified_steps == 2
+    assert (record.network, record.scale, record.counts) == ("my_mlp", "own", "all")
+    assert record.predicted_runtime_s == placed.predicted_s
+    assert 0 <= placed.gap <= 0.02
+    assert placed.bound_s <= placed.predicted_s
+    assert 0 < record.dram_alloc_size <= step.peak_bytes / 2
+    assert record.pmem_alloc_size > 0
+    assert "my_mlp, synchronous, limit 1:1" in str(placed)
+    assert f"proven within {placed.gap:.2%} of the best" in str(placed)
+
+
+def test_limits_count_parameters_unless_told_otherwise(
+    step: autotm.TrainingStep, example: ModuleType, results: Path
+) -> None:
+    inner = autotm.prepare(
+        example.mlp, sizes=SIZES, machine=small_step.machine(), profile=FAST, results=results, counts="intermediates"
+    )
+    parameters = 4 * (3 * 64 * 64 + 64 * 10)
+    assert step.peak_bytes - inner.peak_bytes >= parameters
+    assert inner.plan("4:1").run(min_seconds=0.0, verify_steps=1).counts == "intermediates"
+    half, arguments = inner.peak_bytes // 2, fixed_bytes(inner.graph)
+    assert arguments >= parameters
+    assert fixed_bytes(step.graph) == 0
+    beside_arguments = inner.plan(f"{half + arguments + 5000}B-5kB-io", "static").plan
+    assert beside_arguments.dram_limit_bytes == half
+    assert beside_arguments.objective_us == inner.plan(half, "static").plan.objective_us
+    with pytest.raises(InfeasibleLimitError, match=f"alone take {arguments} bytes"):
+        inner.plan(f"{arguments - 1}B-io")
+
+
+def test_less_memory_never_is_predicted_faster(step: autotm.TrainingStep) -> None:
+    swept = [placed.bound_s for placed in step.sweep(["0:1", "1:1", "16:1", "1:0"], "static")]
+    assert swept == sorted(swept)
+
+
+def test_bytes_of_every_form_are_the_same_limit(step: autotm.TrainingStep) -> None:
+    half = step.peak_bytes // 2 // 1024 * 1024
+    plans = [step.plan(limit, "static").plan for limit in (half, f"{half}B", f"{half // 1024}KiB", f"{half / 1e6}MB")]
+    assert {plan.dram_limit_bytes for plan in plans} == {half}
+    assert len({plan.objective_us for plan in plans}) == 1
+
+
+def test_timings_are_kept_between_calls(results: Path, step: autotm.TrainingStep, example: ModuleType) -> None:
+    again = autotm.prepare(example.mlp, sizes=SIZES, machine=small_step.machine(), profile=FAST, results=results)
+    assert again.profile.timings == step.profile.timings
+
+
+def test_plan_does_all_at_once(example: ModuleType, results: Path) -> None:
+    network = example.mlp(**SIZES)
+    machine = small_step.machine()
+    placed = autotm.plan(network, "1:1", "numa", gap=0.1, machine=machine, profile=FAST, results=results)
+    assert "numa" in str(placed)
+    assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
+
+
+@pytest.mark.parametrize("optimizer", ["asynchronous", "memory-mode"])
+def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
+    def curved(batch: int) -> autotm.Network:
+        net = autotm.NetworkBuilder("curved", batch, learning_rate=0.01)
+        x = net.conv(net.input("image", (batch, 8, 8, 3), autotm.Initial("normal")), 16, 3, padding=1, relu=False)
+        return net.softmax_cross_entropy(net.dense(net.flatten(net.emit(relax.op.tanh(x))), 10))
+
+    placed = autotm.plan(
+        curved, "2:1", optimizer, sizes={"batch": 2}, machine=small_step.machine(), profile=FAST, results=results
+    )
+    assert placed.run(min_seconds=0.0, verify_steps=2).verified_steps == 2
+
+
+def test_faults_are_named(step: autotm.TrainingStep, example: ModuleType, results: Path) -> None:
+    machine = small_step.machine()
+    with pytest.raises(BadInputError, match="unknown optimizer 'statik'; did you mean 'static'"):
+        step.plan("4:1", "statik")
+    with pytest.raises(BadInputError, match="unknown key 'gapp'; did you mean 'gap'"):
+        step.plan("4:1", gapp=0.1)
+    with pytest.raises(BadInputError, match="unknown key 'min_second'; did you mean 'min_seconds'"):
+        step.plan("1:1", "numa").run(min_second=1)
+    with pytest.raises(BadInputError, match="'four' is not a limit"):
+        step.plan("four")
+    with pytest.raises(InfeasibleLimitError, match="smallest feasible limit"):
+        step.plan("4:1", "all-fast")
+    with pytest.raises(BadInputError, match="unknown value of counts 'al'"):
+        autotm.prepare(example.mlp, sizes=SIZES, counts="al", machine=machine)
+    with pytest.raises(BadInputError, match="a int is no network"):
+        autotm.prepare(3, machine=machine, results=results)  # type: ignore[arg-type]
+    with pytest.raises(BadInputError, match="has its sizes"):
+        autotm.prepare(example.mlp(**SIZES), sizes=SIZES, machine=machine, results=results)
+    with pytest.raises(BadInputError, match=r"laptob\.yaml: no such machine file"):
+        autotm.prepare(example.mlp, sizes=SIZES, machine="laptob")
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    code = "import sys, autotm; sys.exit('tvm' in sys.modules or 'pyomo' in sys.modules or 'plan' not in dir(autotm))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'plam'"):
+        _ = autotm.plam

@@ -1,0 +1,115 @@
+"""One's own network from a Python file: what is wrong with it is said in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tvm
+
+from autotm import zoo
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import Initial
+from autotm.model.network_source import NetworkSource
+
+START = """
+from autotm import Initial, NetworkBuilder
+
+def small(batch, width=8):
+    net = NetworkBuilder("small", batch, learning_rate=0.1)
+    x = net.input("data", (batch, width), Initial("normal"))
+"""
+END = "    return net.softmax_cross_entropy(net.dense(x, 10))\n"
+
+
+def source(folder: Path, text: str, function: str = "small", **sizes: int) -> NetworkSource:
+    file = folder / "own.py"
+    file.write_text(text, encoding="utf-8")
+    return NetworkSource("mine", sizes or {"batch": 4}, str(file), function)
+
+
+def test_it_is_built_under_the_name_of_the_study(tmp_path: Path) -> None:
+    network = zoo.build_from(source(tmp_path, START + END, batch=4, width=16))
+    assert (network.name, network.batch) == ("mine", 4)
+    assert "data" in network.inputs
+
+
+def test_a_source_without_a_file_is_the_zoos() -> None:
+    assert zoo.build_from(NetworkSource("mlp", {"batch": 2, "width": 8})).batch == 2
+
+
+def test_the_file_is_part_of_where_a_result_comes_from(tmp_path: Path) -> None:
+    before = source(tmp_path, START + END).provenance
+    after = source(tmp_path, START + END + "\n# changed").provenance
+    assert before["network_file_hash"] != after["network_file_hash"]
+    assert before["sizes"] == {"batch": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "message"),
+    [
+        (START + END.replace("return", "retrun"), {}, r"own.py: line 7: not Python"),
+        (START.replace("small(", "smal(") + END, {}, r"unknown function 'small'; did you mean 'smal'\?"),
+        (START + END, {"batch": 4, "widht": 3}, r"unknown size of .*small 'widht'; did you mean 'width'\?"),
+        (START + END, {"width": 3}, r"small: size batch is missing"),
+        (START + "    return x\n", {}, r"small\(batch=4\) returned a Var, not a network; .*softmax_cross_entropy"),
+        (START + "    return None\n", {}, r"returned a NoneType, not a network"),
+        (START + "    {}['k']\n" + END, {}, r"small\(batch=4\): line 7: raised KeyError: 'k'"),
+        ("import nothing_of_that_name\n" + START + END, {}, r"own.py: line 1: running it raised ModuleNotFoundError"),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, text: str, sizes: dict[str, int], message: str) -> None:
+    with pytest.raises(BadInputError, match=message):
+        zoo.build_from(source(tmp_path, text, **sizes))
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match=r"network mine: .*own.py: cannot be read \(No such file"):
+        zoo.build_from(NetworkSource("mine", {}, str(tmp_path / "own.py"), "small"))
+
+
+def test_after_a_fault_the_next_network_is_built(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError):
+        zoo.build_from(source(tmp_path, START + "    raise ValueError\n"))
+    assert zoo.build_from(source(tmp_path, START + END)).batch == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from elsewhere import small\n",
+        "from elsewhere import big as small\n",
+        "small = print\n",
+        "if True:\n    def small(): ...\n",
+        "try:\n    import small\nexcept ImportError:\n    pass\n",
+        "from elsewhere import *\n",
+        "class small: ...\n",
+    ],
+)
+def test_whatever_defines_the_name_is_found_without_running_it(tmp_path: Path, text: str) -> None:
+    source(tmp_path, text).require()
+
+
+def test_arguments_must_be_described() -> None:
+    good = zoo.build("mlp", {"batch": 2, "width": 8})
+    with pytest.raises(BadInputError, match=r"see to \['data'\]"):
+        zoo.Network("bad", 2, good.module, {"labels": Initial("one_hot")}, good.parameters, 0.1)
+    with pytest.raises(BadInputError, match="no function main"):
+        zoo.Network("bad", 2, tvm.IRModule(), {}, {}, 0.1)
+
+
+def test_a_name_that_paths_cannot_hold() -> None:
+    with pytest.raises(BadInputError, match="'My net' cannot name a network"):
+        zoo.call(lambda: zoo.build("mlp", {"batch": 2, "width": 8}), {}, "My net")
+
+
+def test_an_operator_without_a_gradient_is_named() -> None:
+    from tvm import relax
+
+    from autotm.lower.step import training_step
+
+    net = zoo.NetworkBuilder("curve", 4, 0.1)
+    x = net.dense(net.input("data", (4, 8), Initial("normal")), 8, relu=False)
+    network = net.softmax_cross_entropy(net.dense(net.emit(relax.op.nn.gelu(x)), 10))
+    with pytest.raises(AutotmError, match=r"network curve: relax.nn.gelu has no gradient here"):
+        training_step(network)

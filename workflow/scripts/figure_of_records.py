@@ -1,0 +1,15 @@
+"""Rules of figures that show runs: records -> table -> picture; the files' name says which figure."""
+
+from pathlib import Path
+
+from autotm.figure_stages import figure_of_records_stage
+from autotm.model.figures_config import PricesConfig, StyleConfig
+from autotm.rule_script import rule
+
+with rule(snakemake):
+    figure_of_records_stage(
+        StyleConfig(**snakemake.params.style),
+        PricesConfig(**snakemake.params.get("prices", {})),
+        [Path(record) for record in snakemake.input.records],
+        csv=Path(snakemake.output.csv),
+    )

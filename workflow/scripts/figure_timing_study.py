@@ -1,0 +1,19 @@
+"""Rule figure_timing_study: draw the timing study."""
+
+from pathlib import Path
+
+from autotm.model.study_config import StyleConfig
+from autotm.rule_script import rule
+from autotm.timing_stages import timing_figure_stage
+
+with rule(snakemake):
+    recorded = snakemake.input.get("recorded")
+    timing_figure_stage(
+        StyleConfig(**snakemake.params.style),
+        study=Path(snakemake.input.study),
+        recorded=Path(recorded) if recorded else None,
+        csv=Path(snakemake.output.csv),
+        summary=Path(snakemake.output.summary),
+        pdf=Path(snakemake.output.pdf),
+        png=Path(snakemake.output.png),
+    )

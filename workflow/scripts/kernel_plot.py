@@ -1,0 +1,15 @@
+"""Rule kernel_plot: draw the times of one convolution."""
+
+from pathlib import Path
+
+from autotm.figure_stages import kernel_plot_stage
+from autotm.model.figures_config import StyleConfig
+from autotm.rule_script import rule
+
+with rule(snakemake):
+    kernel_plot_stage(
+        StyleConfig(**snakemake.params.style),
+        graph=Path(snakemake.input.graph),
+        profile=Path(snakemake.input.profile),
+        csv=Path(snakemake.output.csv),
+    )
