@@ -27,7 +27,7 @@ import torch
 
 from autotm import zoo
 from autotm.model.graph import Role, Tensor
-from autotm.model.study_config import load_scale
+from autotm.model.scale import load_scale
 from autotm.runtime.arguments import initial_value
 from torch_network import TorchNetwork
 
