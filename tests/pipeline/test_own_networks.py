@@ -55,7 +55,8 @@ def test_a_changed_size_reruns_its_jobs_only(ran: Workplace) -> None:
 def test_figures_may_show_it(ran: Workplace) -> None:
     ran.change("figures", "fig10", "network", value="my_mlp")
     assert ran.jobs_due(target=TARGET)["run"] > 1
-    ran.change("workloads", value={"mine": {"networks": ["my_mlp"], "limits": ["1:0", "16:1", "4500MB", "0:1"]}})
+    limits = ["1:0", "16:1", "4500MB", "0:1"]
+    ran.change("workloads", "mine", value={"networks": ["my_mlp"], "limits": limits})
     assert ran.jobs_due("--config", "threads=1", target="figures/mine/fig7.pdf")["run"] == 3 * 4
 
 
