@@ -15,6 +15,7 @@ from autotm.model.graph import Graph
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
 from autotm.model.program import Layout
+from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case
 
@@ -47,6 +48,20 @@ def test_an_excess_is_shaved_off_and_the_plan_is_for_the_limit_asked() -> None:
     check_program(case.graph, plan, compile_program(case.graph, plan, layout))
 
 
+def test_where_no_smaller_limit_helps_a_tensor_in_the_way_becomes_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shave, "_ATTEMPTS", 0)
+    limit = Limit(2, 1)
+    case = fragmented(limit)
+    first = solve(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
+    assert layout.fast_bytes <= plan.dram_limit_bytes == first.dram_limit_bytes
+    assert (plan.limit, plan.bound_us, plan.certificate) == (first.limit, first.bound_us, first.certificate)
+    fast_at_first = {stay.tensor for stay in first.stays if stay.tier is Tier.DRAM}
+    assert fast_at_first - {stay.tensor for stay in plan.stays if stay.tier is Tier.DRAM}
+    check_plan(case.graph, case.profile, case.links, plan)
+    check_program(case.graph, plan, compile_program(case.graph, plan, layout))
+
+
 def test_a_plan_that_fits_is_left_alone() -> None:
     case = random_case(0)
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, "all-slow", Limit(1, 0))
@@ -66,7 +81,7 @@ def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.Mon
     monkeypatch.setattr(shave, "pack", needing(peak + 64))
     with pytest.raises(AutotmError, match=f"offsets need {peak + 64}, .* at least {peak + 64} bytes"):
         solve_and_pack(case.graph, case.profile, case.links, "all-fast", Limit(size_bytes=peak))
-    with pytest.raises(AutotmError, match="smaller limits were tried"):
+    with pytest.raises(AutotmError, match="neither smaller limits nor fewer fast tensors helped"):
         solve_and_pack(case.graph, case.profile, case.links, "synchronous", Limit(size_bytes=64))
 
 
