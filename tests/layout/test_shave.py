@@ -95,6 +95,19 @@ def test_a_plan_for_a_smaller_limit_is_judged_by_the_limit_that_was_asked(monkey
     assert len(plan.attempts_s) == 2
 
 
+def test_a_plan_that_nothing_searched_for_claims_no_proof_when_packed_into_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    case = random_case(0)
+    limit = case.graph.peak_live_bytes // 2
+    needs = iter([limit + 64, limit])
+    monkeypatch.setattr(shave, "pack", lambda graph, plan: replace(pack(graph, plan), fast_bytes=next(needs)))
+    plan, _ = solve_and_pack(case.graph, case.profile, case.links, "numa", Limit(size_bytes=limit))
+    assert len(plan.attempts_s) == 2
+    assert (plan.status, plan.gap, plan.dram_limit_bytes) == (Status.NOT_OPTIMIZED, 0, limit)
+    check_plan(case.graph, case.profile, case.links, plan)
+
+
 def needing(fast_bytes: int) -> Callable[[Graph, Plan], Layout]:
     """A packing that needs the same bytes whatever the plan."""
     return lambda graph, plan: replace(pack(graph, plan), fast_bytes=fast_bytes)

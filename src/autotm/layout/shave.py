@@ -143,6 +143,8 @@ def _pack(graph: Graph, plan: Plan) -> Layout:
 def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...], target: float) -> Plan:
     if plan is first:
         return plan
+    if first.status is Status.NOT_OPTIMIZED:
+        return replace(plan, limit=first.limit, dram_limit_bytes=first.dram_limit_bytes, attempts_s=attempts)
     asked = replace(
         plan,
         limit=first.limit,
