@@ -35,8 +35,10 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
     if request.param != "winograd":
         return request.param
-    for name in ("LEAST_SQUARES", "LEAST_CHANNELS"):
-        monkeypatch.setattr(f"autotm.kernels.contraction_winograd.{name}", 1)
+    for limit in ("winograd.LEAST_SQUARES", "winograd.LEAST_CHANNELS"):
+        monkeypatch.setattr(f"autotm.kernels.contraction_{limit}", 1)
+    for limit in ("winograd_weights.LEAST_PRODUCTS", "winograd_weights.LEAST_CHANNELS"):
+        monkeypatch.setattr(f"autotm.kernels.contraction_{limit}", 1)
     return DEFAULT_IMPLEMENTATION
 
 

@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import highspy
@@ -176,6 +177,15 @@ def test_watchdog_leaves_a_deaf_solver_behind(monkeypatch: pytest.MonkeyPatch) -
     solver.released.set()
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What a shell starts in the background ignores Ctrl-C, and so would these tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_stops_the_solver_and_goes_on() -> None:
     solver = _Stubborn(deaf=False)
     signals = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
