@@ -24,35 +24,28 @@ from autotm.model.graph import DEFAULT_IMPLEMENTATION
 Generate = Callable[[Problem, TargetInfo, int], Code]
 
 
-def _forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    generate = winograd_forward if winograd_pays(problem) else build.forward
-    return generate(problem, info, threads)
+def _where_it_pays(pays: Callable[[Problem], bool], quicker: Generate, plain: Generate) -> Generate:
+    def generate(problem: Problem, info: TargetInfo, threads: int) -> Code:
+        return (quicker if pays(problem) else plain)(problem, info, threads)
+
+    return generate
 
 
-def _data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    generate = winograd_data_gradient if winograd_pays(problem) else build.data_gradient
-    return generate(problem, info, threads)
-
-
-def _weight_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
-    generate = winograd_weight_gradient if winograd_weights_pay(problem) else build.weight_gradient
-    return generate(problem, info, threads)
-
-
-_DEFAULT: dict[str, Generate] = {
-    "conv2d": _forward,
-    "conv2d_data_gradient": _data_gradient,
-    "conv2d_weight_gradient": _weight_gradient,
+_PLAIN: dict[str, Generate] = {
+    "conv2d": build.forward,
+    "conv2d_data_gradient": build.data_gradient,
+    "conv2d_weight_gradient": build.weight_gradient,
     "matmul": build.product,
     "matmul_nt": build.product_nt,
     "matmul_tn": build.product_tn,
     "batched_matmul": batched_product,
 }
-_PLAIN = _DEFAULT | {
-    "conv2d": build.forward,
-    "conv2d_data_gradient": build.data_gradient,
-    "conv2d_weight_gradient": build.weight_gradient,
+_WINOGRAD: Mapping[str, tuple[Callable[[Problem], bool], Generate]] = {
+    "conv2d": (winograd_pays, winograd_forward),
+    "conv2d_data_gradient": (winograd_pays, winograd_data_gradient),
+    "conv2d_weight_gradient": (winograd_weights_pay, winograd_weight_gradient),
 }
+_DEFAULT = _PLAIN | {kind: _where_it_pays(*way, _PLAIN[kind]) for kind, way in _WINOGRAD.items()}
 _LEAN: Mapping[str, Generate] = {
     kind: functools.partial(_PLAIN[kind], lean=True) for kind in _PLAIN if kind != "batched_matmul"
 }

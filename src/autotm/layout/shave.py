@@ -78,35 +78,32 @@ def _packed(
     graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions | None
 ) -> tuple[Plan, Layout]:
     """The first plan if its offsets keep the limit, else one for a smaller limit whose offsets do."""
-    plan, layout, shaved = first, _pack(graph, first), first.dram_limit_bytes
-    attempts, target = first.attempts_s, (options or SolveOptions()).gap
-    for attempt in range(_ATTEMPTS):
+    plan, layout, limit_bytes = first, _pack(graph, first), first.dram_limit_bytes
+    attempts, options = first.attempts_s, options or SolveOptions()
+    for attempt in range(_ATTEMPTS + _MOST_BANISHED):
         if fits(first, layout):
-            return _as_asked(first, plan, attempts, target), layout
-        excess = layout.fast_bytes - first.dram_limit_bytes
-        least = int(first.dram_limit_bytes * _FIRST_SHAVE * 2**attempt)
-        shaved = max(0, min(shaved - excess, first.dram_limit_bytes - least)) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-        log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, shaved)
+            break
+        if attempt < _ATTEMPTS:
+            excess = layout.fast_bytes - first.dram_limit_bytes
+            least = int(first.dram_limit_bytes * _FIRST_SHAVE * 2**attempt)
+            shaved = min(limit_bytes - excess, first.dram_limit_bytes - least)
+            limit_bytes = max(0, shaved) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+            log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, limit_bytes)
+        else:
+            banished = _least_missed(graph, layout, first.dram_limit_bytes, options)
+            if banished is None:
+                break
+            limit_bytes = first.dram_limit_bytes
+            options = replace(options, fixed={**options.fixed, banished: Tier.PMEM})
+            log.info("packing needs more than every smaller limit; solving again with '%s' in slow memory", banished)
         try:
-            plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=shaved), options)
+            plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=limit_bytes), options)
         except InfeasibleLimitError as error:
             raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
         layout = _pack(graph, plan)
         attempts += plan.attempts_s
-    options = options or SolveOptions()
-    for _ in range(_MOST_BANISHED):
-        if fits(first, layout):
-            return _as_asked(first, plan, attempts, target), layout
-        banished = _least_missed(graph, layout, first.dram_limit_bytes, options)
-        if banished is None:
-            break
-        log.info("packing needs more than every smaller limit; solving again with '%s' in slow memory", banished)
-        options = replace(options, fixed={**options.fixed, banished: Tier.PMEM})
-        plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=first.dram_limit_bytes), options)
-        layout = _pack(graph, plan)
-        attempts += plan.attempts_s
     if fits(first, layout):
-        return _as_asked(first, plan, attempts, target), layout
+        return _as_asked(first, plan, attempts, options.gap), layout
     raise _unpackable(first, layout, "neither smaller limits nor fewer fast tensors helped")
 
 

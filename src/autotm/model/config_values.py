@@ -10,6 +10,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 
 ALL_FAST = "0:1"
+ALL_SLOW = "1:0"
 
 
 def _quoted_limit(value: object) -> object:

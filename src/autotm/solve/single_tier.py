@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 
+from autotm.model.errors import BadInputError
 from autotm.model.plan import BoundProof, Status
+from autotm.model.tier import Tier
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_in
 from autotm.solve.journey import Journey, all_slow, stays_and_moves
 from autotm.solve.problem import Problem
 
@@ -24,3 +27,18 @@ class SingleTier(Optimizer):
             stays += stays_and_moves(flow, journey)[0]
         build_s = time.perf_counter() - started
         return Placement(stays, (), {}, None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, build_s, 0.0)
+
+    def _slow_for_life(self, problem: Problem, why: str = "") -> Choices:
+        """Everything in slow memory; `why` ends the message to who asks for a fast tensor.
+
+        Raises:
+            BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
+        """
+        if problem.options.fast_operands_only:
+            raise BadInputError(f"optimizer '{self.name}': kernels here need fast operands; use 'synchronous'")
+        for tensor, tier in problem.options.fixed.items():
+            if tier is Tier.DRAM:
+                raise BadInputError(
+                    f"optimizer '{self.name}': tensor '{tensor}' is fixed in fast memory{why}; use 'static'"
+                )
+        return Choices(flows_in(problem, Tier.PMEM))

@@ -8,9 +8,8 @@ from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, limits_of, title, values
 from autotm.study.prices import prices_remark
+from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
-
-MOVER = "synchronous"
 
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:

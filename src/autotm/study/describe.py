@@ -12,10 +12,10 @@ import pandas as pd
 
 from autotm.model.limit import Limit
 from autotm.study.records import table_of_records
+from autotm.study.series import CACHED, FIRST_TOUCH, MOVER
 from autotm.study.setup import Study
 
-PLANNED, FIRST_TOUCH, CACHED = "synchronous", "numa", "memory-mode"
-_CALLED = {PLANNED: PLANNED, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
+_CALLED = {MOVER: MOVER, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
 _ALL_FAST = Limit(slow=0, fast=1)
 _PUBLISHED = """\
 published: synchronous loses 27.7 % (four networks) where 50 to 80 % of the fast memory is replaced (1:1 to 4:1);
@@ -59,7 +59,7 @@ def wanted_records(study: Study, workload: str) -> list[Path]:
         paths.record(optimizer, limit)
         for paths in map(study.paths, config.networks)
         for limit in limits
-        for optimizer in (_CALLED if not _is_end(limit) else [PLANNED] if limit == _ALL_FAST else [])
+        for optimizer in (_CALLED if not _is_end(limit) else [MOVER] if limit == _ALL_FAST else [])
     ]
 
 
@@ -99,7 +99,7 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
         runs = table[table["limit"] == text]
         times = {name: of.set_index("network") for name, of in runs.groupby("optimizer")}
         losses = {name: _loss(of["slowdown"].dropna()) for name, of in times.items()}
-        planned = times.pop(PLANNED, None)
+        planned = times.pop(MOVER, None)
         speed_ups = {name: _speed_up(of, planned) for name, of in times.items()} if planned is not None else {}
         yield AtLimit(text, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
 
@@ -125,7 +125,7 @@ def _lines(found: Iterator[AtLimit]) -> Iterator[str]:
         for name, loss in one.losses.items():
             yield f"  {_CALLED[name]} loses {100 * loss.value:.1f} % against all fast ({_named(loss.networks)})"
         for name, gain in one.speed_ups.items():
-            yield f"  {PLANNED} is {gain.value:.2f} times as fast as {_CALLED[name]} ({_named(gain.networks)})"
+            yield f"  {MOVER} is {gain.value:.2f} times as fast as {_CALLED[name]} ({_named(gain.networks)})"
 
 
 def _named(networks: Sequence[str]) -> str:

@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from autotm.model.figures_config import StyleConfig
 from autotm.study.records import require_one
+from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, count_bytes, finish, optimizer_colors, panels
 
-MOVER = "synchronous"
 _WHOLE_TICKS_FROM = 3.0
 FAST_MEMORY = "fast_memory_bytes"
 _OPERANDS = (("dram_input_fraction", "inputs", "o", "-"), ("dram_output_fraction", "outputs", "s", "--"))

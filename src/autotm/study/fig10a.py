@@ -7,14 +7,13 @@ import math
 import pandas as pd
 from matplotlib.axes import Axes
 
-from autotm.model.config_values import ALL_FAST
+from autotm.model.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import series_name, title
 from autotm.study.fig10 import FAST_MEMORY, MOVER, draw_memory_axis, with_fast_memory
 from autotm.study.style import GRAY, Drawn, caption, finish, optimizer_colors, panels
 
-ALL_SLOW = "1:0"
 _STEPS_OF_SLOWDOWN = 0.5
 
 

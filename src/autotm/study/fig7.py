@@ -9,12 +9,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from autotm.model.config_values import ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, limits_of, series_name, title, values
 from autotm.study.style import Drawn, caption, finish, grid, optimizer_colors
 
-ALL_SLOW = "1:0"
 _COLUMNS = 2
 _ALL_FAST_LINE = {"color": "#c0392b", "linestyle": (0, (4, 2)), "linewidth": 1.1}
 

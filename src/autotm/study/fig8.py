@@ -11,9 +11,9 @@ from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, series_name, title
 from autotm.study.modelled import is_modelled, modelled_caption
 from autotm.study.records import require_one
+from autotm.study.series import CACHED
 from autotm.study.style import GRAY, Drawn, caption, finish, optimizer_colors, panels
 
-CACHED = "memory-mode"
 _REMARKS = {
     "slowdown": "Bars: memory-mode's slow-down over the optimizer's, each over the all-fast step of its own minutes.",
     "actual_runtime_median_s": "Bars: memory-mode's median step over the optimizer's, timed one after the other.",

@@ -9,9 +9,9 @@ from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, in_order, limits_of, title, values
 from autotm.study.prices import prices_remark
+from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
 
-MOVER = "synchronous"
 _ORDER = ("vgg19", "densenet264", "resnet200", "inception_v4")
 """Of the bars, as published."""
 _MARK_WIDTH = 0.9

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from autotm.model.config_values import ALL_FAST
+from autotm.model.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import limits_of, series_name, title
 from autotm.study.records import require_one
+from autotm.study.series import FIRST_TOUCH, MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, optimizer_colors, panels, text_in_bytes
 
-ALL_SLOW = "1:0"
-MOVER, FIRST_TOUCH = "synchronous", "numa"
 _SECONDS_PER_HOUR = 3600
 _SEPARATORS = (0.5, 2.5)
 _HEADINGS = ((0.0, "lowest cost"), (1.5, "middle"), (3.0, "highest cost"))

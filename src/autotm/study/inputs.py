@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotm.model.config_values import ALL_FAST
+from autotm.model.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 from autotm.model.scale import MODELLED
+from autotm.study.series import FIRST_TOUCH, MOVER
 from autotm.study.setup import CONVENTIONAL, Study
-
-ALL_SLOW = "1:0"
-MOVER, FIRST_TOUCH = "synchronous", "numa"
 
 
 def comparison_records(study: Study, folder: str) -> list[Path]:

@@ -8,9 +8,9 @@ from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import limits_of, title
 from autotm.study.prices import prices_remark
+from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
 
-MOVER = "synchronous"
 _MARKS = ("v", "s", "D", "^", "o", "P", "X", "<", ">", "*")
 _MOST = 1.06
 

@@ -12,13 +12,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from autotm.model.cache import cached_pool
-from autotm.model.errors import BadInputError
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
-from autotm.model.tier import Tier
 from autotm.solve.base import Placement
 from autotm.solve.choices import Choices
-from autotm.solve.flow import flows_in
 from autotm.solve.heap import Heap
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import cached_us
@@ -36,15 +33,7 @@ class MemoryMode(SingleTier):
         Raises:
             BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
         """
-        if problem.options.fast_operands_only:
-            raise BadInputError("optimizer 'memory-mode': kernels here need fast operands; use 'synchronous'")
-        for tensor, tier in problem.options.fixed.items():
-            if tier is Tier.DRAM:
-                raise BadInputError(
-                    f"optimizer 'memory-mode': tensor '{tensor}' is fixed in fast memory, which is a cache here; "
-                    "use 'static'"
-                )
-        return Choices(flows_in(problem, Tier.PMEM))
+        return self._slow_for_life(problem, ", which is a cache here")
 
     def _plan(self, problem: Problem, placement: Placement) -> Plan:
         """The plan with its addresses, priced by what its kernels miss in the cache."""
