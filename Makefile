@@ -96,7 +96,10 @@ verify: setup
 
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test
-	@$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile
+	@status=0
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not wall_clock" || status=1
+	$(BIN)/pytest -q -m wall_clock || status=1
+	exit $$status
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch

@@ -31,10 +31,12 @@ def test_the_calling_thread_is_held_on_the_first_core_and_let_go() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.mark.wall_clock
 def test_one_busy_thread_wants_one_core() -> None:
     assert measure_cores(spin, sorted(os.sched_getaffinity(0)), 0.05).wanting == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.wall_clock
 def test_a_process_that_uses_fewer_threads_than_asked_is_stopped() -> None:
     asked = replace(small_step.machine(1), threads=8)
     with pytest.raises(AutotmError, match="asks for 8 threads"):
@@ -119,6 +121,7 @@ def test_a_library_computes_the_same_bits_on_any_number_of_threads(tmp_path: Pat
     assert ("--config threads=2" in two.stderr) == (built_for == 1)
 
 
+@pytest.mark.wall_clock
 def test_cores_are_asked_for_as_many_threads_as_have_work() -> None:
     asked = replace(small_step.machine(1), threads=8)
     assert check_cores(asked, spin, busy=1).wanting > 0.7

@@ -98,6 +98,7 @@ def test_pools_stay_within_one_percent_of_the_live_peak(optimizer: str, limit: L
     assert layout.slow_bytes <= 1.01 * live_peak(case, plan, Tier.PMEM)
 
 
+@pytest.mark.wall_clock
 def test_three_thousand_stays_take_about_a_second() -> None:
     blocks = random_blocks(1, count=3000, kernels=2000, longest=40)
     started = time.process_time()

@@ -37,6 +37,7 @@ def test_links_hold_measured_times_no_shorter_than_the_device(machine: Machine, 
     assert links.copy_us(Tier.PMEM, SIZES[-1]) > links.copy_us(Tier.DRAM, SIZES[-1])
 
 
+@pytest.mark.wall_clock
 def test_asynchronous_links_are_measured_at_their_own_bandwidth(machine: Machine, devices_dir: Path) -> None:
     links = calibrate_links(machine, devices_dir, 1e12, [work], sizes_bytes=SIZES, repeats=3)
     measured = links.asynchronous
@@ -50,6 +51,7 @@ def test_asynchronous_links_are_measured_at_their_own_bandwidth(machine: Machine
     assert 0 < measured.call_us < 10_000
 
 
+@pytest.mark.wall_clock
 def test_contention_is_what_a_copy_takes_from_its_neighbours() -> None:
     """One neighbour takes twice as long beside a copy, another does not care."""
     engine = FlightEngine("test", os.sched_getaffinity(0), lambda _: 4_000_000)

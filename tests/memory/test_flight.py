@@ -46,6 +46,7 @@ def test_copies_every_byte_and_no_other_whenever_it_flies(engine_of: Make, size:
         assert not target[64 + size :].any()
 
 
+@pytest.mark.wall_clock
 def test_a_copy_takes_its_time_and_leaves_the_step_alone(engine_of: Make) -> None:
     chunks, chunk_ns = 20, 2_000_000
     source = noise(chunks * CHUNK_BYTES)
@@ -58,6 +59,7 @@ def test_a_copy_takes_its_time_and_leaves_the_step_alone(engine_of: Make) -> Non
     assert chunks * chunk_ns <= time.perf_counter_ns() - start < 4 * chunks * chunk_ns
 
 
+@pytest.mark.wall_clock
 def test_a_waiting_step_does_not_hold_up_the_copy(engine_of: Make) -> None:
     """The interpreter's lock changes hands every 5 ms at most: chunks of 0.2 ms would take forty times as long."""
     chunks, chunk_ns = 100, 200_000
@@ -97,6 +99,7 @@ def test_the_most_urgent_copy_is_served_first(engine_of: Make) -> None:
     assert done == [2, 4, 7, 9], "the first chunk of 7 was under way when the others came; the rest of it gave way"
 
 
+@pytest.mark.wall_clock
 def test_waking_late_does_not_add_up(engine_of: Make) -> None:
     """Chunks that are copied late are followed by shorter waits: the whole takes what it should."""
     chunks, chunk_ns = 15, 4_000_000

@@ -33,6 +33,7 @@ def test_moves_copy_in_both_directions(machine: Machine, devices_dir: Path, size
         assert np.array_equal(second, values)
 
 
+@pytest.mark.wall_clock
 @pytest.mark.parametrize(("destination", "expected_ns"), [(Tier.DRAM, 2_000_000), (Tier.PMEM, 4_000_000)])
 def test_moves_take_the_devices_time(machine: Machine, devices_dir: Path, destination: Tier, expected_ns: int) -> None:
     source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM

@@ -1,6 +1,8 @@
 import functools
 import time
 
+import pytest
+
 from autotm.memory.clock import wait_until
 from autotm.profile.options import ProfileOptions
 from autotm.profile.timing import summary, time_interleaved
@@ -20,6 +22,7 @@ def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:
     assert {timed[i][0] for i in range(0, 24, 3)} == {0, 1, 2}, "no configuration is always the first"
 
 
+@pytest.mark.wall_clock
 def test_times_are_those_of_the_calls() -> None:
     options = ProfileOptions(min_repeats=20, max_repeats=40)
     short, long = time_interleaved([[functools.partial(busy, 200)], [functools.partial(busy, 500)]], options)
@@ -28,6 +31,7 @@ def test_times_are_those_of_the_calls() -> None:
     assert short.min_ns <= short.lower_quartile_ns <= short.median_ns <= short.upper_quartile_ns
 
 
+@pytest.mark.wall_clock
 def test_a_steady_kernel_ends_early_and_a_long_one_after_its_repeats() -> None:
     steady = ProfileOptions(min_repeats=5, max_repeats=1000, kernel_s=10, spread=0.5)
     assert time_interleaved([[functools.partial(busy, 100)]], steady)[0].repeats < 50

@@ -66,6 +66,7 @@ def instrumented(library: KernelLibrary, made: Program, stretch: float) -> list[
         return [min(times) for times in zip(*(executor.instrumented_step() for _ in range(5)), strict=True)]
 
 
+@pytest.mark.wall_clock
 def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary) -> None:
     graph = small_step.graph()
     stretch = 2000.0
@@ -81,6 +82,7 @@ def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary
     assert kernels[1] > 5 * max(kernels[0], kernels[4]), "kernel 1 writes slow memory, 0 and 4 do not use it"
 
 
+@pytest.mark.wall_clock
 def test_flights_spend_their_time_beside_kernels_or_in_the_wait(library: KernelLibrary) -> None:
     graph = small_step.graph()
     stretch = 5000.0
@@ -93,6 +95,7 @@ def test_flights_spend_their_time_beside_kernels_or_in_the_wait(library: KernelL
         assert 0.8 < times[WaitMoveStep(start.move)] / flight_ns < 2, "kernels are too short to hide it"
 
 
+@pytest.mark.wall_clock
 def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None:
     graph = small_step.graph()
     made = program(graph, trips=FLIGHTS)
@@ -117,6 +120,7 @@ def test_addresses_outside_the_pool_are_refused_before_anything_runs(library: Ke
         prepare(graph, library, wrong, Arguments.allocate(graph), tiers)
 
 
+@pytest.mark.wall_clock
 def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> None:
     graph = small_step.graph()
     made, arguments = plain_program(graph), Arguments.allocate(graph)

@@ -38,6 +38,7 @@ def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path
     assert load(tmp_path / "record.json", "record", Record) == record
 
 
+@pytest.mark.wall_clock
 def test_asynchronous_moves_are_verified_and_their_stalls_recorded(library: KernelLibrary, tmp_path: Path) -> None:
     made = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)})
     links = replace(small_step.links(), emulation_stretch=100.0)

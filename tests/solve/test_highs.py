@@ -159,6 +159,7 @@ class _Stubborn:
         self.cancelled.set()
 
 
+@pytest.mark.wall_clock
 def test_watchdog_cancels_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(highs, "_GRACE_S", 0.1)
     solver = _Stubborn(deaf=False)
@@ -195,6 +196,7 @@ def test_an_interrupt_stops_the_solver_and_goes_on() -> None:
     assert solver.cancelled.is_set()
 
 
+@pytest.mark.wall_clock
 def test_cancelling_reaches_highs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(highs, "_GRACE_S", 0.5)
     session = Session(knapsacks(300, 200), threads=1, seed=0)

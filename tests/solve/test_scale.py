@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from autotm.check import check_plan
 from autotm.model.files import hash_of
 from autotm.model.limit import Limit
@@ -41,6 +43,7 @@ def test_deep_steps_are_steps() -> None:
     assert len({kernel.identity for kernel in case.graph.kernels}) == len(case.graph.kernels)
 
 
+@pytest.mark.wall_clock
 def test_solving_and_checking_grow_with_the_step() -> None:
     small, large = deep_case(300), deep_case(2400)
     growth = len(large.graph.kernels) / len(small.graph.kernels)
