@@ -37,6 +37,8 @@ use rule figure_7 as figure_9 with:
 
 
 use rule figure_7 as figure_11 with:
+    input:
+        records=predicted_records,
     output:
         pdf="figures/{folder}fig11.pdf",
         png="figures/{folder}fig11.png",
