@@ -16,8 +16,9 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_panels import Operand, RowMajor
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_sums import sum_chains
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
+from autotm.kernels.contraction_tiles import register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -208,24 +209,6 @@ class PixelTiles:
 
             return total.finish(problem, coordinates, position)
 
-        code, total = self._sum(tile, chain)
+        code, total = sum_chains(tile, pixels.taps[0] * pixels.taps[1], pixels.run, chain)
         first = problem.position(pixels.coordinates(image, i, j, feature))
         return tir.sequence([*code, tir.bind(first, finish, "first")])
-
-    def _sum(
-        self, tile: RegisterTile, chain: Callable[[Index, Index, Index], tirx.Stmt]
-    ) -> tuple[list[tirx.Stmt], RegisterTile]:
-        pixels = self.pixels
-        count = pixels.taps[0] * pixels.taps[1]
-        if pixels.steps <= 2 * CHAIN_STEPS:
-            taps = [tir.loop(count, lambda t: chain(t, 0, pixels.run), "tap")] if pixels.steps else []
-            return [tile.declare(), tile.clear(), *taps], tile
-        total = RegisterTile(tile.rows, tile.width, self.info.lanes)
-        links = -(-pixels.run // CHAIN_STEPS)
-
-        def link(tap: Index, index: Index) -> tirx.Stmt:
-            flush = total.add(tile.sums.get)
-            return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, pixels.run)), flush])
-
-        taps = tir.loop(count, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
-        return [tile.declare(), total.declare(), total.clear(), taps], total
