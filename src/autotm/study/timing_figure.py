@@ -16,6 +16,7 @@ from autotm.study.recorded_kernels import MIN_US
 from autotm.study.style import (
     GRAY,
     finish,
+    fix_legends,
     panels,
     read_table,
     save_figure,
@@ -52,6 +53,7 @@ def draw(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
     table = read_table(csv)
     with styled(style):
         figure = _drawn(table, style)
+        fix_legends(figure)
         text = _caption(table)
         if style.caption:
             write_caption(figure, text, style)
@@ -69,7 +71,7 @@ def _drawn(table: pd.DataFrame, style: StyleConfig) -> Figure:
         axes_of[0].scatter(
             of_way["single_us"], _clipped(of_way, compared), s=7, color=colors[way], label=way, alpha=0.7, linewidth=0
         )
-    axes_of[0].legend(ncols=2)
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
     _spreads(axes_of[1], measured, colors)
     _costs(axes_of[2], measured, colors)
     titles = ["difference from single", "spread of one configuration", "cost of all configurations"]
