@@ -16,6 +16,7 @@ from autotm.model.graph import Graph
 from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.machine import Machine
+from autotm.model.paths import Paths
 from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.profile_file import read_profile
@@ -39,20 +40,17 @@ class Given:
     profile: Path
     links: Path
 
+    @classmethod
+    def of(cls, paths: Paths) -> Given:
+        """The files of a network."""
+        return cls(paths.graph, paths.profile, paths.links)
+
 
 def ilp_solve_stage(
-    context: Context,
-    optimizer: str,
-    limit: Limit,
-    config: SolveConfig,
-    *,
-    graph: Path,
-    profile: Path,
-    links: Path,
-    plan: Path,
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: Given, *, plan: Path
 ) -> None:
     """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
-    sweep_stage(context, optimizer, {limit: plan}, config, Given(graph, profile, links))
+    sweep_stage(context, optimizer, {limit: plan}, config, given)
 
 
 def sweep_stage(

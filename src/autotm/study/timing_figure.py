@@ -134,6 +134,7 @@ def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, fl
     ways = [way for way in _WAYS if way in seconds.index and way != Way.AGAIN]
     bars = axes.bar(ways, [float(seconds[way]) for way in ways], color=[colors[way] for way in ways], linewidth=0)
     axes.bar_label(bars, [f"{float(seconds[Way.SINGLE]) / float(seconds[way]):.3g}x" for way in ways], fontsize="small")
+    axes.margins(y=0.1)  # room for the label of the tallest bar
     axes.set_ylabel("wall time, s")
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", labelrotation=20)
