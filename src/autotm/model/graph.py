@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import numpy as np
@@ -65,7 +65,7 @@ class Operand:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Implementation:
     """One way to compute a kernel: another function on the same inputs and outputs, with workspaces of its own."""
 
@@ -75,7 +75,7 @@ class Implementation:
     workspaces: tuple[Operand, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One call of one compiled function.
 
@@ -141,7 +141,7 @@ class Initial:
     scale: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A value in memory.
 
@@ -290,8 +290,14 @@ class Graph:
         slots: dict[str, tuple[int, ...]] = {}
         for slot, operand in enumerate(kernel.operands):
             if self.by_name[operand.tensor].is_movable:
-                slots[operand.tensor] = (*slots.get(operand.tensor, ()), slot)
+                slots[operand.tensor] = _shared((*slots.get(operand.tensor, ()), slot))
         return slots
+
+
+@cache
+def _shared(slots: tuple[int, ...]) -> tuple[int, ...]:
+    """One object for equal slots: a step has hundreds of thousands of them, few of them different."""
+    return slots
 
 
 def workspace(operand: Operand, kernel: int) -> Tensor:
