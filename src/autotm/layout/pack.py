@@ -22,7 +22,7 @@ _CLOSE_ENOUGH = 1.0005
 _LATER_PLACEMENTS = 40_000
 """Blocks placed in later packings per group, those that learn from the ones before; less than a second."""
 _SOONER = (0.5, 0.4, 0.4, 0.4)
-"""What the rank of a block that ends up too high is multiplied by, for the first orders; the others learn too little."""
+"""What the rank of a block that ends up too high is multiplied by, in each of the first orders."""
 
 
 def pack(graph: Graph, plan: Plan) -> Layout:
