@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -16,7 +15,6 @@ from autotm.kernels.contraction_pixels import Pixels, Source
 from autotm.kernels.contraction_prepare import Grid, Padding
 from autotm.kernels.contraction_problem import Problem
 from autotm.kernels.contraction_rows import FEW_ROWS, few_rows_product, few_rows_product_nt
-from autotm.kernels.contraction_shares import contract_pixels
 from autotm.kernels.contraction_strips import contract_strips
 from autotm.kernels.contraction_weights import Weights, contract_weights
 from autotm.kernels.contraction_weights_packed import Windows, contract_windows, gathering_pays
@@ -32,57 +30,29 @@ def _grid(buffer: tirx.Buffer) -> Grid:
     return Grid(buffer, *tir.extents(buffer))
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """Pixels whose places are those of a padded grid, which lies in memory once `code` has run.
-
-    Lean code does not make it as a whole: then `padding` says what its lines are.
-    """
-
-    grid: Grid
-    code: tuple[tirx.Stmt, ...] = ()
-    spaces: tuple[tirx.Buffer, ...] = ()
-    padding: Padding | None = None
-
-    @classmethod
-    def of(cls, grid: Grid, sides: tuple[int, int, int, int], info: TargetInfo, *, lean: bool = False) -> _Ready:
-        if not any(sides):
-            return cls(grid)
-        padding = Padding(grid, sides)
-        if lean:
-            return cls(padding.within(grid.buffer), padding=padding)
-        padded, code = padding.whole("padded", info.lanes)
-        return cls(padded, (code,), (padded.buffer,))
-
-    def followed_by(self, made: Code) -> Code:
-        """The code, then `made`; the workspaces of both."""
-        return Code(tir.sequence([*self.code, made.body]), (*self.spaces, *made.workspaces))
+def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding | None]:
+    """Where pixels would lie in the padded grid, and the padding if there is any."""
+    if not any(sides):
+        return grid, None
+    padding = Padding(grid, sides)
+    return padding.within(grid.buffer), padding
 
 
-def _contract(
-    parts: Sequence[Pixels], ready: _Ready, problem: Problem, info: TargetInfo, threads: int, *, lean: bool
-) -> Code:
-    if lean:
-        return contract_strips(parts, problem, info, threads, ready.padding)
-    return ready.followed_by(contract_pixels(parts, problem, info, threads))
-
-
-def forward(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Convolution: pixels of the padded input times weights."""
     taps, columns, channels, features = tir.extents(problem.right)
-    ready = _Ready.of(_grid(problem.left), problem.padding, info, lean=lean)
-    grid = ready.grid
+    grid, padding = _padded(_grid(problem.left), problem.padding)
     batch, rows, width, _ = problem.shape
     source = Source(
         grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
     )
-    if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens and ready.padding is None:
+    if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens and padding is None:
         source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
         batch, rows, width = 1, 1, batch * rows * width
     reduction, source = _reduction(taps, columns, channels, source)
     operand = RowMajor(problem.right, taps * columns * channels, features)
     pixels = Pixels(batch, rows, width, features, *reduction, source, operand, _same)
-    return _contract([pixels], ready, problem, info, threads, lean=lean)
+    return contract_strips([pixels], problem, info, threads, padding)
 
 
 def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
@@ -92,7 +62,7 @@ def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[
     return ((rows, columns), channels), dataclasses.replace(source, across=channels)
 
 
-def product(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A B."""
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
@@ -101,8 +71,7 @@ def product(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = Fa
     source = Source(problem.left, 0, 0, 0, steps, 0)
     operand = RowMajor(problem.right, steps, features)
     pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    contract = contract_strips if lean else contract_pixels
-    return contract([pixels], problem, info, threads)
+    return contract_strips([pixels], problem, info, threads)
 
 
 def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
@@ -113,21 +82,21 @@ def _matrix(_n: Index, _i: Index, j: Index, k: Index) -> tuple[Index, ...]:
     return j, k
 
 
-def data_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
     shape = tir.extents(problem.right)
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
     horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
     grid = _grid(problem.left)
     margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
-    padding = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
-    ready = _Ready.of(grid, padding, info, lean=lean)
+    sides = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
+    grid, padding = _padded(grid, sides)
     phases = [
-        _phase(problem, ready.grid, padding, pair, Turned(problem.right, shape, pair[0].taps, pair[1].taps))
+        _phase(problem, grid, sides, pair, Turned(problem.right, shape, pair[0].taps, pair[1].taps))
         for pair in itertools.product(vertical, horizontal)
         if min(phase.count for phase in pair)
     ]
-    return _contract(phases, ready, problem, info, threads, lean=lean)
+    return contract_strips(phases, problem, info, threads, padding)
 
 
 @dataclass(frozen=True)
@@ -183,7 +152,7 @@ def _phase(
     return Pixels(*extents, taps, run, source, operand, coordinates)
 
 
-def product_nt(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """A Bᵀ: B is turned into panels, unless A has few rows."""
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
@@ -195,8 +164,7 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int, *, lean: bool =
     tap = Taps(0, 1, 1)
     operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
     pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    contract = contract_strips if lean else contract_pixels
-    return contract([pixels], problem, info, threads)
+    return contract_strips([pixels], problem, info, threads)
 
 
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
@@ -205,8 +173,10 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: b
     windows = Windows(_grid(problem.left), _grid(problem.right), (taps, columns), problem.stride, problem.padding[:2])
     if gathering_pays(windows, info, threads) or (lean and any(problem.padding)):
         return contract_windows(windows, problem, info, threads, lean=lean)
-    ready = _Ready.of(_grid(problem.left), problem.padding, info)
-    grid = ready.grid
+    grid, code, spaces = _grid(problem.left), [], []
+    if any(problem.padding):
+        grid, filled = Padding(grid, problem.padding).whole("padded", info.lanes)
+        code, spaces = [filled], [grid.buffer]
     right = _grid(problem.right)
     batch, rows, width = right.batch, right.rows, right.columns
     source = Source(
@@ -224,7 +194,8 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: b
         return (tap, 0, q, k) if merged else (tap, q // channels, q % channels, k)
 
     weights = Weights(batch, rows, width, features, taps, columns * channels, source, other, coordinates)
-    return ready.followed_by(contract_weights(weights, problem, info, threads, lean=lean))
+    made = contract_weights(weights, problem, info, threads, lean=lean)
+    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
 
 
 def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
