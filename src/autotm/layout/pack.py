@@ -21,8 +21,8 @@ from autotm.model.tier import Tier
 _CLOSE_ENOUGH = 1.0005
 _LATER_PLACEMENTS = 40_000
 """Blocks placed in later packings per group, those that learn from the ones before; less than a second."""
-_SOONER = 0.5
-"""What the rank of a block that ends up too high is multiplied by."""
+_SOONER = (0.5, 0.4, 0.4, 0.4)
+"""What the rank of a block that ends up too high is multiplied by, in each of the first orders."""
 
 
 def pack(graph: Graph, plan: Plan) -> Layout:
@@ -113,8 +113,8 @@ def _candidates(blocks: Blocks, target: int) -> Iterator[Ints]:
         ranks.append(rank)
         latest.append(offsets)
     for attempt in range(_LATER_PLACEMENTS // len(blocks)):
-        which = attempt % len(ranks)
-        ranks[which][latest[which] + blocks.sizes > target] *= _SOONER
+        which = attempt % len(_SOONER)
+        ranks[which][latest[which] + blocks.sizes > target] *= _SOONER[which]
         latest[which] = first_fit(blocks, np.argsort(ranks[which], kind="stable").tolist())
         yield latest[which]
 
