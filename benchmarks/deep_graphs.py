@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from sys import intern
 
 from autotm.model.graph import Graph, Kernel, Operand, Tensor
 
@@ -30,7 +31,7 @@ def deepened(graph: Graph, kernels: int) -> Graph:
 
 
 def _named(name: str, copy: int) -> str:
-    return f"{name}.{copy}"
+    return intern(f"{name}.{copy}")
 
 
 def _operands(operands: tuple[Operand, ...], copy: int) -> tuple[Operand, ...]:

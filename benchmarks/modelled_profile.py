@@ -102,4 +102,5 @@ def _slow_sets(graph: Graph, tensors: list[str], tables: bool) -> Iterator[tuple
 
 
 def _timing(ns: float) -> Timing:
-    return Timing(round(ns), round(ns), round(ns), round(ns), repeats=0)
+    whole = round(ns)
+    return Timing(whole, whole, whole, whole, repeats=0)

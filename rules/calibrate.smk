@@ -3,6 +3,8 @@ rule calibrate:
         links="results/{machine}/links.json",
     log:
         "logs/{machine}/calibrate.log",
+    benchmark:
+        "logs/{machine}/calibrate.benchmark.tsv"
     conda:
         "../envs/measure.yaml"
     threads: timing_threads

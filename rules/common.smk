@@ -111,6 +111,11 @@ def comparison_records(wildcards):
     return or_stop(inputs.comparison_records, STUDY, wildcards.folder)
 
 
+def predicted_records(wildcards):
+    """The records that figure 11 judges predictions by."""
+    return or_stop(inputs.predicted_records, STUDY, wildcards.folder)
+
+
 def large_files(wildcards):
     """What figure 8 shows: records, or plans of modelled steps with their graphs."""
     records, plans, graphs = or_stop(inputs.large_files, STUDY)

@@ -8,6 +8,8 @@ rule compile:
         program="results/{machine}/{scale}/{network}/{optimizer}/{limit}/program.json",
     log:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/compile.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/compile.benchmark.tsv"
     conda:
         "../envs/solve.yaml"
     threads: 1

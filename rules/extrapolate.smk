@@ -7,6 +7,8 @@ rule extrapolate:
         profile="results/{machine}/{scale}/{network}/profile.parquet",
     log:
         "logs/{machine}/{scale}/{network}/extrapolate.log",
+    benchmark:
+        "logs/{machine}/{scale}/{network}/extrapolate.benchmark.tsv"
     wildcard_constraints:
         scale=r"[A-Za-z0-9_.-]+-modelled",
     conda:

@@ -8,6 +8,8 @@ rule figure_7:
         csv="figures/{folder}fig7.csv",
     log:
         "logs/figures/{folder}fig7.log",
+    benchmark:
+        "logs/figures/{folder}fig7.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -29,6 +31,8 @@ use rule figure_7 as figure_9 with:
         csv="figures/{folder}fig9.csv",
     log:
         "logs/figures/{folder}fig9.log",
+    benchmark:
+        "logs/figures/{folder}fig9.benchmark.tsv"
     params:
         style=STUDY.config.style.model_dump(),
         prices=STUDY.config.figures.prices.model_dump(),
@@ -37,12 +41,16 @@ use rule figure_7 as figure_9 with:
 
 
 use rule figure_7 as figure_11 with:
+    input:
+        records=predicted_records,
     output:
         pdf="figures/{folder}fig11.pdf",
         png="figures/{folder}fig11.png",
         csv="figures/{folder}fig11.csv",
     log:
         "logs/figures/{folder}fig11.log",
+    benchmark:
+        "logs/figures/{folder}fig11.benchmark.tsv"
     message:
         "Drawing {output.pdf}: error of the predictions"
 
@@ -54,6 +62,8 @@ use rule figure_7 as ilp_times with:
         csv="figures/{folder}ilp_times.csv",
     log:
         "logs/figures/{folder}ilp_times.log",
+    benchmark:
+        "logs/figures/{folder}ilp_times.benchmark.tsv"
     message:
         "Drawing {output.pdf}: time to find placements, by network and optimizer"
 
@@ -65,6 +75,8 @@ use rule figure_7 as price_performance with:
         csv="figures/{folder}price_performance.csv",
     log:
         "logs/figures/{folder}price_performance.log",
+    benchmark:
+        "logs/figures/{folder}price_performance.benchmark.tsv"
     params:
         style=STUDY.config.style.model_dump(),
         prices=STUDY.config.figures.prices.model_dump(),
@@ -79,6 +91,8 @@ use rule figure_7 as cost_performance with:
         csv="figures/{folder}cost_performance.csv",
     log:
         "logs/figures/{folder}cost_performance.log",
+    benchmark:
+        "logs/figures/{folder}cost_performance.benchmark.tsv"
     params:
         style=STUDY.config.style.model_dump(),
         prices=STUDY.config.figures.prices.model_dump(),
@@ -95,6 +109,8 @@ rule figure_8:
         csv="figures/fig8.csv",
     log:
         "logs/figures/fig8.log",
+    benchmark:
+        "logs/figures/fig8.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -116,6 +132,8 @@ use rule figure_8 as figure_8_talk with:
         csv="figures/fig8_talk.csv",
     log:
         "logs/figures/fig8_talk.log",
+    benchmark:
+        "logs/figures/fig8_talk.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 8 as for a talk"
 
@@ -129,6 +147,8 @@ use rule figure_7 as front with:
         csv="figures/front.csv",
     log:
         "logs/figures/front.log",
+    benchmark:
+        "logs/figures/front.benchmark.tsv"
     message:
         "Drawing {output.pdf}: steps an hour from all slow to all fast"
 
@@ -142,6 +162,8 @@ use rule figure_7 as figure_10 with:
         csv="figures/fig10.csv",
     log:
         "logs/figures/fig10.log",
+    benchmark:
+        "logs/figures/fig10.benchmark.tsv"
     message:
         "Drawing {output.pdf}: slow-down, I/O in fast memory and bytes moved against the fast memory allowed"
 
@@ -155,6 +177,8 @@ use rule figure_7 as figure_10a_all_fast with:
         csv="figures/fig10a_all_fast.csv",
     log:
         "logs/figures/fig10a_all_fast.log",
+    benchmark:
+        "logs/figures/fig10a_all_fast.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, the all-fast step alone"
 
@@ -168,6 +192,8 @@ use rule figure_7 as figure_10a_all_slow with:
         csv="figures/fig10a_all_slow.csv",
     log:
         "logs/figures/fig10a_all_slow.log",
+    benchmark:
+        "logs/figures/fig10a_all_slow.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, the all-slow step alone"
 
@@ -181,5 +207,7 @@ use rule figure_7 as figure_10a_synchronous with:
         csv="figures/fig10a_synchronous.csv",
     log:
         "logs/figures/fig10a_synchronous.log",
+    benchmark:
+        "logs/figures/fig10a_synchronous.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, synchronous plans at all limits"

@@ -14,6 +14,8 @@ rule convolution_profile:
         profile="results/{machine}/{scale}/convolution_profile.parquet",
     log:
         "logs/{machine}/{scale}/convolution_profile.log",
+    benchmark:
+        "logs/{machine}/{scale}/convolution_profile.benchmark.tsv"
     conda:
         "../envs/measure.yaml"
     threads: timing_threads
@@ -46,6 +48,8 @@ rule kernel_plot:
         csv="figures/kernel_plot.csv",
     log:
         "logs/figures/kernel_plot.log",
+    benchmark:
+        "logs/figures/kernel_plot.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -72,6 +76,8 @@ rule heap:
         csv="figures/heap.csv",
     log:
         "logs/figures/heap.log",
+    benchmark:
+        "logs/figures/heap.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1

@@ -38,6 +38,8 @@ rule figure_timing_study:
         summary="figures/timing_study_summary.csv",
     log:
         "logs/figures/timing_study.log",
+    benchmark:
+        "logs/figures/timing_study.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1

@@ -1,4 +1,4 @@
-"""The commands that read records: `autotm records` and `autotm describe`."""
+"""The commands that read what jobs left: `autotm records`, `autotm describe` and `autotm costs`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger("autotm")
 
 
 def add_commands(commands: Any, study: argparse.ArgumentParser) -> None:
-    """Add both to the parser's `commands`; `study` holds the options that all commands share."""
+    """Add them to the parser's `commands`; `study` holds the options that all commands share."""
     text = "put the records of the study's workloads and figures into one table, a row a run"
     records = commands.add_parser("records", parents=[study], help=text, description=text)
     records.add_argument("--csv", type=Path, metavar="FILE", help="write the table there")
@@ -26,6 +26,10 @@ def add_commands(commands: Any, study: argparse.ArgumentParser) -> None:
     describe = commands.add_parser("describe", parents=[study], help=text, description=text)
     describe.add_argument("--workload", default=CONVENTIONAL, help="a workload of the study (%(default)s)")
     describe.set_defaults(command=_describe)
+    text = "tell what each figure's jobs took, time and memory, as a table"
+    costs = commands.add_parser("costs", parents=[study], help=text, description=text)
+    costs.add_argument("--logs", type=Path, default=Path("logs"), help="where jobs left benchmarks (%(default)s)")
+    costs.set_defaults(command=_costs)
 
 
 def _records(options: argparse.Namespace) -> None:
@@ -50,3 +54,14 @@ def _describe(options: argparse.Namespace) -> None:
     from autotm.study.describe import describe  # noqa: PLC0415 - as above
 
     sys.stdout.write(describe(study_of(options), options.workload) + "\n")
+
+
+def _costs(options: argparse.Namespace) -> None:
+    from autotm.study.costs import costs, table_of_costs  # noqa: PLC0415 - as above
+
+    found = costs(study_of(options), options.logs)
+    sys.stdout.write(table_of_costs(found) + "\n")
+    if missing := found[-1].jobs - found[-1].known_jobs:
+        log.warning(
+            "%d jobs left no benchmark in %s: they ran elsewhere or before, or not at all", missing, options.logs
+        )

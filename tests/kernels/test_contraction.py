@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tvm import relax, s_tir, te, tirx
 
-from autotm.kernels.contraction import IMPLEMENTATIONS, schedule_contraction
+from autotm.kernels.contraction import IMPLEMENTATIONS, others, schedule_contraction
 from autotm.kernels.contraction_tiles import cut, register_tiles
 from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
 from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
@@ -28,6 +28,8 @@ from contraction_cases import (
 )
 
 LIMIT = 3e-6
+PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("default", *others(form.__name__))]
+"""Every way to compute each product of matrices."""
 
 
 @pytest.fixture(params=[*IMPLEMENTATIONS, "winograd"])
@@ -94,21 +96,30 @@ def test_avx2(window: Window, implementation: str) -> None:
 
 @pytest.mark.parametrize(
     ("m", "k", "n"),
-    [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003), (30, 5000, 300)],
+    [
+        (16, 1000, 37),
+        (130, 70, 129),
+        (1, 5, 3),
+        (7, 2000, 64),
+        (300, 9, 48),
+        (40, 300, 1003),
+        (30, 5000, 300),
+        (70, 3000, 520),
+    ],
 )
-@pytest.mark.parametrize("form", [matmul, matmul_nt, matmul_tn])
-def test_matrix_products(form: object, m: int, k: int, n: int, implementation: str) -> None:
+@pytest.mark.parametrize(("form", "way"), PRODUCTS)
+def test_matrix_products(form: object, way: str, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
     a, b, c = random_array(shapes[0], 1), random_array(shapes[1], 2), aligned((m, n))
     ta, tb = te.placeholder(shapes[0], name="a"), te.placeholder(shapes[1], name="b")
-    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host(), implementation=implementation)
+    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host(), implementation=way)
     left = a.T if form is matmul_tn else a
     right = b.T if form is matmul_nt else b
     assert error(c, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
 
 
 @pytest.mark.parametrize(("rows", "form"), [(12, matmul), (12, matmul_nt), (40, matmul)])
-def test_matrix_product_with_bias_and_relu(rows: int, form: object, implementation: str) -> None:
+def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
     shapes = {"a": (rows, 100), "b": (100, 70) if form is matmul else (70, 100), "bias": (70,)}
 
     def build(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var, bias: relax.Var) -> relax.Expr:
@@ -117,13 +128,15 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object, implementati
 
     a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     c = aligned((rows, 70))
-    call(fused(build, shapes), form.__name__, [a, b, bias, c], host(), implementation=implementation)
+    call(fused(build, shapes), form.__name__, [a, b, bias, c], host())
     right = (b if form is matmul else b.T).astype(np.float64)
     assert error(c, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
 
 
-def test_dense_weights_are_updated_in_place(implementation: str) -> None:
-    shapes = {"x": (8, 300), "dy": (8, 100), "w": (300, 100)}
+@pytest.mark.parametrize(("batch", "features"), [(8, 100), (200, 520)])
+@pytest.mark.parametrize("way", ["default", *others("matmul_tn")])
+def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str) -> None:
+    shapes = {"x": (batch, 300), "dy": (batch, features), "w": (300, features)}
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(matmul_tn, x, dy)
@@ -131,7 +144,7 @@ def test_dense_weights_are_updated_in_place(implementation: str) -> None:
 
     x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
-    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=implementation)
+    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=way)
     assert error(w, expected) < LIMIT
 
 

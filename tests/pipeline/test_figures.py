@@ -9,7 +9,9 @@ import pytest
 import yaml
 from workplace import ROOT, Workplace, make_workplace
 
+from autotm.study.costs import figure_jobs
 from autotm.study.figures import FIGURES
+from autotm.study.setup import load_study
 
 NETWORKS = ["mlp", "test_vgg"]
 LIMITS = ["1:0", "1:1", "0:1"]
@@ -62,6 +64,18 @@ def test_a_changed_batch_of_another_network_redraws_its_heap(drawn: Workplace) -
     assert found["heap"] == 1
     assert found["kernel_profile"] == 1
     assert "figure_10a_all_fast" not in found, "it shows the other network"
+
+
+def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(drawn: Workplace) -> None:
+    config = drawn.folder / "config"
+    study = load_study(yaml.safe_load(drawn.config_file.read_text()), drawn.config_file, config, Path("results"))
+    jobs = figure_jobs(study, drawn.folder / "logs")
+    files = {file for target in TARGETS for file in jobs[target]}
+    assert {file.name.partition(".")[0] for file in files} >= {"calibrate", "kernel_profile", "ilp_solve", "run"}
+    assert [file for file in files if not file.exists()] == []
+    for number, file in enumerate(sorted(files)):
+        file.unlink() if number % 2 else file.write_text("other")
+    assert due(drawn) == {}
 
 
 def test_prices_redraw_what_shows_prices(drawn: Workplace) -> None:

@@ -151,4 +151,5 @@ def test_rounds_that_others_disturb_are_counted_and_told(
         monkeypatch.setattr(timing, "lost_ns", lambda _: next(lost))
         times = time_steps(executor, executor, machine.cpus, 3, 0.0)
     assert len(times.samples_s) == len(times.all_fast_s) == times.disturbed == 6
+    assert times.waited_s == times.all_fast_waited_s == (1000.0,) * 6, "what each step lost, not each round"
     assert times.disturbed_count

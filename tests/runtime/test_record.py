@@ -9,8 +9,8 @@ from autotm.runtime.timing import StepParts, StepTimes
 from small_programs import Trip, plan, profile, program
 
 MEASURED = Measured(
-    StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2),
-    StepParts({kernel.name: 3.0 for kernel in small_step.graph().kernels}, 5.0),
+    StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2, waited_s=(0.0, 0.1, 0.2), all_fast_waited_s=(0.3, 0.0, 0.0)),
+    StepParts({kernel.name: 3.0 for kernel in small_step.graph().kernels}, 5.0, 8.0),
     2,
     7,
 )
@@ -56,6 +56,8 @@ def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:
     record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
     assert (record.actual_runtime_s, record.actual_runtime_median_s) == (0.25, 0.5)
     assert (record.predicted_runtime_s, record.bound_s, record.gap) == (2.0, 1.5, 0.25)
+    assert (record.waited_s, record.all_fast_waited_s) == ((0.0, 0.1, 0.2), (0.3, 0.0, 0.0))
+    assert record.move_actual_us == 8.0
     assert (record.creation_times, record.optimization_times) == ((0.25,), (0.5,))
     assert record.default_alloc_size == graph.peak_live_bytes
     assert record.dram_alloc_size == made.fast_bytes

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -10,10 +11,11 @@ from matplotlib.figure import Figure
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from synthetic_records import write_workload
+from synthetic_records import PROVENANCE, record, write_workload
 
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import PricesConfig, StyleConfig
+from autotm.model.files import save
 from autotm.study import fig7, fig9, fig11
 from autotm.study.figures import FigureFiles, make_figure_of_records
 from autotm.study.records import table_of_records
@@ -94,8 +96,50 @@ def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Pat
     )
     assert heights(static, 1) == pytest.approx([0, 0, 25, 0, 0], abs=1e-9)
     assert heights(synchronous, 1) == pytest.approx([0] * 5, abs=1e-9)
-    assert "vgg19 static 4:1: +25 %" in remark
+    assert "vgg19 static 4:1: +25.0 % (" in remark
     assert "largest 25.0 %" in remark
+
+
+def test_figure_11_says_what_an_outlier_is_made_of(tmp_path: Path) -> None:
+    all_fast = replace(record("synchronous", "0:1"), predicted_runtime_s=1.25)
+    held_up = replace(
+        record("synchronous", "4:1"),
+        predicted_runtime_s=2.0, move_time_us=300_000.0, actual_runtime_median_s=2.5, all_fast_samples_s=(1.0,),
+        kernel_times_us={"conv": 1_900_000.0, "relu": 150_000.0}, move_actual_us=310_000.0, stall_time_us=0.0,
+        waited_s=(0.4, 0.36, 0.5),
+    )  # fmt: skip
+    older = replace(held_up, limit="8:1", move_actual_us=None, waited_s=())
+    paths = [tmp_path / name for name in ("all_fast.json", "held_up.json", "older.json")]
+    for path, one in zip(paths, (all_fast, held_up, older), strict=True):
+        save(path, "record", one, PROVENANCE)
+    table = table_of_records(paths)
+    whole = {row["limit"]: fig11.explained(row) for _, row in table.iterrows()}
+    known = "its step took 25.0 % longer than predicted, the all-fast one 20.0 % less, kernels by +350 ms"
+    assert whole["4:1"] == f"{known}, moves by +10 ms, its threads waited 400 ms a step for cores that others held"
+    assert whole["8:1"] == known, "records from before moves and waits were measured"
+    _, remark = fig11.draw(table, STYLE)
+    assert f"inception_v4 synchronous 4:1: -36.0 % ({whole['4:1']})" in remark
+
+
+def test_figure_11_shows_further_optimizers_at_their_own_limits(tmp_path: Path) -> None:
+    workload = write_workload(tmp_path / "all", NETWORKS, LIMITS, ("static", "synchronous"))
+    further = write_workload(tmp_path / "few", NETWORKS, ("4:1", "1:1"), ("asynchronous",))
+    figure, _ = fig11.draw(table_of_records([*workload, *further]), STYLE)
+    assert [axes.get_title(loc="left")[5:] for axes in figure.axes] == ["static-AutoTM", "sync-AutoTM", "async-AutoTM"]
+    last = figure.axes[-1]
+    assert [tick.get_text() for tick in last.get_xticklabels()] == ["4:1", "1:1"]
+    assert len(last.containers) == len(NETWORKS)
+
+
+def test_runs_on_real_and_on_emulated_slow_memory_are_not_compared(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("cached.json", "static.json")]
+    save(paths[0], "record", replace(record("memory-mode", "5:2"), tier_reality="real"), PROVENANCE)
+    save(paths[1], "record", record("static", "5:2"), PROVENANCE)
+    with pytest.raises(BadInputError) as caught:
+        table_of_records(paths, needs_all_fast=False)
+    assert "emulated: static; real: memory-mode" in str(caught.value)
+    assert "memory_mode" in str(caught.value)
+    assert table_of_records(paths[:1], needs_all_fast=False)["tier_reality"].tolist() == ["real"]
 
 
 def test_what_a_figure_needs_is_asked_for(records: list[Path], tmp_path: Path) -> None:

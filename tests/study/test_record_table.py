@@ -20,14 +20,16 @@ from autotm.model.record import Record
 from autotm.study.record_table import table_of_runs, write_runs
 
 SEVERAL = {
-    "samples_s", "all_fast_samples_s", "kernel_times_us", "implementations", "tensor_size_map", "config_map", "cache",
+    "samples_s", "all_fast_samples_s", "waited_s", "all_fast_waited_s",
+    "kernel_times_us", "implementations", "tensor_size_map", "config_map", "cache",
 }  # fmt: skip
 """Fields that hold more than one value."""
 
 
 @pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
-    cached = replace(record("memory-mode", "4:1"), cache=CacheCounts(4096, 5, 6, 7, 20480, 24576, 28672))
+    counts = CacheCounts(4096, 5, 6, 7, 20480, 24576, 28672)
+    cached = replace(record("memory-mode", "4:1"), cache=counts, waited_s=(0.1, 0.3, 0.2))
     found = []
     for number, one in enumerate([record("static", "4:1"), cached]):
         found.append(tmp_path / f"{number}.json")
@@ -42,6 +44,7 @@ def test_a_row_a_run_and_every_scalar_a_column(paths: list[Path]) -> None:
     assert not SEVERAL & set(table.columns)
     assert list(table["samples"]) == [3, 3]
     assert list(table["all_fast_runtime_median_s"]) == [1.0, 1.0]
+    assert table["waited_median_s"].fillna(-1).tolist() == [-1, 0.2], "older records do not know"
     assert list(table["optimization_times"]) == [sum(record("static", "4:1").optimization_times)] * 2
     assert table["cache_dirty_misses"].isna().tolist() == [True, False]
     assert table["cache_dirty_miss_bytes"][1] == 28672

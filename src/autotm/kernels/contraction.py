@@ -47,12 +47,16 @@ _WINOGRAD: Mapping[str, tuple[Callable[[Problem], bool], Generate]] = {
 }
 _DEFAULT = _PLAIN | {kind: _where_it_pays(*way, _PLAIN[kind]) for kind, way in _WINOGRAD.items()}
 _LEAN: Mapping[str, Generate] = {
-    kind: functools.partial(_PLAIN[kind], lean=True) for kind in _PLAIN if kind != "batched_matmul"
+    "conv2d": build.forward,
+    "conv2d_data_gradient": build.data_gradient,
+    "conv2d_weight_gradient": functools.partial(build.weight_gradient, lean=True),
+    "matmul_tn": functools.partial(build.product_tn, lean=True),
 }
 IMPLEMENTATIONS: Mapping[str, Mapping[str, Generate]] = {DEFAULT_IMPLEMENTATION: _DEFAULT, "lean": _LEAN}
 """Ways to compute a contraction by name, then by its kind.
 
-`default` is meant to be the fastest whatever workspace that takes; `lean` takes little.
+`default` is meant to be the fastest whatever workspace that takes; `lean` takes little. Where the fastest takes little
+too, both are the same code.
 """
 
 

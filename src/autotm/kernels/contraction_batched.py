@@ -18,9 +18,9 @@ from tvm.ir.expr import TensorLoad
 from autotm.kernels import tir
 from autotm.kernels.contraction_panels import copy_rows, turn_rows
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_sums import pick_features
+from autotm.kernels.contraction_sums import pick_features, sum_chains
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
+from autotm.kernels.contraction_tiles import register_tiles
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
@@ -204,18 +204,8 @@ class _Emitter:
             place = {**batch, product.row: m + i, len(product.axes) - 1: n + offset}
             return tuple(place[index] for index in range(len(product.axes)))
 
-        steps = product.k.extent
-        if steps <= 2 * CHAIN_STEPS:
-            return tir.sequence(
-                [tile.declare(), tile.clear(), tir.loop(steps, step, "step"), tile.finish(self.problem, coordinates)]
-            )
-        total = RegisterTile(*size, self.info.lanes)
-        links = -(-steps // CHAIN_STEPS)
+        def chain(_: Index, first: Index, last: Index) -> tirx.Stmt:
+            return tir.loop(last - first, step, "step", start=first)
 
-        def link(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, links, steps)
-            chain = tir.loop(last - first, step, "step", start=first)
-            return tir.sequence([tile.clear(), chain, total.add(tile.sums.get)])
-
-        declared = [tile.declare(), total.declare(), total.clear()]
-        return tir.sequence([*declared, tir.loop(links, link, "link"), total.finish(self.problem, coordinates)])
+        code, total = sum_chains(tile, 1, product.k.extent, chain)
+        return tir.sequence([*code, total.finish(self.problem, coordinates)])

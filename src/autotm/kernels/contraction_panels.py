@@ -172,19 +172,3 @@ def _turn_square(source: Place, target: Place, size: int) -> tirx.Stmt:
         distance //= 2
     statements += [tir.store(target[0], target[1] + j * target[2], rows[j], size) for j in range(size)]
     return tir.sequence(statements)
-
-
-def fill_all(
-    operand: Operand, classes: list[tuple[int, int, int]], target: tirx.Buffer, base: int, lanes: int
-) -> tirx.Stmt:
-    """Fill the panels of all feature tiles, one behind the other from `base`, in parallel."""
-    statements, feature = [], 0
-    for _, count, width in classes:
-
-        def part(index: Index, feature: int = feature, width: int = width) -> tirx.Stmt:
-            first = feature + index // operand.parts * width
-            return operand.fill(index % operand.parts, first, width, target, base + first * operand.steps, lanes)
-
-        statements.append(tir.loop(count * operand.parts, part, "part", tirx.ForKind.PARALLEL))
-        feature += count * width
-    return tir.sequence(statements)

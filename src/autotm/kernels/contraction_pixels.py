@@ -8,7 +8,6 @@ they are one run of q. A register tile is a rectangle of pixels times a few vect
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,8 +16,9 @@ from tvm import tirx
 from autotm.kernels import tir
 from autotm.kernels.contraction_panels import Operand, RowMajor
 from autotm.kernels.contraction_problem import Problem
+from autotm.kernels.contraction_sums import sum_chains
 from autotm.kernels.contraction_tile import RegisterTile
-from autotm.kernels.contraction_tiles import CHAIN_STEPS, register_tiles
+from autotm.kernels.contraction_tiles import register_tiles
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
@@ -70,22 +70,6 @@ class Pixels:
         return self.batch * self.rows * self.columns
 
 
-class Panelling(enum.Enum):
-    """Where the panels of the (steps, features) operand are."""
-
-    NONE = "read in place"
-    SHARED = "all made before, for every thread"
-    OWN = "each made by the thread that needs it, one at a time"
-
-
-@dataclass(frozen=True)
-class Panels:
-    """The panels of a contraction and the buffer that holds them, which is not used where they are read in place."""
-
-    kind: Panelling
-    buffer: tirx.Buffer
-
-
 def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]]:
     """(first tile, number of tiles, width in features) of each class of feature tiles, in order."""
     vectors = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info).vectors
@@ -125,8 +109,13 @@ class PixelTiles:
         few = self.tiles.vectors.count == 1 or self.pixels.count < _LEAST_PIXELS
         return not self.pixels.steps or (isinstance(self.pixels.operand, RowMajor) and few)
 
-    def compute(self, panels: Panels, tiles: tuple[Index, Index], places: tuple[Index, Index], own: Index) -> tirx.Stmt:
-        """Code for tiles of features [low, high) of places [first, last); panels of its own lie at `own`."""
+    def compute(
+        self, panels: tirx.Buffer | None, tiles: tuple[Index, Index], places: tuple[Index, Index], own: Index
+    ) -> tirx.Stmt:
+        """Code for tiles of features [low, high) of places [first, last).
+
+        Each panel is made at `own` of `panels` when it is needed; without that, the operand is read in place.
+        """
         (low, high), (first, last) = tiles, places
         operand, statements, start = self.pixels.operand, [], 0
         for begin, count, width in self.classes:
@@ -138,17 +127,15 @@ class PixelTiles:
 
             def body(tile: Index, begin: int = begin, width: int = width, start: int = start) -> tirx.Stmt:
                 feature = start + (tile - begin) * width
-                panel = {Panelling.NONE: feature, Panelling.SHARED: feature * operand.steps, Panelling.OWN: own}[
-                    panels.kind
-                ]
+                panel = feature if panels is None else own
                 each = tir.loop(
                     last - first, lambda p: self._place(panels, p, feature, width, panel), "place", start=first
                 )
-                if panels.kind is not Panelling.OWN:
+                if panels is None:
                     return each
 
                 def fill(part: Index) -> tirx.Stmt:
-                    return operand.fill(part, feature, width, panels.buffer, own, self.info.lanes)
+                    return operand.fill(part, feature, width, panels, own, self.info.lanes)
 
                 return tir.sequence([tir.loop(operand.parts, fill, "part"), each])
 
@@ -156,7 +143,7 @@ class PixelTiles:
             start += count * width
         return tir.sequence(statements)
 
-    def _place(self, panels: Panels, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
+    def _place(self, panels: tirx.Buffer | None, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
         tiles = self.tiles
         column, above = place % tiles.columns.count, place // tiles.columns.count
         row, image = above % tiles.rows.count, above // tiles.rows.count
@@ -179,14 +166,15 @@ class PixelTiles:
         )
 
     def _tile(
-        self, panels: Panels, where: tuple[Index, Index, Index, Index], size: tuple[int, int, int], panel: Index
+        self,
+        panels: tirx.Buffer | None,
+        where: tuple[Index, Index, Index, Index],
+        size: tuple[int, int, int],
+        panel: Index,
     ) -> tirx.Stmt:
         image, i, j, feature = where
         source, pixels = self.pixels.source, self.pixels
-        operand = panels.buffer
-        pitch = size[2]
-        if panels.kind is Panelling.NONE:
-            operand, pitch = pixels.operand.buffer, pixels.features
+        operand, pitch = (pixels.operand.buffer, pixels.features) if panels is None else (panels, size[2])
         height, breadth, width = size
         spots = [(a, b) for a in range(height) for b in range(breadth)]
         tile = RegisterTile(len(spots), width, self.info.lanes)
@@ -221,24 +209,6 @@ class PixelTiles:
 
             return total.finish(problem, coordinates, position)
 
-        code, total = self._sum(tile, chain)
+        code, total = sum_chains(tile, pixels.taps[0] * pixels.taps[1], pixels.run, chain)
         first = problem.position(pixels.coordinates(image, i, j, feature))
         return tir.sequence([*code, tir.bind(first, finish, "first")])
-
-    def _sum(
-        self, tile: RegisterTile, chain: Callable[[Index, Index, Index], tirx.Stmt]
-    ) -> tuple[list[tirx.Stmt], RegisterTile]:
-        pixels = self.pixels
-        count = pixels.taps[0] * pixels.taps[1]
-        if pixels.steps <= 2 * CHAIN_STEPS:
-            taps = [tir.loop(count, lambda t: chain(t, 0, pixels.run), "tap")] if pixels.steps else []
-            return [tile.declare(), tile.clear(), *taps], tile
-        total = RegisterTile(tile.rows, tile.width, self.info.lanes)
-        links = -(-pixels.run // CHAIN_STEPS)
-
-        def link(tap: Index, index: Index) -> tirx.Stmt:
-            flush = total.add(tile.sums.get)
-            return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, pixels.run)), flush])
-
-        taps = tir.loop(count, lambda t: tir.loop(links, lambda index: link(t, index), "link"), "tap")
-        return [tile.declare(), total.declare(), total.clear(), taps], total

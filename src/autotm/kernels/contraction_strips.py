@@ -1,7 +1,8 @@
-"""A pixels x features contraction that needs little memory: what the default makes as a whole is made piece by piece.
+"""How threads share a pixels x features contraction, and make its operands ready piece by piece.
 
 Each thread takes one block of pixel rows after the other. Of a padded source it makes only the lines that the block
-meets, a strip that stays in the second-level cache; of the (steps, features) operand only one panel at a time.
+meets, a strip that stays in the second-level cache; of the (steps, features) operand only one panel at a time. Copies
+of whole operands would go through memory, and were not faster in any network.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autotm.kernels import tir
-from autotm.kernels.contraction_pixels import Panelling, Panels, Pixels, PixelTiles
+from autotm.kernels.contraction_pixels import Pixels, PixelTiles
 from autotm.kernels.contraction_prepare import Padding
 from autotm.kernels.contraction_problem import Problem
-from autotm.kernels.contraction_tiles import Cut
+from autotm.kernels.contraction_tiles import Cut, tile_cycles
 from autotm.kernels.generated import Code
 from autotm.kernels.target import TargetInfo
 from autotm.kernels.tir import Index
 
-_PIXELS = 512
+_MANY_PIXELS = 512
 """Enough pixels for each panel: making it takes little beside reading it."""
+_FEW_PIXELS = 192
+"""With fewer for each panel, making it takes longer than fetching pixels again that do not stay in the cache."""
+_BYTES_PER_CYCLE = 8
+"""What a thread fetches from behind the second-level cache."""
 
 
 def contract_strips(
@@ -30,7 +35,7 @@ def contract_strips(
 ) -> Code:
     """The parts one after the other, in the same memory.
 
-    In each, threads share blocks of pixel rows, and groups of features where there are fewer rows than threads.
+    In each, threads share blocks of pixel rows and groups of features.
 
     With `padding`, places of a part's source are those of the whole padded grid.
     """
@@ -92,23 +97,22 @@ class _Emitter:
         # Strips are whole lines; without them a block may begin anywhere.
         self.abreast = tiles.columns.count if padding else 1
         self.places = self.whole.places // self.abreast
-        self.blocks = _blocks(pixels, self.places, info, threads)
-        self.groups = min(tiles.vectors.count, -(-threads // self.blocks))
+        self.blocks, self.groups = _division(self.whole, self.abreast, threads)
         self.tasks = min(threads, self.blocks * self.groups)
         self.strips = _Strips(padding, pixels, tiles.rows) if padding else None
         self.strip_size = self.strips.most(self.blocks, self.places) if self.strips else 0
         self.panel_size = 0 if self.whole.reads_in_place else self.whole.panel_size
 
     def code(self, strips: tirx.Buffer, panels: tirx.Buffer) -> tirx.Stmt:
-        kind = Panels(Panelling.OWN if self.panel_size else Panelling.NONE, panels)
+        used = panels if self.panel_size else None
 
         def task(index: Index) -> tirx.Stmt:
             first, last = tir.share(index, self.tasks, self.blocks * self.groups)
-            return tir.loop(last - first, lambda unit: self._unit(unit, index, strips, kind), "unit", start=first)
+            return tir.loop(last - first, lambda unit: self._unit(unit, index, strips, used), "unit", start=first)
 
         return tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
 
-    def _unit(self, unit: Index, task: Index, strips: tirx.Buffer, panels: Panels) -> tirx.Stmt:
+    def _unit(self, unit: Index, task: Index, strips: tirx.Buffer, panels: tirx.Buffer | None) -> tirx.Stmt:
         """One block of pixel rows, for one group of features."""
         group, block = unit // self.blocks, unit % self.blocks
         tiles = tir.share(group, self.groups, self.whole.tiles.vectors.count)
@@ -147,12 +151,32 @@ class _Emitter:
         return tir.bind_all((strips.first(rows[0]), strips.last(rows[1] - 1)), "top bottom", lines)
 
 
-def _blocks(pixels: Pixels, places: int, info: TargetInfo, threads: int) -> int:
-    """Blocks of tile rows, equally many for each thread.
+def _division(whole: PixelTiles, abreast: int, threads: int) -> tuple[int, int]:
+    """Blocks of tile rows of `abreast` places, and groups of features: least estimated time of the busiest thread."""
+    pixels, tiles = whole.pixels, whole.tiles
+    places, features = whole.places // abreast, tiles.vectors.count
+    source_bytes = _source_bytes(pixels)
+    tile = tile_cycles(tiles.rows.size * tiles.columns.size, tiles.vectors.size, pixels.steps)
+    panel = 0.0 if whole.reads_in_place else pixels.steps * tiles.vectors.size * pixels.operand.cycles
+    least = min(places, _least_blocks(pixels, whole.info))
+    candidates = []
+    for groups in range(1, min(features, threads) + 1):
+        for blocks in {least, *range(least, threads), -(-least // threads) * threads}:
+            if blocks > places:
+                continue
+            rounds, share = -(-blocks * groups // threads), -(-features // groups)
+            work = rounds * share * (-(-places // blocks) * abreast * tile + panel)
+            traffic = groups * source_bytes + 4 * blocks * pixels.steps * pixels.features
+            candidates.append((work + traffic / (_BYTES_PER_CYCLE * threads), blocks, groups))
+    _, blocks, groups = min(candidates)
+    return blocks, groups
 
-    Each fits half the second-level cache; an eighth, where that leaves enough pixels for a panel to pay.
-    """
-    source_bytes = 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))
-    fewest, most = (-(-parts * source_bytes // info.l2_bytes) for parts in (2, 8))
-    wanted = max(1, fewest, min(most, pixels.count // _PIXELS))
-    return min(places, -(-wanted // threads) * threads)
+
+def _least_blocks(pixels: Pixels, info: TargetInfo) -> int:
+    """Each fits half the second-level cache; an eighth, where that leaves enough pixels for a panel to pay."""
+    fewest, most = (-(-parts * _source_bytes(pixels) // info.l2_bytes) for parts in (2, 8))
+    return max(1, min(fewest, pixels.count // _FEW_PIXELS), min(most, pixels.count // _MANY_PIXELS))
+
+
+def _source_bytes(pixels: Pixels) -> int:
+    return 4 * pixels.count * min(pixels.run, max(pixels.source.column, 1))

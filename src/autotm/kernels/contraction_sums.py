@@ -116,3 +116,24 @@ def sum_block(
             tir.choose(block.is_last, tile.finish(problem, coordinates, place), save),
         ]
     )
+
+
+def sum_chains(
+    tile: RegisterTile, taps: int, run: int, chain: Callable[[Index, Index, Index], tirx.Stmt]
+) -> tuple[list[tirx.Stmt], RegisterTile]:
+    """All products of `taps` runs, and the tile that holds their sum in the end.
+
+    `chain(tap, first, last)` adds steps [first, last) of a run to `tile`. Where there are many, chains of about
+    `CHAIN_STEPS` are added to a second tile one by one.
+    """
+    if taps * run <= 2 * CHAIN_STEPS:
+        whole = [tir.loop(taps, lambda tap: chain(tap, 0, run), "tap")] if taps * run else []
+        return [tile.declare(), tile.clear(), *whole], tile
+    total = RegisterTile(tile.rows, tile.width, tile.lanes)
+    links = -(-run // CHAIN_STEPS)
+
+    def link(tap: Index, index: Index) -> tirx.Stmt:
+        return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, run)), total.add(tile.sums.get)])
+
+    each = tir.loop(taps, lambda tap: tir.loop(links, lambda index: link(tap, index), "link"), "tap")
+    return [tile.declare(), total.declare(), total.clear(), each], total

@@ -15,7 +15,7 @@ class RegisterTile:
     """`rows` x `width` sums; every access is unrolled, so that each vector of sums gets a register of its own."""
 
     def __init__(self, rows: int, width: int, lanes: int) -> None:
-        self.rows, self.width = rows, width
+        self.rows, self.width, self.lanes = rows, width, lanes
         self.vectors = tir.segments(width, lanes)
         self.sums = tir.Registers(rows, width)
 

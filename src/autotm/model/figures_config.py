@@ -23,6 +23,9 @@ class WorkloadConfig(Strict):
     limits: AnyLimits = Field(
         description='ratios slow:fast, or bytes; all figures but 8 need "1:0" and "0:1", which others are compared with'
     )
+    predicted: dict[str, AnyLimits] = Field(
+        {}, description="further optimizers, each with its limits, whose predictions figure 11 judges too"
+    )
 
 
 class PricesConfig(Strict):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 import numpy as np
@@ -51,6 +51,10 @@ class OpClass(StrEnum):
     DATA_MOVEMENT = "data_movement"
 
 
+_one_tuple = cache(tuple[int, ...])
+"""One object for equal slots: a step has hundreds of thousands of them, few of them different."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """One slot of a kernel: the tensor bound to it, and the shape and dtype the kernel sees (a view may differ)."""
@@ -65,7 +69,7 @@ class Operand:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Implementation:
     """One way to compute a kernel: another function on the same inputs and outputs, with workspaces of its own."""
 
@@ -75,7 +79,7 @@ class Implementation:
     workspaces: tuple[Operand, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """One call of one compiled function.
 
@@ -141,7 +145,7 @@ class Initial:
     scale: float = 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A value in memory.
 
@@ -189,10 +193,7 @@ class Tensor:
     @property
     def live(self) -> range:
         """Kernel indices during which a movable tensor holds memory: [producer, last reader + 1), or as `held`."""
-        if self.held is not None:
-            return range(*self.held)
-        users = self.users
-        return range(users[0], users[-1] + 1)
+        return range(*self.held) if self.held is not None else range(self.users[0], self.users[-1] + 1)
 
 
 @dataclass(frozen=True)
@@ -278,8 +279,7 @@ class Graph:
 
     def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
         """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
-        known = self._slots.get(id(kernel))
-        return self._find_slots(kernel) if known is None else known
+        return self._slots.get(id(kernel)) or self._find_slots(kernel)
 
     @cached_property
     def _slots(self) -> dict[int, dict[str, tuple[int, ...]]]:
@@ -290,7 +290,7 @@ class Graph:
         slots: dict[str, tuple[int, ...]] = {}
         for slot, operand in enumerate(kernel.operands):
             if self.by_name[operand.tensor].is_movable:
-                slots[operand.tensor] = (*slots.get(operand.tensor, ()), slot)
+                slots[operand.tensor] = _one_tuple((*slots.get(operand.tensor, ()), slot))
         return slots
 
 

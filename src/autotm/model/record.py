@@ -54,6 +54,11 @@ class Record:
         num_async_move_nodes, bytes_async_moved: overlapped moves; `_dram` and `_pmem` by destination.
         move_time_us: predicted time of the blocking moves.
         stall_time_us: measured time that a step waits for asynchronous moves, from a separate instrumented step.
+        move_actual_us: measured time of the blocking moves, from that step.
+        waited_s, all_fast_waited_s: for each timed step that counts, planned and all-fast, how long threads of the run
+            were kept from a core by others, added up over threads.
+        machine_memory_mode: whether the machine really is in memory mode: what is called fast memory here is then
+            itself behind its cache.
         kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
         oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
             in the profile, or the chosen one in this run.
@@ -127,3 +132,7 @@ class Record:
     tensor_size_map: dict[str, int] = field(default_factory=dict)
     config_map: dict[str, str] = field(default_factory=dict)
     cache: CacheCounts | None = None
+    move_actual_us: float | None = None
+    waited_s: tuple[float, ...] = ()
+    all_fast_waited_s: tuple[float, ...] = ()
+    machine_memory_mode: bool = False

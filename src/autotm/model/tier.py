@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import StrEnum
+from sys import intern
 
 from autotm.model.graph import Graph, Kernel
 
@@ -26,7 +27,7 @@ Configuration = str
 
 def all_fast(kernel: Kernel) -> Configuration:
     """The configuration with every operand in fast memory."""
-    return "D" * len(kernel.operands)
+    return intern("D" * len(kernel.operands))
 
 
 def configuration(graph: Graph, kernel: Kernel, slow: Collection[str]) -> Configuration:
@@ -36,4 +37,4 @@ def configuration(graph: Graph, kernel: Kernel, slow: Collection[str]) -> Config
         if tensor in slow:
             for slot in slots:
                 letters[slot] = "P"
-    return "".join(letters)
+    return intern("".join(letters))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from autotm.kernels.threads import DISTURBED, lost_ns
 from autotm.memory.clock import quiet_interpreter
 from autotm.model.graph import Graph
-from autotm.model.program import KernelStep, WaitMoveStep
+from autotm.model.program import KernelStep, MoveStep, WaitMoveStep
 from autotm.runtime.executor import Executor
 
 log = logging.getLogger(__name__)
@@ -30,12 +30,24 @@ class StepTimes:
         all_fast_s: of the same step with everything in fast memory, run in turn with those; empty where not asked for.
         disturbed: rounds in which others held the cores.
         disturbed_count: whether those count all the same, since too few others were left.
+        waited_s, all_fast_waited_s: for each of those steps, how long threads of this process were kept from a core,
+            added up over threads.
     """
 
     samples_s: tuple[float, ...]
     all_fast_s: tuple[float, ...] = ()
     disturbed: int = 0
     disturbed_count: bool = False
+    waited_s: tuple[float, ...] = ()
+    all_fast_waited_s: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """One step: its wall time, and how long threads were kept from a core in it."""
+
+    wall_s: float
+    waited_s: float
 
 
 def time_steps(
@@ -46,30 +58,43 @@ def time_steps(
     With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.
     """
     contenders = [executor] if all_fast is None else [executor, all_fast]
-    quiet: list[list[float]] = []
-    every: list[list[float]] = []
+    quiet: list[list[_Timed]] = []
+    every: list[list[_Timed]] = []
     with quiet_interpreter():
         if all_fast is not None:
             all_fast.step()
-        while len(quiet) < min_steps or sum(times[0] for times in quiet) < min_seconds:
-            if len(every) >= _PATIENCE * min_steps and sum(times[0] for times in every) >= _PATIENCE * min_seconds:
+        while len(quiet) < min_steps or _planned_s(quiet) < min_seconds:
+            if len(every) >= _PATIENCE * min_steps and _planned_s(every) >= _PATIENCE * min_seconds:
                 break
-            lost = lost_ns(cpus)
-            times = [_seconds(contender) for contender in contenders]
-            every.append(times)
-            if lost_ns(cpus) - lost <= DISTURBED * len(cpus) * sum(times) * 1e9:
-                quiet.append(times)
+            steps = [_timed(contender, cpus) for contender in contenders]
+            every.append(steps)
+            wall_s, waited_s = sum(step.wall_s for step in steps), sum(step.waited_s for step in steps)
+            if waited_s <= DISTURBED * len(cpus) * wall_s:
+                quiet.append(steps)
     disturbed, are_counted = len(every) - len(quiet), len(quiet) < min_steps
     if are_counted:
         log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
-    columns = list(zip(*(every if are_counted else quiet), strict=True))
-    return StepTimes(columns[0], columns[1] if all_fast is not None else (), disturbed, are_counted)
+    planned, *others = zip(*(every if are_counted else quiet), strict=True)
+    beside = others[0] if others else ()
+    return StepTimes(
+        tuple(step.wall_s for step in planned),
+        tuple(step.wall_s for step in beside),
+        disturbed,
+        are_counted,
+        tuple(step.waited_s for step in planned),
+        tuple(step.waited_s for step in beside),
+    )
 
 
-def _seconds(executor: Executor) -> float:
-    start = time.perf_counter_ns()
+def _planned_s(rounds: Sequence[Sequence[_Timed]]) -> float:
+    return sum(steps[0].wall_s for steps in rounds)
+
+
+def _timed(executor: Executor, cpus: Sequence[int]) -> _Timed:
+    lost, start = lost_ns(cpus), time.perf_counter_ns()
     executor.step()
-    return (time.perf_counter_ns() - start) / 1e9
+    wall_ns = time.perf_counter_ns() - start
+    return _Timed(wall_ns / 1e9, (lost_ns(cpus) - lost) / 1e9)
 
 
 @dataclass(frozen=True)
@@ -79,10 +104,12 @@ class StepParts:
     Attributes:
         kernels_us: of every kernel by name, emulated delays included.
         stall_us: of all waits for asynchronous moves together.
+        moves_us: of all blocking moves together.
     """
 
     kernels_us: dict[str, float]
     stall_us: float
+    moves_us: float = 0.0
 
 
 def time_parts(graph: Graph, executor: Executor, steps: int) -> StepParts:
@@ -94,6 +121,7 @@ def time_parts(graph: Graph, executor: Executor, steps: int) -> StepParts:
     return StepParts(
         {graph.kernels[step.kernel].name: median for step, median in parts if isinstance(step, KernelStep)},
         sum(median for step, median in parts if isinstance(step, WaitMoveStep)),
+        sum(median for step, median in parts if isinstance(step, MoveStep)),
     )
 
 

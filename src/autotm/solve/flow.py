@@ -10,6 +10,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 
 from autotm.model.graph import Tensor
 from autotm.model.tier import Tier
@@ -17,7 +18,7 @@ from autotm.solve.problem import Problem
 from autotm.solve.window import Clock, Window
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Flow:
     """The choices of one tensor with m gadgets.
 
@@ -63,6 +64,17 @@ class Flow:
         return bisect_right(self.starts, kernel) - 1
 
 
+@lru_cache(1 << 16)
+def flags(values: tuple[bool, ...]) -> tuple[bool, ...]:
+    """One object for equal flags: of a hundred thousand tensors few differ in them."""
+    return values
+
+
+@cache
+def _without_windows(gaps: int) -> tuple[tuple[Window, ...], ...]:
+    return ((),) * gaps
+
+
 def flows_by_use(problem: Problem) -> tuple[Flow, ...]:
     """One gadget per user: the tensor may move between any two of them."""
     return tuple(_fixed(problem, tensor) or _flow(problem, tensor, _gadgets(tensor)) for tensor in problem.placed)
@@ -98,7 +110,7 @@ def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
 
 def blocking(flow: Flow) -> Flow:
     """The same flow without asynchronous moves."""
-    none = ((),) * (len(flow) - 1)
+    none = _without_windows(len(flow) - 1)
     return replace(flow, beside_write_us=math.inf, beside_read_us=math.inf, out=none, back=none)
 
 
@@ -132,14 +144,14 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tie
         slow_us=tuple(0.0 if must else sum(_extra_us(problem, tensor, user) for user in group) for group in users),
         write_us=problem.links.copy_us(Tier.PMEM, tensor.size_bytes),
         read_us=problem.links.copy_us(Tier.DRAM, tensor.size_bytes),
-        must=(must,) * count,
-        may=(may,) * count,
-        may_between=(may,) * (count - 1),
-        may_read=(False,) + (may,) * (count - 1),
+        must=flags((must,) * count),
+        may=flags((may,) * count),
+        may_between=flags((may,) * (count - 1)),
+        may_read=flags((False,) + (may,) * (count - 1)),
         beside_write_us=math.inf,
         beside_read_us=math.inf,
-        out=((),) * (count - 1),
-        back=((),) * (count - 1),
+        out=_without_windows(count - 1),
+        back=_without_windows(count - 1),
     )
 
 

@@ -148,8 +148,12 @@ class Session:
         self._solver.addRows(rows, lower, upper, len(values), starts, indices, values)
 
     def relax(self, time_limit_s: float) -> Solved:
-        """Solve without integrality."""
-        return self._run({"solve_relaxation": True}, time_limit_s)
+        """Solve without integrality, by simplex."""
+        return self._run({"solve_relaxation": True, "solver": "choose"}, time_limit_s)
+
+    def relax_from_inside(self, time_limit_s: float) -> Solved:
+        """Solve without integrality, by an interior point method and a crossover."""
+        return self._run({"solve_relaxation": True, "solver": "ipm"}, time_limit_s)
 
     def search(self, time_limit_s: float, gap: float, *, warm: bool) -> Solved:
         """Solve with integrality to a relative `gap`; `warm` starts from the values in the model."""
@@ -159,7 +163,7 @@ class Session:
             self._solver.setSolution(start)
         else:
             self._solver.clearSolver()
-        return self._run({"solve_relaxation": False, "mip_rel_gap": gap}, time_limit_s)
+        return self._run({"solve_relaxation": False, "solver": "choose", "mip_rel_gap": gap}, time_limit_s)
 
     @contextmanager
     def held(self, variables: Collection[Untyped]) -> Iterator[None]:

@@ -139,7 +139,9 @@ def _search(
         search.charge(prices_of(None, made, None, kernels))
         search.propose({}, {})
         return search
-    relaxed = session.relax(deadline - time.perf_counter())
+    # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
+    relax = session.relax_from_inside if made.flights.are_possible else session.relax
+    relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
     search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
     search.propose(*(_integral(made) if relaxed.has_solution else ({}, {})))

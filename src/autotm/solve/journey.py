@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +45,15 @@ class Journey:
         return [k for k in range(1, len(self.fast)) if self.fast[k] and not self.between[k - 1]]
 
 
+@lru_cache(1 << 16)
+def by_blocking_moves(fast: tuple[bool, ...], between: tuple[bool, ...]) -> Journey:
+    """A journey without windows; one object for equal ones, of which a large step has many."""
+    return Journey(fast, between)
+
+
 def all_slow(flow: Flow) -> Journey:
     """Never fast."""
-    return Journey((False,) * len(flow), (False,) * (len(flow) - 1))
+    return by_blocking_moves((False,) * len(flow), (False,) * (len(flow) - 1))
 
 
 def cost_us(flow: Flow, journey: Journey) -> float:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import required_bytes
-from autotm.solve.flow import Flow
-from autotm.solve.journey import Journey, all_slow, occupy
+from autotm.solve.flow import Flow, flags
+from autotm.solve.journey import Journey, all_slow, by_blocking_moves, occupy
 from autotm.solve.shortest_path import Charges, best_journey
 from autotm.solve.table import Table
 from autotm.solve.window import Window
@@ -88,7 +88,9 @@ def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], l
     last = len(flow) - 1
     saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
     if flow.size_bytes <= least_room and not any(flow.out + flow.back):
-        still = tuple(flow.may_read[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
+        still = flags(
+            tuple(flow.may_read[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
+        )
         return flow if still == flow.may_read else replace(flow, may_read=still)
     may = tuple(
         flow.must[k] or (flow.may[k] and flow.size_bytes <= room[flow.starts[k] : flow.stops[k]].min())
@@ -104,9 +106,9 @@ def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], l
     may_read = tuple(k > 0 and may[k] and (saved_us[k] > read_us or any(flow.must[k:])) for k in range(last + 1))
     return replace(
         flow,
-        may=may,
-        may_between=may_between,
-        may_read=may_read,
+        may=flags(may),
+        may_between=flags(may_between),
+        may_read=flags(may_read),
         out=tuple(_with_room(flow, windows, room) if reached[k] else () for k, windows in enumerate(flow.out)),
         back=tuple(_with_room(flow, windows, room) if may_read[k + 1] else () for k, windows in enumerate(flow.back)),
     )
@@ -133,7 +135,7 @@ def _by_itself(choices: Choices, index: int) -> Journey | None:
         free = [0.0] * len(flow)
         return best_journey(flow, Charges.blocking(flow, flow.slow_us, free, free))
     always = all(flow.may) and all(flow.may_between) and min(choices.least_us[index]) >= 0
-    return Journey((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
+    return by_blocking_moves((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
 
 
 def spans(flow: Flow) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.solve.flow import Flow
-from autotm.solve.journey import Journey
+from autotm.solve.journey import Journey, by_blocking_moves
 from autotm.solve.table import Floats, Ints
 
 Flags = npt.NDArray[np.bool_]
@@ -141,7 +141,7 @@ class Rented:
         for index in chosen:
             row = place[index]
             length = sum(1 for count in counts if row < count)
-            found[index] = Journey(
+            found[index] = by_blocking_moves(
                 tuple(fast[k][row] for k in range(length)), tuple(between[k][row] for k in range(1, length))
             )
         return found

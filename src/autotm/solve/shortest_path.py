@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotm.solve.flow import Flow
-from autotm.solve.journey import Journey
+from autotm.solve.journey import Journey, by_blocking_moves
 from autotm.solve.window import Window
 
 _BORN_FAST, _COPIED, _SLOW = range(3)
@@ -61,7 +61,8 @@ def _with_windows(journey: Journey, charges: Charges) -> Journey:
     left = journey.first_leave
     out = charges.out[left - 1][1] if 0 < left < len(journey.fast) else None
     windows = ((k, charges.back[k - 1][1]) for k in journey.reads())
-    return replace(journey, out=out, back=tuple((k, window) for k, window in windows if window is not None))
+    back = tuple((k, window) for k, window in windows if window is not None)
+    return journey if out is None and not back else replace(journey, out=out, back=back)
 
 
 def _forward(flow: Flow, charges: Charges) -> tuple[list[float], list[list[tuple[int, bool]]]]:
@@ -100,4 +101,4 @@ def _trace(ways: list[list[tuple[int, bool]]], state: int) -> Journey:
         state, stayed = choice[state]
         between.append(stayed)
         fast.append(state != _SLOW)
-    return Journey(tuple(reversed(fast)), tuple(reversed(between)))
+    return by_blocking_moves(tuple(reversed(fast)), tuple(reversed(between)))

@@ -8,6 +8,7 @@ needs to be exact (`docs/formulation.md` §5).
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import random
@@ -110,6 +111,14 @@ class Sieve:
         Ends early when `time.perf_counter` reaches `deadline`, with prices that prove less.
         """
         self._deadline = deadline
+        # What is here already stays: no need to look through all of it whenever a model is collected.
+        gc.freeze()
+        try:
+            return self._sift()
+        finally:
+            gc.unfreeze()
+
+    def _sift(self) -> Relaxed | None:
         prices = self._sampled_prices()
         if prices is None:
             return None
@@ -123,18 +132,17 @@ class Sieve:
         allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
         for _ in range(_ROUNDS):
             left = self._left(fixed, doubtful)
-            part = self._part(doubtful, sorted(rows), left)
-            relaxed = self._solved(part, self._problem.base_us)
-            if relaxed is None:
+            found = self._relaxed(self._part(doubtful, sorted(rows), left), self._problem.base_us)
+            if found is None:
                 return None
-            prices = prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us
+            prices, used = found
             regret_us = own_us + self._rented.rent_us(fixed, prices) - self._rented.cheapest(prices).cost_us
             regret_us[doubtful] = 0.0
-            crowded = self._crowded(used_bytes(relaxed.made, self._kernels) - left)
+            crowded = self._crowded(used - left)
             total_us = float(regret_us.sum())
             text = "sifted: %d of %d tensors in doubt, %d rows; the others' regret %.3g us, %d more rows broken"
             log.info(text, doubtful.sum(), len(self), len(rows), total_us, len(crowded))
-            if (total_us <= allowed_us and not crowded) or time.perf_counter() >= deadline:
+            if (total_us <= allowed_us and not crowded) or time.perf_counter() >= self._deadline:
                 break
             doubtful |= regret_us > allowed_us / len(self)
             rows |= set(crowded)
@@ -151,8 +159,8 @@ class Sieve:
         flows = tuple(self._flows[number] for number in chosen)
         rows = undominated(flows, (), tight, room)
         part = Reduced(Choices(flows), {}, tuple(rows), tuple(room[rows].tolist()), int(room.max()))
-        relaxed = self._solved(part, 0.0)
-        return None if relaxed is None else prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us
+        found = self._relaxed(part, 0.0)
+        return None if found is None else found[0]
 
     def _left(self, fixed: Rental, doubtful: Flags) -> Ints:
         """What clear journeys leave of the room; where they take more, the least valuable ones become doubtful."""
@@ -196,12 +204,17 @@ class Sieve:
         whole = replace(reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
         return self._made(whole, self._problem.base_us)
 
-    def _solved(self, reduced: Reduced, base_us: float) -> Relaxed | None:
+    def _relaxed(self, reduced: Reduced, base_us: float) -> tuple[Floats, Floats] | None:
+        """Prices of bytes, and bytes in use, of shape (kernels,) each; what was built for them is gone by then."""
         relaxed = self._made(reduced, base_us)
-        solved = relaxed.session.relax(self._deadline - time.perf_counter())
-        return relaxed if solved.outcome is Outcome.CONVERGED else None
+        if relaxed.session.relax(self._deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
+            return None
+        prices = prices_of(relaxed.session, relaxed.made, None, self._kernels)
+        return prices.byte_us, used_bytes(relaxed.made, self._kernels)
 
     def _made(self, reduced: Reduced, base_us: float) -> Relaxed:
+        # Pyomo's models are cycles, and several of them at a time would take more memory than the step itself.
+        gc.collect()
         with PauseGC():
             made = build(reduced, base_us)
             return Relaxed(made, Session(made.model, self._problem.options.threads, self._problem.options.seed))

@@ -45,11 +45,11 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _remark(runs: pd.DataFrame) -> str:
-    """The errors in words; points that are far off by name."""
+    """The errors in words; points that are far off by name, and why."""
     size = runs["error_percent"].abs()
     far = runs[size > _NAMED_ABOVE_PERCENT]
     named = "; ".join(
-        f"{row['network']} {row['optimizer']} {row['limit']}: {row['error_percent']:+.0f} %"
+        f"{row['network']} {row['optimizer']} {row['limit']}: {row['error_percent']:+.1f} % ({explained(row)})"
         for _, row in far.iterrows()
     )
     return (
@@ -57,3 +57,29 @@ def _remark(runs: pd.DataFrame) -> str:
         f"kernels were timed: median size {size.median():.1f} %, largest {size.max():.1f} %."
         + (f" Above {_NAMED_ABOVE_PERCENT:.0f} %: {named}." if named else "")
     )
+
+
+def explained(row: pd.Series) -> str:
+    """What the error of one run is made of, as its record tells.
+
+    The error of a slow-down is that of two steps. That of the planned one is then divided among kernels and moves, as
+    timed piece by piece, and set beside how long its threads had no core: what others took was not predicted.
+    """
+    step_s, all_fast_s = row["actual_runtime_median_s"], row["all_fast_runtime_s"]
+    parts = [
+        f"its step took {_more(step_s, row['predicted_runtime_s'])} than predicted",
+        f"the all-fast one {_more(all_fast_s, row['all_fast_predicted_s'])}",
+    ]
+    if row["kernels_s"] > 0:
+        predicted_kernels_s = row["predicted_runtime_s"] - row["predicted_moves_s"]
+        parts.append(f"kernels by {1e3 * (row['kernels_s'] - predicted_kernels_s):+.3g} ms")
+    if pd.notna(row["moves_s"]):
+        parts.append(f"moves by {1e3 * (row['moves_s'] - row['predicted_moves_s']):+.3g} ms")
+    if pd.notna(row["waited_median_s"]):
+        parts.append(f"its threads waited {1e3 * row['waited_median_s']:.3g} ms a step for cores that others held")
+    return ", ".join(parts)
+
+
+def _more(found: float, expected: float) -> str:
+    share = 100 * (found / expected - 1)
+    return f"{abs(share):.1f} % {'longer' if share >= 0 else 'less'}"

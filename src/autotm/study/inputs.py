@@ -28,6 +28,15 @@ def comparison_records(study: Study, folder: str) -> list[Path]:
     return records
 
 
+def predicted_records(study: Study, folder: str) -> list[Path]:
+    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers.
+
+    Raises:
+        BadInputError: as `comparison_records`.
+    """
+    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL)
+
+
 def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
     """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs.
 

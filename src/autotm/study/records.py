@@ -27,8 +27,8 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `uncounted_bytes` are
     in fast memory whatever the limit: parameters, inputs and results, unless the limit counts them. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
-    the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions. Without
-    `needs_all_fast`, what has nothing to be divided by is empty.
+    the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions, the second of them
+    `all_fast_predicted_s`. Without `needs_all_fast`, what has nothing to be divided by is empty.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -36,7 +36,8 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     """
     loaded = [load_with_provenance(path, "record", Record) for path in paths]
     table = pd.DataFrame([_row(record, provenance) for record, provenance in loaded])
-    require_one(table, "scale", "machine", "tier_reality", "counts")
+    require_one(table, "scale", "machine", "counts")
+    _require_one_reality(table)
     records = [record for record, _ in loaded]
     networks = list(dict.fromkeys(table["network"]))
     bases = {name: _Base.of([one for one in records if one.network == name]) for name in networks}
@@ -47,7 +48,9 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
         )
     table["all_fast_runtime_s"] = [bases[record.network].runtime_s(record) for record in records]
     table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
-    table["predicted_slowdown"] = [bases[record.network].predicted_slowdown(record) for record in records]
+    predicted = [bases[record.network].predicted_s for record in records]
+    table["all_fast_predicted_s"] = [math.nan if base is None else base for base in predicted]
+    table["predicted_slowdown"] = table["predicted_runtime_s"] / table["all_fast_predicted_s"]
     orders = {column: {name: i for i, name in enumerate(dict.fromkeys(table[column]))} for column in _IN_ORDER}
     return table.sort_values(
         [*_IN_ORDER, "dram_limit_bytes"],
@@ -66,6 +69,23 @@ def require_one(table: pd.DataFrame, *columns: str) -> None:
         values = sorted(table[column].astype(str).unique()) if column in table else []
         if len(values) != 1:
             raise BadInputError(f"records of one {column} make a figure; got {', '.join(values) or 'no record'}")
+
+
+def _require_one_reality(table: pd.DataFrame) -> None:
+    """Refuse to compare what ran on real slow memory with what ran on emulated one.
+
+    Raises:
+        BadInputError: names the optimizers of each, and what to do.
+    """
+    found = {str(name): sorted(set(of["optimizer"])) for name, of in table.groupby("tier_reality")}
+    if len(found) > 1:
+        whose = "; ".join(f"{name}: {', '.join(optimizers)}" for name, optimizers in found.items())
+        machine = table["machine"].iloc[0]
+        raise BadInputError(
+            f"records on different kinds of slow memory do not compare ({whose}). Where config/machines/{machine}.yaml "
+            "says memory_mode: true, memory-mode ran behind the machine's own cache and all else on emulated memory: "
+            "set it to false, so that the cache is modelled like the rest, or draw a workload of one kind"
+        )
 
 
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,10 +119,26 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_moved_dram": record.bytes_moved_dram,
         "bytes_moved_pmem": record.bytes_moved_pmem,
         "num_move_nodes": record.num_move_nodes,
+        **_parts(record),
         "verified_steps": record.verified_steps,
         "seed": record.seed,
         "cpu_model": provenance.get("cpu_model", ""),
         "versions": versions_text(provenance),
+    }
+
+
+def _parts(record: Record) -> dict[str, float]:
+    """Where a step's time went, predicted and as timed piece by piece, and how long its threads had no core, seconds.
+
+    What was not measured is empty: moves and waits in older records.
+    """
+    moves_us = record.move_actual_us
+    return {
+        "predicted_moves_s": record.move_time_us / 1e6,
+        "kernels_s": (sum(record.kernel_times_us.values()) + record.stall_time_us) / 1e6,
+        "moves_s": math.nan if moves_us is None else moves_us / 1e6,
+        "waited_median_s": median(record.waited_s) if record.waited_s else math.nan,
+        "all_fast_waited_median_s": median(record.all_fast_waited_s) if record.all_fast_waited_s else math.nan,
     }
 
 
@@ -137,9 +173,6 @@ class _Base:
         if record.all_fast_samples_s:
             return median(record.all_fast_samples_s)
         return math.nan if self.pooled_s is None else self.pooled_s
-
-    def predicted_slowdown(self, record: Record) -> float:
-        return math.nan if self.predicted_s is None else record.predicted_runtime_s / self.predicted_s
 
 
 _NO_BASE = _Base()

@@ -94,6 +94,16 @@ class Study:
             for limit in workload.limits
         ]
 
+    def further_records(self, name: str) -> list[Path]:
+        """The records of a workload's `predicted` optimizers, each at its own limits."""
+        workload = self.config.workloads[name]
+        return [
+            self.paths(network).record(optimizer, Limit.parse(limit))
+            for network in workload.networks
+            for optimizer, limits in workload.predicted.items()
+            for limit in limits
+        ]
+
     def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
         """The records that a case study reads, in the order of its config."""
         paths = self.paths(case.network)
@@ -108,7 +118,7 @@ class Study:
         of_workloads: list[Path] = []
         for name in self.config.workloads:
             with contextlib.suppress(BadInputError):
-                of_workloads += self.workload_records(name)
+                of_workloads += self.workload_records(name) + self.further_records(name)
         return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
 
     def verification_records(self) -> list[Path]:
@@ -162,6 +172,7 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
         raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
     for name, workload in config.workloads.items():
         _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
+        _require_optimizers(f"{source}: workloads.{name}.predicted", workload.predicted)
     return Study(config_dir, results, config, machine, scale)
 
 
@@ -210,8 +221,9 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
-    if not machine.memory_mode:  # results from before there was such a key stay valid
-        del settings["memory_mode"]
+    for key in ("memory_mode", "cache_bytes"):  # results from before there were such keys stay valid
+        if not settings[key]:
+            del settings[key]
     return settings | {"device": device_settings(config_dir, machine)}
 
 

@@ -1,0 +1,33 @@
+"""A hash is worked out piece by piece, and is that of the whole text."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import TypeAdapter
+
+from autotm.model.files import content_hash, hash_of
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve import SolveOptions, solve
+from random_graphs import random_case
+
+
+def whole_hash(value: object) -> str:
+    return content_hash(TypeAdapter(type(value)).dump_python(value, mode="json"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_and_plans(seed: int) -> None:
+    case = random_case(seed, kernels=6)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1))
+    assert isinstance(plan, Plan)
+    assert hash_of(case.graph) == whole_hash(case.graph)
+    assert hash_of(plan) == whole_hash(plan)
+
+
+def test_empty_fields_and_no_long_ones() -> None:
+    empty = Graph("none", "tiny", 1, (), ())
+    assert hash_of(empty) == whole_hash(empty)
+    options = SolveOptions()
+    assert hash_of(options) == whole_hash(options)
