@@ -17,7 +17,7 @@ from autotm.kernels.link import find_compiler, link
 from autotm.kernels.objects import add_object, code_key, held_in, split
 from autotm.kernels.processes import cores, in_processes
 
-_CODE = hashlib.sha256(b"".join(Path(code.__file__).read_bytes() for code in (passes, share))).hexdigest()
+_CODE = hashlib.sha256(b"".join(Path(room.__file__).read_bytes() for room in (passes, share))).hexdigest()
 
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:

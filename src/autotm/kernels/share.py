@@ -2,7 +2,8 @@
 
 A deep network has hundreds of copies, sums and elementwise kernels that differ only in how many channels there are, and
 where they begin. Here such kernels become one function that takes those numbers as arguments, and a small entry for
-each kernel, which calls it with its own. What a kernel computes, and in which order, stays the same.
+each kernel, which calls it with its own. What a kernel computes, and in which order, stays the same, whoever it was
+compiled with; only whether a number stands in the code or is handed over depends on that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tvm import ir, tirx
 from tvm_ffi import StructuralMutator
 
 SHARED = "autotm.shared"
-"""Attribute of functions that lose nothing by numbers in place of constants: memory limits them, not addresses."""
+"""Attribute of functions that lose nothing if numbers are handed over: memory limits them, not addresses."""
 
 _SCOPE = "compute_scope"
 _DATA = ir.Op.get("tirx.buffer_data")
@@ -32,7 +33,7 @@ def share(module: tvm.IRModule) -> tvm.IRModule:
             blank = _Blank.of(entry, func)
             alike.setdefault(tvm_ffi.structural_hash(blank.function, map_free_vars=True), []).append(blank)
     for number, group in enumerate(alike.values()):
-        if len(group) > 1:
+        if len(group) > 1 and not tirx.analysis.undefined_vars(group[0].function.body, group[0].function.params):
             functions.update(_join(f"shared_{number}", group))
     return tvm.IRModule(functions)
 
@@ -124,9 +125,13 @@ def _join(name: str, group: Sequence[_Blank]) -> dict[ir.GlobalVar, tirx.PrimFun
         return filled[var] if var in filled else mutator.default_mutate(var)
 
     first, common = group[0], ir.GlobalVar(name)
-    body = tirx.SeqStmt([tvm_ffi.structural_mutate(first.work, [(tirx.Var, fill)]), tirx.Return(tirx.IntImm("int32", 0))])
-    work = tirx.PrimFunc([*first.pointers, *parameters.values()], body, first.func.ret_type)
-    functions = {common: work.with_attr({"target": first.func.attrs["target"], "tirx.noalias": True})}
+    work = tvm_ffi.structural_mutate(first.work, [(tirx.Var, fill)])
+    function = tirx.PrimFunc(
+        [*first.pointers, *parameters.values()],
+        tirx.SeqStmt([work, tirx.Return(tirx.IntImm("int32", 0))]),
+        first.func.ret_type,
+    )
+    functions = {common: function.with_attr({"target": first.func.attrs["target"], "tirx.noalias": True})}
     for number, blank in enumerate(group):
         own = [tirx.IntImm(dtype, values[number]) for dtype, *values in parameters]
         functions[blank.entry] = blank.calling(common, own)
