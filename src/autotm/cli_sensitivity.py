@@ -35,7 +35,7 @@ def _sensitivity(options: argparse.Namespace) -> None:
         context_of(study),
         study.config.solve,
         options.draws,
-        solve_stages.Given(paths.graph, paths.profile, paths.links),
+        solve_stages.Given.of(paths),
         plans=[paths.plan(optimizer, limit) for optimizer in options.optimizers],
         sensitivity=paths.sensitivity(limit),
     )

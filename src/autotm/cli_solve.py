@@ -39,7 +39,7 @@ def add_commands(
 def _solve(options: argparse.Namespace) -> None:
     study = study_of(options)
     paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    given = solve_stages.Given(paths.graph, paths.profile, paths.links)
+    given = solve_stages.Given.of(paths)
     if options.write_mps:
         size = solve_stages.export_stage(
             context_of(study), options.optimizer, limit, study.config.solve, given, program=options.write_mps
@@ -53,14 +53,14 @@ def _sweep(options: argparse.Namespace) -> None:
     study = study_of(options)
     paths, limits = paths_of(study, options.network), [Limit.parse(text) for text in options.limits]
     plans = {limit: paths.plan(options.optimizer, limit) for limit in limits}
-    given = solve_stages.Given(paths.graph, paths.profile, paths.links)
+    given = solve_stages.Given.of(paths)
     solve_stages.sweep_stage(context_of(study), options.optimizer, plans, study.config.solve, given)
 
 
 def _potential(options: argparse.Namespace) -> None:
     study = study_of(options)
     paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    given = solve_stages.Given(paths.graph, paths.profile, paths.links)
+    given = solve_stages.Given.of(paths)
     plan = paths.plan("synchronous", limit)
     found = solve_stages.potential_stage(context_of(study), study.config.solve, given, plan=plan)
     sys.stdout.write(

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan
 from autotm.model.counting import counting
+from autotm.model.errors import BadInputError
 from autotm.model.files import load, save
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
 from autotm.model.link import Links
+from autotm.model.machine import Machine
+from autotm.model.paths import Paths
 from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile
 from autotm.model.profile_file import read_profile
@@ -21,6 +24,7 @@ from autotm.model.provenance import provenance
 from autotm.model.sensitivity import Sensitivity
 from autotm.model.study_config import SolveConfig
 from autotm.stages import Context
+from autotm.study.series import CACHED
 
 if TYPE_CHECKING:
     from autotm.solve import Potential, ProgramSize, SolveOptions
@@ -36,20 +40,17 @@ class Given:
     profile: Path
     links: Path
 
+    @classmethod
+    def of(cls, paths: Paths) -> Given:
+        """The files of a network."""
+        return cls(paths.graph, paths.profile, paths.links)
+
 
 def ilp_solve_stage(
-    context: Context,
-    optimizer: str,
-    limit: Limit,
-    config: SolveConfig,
-    *,
-    graph: Path,
-    profile: Path,
-    links: Path,
-    plan: Path,
+    context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: Given, *, plan: Path
 ) -> None:
     """Place the tensors so that their offsets keep the limit; only what the independent checker accepts is written."""
-    sweep_stage(context, optimizer, {limit: plan}, config, Given(graph, profile, links))
+    sweep_stage(context, optimizer, {limit: plan}, config, given)
 
 
 def sweep_stage(
@@ -58,6 +59,8 @@ def sweep_stage(
     """What `ilp_solve_stage` does, for each limit; each plan is written as soon as its offsets are there."""
     from autotm.layout import sweep_and_pack  # noqa: PLC0415 - messages and help must not wait for the solver
 
+    if optimizer == CACHED:
+        _require_real_cache(context.machine, plans)
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, times, copies = _read(context, given)
     found = sweep_and_pack(step, times, copies, optimizer, list(plans), _options(context, config))
@@ -65,6 +68,21 @@ def sweep_stage(
         check_plan(step, times, copies, placed)
         save(path, "plan", placed, came_from)
         _tell_outcome(placed, config)
+
+
+def _require_real_cache(machine: Machine, limits: Iterable[Limit]) -> None:
+    """Refuse limits that are not the size of the machine's real cache, where that is known.
+
+    Raises:
+        BadInputError: names limit, machine and the one limit there is.
+    """
+    real = machine.cache_bytes
+    for limit in limits:
+        if real is not None and limit != Limit(size_bytes=real):
+            raise BadInputError(
+                f"{CACHED}, limit {limit}: machine {machine.name} is in memory mode, its cache has {real} bytes "
+                f'whatever is asked; ask for limit "{Limit(size_bytes=real)}"'
+            )
 
 
 def export_stage(

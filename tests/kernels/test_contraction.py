@@ -96,7 +96,16 @@ def test_avx2(window: Window, implementation: str) -> None:
 
 @pytest.mark.parametrize(
     ("m", "k", "n"),
-    [(16, 1000, 37), (130, 70, 129), (1, 5, 3), (7, 2000, 64), (300, 9, 48), (40, 300, 1003), (30, 5000, 300)],
+    [
+        (16, 1000, 37),
+        (130, 70, 129),
+        (1, 5, 3),
+        (7, 2000, 64),
+        (300, 9, 48),
+        (40, 300, 1003),
+        (30, 5000, 300),
+        (70, 3000, 520),
+    ],
 )
 @pytest.mark.parametrize(("form", "way"), PRODUCTS)
 def test_matrix_products(form: object, way: str, m: int, k: int, n: int) -> None:
@@ -124,8 +133,10 @@ def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
     assert error(c, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
 
 
-def test_dense_weights_are_updated_in_place(implementation: str) -> None:
-    shapes = {"x": (8, 300), "dy": (8, 100), "w": (300, 100)}
+@pytest.mark.parametrize(("batch", "features"), [(8, 100), (200, 520)])
+@pytest.mark.parametrize("way", ["default", *others("matmul_tn")])
+def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str) -> None:
+    shapes = {"x": (batch, 300), "dy": (batch, features), "w": (300, features)}
 
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(matmul_tn, x, dy)
@@ -133,7 +144,7 @@ def test_dense_weights_are_updated_in_place(implementation: str) -> None:
 
     x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
     expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
-    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=implementation)
+    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=way)
     assert error(w, expected) < LIMIT
 
 

@@ -58,9 +58,9 @@ def test_panels_show_the_table(folder: Path) -> None:
     figure, _ = fig10.draw(table, StyleConfig())
     slowdown, traffic, movement = figure.axes
 
-    assert _line(slowdown, "static") == pytest.approx(_points(table, "static", "slowdown"))
-    assert _line(slowdown, "synchronous") == pytest.approx(_points(table, "synchronous", "slowdown"))
-    assert _line(traffic, "static: inputs") == pytest.approx(_points(table, "static", "dram_input_fraction"))
+    assert _line(slowdown, "static-AutoTM") == pytest.approx(_points(table, "static", "slowdown"))
+    assert _line(slowdown, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
+    assert _line(traffic, "static-AutoTM: inputs") == pytest.approx(_points(table, "static", "dram_input_fraction"))
     assert len([line for line in traffic.lines if ":" in str(line.get_label())]) == 4
     assert traffic.yaxis.get_major_formatter()(0.5) == "50%"
     assert _line(movement, "fast → slow") == pytest.approx(_points(table, "synchronous", "bytes_moved_pmem"))

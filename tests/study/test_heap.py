@@ -79,3 +79,14 @@ def test_a_program_of_another_plan_is_refused(files: tuple[Path, Path, Path, Pat
     save(other, "plan", replace(placed, objective_us=placed.objective_us + 1), SOURCE)
     with pytest.raises(BadInputError, match="made from another plan"):
         table_of_heap(graph, profile, other, program)
+
+
+def test_the_legend_names_what_is_drawn(table: pd.DataFrame) -> None:
+    figure, _ = draw(table, StyleConfig())
+    (legend,) = figure.legends
+    named = {text.get_text() for text in legend.get_texts()}
+    began = set(table["began"])
+    assert ("arrives by a move beside kernels" in named) == ("asynchronous" in began)
+    assert ("arrives by a move that the step waits for" in named) == ("blocking" in began)
+    assert ("tensor that moves" in named) == (began != {"born"})
+    assert named >= {"tensor that stays", "limit"}

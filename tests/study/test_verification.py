@@ -18,6 +18,7 @@ from autotm.model.files import save
 from autotm.study.setup import Study, load_study, optimizer_names
 from autotm.study.style import read_table
 from autotm.study.verification import UnverifiedError, verify_records
+from autotm.zoo import networks
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -55,6 +56,7 @@ def test_every_network_meets_every_optimizer() -> None:
     found = study()
     pairs = {(path.parents[2].name, path.parents[1].name) for path in found.verification_records()}
     assert pairs == {(network, optimizer) for network in found.scale.networks for optimizer in optimizer_names()}
+    assert {network for network, _ in pairs} == set(networks()), "the tiny scale leaves no network out"
     limits = {(path.parents[1].name == "all-fast", path.parent.name) for path in found.verification_records()}
     assert limits == {(True, "0to1"), (False, "4to1")}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from autotm.model.limit import Limit
 from autotm.model.study_config import SolveConfig
 from autotm.rule_script import rule
-from autotm.solve_stages import ilp_solve_stage
+from autotm.solve_stages import Given, ilp_solve_stage
 
 with rule(snakemake) as context:
     ilp_solve_stage(
@@ -13,8 +13,6 @@ with rule(snakemake) as context:
         snakemake.params.placement["optimizer"],
         Limit.parse(snakemake.params.placement["limit"]),
         SolveConfig(**snakemake.params.options),
-        graph=Path(snakemake.input.graph),
-        profile=Path(snakemake.input.profile),
-        links=Path(snakemake.input.links),
+        Given(Path(snakemake.input.graph), Path(snakemake.input.profile), Path(snakemake.input.links)),
         plan=Path(snakemake.output.plan),
     )

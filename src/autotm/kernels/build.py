@@ -12,12 +12,12 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from autotm.kernels import passes
+from autotm.kernels import passes, share
 from autotm.kernels.link import find_compiler, link
 from autotm.kernels.objects import add_object, code_key, held_in, split
 from autotm.kernels.processes import cores, in_processes
 
-_CODE = hashlib.sha256(Path(passes.__file__).read_bytes()).hexdigest()
+_CODE = hashlib.sha256(b"".join(Path(code.__file__).read_bytes() for code in (passes, share))).hexdigest()
 
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:

@@ -21,6 +21,7 @@ from autotm.kernels.general import inline_intermediates, schedule_blocks
 from autotm.kernels.passes import GENERATED
 from autotm.kernels.row_norm import schedule_layer_norm, schedule_layer_norm_gradient
 from autotm.kernels.row_softmax import schedule_log_softmax_gradient, schedule_softmax
+from autotm.kernels.share import SHARED
 from autotm.kernels.target import TargetInfo, target_info
 from autotm.kernels.tiling import Machine
 from autotm.kernels.workspace import Workspace, hoist_workspaces
@@ -107,6 +108,8 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     op, op_class = classify(nests, names)
     scheduled = _schedule(func, op, target, threads)
     hoisted, workspaces = _hoist(scheduled)
+    if op_class not in CONTRACTIONS:
+        hoisted = hoisted.with_attr(SHARED, True)
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
 
 

@@ -16,8 +16,8 @@ from tvm import tirx
 from autotm.kernels.passes import machine_code
 from autotm.model.files import write_atomically
 
-_LEAST_PER_OBJECT, _MOST_PER_OBJECT = 4, 16
-"""Kernels compiled as one module: many save a fifth of the time, and few let all processes work to the end."""
+_LEAST_PER_OBJECT, _MOST_PER_OBJECT = 4, 48
+"""Kernels compiled as one module: many share code, and few let all processes work to the end."""
 _TASKS_PER_PROCESS = 2
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import tvm
 from tvm import s_tir, tirx
 
+from autotm.kernels.share import share
+
 GENERATED = "autotm.generated"
 """Attribute of functions whose loops were written out: nothing is left to plan, partition or unroll in them."""
 
@@ -27,8 +29,14 @@ def machine_code(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target
                 bound = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions))
                 lowered.update(tvm.transform.Sequential([*passes, *_HOST])(bound))
         # A kernel's symbol holds the hash of its shapes, so its arguments need no checks, which are most of its code.
-        lowered = tirx.transform.SkipAssert()(lowered)
-        return tvm.get_global_func("target.build.llvm")(lowered, target)
+        lowered = share(tirx.transform.SkipAssert()(lowered))
+        return tvm.get_global_func("target.build.llvm")(lowered, _calling(target))
+
+
+def _calling(target: tvm.target.Target) -> tvm.target.Target:
+    """The target for code whose common functions stay functions: copies of them in each caller would undo `share`."""
+    found = {key: value for key, value in dict(target.export()).items() if value}
+    return tvm.target.Target({**found, "cl-opt": [*found.get("cl-opt", ()), "-inline-threshold=0"]})
 
 
 _WRITTEN = [

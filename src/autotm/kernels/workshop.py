@@ -38,12 +38,19 @@ class Request:
         implementation: which way to compute it.
         tuned: a schedule that a search found for it.
         most_workspace_bytes: with more than that its code is not wanted, only what is known of it.
+        family: what functions are called that do the same to other shapes: they may share code if made together.
     """
 
     func: tirx.PrimFunc
     implementation: str = DEFAULT_IMPLEMENTATION
     tuned: TunedSchedule | None = None
     most_workspace_bytes: int | None = None
+    family: str = ""
+
+    @property
+    def place(self) -> tuple[str, list[tuple[int, ...]]]:
+        """Brings functions that are alike together: first those of a family, among them those of like shapes."""
+        return self.family, [tuple(int(extent) for extent in operand.shape) for operand in self.func.params]
 
     def key(self, target: tvm.target.Target, threads: int) -> str:
         """Hash of all that decides what the kernel becomes."""
@@ -114,7 +121,7 @@ class Workshop:
         held = held_in(self.folder)
         asked = zip(keys, requests, strict=True)
         missing = {key: request for key, request in asked if not _is_made(key, request, held)}
-        groups = split(list(missing), cores())
+        groups = split(sorted(missing, key=lambda key: missing[key].place), cores())
         in_processes(len(groups), lambda task: self._make({key: missing[key] for key in groups[task]}))
         facts = (held_in(self.folder) if missing else held).facts
         return [KernelFacts.from_json(facts[key]) for key in keys]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,11 @@ def _make_distinct(
     shapes = {name: tvm_ffi.structural_hash(func, map_free_vars=True) for name, func in sorted(functions.items())}
     first = {shape: name for name, shape in reversed(shapes.items())}
     requests = {
-        shape: Request(functions[name], tuned=tuned.get(workload(functions[name])) if tuned else None)
+        shape: Request(
+            functions[name],
+            tuned=tuned.get(workload(functions[name])) if tuned else None,
+            family=re.sub(r"\d+", "", name),
+        )
         for shape, name in first.items()
     }
     made = dict(zip(requests, make(list(requests.values())), strict=True))

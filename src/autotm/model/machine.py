@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from autotm.model.config_errors import explain
 from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
 from autotm.model.topology import Topology, usable_cpus
 
 Reality = Literal["real", "emulated", "modelled"]
@@ -56,6 +57,9 @@ class MachineFile(_Strict):
         description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
         "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
     )
+    cache: str | None = Field(
+        None, description="with memory_mode: size of that DRAM, such as 192GB; memory-mode is then solved for no other"
+    )
 
     @model_validator(mode="after")
     def _one_way_to_choose(self) -> Self:
@@ -63,6 +67,28 @@ class MachineFile(_Strict):
         if self.cpus != "auto" and others:
             raise ValueError(f"cpus names the cores itself: leave out {', '.join(sorted(others))}, or cpus")
         return self
+
+    @model_validator(mode="after")
+    def _cache_has_a_size(self) -> Self:
+        if self.cache is not None:
+            if not self.memory_mode:
+                raise ValueError(
+                    "cache is the DRAM of a machine in memory mode: leave it out, or set memory_mode: true"
+                )
+            if not self.cache_bytes:
+                raise ValueError(f"cache: '{self.cache}' is no size; give bytes such as 192GB or 192GiB")
+        return self
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Size of the real cache, if it is known."""
+        if self.cache is None:
+            return None
+        try:
+            limit = Limit.parse(self.cache)
+        except BadInputError:
+            return 0
+        return 0 if limit.less_io or limit.size_bytes is None else limit.size_bytes
 
 
 @dataclass(frozen=True)
@@ -77,6 +103,7 @@ class Machine:
         slow_tier: what plays slow memory.
         file_hash: hash of the machine file's text.
         memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
+        cache_bytes: size of that cache, if it is known.
     """
 
     name: str
@@ -86,6 +113,7 @@ class Machine:
     slow_tier: EmulatedTier
     file_hash: str
     memory_mode: bool = False
+    cache_bytes: int | None = None
 
     @property
     def slug(self) -> str:
@@ -122,7 +150,9 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
     count = threads or (None if parsed.threads == "auto" else parsed.threads)
     cpus = _pinned(path, parsed, count, (asked_in or path) if threads else path)
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return Machine(path.stem, len(cpus), cpus, parsed.target, parsed.slow_tier, digest, parsed.memory_mode)
+    return Machine(
+        path.stem, len(cpus), cpus, parsed.target, parsed.slow_tier, digest, parsed.memory_mode, parsed.cache_bytes
+    )
 
 
 def _pinned(path: Path, parsed: MachineFile, threads: int | None, asked_in: object) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from autotm.model.figures_config import StyleConfig
+from autotm.study.comparison import series_name
 from autotm.study.records import require_one
 from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, count_bytes, finish, optimizer_colors, panels
@@ -64,7 +65,14 @@ def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     for optimizer, runs in table.groupby("optimizer", sort=False):
         color = colors[str(optimizer)]
         sns.lineplot(
-            runs, x=FAST_MEMORY, y="slowdown", marker="o", color=color, label=str(optimizer), ax=axes, errorbar=None
+            runs,
+            x=FAST_MEMORY,
+            y="slowdown",
+            marker="o",
+            color=color,
+            label=series_name(str(optimizer)),
+            ax=axes,
+            errorbar=None,
         )
         axes.plot(runs[FAST_MEMORY], runs["predicted_slowdown"], color=color, **_PREDICTED)
     axes.plot([], [], color=GRAY, label="predicted", **_PREDICTED)
@@ -82,7 +90,13 @@ def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     for optimizer, runs in table.groupby("optimizer", sort=False):
         for column, kind, marker, line in _OPERANDS:
             look = {"marker": marker, "linestyle": line, "color": colors[str(optimizer)], "markeredgecolor": "white"}
-            axes.plot(runs[FAST_MEMORY], runs[column], label=f"{optimizer}: {kind}", markeredgewidth=0.5, **look)
+            axes.plot(
+                runs[FAST_MEMORY],
+                runs[column],
+                label=f"{series_name(str(optimizer))}: {kind}",
+                markeredgewidth=0.5,
+                **look,
+            )
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
     axes.set_ylabel("kernel I/O in fast memory")
@@ -99,5 +113,5 @@ def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     most = float(runs[[column for column, *_ in _DIRECTIONS]].to_numpy().max(initial=1.0))
     axes.set_ylim(0.0, 1.05 * most)
     axes.set_ylabel(f"moved in one step ({count_bytes(axes.yaxis, most)})")
-    axes.legend(loc="best", title=MOVER, alignment="left")
+    axes.legend(loc="best", title=series_name(MOVER), alignment="left")
     finish(axes, "c", "Data moved")

@@ -25,7 +25,7 @@ from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep
 from autotm.model.tier import Tier
 from autotm.study.comparison import title
 from autotm.study.records import versions_text
-from autotm.study.style import GRAY, Drawn, count_bytes, finish, grid, machine_text, optimizer_colors
+from autotm.study.style import GRAY, Drawn, count_bytes, finish, grid, machine_text, near_text, optimizer_colors
 
 _POOLS = ((Tier.DRAM, "fast pool"), (Tier.PMEM, "slow pool"))
 _US_PER_MS = 1e3
@@ -145,7 +145,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         axes.grid(visible=False)
         finish(axes, letter, name)
     axes_of[-1].set_xlabel("predicted time of kernels (ms)")
-    figure.legend(handles=_legend(style), loc="outside lower center", ncols=5)
+    figure.legend(handles=_legend(table, style), loc="outside lower center", ncols=5)
     return figure, _caption(table)
 
 
@@ -180,23 +180,24 @@ def _moves(style: StyleConfig) -> dict[str, object]:
     return {"blocking": "black", "asynchronous": optimizer_colors(style)["numa"]}
 
 
-def _legend(style: StyleConfig) -> list[Patch | Line2D]:
-    colors, moves = optimizer_colors(style), _moves(style)
-    return [
-        Patch(color=colors["static"], alpha=0.75, label="tensor that stays"),
-        Patch(color=colors["synchronous"], alpha=0.75, label="tensor that moves"),
-        Line2D([], [], color=moves["blocking"], label="arrives by a move that the step waits for"),
-        Line2D([], [], color=moves["asynchronous"], label="by one beside kernels"),
-        Line2D([], [], color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)), label="limit"),
-    ]
+def _legend(table: pd.DataFrame, style: StyleConfig) -> list[Patch | Line2D]:
+    """What the plan has; a limit always."""
+    colors, moves, began = optimizer_colors(style), _moves(style), set(table["began"])
+    handles: dict[str, Patch | Line2D] = {
+        "born": Patch(color=colors["static"], alpha=0.75, label="tensor that stays"),
+        "moved": Patch(color=colors["synchronous"], alpha=0.75, label="tensor that moves"),
+        "blocking": Line2D([], [], color=moves["blocking"], label="arrives by a move that the step waits for"),
+        "asynchronous": Line2D([], [], color=moves["asynchronous"], label="arrives by a move beside kernels"),
+    }
+    shown = {"born", *began, *(["moved"] if began - {"born"} else [])}
+    limit = Line2D([], [], color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)), label="limit")
+    return [*(handle for name, handle in handles.items() if name in shown), limit]
 
 
 def _caption(table: pd.DataFrame) -> str:
     first = table.iloc[0]
     arrived = table[table["began"] != "born"]
-    proven = (
-        "" if first["solver_status"] == "not_optimized" else f", within {100 * first['gap']:.2g} % of a proven bound"
-    )
+    proven = "" if first["solver_status"] == "not_optimized" else f", {near_text(first['gap'])}"
     return (
         f"{title(str(first['network']))} (batch {first['batch']}), scale {first['scale']}, {first['optimizer']}, "
         f"slow : fast memory {first['limit']}{proven}; {machine_text(first)}. Addresses are those of the program; "

@@ -221,8 +221,9 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
     del settings["file_hash"]
-    if not machine.memory_mode:  # results from before there was such a key stay valid
-        del settings["memory_mode"]
+    for key in ("memory_mode", "cache_bytes"):  # results from before there were such keys stay valid
+        if not settings[key]:
+            del settings[key]
     return settings | {"device": device_settings(config_dir, machine)}
 
 

@@ -30,6 +30,8 @@ Drawn = tuple[Figure, str]
 """A figure without its caption, and the caption."""
 _POINTS_PER_INCH = 72.0
 _CAPTION_GAP_POINTS = 4.0
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_NO_GAP = 1e-6
 _CAPTION_CHARACTERS_PER_INCH = 124.0
 """Times the size in points: a character of the font is about 0.55 em wide."""
 
@@ -154,7 +156,12 @@ def proven_text(table: pd.DataFrame) -> str:
     if searched.empty:
         return ""
     names = ", ".join(dict.fromkeys(searched["optimizer"]))
-    return f"Plans ({names}) within {100 * searched['gap'].max():.2g} % of a proven bound on the predicted runtime. "
+    return f"Plans ({names}) {near_text(searched['gap'].max())} on the predicted runtime. "
+
+
+def near_text(gap: float) -> str:
+    """How near a plan is to its bound, in words; a gap that is rounding error is none."""
+    return f"within {100 * gap if gap > _NO_GAP else 0:.2g} % of a proven bound"
 
 
 def fix_legends(figure: Figure) -> None:
@@ -172,7 +179,7 @@ def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
     """Put `text` below the figure, legends included, wrapped to its width; saving makes room for it."""
     points = style.font_size_pt - 2.0
     columns = int(figure.get_figwidth() * _CAPTION_CHARACTERS_PER_INCH / points)
-    lines = textwrap.wrap(text, columns)
+    lines = textwrap.wrap(text.replace(" %", _NO_BREAK + "%"), columns, break_on_hyphens=False)
     look = {"fontsize": points, "color": GRAY, "ha": "left", "va": "top", "linespacing": 1.3}
     figure.text(0.008, -_CAPTION_GAP_POINTS / _POINTS_PER_INCH / figure.get_figheight(), "\n".join(lines), **look)
 

@@ -16,6 +16,7 @@ from autotm.study.recorded_kernels import MIN_US
 from autotm.study.style import (
     GRAY,
     finish,
+    fix_legends,
     panels,
     read_table,
     save_figure,
@@ -52,6 +53,7 @@ def draw(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
     table = read_table(csv)
     with styled(style):
         figure = _drawn(table, style)
+        fix_legends(figure)
         text = _caption(table)
         if style.caption:
             write_caption(figure, text, style)
@@ -69,7 +71,7 @@ def _drawn(table: pd.DataFrame, style: StyleConfig) -> Figure:
         axes_of[0].scatter(
             of_way["single_us"], _clipped(of_way, compared), s=7, color=colors[way], label=way, alpha=0.7, linewidth=0
         )
-    axes_of[0].legend(ncols=2)
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
     _spreads(axes_of[1], measured, colors)
     _costs(axes_of[2], measured, colors)
     titles = ["difference from single", "spread of one configuration", "cost of all configurations"]
@@ -132,6 +134,7 @@ def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, fl
     ways = [way for way in _WAYS if way in seconds.index and way != Way.AGAIN]
     bars = axes.bar(ways, [float(seconds[way]) for way in ways], color=[colors[way] for way in ways], linewidth=0)
     axes.bar_label(bars, [f"{float(seconds[Way.SINGLE]) / float(seconds[way]):.3g}x" for way in ways], fontsize="small")
+    axes.margins(y=0.1)  # room for the label of the tallest bar
     axes.set_ylabel("wall time, s")
     axes.grid(visible=False, axis="x")
     axes.tick_params(axis="x", labelrotation=20)
