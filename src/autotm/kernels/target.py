@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,7 @@ def target_info(target: tvm.target.Target) -> TargetInfo:
     )
 
 
+@functools.cache
 def _cache_bytes(level: int, default: int) -> int:
     for index in sorted(_CACHES.glob("index*")):
         try:
