@@ -4,12 +4,6 @@ from snakemake.utils import min_version
 
 min_version("9.27")
 
-# Snakemake's limit on job starts (100 a second unless told) wakes its scheduler once a second more for each job that has
-# finished: after 200 jobs it takes most of a core from what is being timed. Here jobs are long and few.
-starts = getattr(workflow.scheduling_settings, "max_jobs_per_timespan", None)
-if starts is not None and (starts.max_jobs, starts.timespan) == (100, 1):
-    workflow.scheduling_settings.max_jobs_per_timespan = None
-
 
 configfile: "config/config.yaml"
 
@@ -26,6 +20,14 @@ include: "rules/figures.smk"
 include: "rules/verification.smk"
 include: "rules/plan_figures.smk"
 include: "rules/timing_study.smk"
+
+
+# Snakemake's limit on job starts (100 a second unless told) wakes its scheduler once a second more for each job that has
+# finished: after 200 jobs it takes most of a core from what is being timed. Here jobs are long and few.
+onstart:
+    starts = workflow.scheduling_settings.max_jobs_per_timespan
+    if starts is not None and (starts.max_jobs, starts.timespan) == (100, 1):
+        workflow.scheduler.job_rate_limiter = None
 
 
 localrules:
