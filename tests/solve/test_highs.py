@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import highspy
@@ -176,14 +175,6 @@ def test_watchdog_leaves_a_deaf_solver_behind(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(highs._Hung):
         highs._run_watched(solver, 0.1)
     solver.released.set()
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """What a shell starts in the background ignores Ctrl-C, and so would these tests."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -66,14 +65,6 @@ def test_time_limit_with_a_plan_in_hand(step: Case, optimizer: str, monkeypatch:
     assert ended
     assert plan.status is Status.TIME_LIMIT
     assert 0 < plan.gap < 1
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """What a shell starts in the background ignores Ctrl-C, and so would this test."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
