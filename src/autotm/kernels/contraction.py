@@ -7,7 +7,7 @@ register tiles; padded and packed operands are root-level buffers, so that they 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from tvm import s_tir
 
@@ -24,13 +24,6 @@ from autotm.model.graph import DEFAULT_IMPLEMENTATION
 Generate = Callable[[Problem, TargetInfo, int], Code]
 
 
-def _where_it_pays(pays: Callable[[Problem], bool], quicker: Generate, plain: Generate) -> Generate:
-    def generate(problem: Problem, info: TargetInfo, threads: int) -> Code:
-        return (quicker if pays(problem) else plain)(problem, info, threads)
-
-    return generate
-
-
 _PLAIN: dict[str, Generate] = {
     "conv2d": build.forward,
     "conv2d_data_gradient": build.data_gradient,
@@ -40,20 +33,19 @@ _PLAIN: dict[str, Generate] = {
     "matmul_tn": build.product_tn,
     "batched_matmul": batched_product,
 }
-_WINOGRAD: Mapping[str, tuple[Callable[[Problem], bool], Generate]] = {
+_WINOGRAD: dict[str, tuple[Callable[[Problem], bool], Generate]] = {
     "conv2d": (winograd_pays, winograd_forward),
     "conv2d_data_gradient": (winograd_pays, winograd_data_gradient),
     "conv2d_weight_gradient": (winograd_weights_pay, winograd_weight_gradient),
 }
-_DEFAULT = _PLAIN | {kind: _where_it_pays(*way, _PLAIN[kind]) for kind, way in _WINOGRAD.items()}
-_LEAN: Mapping[str, Generate] = {
+_LEAN: dict[str, Generate] = {
     "conv2d": build.forward,
     "conv2d_data_gradient": build.data_gradient,
     "conv2d_weight_gradient": functools.partial(build.weight_gradient, lean=True),
     "matmul_tn": functools.partial(build.product_tn, lean=True),
 }
-IMPLEMENTATIONS: Mapping[str, Mapping[str, Generate]] = {DEFAULT_IMPLEMENTATION: _DEFAULT, "lean": _LEAN}
-"""Ways to compute a contraction by name, then by its kind.
+IMPLEMENTATIONS = (DEFAULT_IMPLEMENTATION, "lean")
+"""Ways to compute a contraction.
 
 `default` is meant to be the fastest whatever workspace that takes; `lean` takes little. Where the fastest takes little
 too, both are the same code.
@@ -61,8 +53,15 @@ too, both are the same code.
 
 
 def others(kind: str) -> tuple[str, ...]:
-    """Names of the ways to compute a kind of contraction besides the default; none of what is no contraction."""
-    return tuple(name for name, kinds in IMPLEMENTATIONS.items() if name != DEFAULT_IMPLEMENTATION and kind in kinds)
+    """Names of the ways to compute a kind of contraction besides the default."""
+    return IMPLEMENTATIONS[1:] if kind in _LEAN else ()
+
+
+def _generator(problem: Problem, implementation: str) -> Generate:
+    if implementation != DEFAULT_IMPLEMENTATION:
+        return _LEAN[problem.kind]
+    pays, winograd = _WINOGRAD.get(problem.kind, (None, _PLAIN[problem.kind]))
+    return winograd if pays and pays(problem) else _PLAIN[problem.kind]
 
 
 def schedule_contraction(
@@ -71,15 +70,18 @@ def schedule_contraction(
     info: TargetInfo,
     threads: int,
     implementation: str = DEFAULT_IMPLEMENTATION,
-) -> None:
+) -> tuple[str, ...]:
     """Replace the body of the fused function in `sch` by generated code for `threads` threads.
+
+    Returns the names of implementations that are other code for this function.
 
     Raises:
         ValueError: the function is no contraction with an elementwise epilogue.
     """
     problem = problem_of(sch, main_block)
-    generate = IMPLEMENTATIONS[implementation][problem.kind]
+    generate = _generator(problem, implementation)
     if problem.groups > 1:
         replace_body(sch, each_group(problem, generate, info, threads))
     else:
         replace_body(sch, generate(problem, info, threads))
+    return tuple(name for name in others(problem.kind) if _generator(problem, name) is not generate)

@@ -68,7 +68,7 @@ CONTRACTIONS = {
     OpClass.CONV_WEIGHT_GRADIENT,
     OpClass.MATMUL,
 }
-_Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], None]
+_Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], tuple[str, ...] | None]
 _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
     "batch_norm_statistics": schedule_statistics,
@@ -93,6 +93,7 @@ class ScheduledKernel:
         op: name of the main block.
         op_class: what the kernel does to memory.
         flops: floating-point operations of one call; of a contraction, those of its products and sums only.
+        others: implementations that would be other code.
     """
 
     func: tirx.PrimFunc
@@ -100,17 +101,18 @@ class ScheduledKernel:
     op: str
     op_class: OpClass
     flops: int
+    others: tuple[str, ...] = ()
 
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
     nests, names = _survey(func)
     op, op_class = classify(nests, names)
-    scheduled = _schedule(func, op, target, threads)
+    scheduled, others = _schedule(func, op, target, threads)
     hoisted, workspaces = _hoist(scheduled)
     if op_class not in CONTRACTIONS:
         hoisted = hoisted.with_attr(SHARED, True)
-    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class), others)
 
 
 def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
@@ -159,17 +161,20 @@ def _survey(func: tirx.PrimFunc) -> tuple[list[Nest], list[str]]:
     return [nest for nest in nests if nest is not None], names
 
 
-def _schedule(func: tirx.PrimFunc, op: str, target: tvm.target.Target, threads: int) -> tirx.PrimFunc:
+def _schedule(
+    func: tirx.PrimFunc, op: str, target: tvm.target.Target, threads: int
+) -> tuple[tirx.PrimFunc, tuple[str, ...]]:
+    """The scheduled function, and implementations that would be other code."""
     schedule = Schedule(tvm.IRModule({"main": func}))
     try:
         if op in _GENERATED:
-            _GENERATED[op](schedule, schedule.get_sblock(op), target_info(target), threads)
-            return schedule.mod["main"].with_attr(GENERATED, True)
+            others = _GENERATED[op](schedule, schedule.get_sblock(op), target_info(target), threads)
+            return schedule.mod["main"].with_attr(GENERATED, True), others or ()
         schedule_blocks(schedule, Machine.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
-        return _plain(func)
-    return schedule.mod["main"]
+        return _plain(func), ()
+    return schedule.mod["main"], ()
 
 
 def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -12,7 +12,6 @@ import tvm
 from autotm.kernels.build import identity
 from autotm.kernels.dispatch import ScheduledKernel
 from autotm.kernels.objects import code_key
-from autotm.kernels.passes import GENERATED
 from autotm.kernels.workspace import Workspace
 from autotm.model.graph import OpClass
 
@@ -24,8 +23,7 @@ class KernelFacts:
     Attributes:
         symbol: name of its function in a library.
         identity: hash of its code.
-        op, op_class, flops, workspaces: as in `ScheduledKernel`.
-        is_generated: whether its loops were written out, not scheduled.
+        op, op_class, flops, workspaces, others: as in `ScheduledKernel`.
         is_tuned: whether a search found its schedule.
     """
 
@@ -35,7 +33,7 @@ class KernelFacts:
     op_class: OpClass
     flops: int
     workspaces: tuple[Workspace, ...]
-    is_generated: bool
+    others: tuple[str, ...]
     is_tuned: bool
 
     @classmethod
@@ -49,7 +47,7 @@ class KernelFacts:
             op_class=kernel.op_class,
             flops=kernel.flops,
             workspaces=kernel.workspaces,
-            is_generated=GENERATED in kernel.func.attrs,
+            others=kernel.others,
             is_tuned=is_tuned,
         )
 
@@ -71,4 +69,5 @@ class KernelFacts:
     def from_json(cls, found: dict[str, Any]) -> KernelFacts:
         """What `to_json` said."""
         workspaces = tuple((tuple(shape), dtype) for shape, dtype in found["workspaces"])
-        return cls(**{**found, "op_class": OpClass(found["op_class"]), "workspaces": workspaces})
+        others = tuple(found["others"])
+        return cls(**{**found, "op_class": OpClass(found["op_class"]), "workspaces": workspaces, "others": others})

@@ -85,7 +85,7 @@ def as_kernel(scheduled: tirx.PrimFunc, own: ScheduledKernel) -> ScheduledKernel
         UnusableScheduleError: it takes more workspace than our own and all operands together.
     """
     func, workspaces = hoist_workspaces(scheduled.with_attr("tirx.noalias", True))
-    kernel = replace(own, func=func, workspaces=workspaces)
+    kernel = replace(own, func=func, workspaces=workspaces, others=())
     operands = func.params[: len(func.params) - len(workspaces)]
     allowed = workspace_bytes(own) + sum(_bytes(operand) for operand in operands)
     if workspace_bytes(kernel) > allowed:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from autotm.kernels.contraction import others
 from autotm.kernels.facts import KernelFacts
 from autotm.kernels.workshop import Make, Request
 from autotm.lower.extract import workspaces
@@ -44,11 +43,11 @@ def find_alternatives(
         make: makes the alternatives.
     """
     least = graph.peak_live_bytes * LEAST_SHARE
-    own = {item.symbol: item for item in kernels if item.is_generated and item.workspace_bytes >= least}
+    own = {item.symbol: item for item in kernels if item.workspace_bytes >= least}
     asked = {
         (symbol, name): Request(functions[symbol], name, most_workspace_bytes=int(item.workspace_bytes - least))
         for symbol, item in own.items()
-        for name in others(item.op)
+        for name in item.others
     }
     found: dict[str, tuple[Alternative, ...]] = dict.fromkeys(own, ())
     for ((symbol, name), request), made in zip(asked.items(), make(list(asked.values())), strict=True):

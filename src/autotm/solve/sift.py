@@ -13,6 +13,7 @@ import logging
 import math
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from pyomo.common.gc_manager import PauseGC
 from autotm.solve.choices import Choices
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session
-from autotm.solve.journey import occupy
+from autotm.solve.journey import Journey, occupy
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, undominated
 from autotm.solve.rented import Rental, Rented
@@ -94,7 +95,6 @@ class Sieve:
         self._kernels = len(problem.graph.kernels)
         flows, ties = reduced.choices.flows, reduced.choices.ties
         self._open = [index for index in range(len(flows)) if index not in reduced.decided and not ties[index]]
-        self._tied = [index for index in range(len(flows)) if ties[index]]
         self._flows = [flows[index] for index in self._open]
         self._rented = Rented(self._flows, np.full(len(self), math.inf), reduced.limit_bytes, self._kernels)
         self._deadline = math.inf
@@ -106,7 +106,7 @@ class Sieve:
         return len(self._open)
 
     def sift(self, deadline: float) -> Relaxed | None:
-        """The relaxation of what is in doubt, not solved yet; None where HiGHS did not solve one on the way.
+        """The relaxation of what is in doubt; None where HiGHS did not solve one.
 
         Ends early when `time.perf_counter` reaches `deadline`, with prices that prove less.
         """
@@ -123,6 +123,7 @@ class Sieve:
         if prices is None:
             return None
         fixed = self._rented.cheapest(prices)
+        journeys = self._rented.journeys(fixed, range(len(self)))
         own_us = fixed.cost_us - self._rented.rent_us(fixed, prices)
         doubtful = np.zeros(len(self), bool)
         for factor in _FACTORS:
@@ -130,15 +131,17 @@ class Sieve:
         nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
         rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
         allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
+        relaxed = None
         for _ in range(_ROUNDS):
             left = self._left(fixed, doubtful)
-            found = self._relaxed(self._part(doubtful, sorted(rows), left), self._problem.base_us)
-            if found is None:
+            relaxed = None  # before the next one takes memory
+            relaxed = self._relaxed(self._in_doubt(journeys, doubtful, sorted(rows), left), self._problem.base_us)
+            if relaxed is None:
                 return None
-            prices, used = found
+            prices = self._prices(relaxed)
             regret_us = own_us + self._rented.rent_us(fixed, prices) - self._rented.cheapest(prices).cost_us
             regret_us[doubtful] = 0.0
-            crowded = self._crowded(used - left)
+            crowded = self._crowded(used_bytes(relaxed.made, self._kernels) - left)
             total_us = float(regret_us.sum())
             text = "sifted: %d of %d tensors in doubt, %d rows; the others' regret %.3g us, %d more rows broken"
             log.info(text, doubtful.sum(), len(self), len(rows), total_us, len(crowded))
@@ -146,7 +149,7 @@ class Sieve:
                 break
             doubtful |= regret_us > allowed_us / len(self)
             rows |= set(crowded)
-        return self._whole(fixed, doubtful, sorted(rows))
+        return relaxed
 
     def _sampled_prices(self) -> Floats | None:
         """Prices of bytes from a relaxation over some tensors and their share of the room."""
@@ -159,8 +162,8 @@ class Sieve:
         flows = tuple(self._flows[number] for number in chosen)
         rows = undominated(flows, (), tight, room)
         part = Reduced(Choices(flows), {}, tuple(rows), tuple(room[rows].tolist()), int(room.max()))
-        found = self._relaxed(part, 0.0)
-        return None if found is None else found[0]
+        relaxed = self._relaxed(part, 0.0)
+        return None if relaxed is None else self._prices(relaxed)
 
     def _left(self, fixed: Rental, doubtful: Flags) -> Ints:
         """What clear journeys leave of the room; where they take more, the least valuable ones become doubtful."""
@@ -175,14 +178,11 @@ class Sieve:
             left = self._room - self._rented.used_bytes(fixed, ~doubtful)
         return left
 
-    def _part(self, doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
-        """The doubtful flows, all that are tied to tables, and the tables."""
-        reduced = self._reduced
-        chosen = [self._open[number] for number in np.flatnonzero(doubtful)] + self._tied
-        flows = tuple(reduced.choices.flows[index] for index in chosen)
-        decided = {place: reduced.decided[index] for place, index in enumerate(chosen) if index in reduced.decided}
-        choices = replace(reduced.choices, flows=flows)
-        return Reduced(choices, decided, tuple(rows), tuple(left[rows].tolist()), reduced.limit_bytes, is_partial=True)
+    def _in_doubt(self, journeys: Mapping[int, Journey], doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
+        """All flows, the clear ones decided."""
+        clear = {self._open[number]: journeys[number] for number in np.flatnonzero(~doubtful).tolist()}
+        decided, room = {**self._reduced.decided, **clear}, tuple(left[rows].tolist())
+        return replace(self._reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
 
     def _crowded(self, over: npt.NDArray[np.floating]) -> list[int]:
         """The worst of the rows that are broken, some way apart."""
@@ -195,26 +195,15 @@ class Sieve:
             over[max(0, row - apart) : row + apart + 1] = 0.0
         return found
 
-    def _whole(self, fixed: Rental, doubtful: Flags, rows: list[int]) -> Relaxed:
-        """The same over all flows, the clear ones decided."""
-        reduced, left = self._reduced, self._left(fixed, doubtful)
-        clear = self._rented.journeys(fixed, np.flatnonzero(~doubtful).tolist())
-        more = {self._open[number]: journey for number, journey in clear.items()}
-        decided, room = {**reduced.decided, **more}, tuple(left[rows].tolist())
-        whole = replace(reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
-        return self._made(whole, self._problem.base_us)
-
-    def _relaxed(self, reduced: Reduced, base_us: float) -> tuple[Floats, Floats] | None:
-        """Prices of bytes, and bytes in use, of shape (kernels,) each; what was built for them is gone by then."""
-        relaxed = self._made(reduced, base_us)
-        if relaxed.session.relax(self._deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
-            return None
-        prices = prices_of(relaxed.session, relaxed.made, None, self._kernels)
-        return prices.byte_us, used_bytes(relaxed.made, self._kernels)
-
-    def _made(self, reduced: Reduced, base_us: float) -> Relaxed:
+    def _relaxed(self, reduced: Reduced, base_us: float) -> Relaxed | None:
         # Pyomo's models are cycles, and several of them at a time would take more memory than the step itself.
         gc.collect()
         with PauseGC():
             made = build(reduced, base_us)
-            return Relaxed(made, Session(made.model, self._problem.options.threads, self._problem.options.seed))
+            session = Session(made.model, self._problem.options.threads, self._problem.options.seed)
+        solved = session.relax(self._deadline - time.perf_counter())
+        return Relaxed(made, session) if solved.outcome is Outcome.CONVERGED else None
+
+    def _prices(self, relaxed: Relaxed) -> Floats:
+        """(kernels,) Prices of bytes."""
+        return prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us
