@@ -129,6 +129,27 @@ def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
     assert moved == np.flatnonzero(again.signature != rental.signature).tolist()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_journeys_are_those_of_either(seed: int) -> None:
+    case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)
+    problem = Problem(case.graph, case.profile, case.links, Limit(2, 1), OPTIONS)
+    flows, kernels = flows_by_use(problem), len(case.graph.kernels)
+    rented = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
+    prices = draw.exponential(1e-3, kernels)
+    cheap, dear = rented.cheapest(prices), rented.cheapest(prices * 50)
+    chosen = draw.random(len(flows)) < 0.5
+    mixed = rented.mixed(cheap, dear, chosen)
+    journeys = rented.journeys(mixed, range(len(flows)))
+    assert journeys == {
+        index: rented.journeys(cheap if chosen[index] else dear, [index])[index] for index in range(len(flows))
+    }
+    used = np.zeros(kernels, np.int64)
+    for index, journey in journeys.items():
+        occupy(used, flows[index], journey)
+    assert np.array_equal(used, mixed.used_bytes)
+    assert np.array_equal(np.where(chosen, cheap.signature, dear.signature), mixed.signature)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_cheapest_journeys_keep_the_rules_of_their_flows(seed: int) -> None:
     case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)

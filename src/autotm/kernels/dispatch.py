@@ -106,9 +106,10 @@ class ScheduledKernel:
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
-    nests, names = _survey(func)
+    sch = Schedule(tvm.IRModule({"main": func}))
+    nests, names = _survey(sch)
     op, op_class = classify(nests, names)
-    scheduled, others = _schedule(func, op, target, threads)
+    scheduled, others = _schedule(sch, op, target, threads)
     hoisted, workspaces = _hoist(scheduled)
     if op_class not in CONTRACTIONS:
         hoisted = hoisted.with_attr(SHARED, True)
@@ -117,9 +118,9 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
 
 def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """A contraction that `schedule` knows, computed in another of its `IMPLEMENTATIONS`."""
-    nests, names = _survey(func)
-    op, op_class = classify(nests, names)
     sch = Schedule(tvm.IRModule({"main": func}))
+    nests, names = _survey(sch)
+    op, op_class = classify(nests, names)
     schedule_contraction(sch, sch.get_sblock(op), target_info(target), threads, implementation)
     hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
@@ -153,28 +154,27 @@ def _combination(nest: Nest) -> str:
     return {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}.get(nest.combines, "reduction")
 
 
-def _survey(func: tirx.PrimFunc) -> tuple[list[Nest], list[str]]:
-    schedule = Schedule(tvm.IRModule({"main": func}))
-    blocks = top_blocks(schedule)
-    nests = [read_nest(schedule, block) for block in blocks]
-    names = [schedule.get(block).name_hint for block in blocks] or [func.body.block.name_hint]
+def _survey(sch: Schedule) -> tuple[list[Nest], list[str]]:
+    blocks = top_blocks(sch)
+    nests = [read_nest(sch, block) for block in blocks]
+    names = [sch.get(block).name_hint for block in blocks] or [sch.mod["main"].body.block.name_hint]
     return [nest for nest in nests if nest is not None], names
 
 
 def _schedule(
-    func: tirx.PrimFunc, op: str, target: tvm.target.Target, threads: int
+    sch: Schedule, op: str, target: tvm.target.Target, threads: int
 ) -> tuple[tirx.PrimFunc, tuple[str, ...]]:
     """The scheduled function, and implementations that would be other code."""
-    schedule = Schedule(tvm.IRModule({"main": func}))
+    func = sch.mod["main"]
     try:
         if op in _GENERATED:
-            others = _GENERATED[op](schedule, schedule.get_sblock(op), target_info(target), threads)
-            return schedule.mod["main"].with_attr(GENERATED, True), others or ()
-        schedule_blocks(schedule, Machine.of(target, threads))
+            others = _GENERATED[op](sch, sch.get_sblock(op), target_info(target), threads)
+            return sch.mod["main"].with_attr(GENERATED, True), others or ()
+        schedule_blocks(sch, Machine.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
         return _plain(func), ()
-    return schedule.mod["main"], ()
+    return sch.mod["main"], ()
 
 
 def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from autotm.model.errors import DamagedFileError
 
@@ -41,8 +42,9 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 def write_json(path: Path, kind: str, payload: dict[str, Any]) -> None:
     """Write `payload` with its kind and schema version; keys keep their order."""
     document = {"kind": kind, "schema_version": SCHEMA_VERSION, **payload}
-    text = json.dumps(document, indent=1, allow_nan=False) + "\n"
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    json.dumps(document, allow_nan=False)  # Refuses what is no number; with an indent it would take ten times as long.
+    text = to_json(document, indent=1) + b"\n"
+    write_atomically(path, lambda temporary: temporary.write_bytes(text))
 
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:

@@ -60,9 +60,10 @@ def export(
             )
         return ProgramSize(0, 0, 0, 0.0)
     matrix = Matrix(model)
+    lp = matrix.program()
     if path is not None:
-        text = mps_of(matrix)
+        text = mps_of(matrix, lp)
         content = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
         write_atomically(path, lambda temporary: temporary.write_bytes(content))
-    nonzeros = len(matrix.lp.a_matrix_.value_)
+    nonzeros = len(lp.a_matrix_.value_)
     return ProgramSize(len(matrix.variables), len(matrix.constraints), nonzeros, pyo.value(model.us_per_unit))

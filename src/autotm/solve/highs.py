@@ -129,7 +129,7 @@ class Session:
             **_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False
         }  # fmt: skip
         self._set(common)
-        if self._solver.passModel(self._matrix.lp) == highspy.HighsStatus.kError:
+        if self._solver.passModel(self._matrix.program()) == highspy.HighsStatus.kError:
             raise ValueError("HiGHS refuses the model")
 
     def extend(self, block: pyo.Block) -> None:
@@ -223,13 +223,13 @@ class Session:
         return Solved(found, objective, bound if math.isfinite(bound) else None)
 
 
-def mps_of(matrix: Matrix) -> bytes:
-    """The program with its names as free MPS."""
-    matrix.lp.col_names_ = [variable.name for variable in matrix.variables]
-    matrix.lp.row_names_ = [constraint.name for constraint in matrix.constraints]
+def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
+    """A matrix's program with its names as free MPS."""
+    lp.col_names_ = [variable.name for variable in matrix.variables]
+    lp.row_names_ = [constraint.name for constraint in matrix.constraints]
     solver = highspy.Highs()
     set_option(solver, "output_flag", False)
-    solver.passModel(matrix.lp)
+    solver.passModel(lp)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "program.mps"
         solver.writeModel(str(file))

@@ -18,7 +18,7 @@ from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
-from autotm.solve.highs import Outcome, Session, require_solved
+from autotm.solve.highs import Outcome, Session, Solved, require_solved
 from autotm.solve.journey import Journey, stays_and_moves
 from autotm.solve.local_search import refine
 from autotm.solve.options import SolveOptions
@@ -100,11 +100,12 @@ def _place_sifted(
         reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
         deadline = built + problem.options.time_limit_s
-        relaxed = Sieve(problem, reduced).sift(deadline)
-        made = relaxed.made if relaxed else _made(reduced, problem)
-        session = relaxed.session if relaxed else _session(made, problem.options)
+        sifted = Sieve(problem, reduced).sift(deadline)
+        made = sifted.made if sifted else _made(reduced, problem)
+        session = sifted.session if sifted else _session(made, problem.options)
         with PauseGC():
-            search = _search(problem, choices, made, session, known, deadline)
+            relaxed = sifted.solved if sifted else None
+            search = _search(problem, choices, made, session, known, deadline, relaxed)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             search = _search_whole(search, reduced, deadline)
         known = search.best.journeys
@@ -132,16 +133,19 @@ def _search(
     session: Session | None,
     known: Mapping[int, Journey],
     deadline: float,
+    relaxed: Solved | None = None,
 ) -> Search:
+    """Search from the plan in `known`, and from the relaxation where that is solved already."""
     kernels = len(problem.graph.kernels)
     search = Search(problem, choices, made.reduced)
     if session is None:
         search.charge(prices_of(None, made, None, kernels))
         search.propose({}, {})
         return search
-    # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
-    relax = session.relax_from_inside if made.flights.are_possible else session.relax
-    relaxed = relax(deadline - time.perf_counter())
+    if relaxed is None:
+        # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
+        relax = session.relax_from_inside if made.flights.are_possible else session.relax
+        relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
     search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
     search.propose(*(_integral(made) if relaxed.has_solution else ({}, {})))

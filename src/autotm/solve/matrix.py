@@ -31,7 +31,7 @@ class Matrix:
         self.constraints = list(model.component_data_objects(pyo.Constraint, active=True, descend_into=True))
         self.columns = {id(variable): column for column, variable in enumerate(self.variables)}
         self.rows = {id(constraint): row for row, constraint in enumerate(self.constraints)}
-        self.lp = self._lp(model)
+        self._model = model
 
     def extend(self, block: pyo.Block) -> Untyped:
         """Append the continuous variables and the constraints of a block, and return them as a program of their own.
@@ -50,10 +50,11 @@ class Matrix:
         self._add_rows(lp, constraints)
         return lp
 
-    def _lp(self, model: pyo.ConcreteModel) -> Untyped:
+    def program(self) -> Untyped:
+        """The model as a `highspy.HighsLp`, made anew."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.variables), len(self.constraints)
-        (objective,) = model.component_data_objects(pyo.Objective, active=True)
+        (objective,) = self._model.component_data_objects(pyo.Objective, active=True)
         costs = np.zeros(lp.num_col_)
         lp.offset_ = self._read(objective.expr, costs)
         lp.sense_ = highspy.ObjSense.kMinimize if objective.is_minimizing() else highspy.ObjSense.kMaximize

@@ -44,7 +44,7 @@ class Rental:
     """Cheapest journeys at some prices.
 
     Attributes:
-        cost_us: (flows,) of each, rent included.
+        cost_us: (flows,) of each, rent included, at the prices at which it was the cheapest.
         used_bytes: (kernels,) what all of them hold in fast memory.
         fast, between: by gadget k, whether the flows that have one are fast there, and over the gap before; in the
             order of `Rented.order`.
@@ -99,6 +99,21 @@ class Rented:
         found = np.empty(len(self.order))
         found[self.order] = costs.min(axis=0)
         return self._rental(found, costs.argmin(axis=0), ways)
+
+    def mixed(self, first: Rental, second: Rental, from_first: Flags) -> Rental:
+        """The journeys of some flows from one, those of the others from another; `from_first` is of shape (flows,)."""
+        ordered = from_first[self.order]
+
+        def mix(some: Sequence[Flags], others: Sequence[Flags]) -> list[Flags]:
+            return [np.where(ordered[: len(one)], one, other) for one, other in zip(some, others, strict=True)]
+
+        return Rental(
+            np.where(from_first, first.cost_us, second.cost_us),
+            self.used_bytes(first, from_first) + self.used_bytes(second, ~from_first),
+            mix(first.fast, second.fast),
+            mix(first.between, second.between),
+            np.where(from_first, first.signature, second.signature),
+        )
 
     def rent_us(self, rental: Rental, prices_us_per_byte: Floats) -> Floats:
         """(flows,) What those journeys would pay for fast memory at these prices."""

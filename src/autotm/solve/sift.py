@@ -1,9 +1,10 @@
 """Large steps: a relaxation over the few tensors whose journey is in doubt, and the few rows that matter.
 
 Simplex takes quadratically long, but at nearly right prices most journeys are clear, and most rows cost nothing. So
-prices come from a sample of the tensors first; what they leave in doubt goes to HiGHS; and what the prices found there
-would rather have otherwise joins it, until that is worth nothing. Every price path proves a bound, so nothing here
-needs to be exact (`docs/formulation.md` §5).
+prices come from a sample of the tensors first. Those for which staying and moving cost nearly the same there, often
+thousands, draw lots for the room; only the ones whose lot is close go to HiGHS; and what the prices found there would
+rather have otherwise joins them, until that is worth nothing. Every price path proves a bound, so nothing here needs to
+be exact (`docs/formulation.md` §5).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyomo.common.gc_manager import PauseGC
 
 from autotm.solve.choices import Choices
 from autotm.solve.formulation import Formulation, build
-from autotm.solve.highs import Outcome, Session
+from autotm.solve.highs import Outcome, Session, Solved
 from autotm.solve.journey import Journey, occupy
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, undominated
@@ -43,6 +44,10 @@ _SAMPLE = 2000
 """Tensors whose relaxation gives the first prices."""
 _FACTORS = (0.97, 1.03)
 """A journey is clear if it is the cheapest at prices this much lower and higher."""
+_CLOSE = 0.1
+"""Lots, evenly from 0 to 1, that are this close to the last one for which there is room leave a tensor in doubt."""
+_HALVINGS = 12
+"""Steps of finding that last lot."""
 _ROUNDS = 40
 _REGRET_SHARE = 0.2
 """Part of the asked gap that decided journeys may cost, and that rows may be broken by."""
@@ -75,10 +80,11 @@ def _free(reduced: Reduced) -> int:
 
 
 class Relaxed(NamedTuple):
-    """A model, solved without integrality."""
+    """A model, and what solving it without integrality gave."""
 
     made: Formulation
     session: Session
+    solved: Solved
 
 
 class Sieve:
@@ -122,12 +128,8 @@ class Sieve:
         prices = self._sampled_prices()
         if prices is None:
             return None
-        fixed = self._rented.cheapest(prices)
+        fixed, own_us, doubtful = self._drawn(prices)
         journeys = self._rented.journeys(fixed, range(len(self)))
-        own_us = fixed.cost_us - self._rented.rent_us(fixed, prices)
-        doubtful = np.zeros(len(self), bool)
-        for factor in _FACTORS:
-            doubtful |= self._rented.cheapest(factor * prices).signature != fixed.signature
         nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
         rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
         allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
@@ -164,6 +166,24 @@ class Sieve:
         part = Reduced(Choices(flows), {}, tuple(rows), tuple(room[rows].tolist()), int(room.max()))
         relaxed = self._relaxed(part, 0.0)
         return None if relaxed is None else self._prices(relaxed)
+
+    def _drawn(self, prices: Floats) -> tuple[Rental, Floats, Flags]:
+        """A journey for each tensor, what it costs without rent, and whether it is in doubt."""
+        rented, (low, high) = self._rented, (factor * prices for factor in _FACTORS)
+        greedy, frugal = rented.cheapest(low), rented.cheapest(high)
+        lots = np.random.default_rng(self._problem.options.seed).random(len(self))
+        lots[greedy.signature == frugal.signature] = -math.inf
+        last, step = 0.0, 0.5
+        for _ in range(_HALVINGS):
+            holds = lots < last + step
+            used = rented.used_bytes(greedy, holds) + rented.used_bytes(frugal, ~holds)
+            last += step if np.all(used <= self._room) else 0.0
+            step /= 2
+        holds = lots < last
+        own_us = np.where(
+            holds, greedy.cost_us - rented.rent_us(greedy, low), frugal.cost_us - rented.rent_us(frugal, high)
+        )
+        return rented.mixed(greedy, frugal, holds), own_us, np.abs(lots - last) < _CLOSE
 
     def _left(self, fixed: Rental, doubtful: Flags) -> Ints:
         """What clear journeys leave of the room; where they take more, the least valuable ones become doubtful."""
@@ -202,7 +222,7 @@ class Sieve:
             made = build(reduced, base_us)
             session = Session(made.model, self._problem.options.threads, self._problem.options.seed)
         solved = session.relax(self._deadline - time.perf_counter())
-        return Relaxed(made, session) if solved.outcome is Outcome.CONVERGED else None
+        return Relaxed(made, session, solved) if solved.outcome is Outcome.CONVERGED else None
 
     def _prices(self, relaxed: Relaxed) -> Floats:
         """(kernels,) Prices of bytes."""
