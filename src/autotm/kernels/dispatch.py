@@ -161,9 +161,7 @@ def _survey(sch: Schedule) -> tuple[list[Nest], list[str]]:
     return [nest for nest in nests if nest is not None], names
 
 
-def _schedule(
-    sch: Schedule, op: str, target: tvm.target.Target, threads: int
-) -> tuple[tirx.PrimFunc, tuple[str, ...]]:
+def _schedule(sch: Schedule, op: str, target: tvm.target.Target, threads: int) -> tuple[tirx.PrimFunc, tuple[str, ...]]:
     """The scheduled function, and implementations that would be other code."""
     func = sch.mod["main"]
     try:
