@@ -85,6 +85,8 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def compiled_step(network: zoo.Network, arrays: Mapping[str, np.ndarray]) -> Callable[[], None]:
     """A compiled step; with gradients as large as their tables where the compiler cannot add sparse ones."""
+    # What was compiled before has the same code with other sizes: Dynamo would take sizes for variables from now on.
+    torch.compiler.reset()
     for sparse in (True, False):
         step = torch_step(torch.compile(TorchNetwork(network, arrays, torch.float32, sparse=sparse)), network)
         try:

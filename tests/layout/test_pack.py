@@ -64,7 +64,7 @@ def test_packings_learn_from_those_before(seed: int, monkeypatch: pytest.MonkeyP
     offsets = pack_blocks(blocks)
     require_disjoint(blocks, offsets)
     excess = height(blocks, offsets) - blocks.peak_bytes
-    monkeypatch.setattr(packing, "_LATER_PLACEMENTS", 0)
+    monkeypatch.setattr(packing, "_LATER_WORK", 0)
     greedy = height(blocks, pack_blocks(blocks)) - blocks.peak_bytes
     assert greedy > 0.008 * blocks.peak_bytes
     assert excess < 0.7 * greedy
