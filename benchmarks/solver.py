@@ -180,6 +180,7 @@ def measure(row: Row) -> Line:
     started = time.perf_counter()
     layout = pack(case.graph, plan)
     pack_s = time.perf_counter() - started
+    chosen = case.graph.computed_by(plan.implementations)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     size = export(case.graph, case.profile, case.links, row.optimizer, limit, options)
     return Line(
@@ -197,8 +198,8 @@ def measure(row: Row) -> Line:
         checked=_percent(_checked_gap(case, plan)),
         status=plan.status,
         step_ms=f"{plan.objective_us / 1e3:.1f}",
-        fast_excess=_excess(case.graph, plan, Tier.DRAM, layout.fast_bytes),
-        slow_excess=_excess(case.graph, plan, Tier.PMEM, layout.slow_bytes),
+        fast_excess=_excess(chosen, plan, Tier.DRAM, layout.fast_bytes),
+        slow_excess=_excess(chosen, plan, Tier.PMEM, layout.slow_bytes),
         pack_s=f"{pack_s:.2f}",
         total_s=f"{total_s:.2f}",
         cpu_s=f"{cpu_s:.2f}",

@@ -38,41 +38,39 @@ def first_fit(blocks: Blocks, order: Sequence[int]) -> Ints:
 
     Sizes that are multiples of the alignment give offsets that are. Takes O(n^2) element operations in NumPy.
     """
-    placed = _Placed(blocks)
+    placed = _Placed(len(blocks))
     offsets = np.zeros(len(blocks), np.int64)
+    sizes, starts, ends = blocks.sizes.tolist(), blocks.starts.tolist(), blocks.ends.tolist()
     for block in order:
-        offsets[block] = placed.lowest_offset(block)
-        placed.add(block, int(offsets[block]))
+        offset = placed.lowest_offset(sizes[block], starts[block], ends[block])
+        placed.add(offset, offset + sizes[block], starts[block], ends[block])
+        offsets[block] = offset
     return offsets
 
 
 class _Placed:
     """Blocks placed so far, ascending in offset."""
 
-    def __init__(self, blocks: Blocks) -> None:
-        self._blocks = blocks
+    def __init__(self, most: int) -> None:
         self._count = 0
-        self._bottoms = np.zeros(len(blocks), np.int64)
-        self._tops = np.zeros(len(blocks), np.int64)
-        self._starts = np.zeros(len(blocks), np.int64)
-        self._ends = np.zeros(len(blocks), np.int64)
+        self._rows = np.zeros((4, most), np.int64)
 
-    def lowest_offset(self, block: int) -> int:
-        count = self._count
-        in_the_way = self._starts[:count] < self._blocks.ends[block]
-        in_the_way &= self._ends[:count] > self._blocks.starts[block]
-        bottoms = self._bottoms[:count][in_the_way]
-        if not len(bottoms):
+    def lowest_offset(self, size: int, start: int, end: int) -> int:
+        """The lowest offset with `size` bytes free during kernels [start, end)."""
+        bottoms, tops, starts, ends = self._rows[:, : self._count]
+        in_the_way = np.flatnonzero((starts < end) & (ends > start))
+        if not len(in_the_way):
             return 0
-        tops = np.maximum.accumulate(self._tops[:count][in_the_way])
-        floors = np.concatenate(([0], tops[:-1]))
-        gaps = np.flatnonzero(bottoms - floors >= self._blocks.sizes[block])
-        return int(floors[gaps[0]] if len(gaps) else tops[-1])
+        floors, ceilings = np.maximum.accumulate(tops[in_the_way]), bottoms[in_the_way]
+        if ceilings[0] >= size:
+            return 0
+        fits = ceilings[1:] - floors[:-1] >= size
+        first = int(fits.argmax()) if len(fits) else 0
+        return int(floors[first] if len(fits) and fits[first] else floors[-1])
 
-    def add(self, block: int, offset: int) -> None:
-        at = int(np.searchsorted(self._bottoms[: self._count], offset))
-        values = (offset, offset + self._blocks.sizes[block], self._blocks.starts[block], self._blocks.ends[block])
-        for array, value in zip((self._bottoms, self._tops, self._starts, self._ends), values, strict=True):
-            array[at + 1 : self._count + 1] = array[at : self._count]
-            array[at] = value
+    def add(self, *block: int) -> None:
+        """Take in a block: its offset, where it stops, and its first kernel and the one after its last."""
+        at = int(self._rows[0, : self._count].searchsorted(block[0]))
+        self._rows[:, at + 1 : self._count + 1] = self._rows[:, at : self._count]
+        self._rows[:, at] = block
         self._count += 1

@@ -19,12 +19,12 @@ from autotm.model.program import Layout
 from autotm.model.tier import Tier
 
 _CLOSE_ENOUGH = 1.0005
-_LATER_WORK = 100_000_000
+_LATER_WORK = 500_000_000
 """What later packings per group, those that learn from the ones before, may take together; about half a second.
 
 A block that is placed looks at all that are, and its fixed cost is that of looking at `_FIXED_WORK` more.
 """
-_FIXED_WORK = 1500
+_FIXED_WORK = 8000
 _SOONER = (0.5, 0.4, 0.4, 0.4)
 """What the rank of a block that ends up too high is multiplied by, in each of the first orders."""
 

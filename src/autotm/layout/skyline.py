@@ -33,6 +33,8 @@ def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
         waiting[first] = False
         left -= 1
         line.put(index, int(starts[first]), int(ends[first]), floor + int(blocks.sizes[block]))
+        if 2 * left < len(waiting):
+            by_priority, starts, ends, waiting = (array[waiting] for array in (by_priority, starts, ends, waiting))
     return offsets
 
 
