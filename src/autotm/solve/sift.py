@@ -51,6 +51,8 @@ _HALVINGS = 12
 _ROUNDS = 40
 _REGRET_SHARE = 0.2
 """Part of the asked gap that decided journeys may cost, and that rows may be broken by."""
+_KEPT = 0.5
+"""Part of that which the tensors that stay decided may cost when others join those in doubt."""
 _NEW_ROWS = 128
 """Rows added in one round at most, some way apart."""
 _NEARLY = 0.05
@@ -149,7 +151,10 @@ class Sieve:
             log.info(text, doubtful.sum(), len(self), len(rows), total_us, len(crowded))
             if (total_us <= allowed_us and not crowded) or time.perf_counter() >= self._deadline:
                 break
-            doubtful |= regret_us > allowed_us / len(self)
+            if total_us > _KEPT * allowed_us:
+                dearest = np.argsort(-regret_us)
+                left_us = total_us - np.cumsum(regret_us[dearest])
+                doubtful[dearest[: np.count_nonzero(left_us > _KEPT * allowed_us) + 1]] = True
             rows |= set(crowded)
         return relaxed
 
