@@ -21,8 +21,9 @@ from autotm.model.tier import Tier
 _CLOSE_ENOUGH = 1.0005
 _QUICK, _GOOD_ENOUGH = 5, 1.004
 """After so many packings, this share of the live peak is close enough."""
-_LATER_WORK = 100_000_000
-"""Square of the blocks in a group times later packings, those that learn from the ones before: about half a second."""
+_LATER, _LATER_WORK = 60, 100_000_000
+"""Later packings of a group, those that learn from the ones before, at most; and that times the square of its blocks,
+which is about half a second."""
 _SOONER = (0.5, 0.4, 0.4, 0.4)
 """What the rank of a block that ends up too high is multiplied by, in each of the first orders."""
 
@@ -115,7 +116,7 @@ def _candidates(blocks: Blocks, target: int) -> Iterator[Ints]:
         rank[order] = np.arange(len(blocks))
         ranks.append(rank)
         latest.append(offsets)
-    for attempt in range(_LATER_WORK // len(blocks) ** 2):
+    for attempt in range(min(_LATER, _LATER_WORK // len(blocks) ** 2)):
         which = attempt % len(_SOONER)
         ranks[which][latest[which] + blocks.sizes > target] *= _SOONER[which]
         latest[which] = first_fit(blocks, np.argsort(ranks[which], kind="stable").tolist())
