@@ -14,7 +14,7 @@ from autotm.solve import SolveOptions, sift, solve, sweep
 from autotm.solve.certificate import Prices, Rents
 from autotm.solve.choices import Choices
 from autotm.solve.engines import EnginePrices
-from autotm.solve.flow import flows_by_use
+from autotm.solve.flow import Flow, flows_by_use
 from autotm.solve.journey import occupy
 from autotm.solve.problem import Problem
 from autotm.solve.prune import reduce
@@ -107,12 +107,18 @@ def test_small_steps_are_not_sifted() -> None:
     assert not sift.is_large(reduce(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels)))
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
-    case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)
+def _rented(seed: int) -> tuple[tuple[Flow, ...], int, Rented, np.random.Generator]:
+    """Flows of a random step, its kernels, and both as what rents fast memory."""
+    case = random_case(seed, kernels=9)
     problem = Problem(case.graph, case.profile, case.links, Limit(2, 1), OPTIONS)
     flows, kernels = flows_by_use(problem), len(case.graph.kernels)
     rented = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
+    return flows, kernels, rented, np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
+    flows, kernels, rented, draw = _rented(seed)
     prices = draw.exponential(1e-3, kernels)
     rental = rented.cheapest(prices)
     chosen = draw.random(len(flows)) < 0.5
@@ -131,10 +137,7 @@ def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_mixed_journeys_are_those_of_either(seed: int) -> None:
-    case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)
-    problem = Problem(case.graph, case.profile, case.links, Limit(2, 1), OPTIONS)
-    flows, kernels = flows_by_use(problem), len(case.graph.kernels)
-    rented = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
+    flows, kernels, rented, draw = _rented(seed)
     prices = draw.exponential(1e-3, kernels)
     cheap, dear = rented.cheapest(prices), rented.cheapest(prices * 50)
     chosen = draw.random(len(flows)) < 0.5

@@ -135,7 +135,6 @@ class Sieve:
         nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
         rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
         allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
-        relaxed = None
         for _ in range(_ROUNDS):
             left = self._left(fixed, doubtful)
             relaxed = None  # before the next one takes memory
