@@ -1,6 +1,7 @@
 """Does the profile predict the step? Kernels timed alone against the same kernels inside the plain step.
 
     python benchmarks/profile_vs_step.py results/laptop-2t/laptop/inception_v4 --rotations 1e6 128e6
+    python benchmarks/profile_vs_step.py results/laptop-1t/laptop/inception_v4 --threads 1
 
 Rounds alternate between steps and kernels timed alone, with as many samples of each, so that a disturbance hits both.
 It says how many of its cores the process had: with less than nearly all of them the ratios mean nothing.
@@ -13,6 +14,8 @@ import statistics
 import time
 from collections import defaultdict
 from pathlib import Path
+
+import numpy as np
 
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import measure_cores, pinned
@@ -38,11 +41,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="holds graph.json and kernels.so")
     parser.add_argument("--machine", type=Path, default=Path("config/machines/laptop.yaml"))
+    parser.add_argument("--threads", type=int, help="kernel threads, if not as the machine file says")
     parser.add_argument("--rotations", type=float, nargs="+", default=[1e6, 32e6, 128e6, 400e6], help="bytes")
     parser.add_argument("--rounds", type=int, default=7)
     asked = parser.parse_args()
     graph, library = load(asked.folder / "graph.json", "graph", Graph), KernelLibrary.load(asked.folder / "kernels.so")
-    machine = load_machine(asked.machine)
+    machine = load_machine(asked.machine, asked.threads, "--threads")
     rotations = [round(size) for size in asked.rotations]
     with pinned(machine), quiet_interpreter():
         compare(graph, library, machine, rotations, asked.rounds)
@@ -50,6 +54,7 @@ def main() -> None:
 
 def compare(graph: Graph, library: KernelLibrary, machine: Machine, rotations: list[int], rounds: int) -> None:
     """Measure in alternating rounds and print."""
+    graph = graph.computed_by(())
     wanted = cases(graph, "additive")
     plans = {
         size: {case.kernel.identity: plan_operands(graph, case.kernel, size) for case in wanted} for size in rotations
@@ -57,6 +62,7 @@ def compare(graph: Graph, library: KernelLibrary, machine: Machine, rotations: l
     pool_bytes = max(plan.pool_bytes for of_size in plans.values() for plan in of_size.values())
     plain, arguments = plain_program(graph), Arguments.allocate(graph)
     arguments.fill(0)
+    draw = np.random.default_rng(0)
     inside: Times = defaultdict(list)
     alone: dict[int, Times] = {size: defaultdict(list) for size in rotations}
     steps: list[float] = []
@@ -66,11 +72,11 @@ def compare(graph: Graph, library: KernelLibrary, machine: Machine, rotations: l
     ):
         executor = prepare(graph, library, plain, arguments, tiers)
         Filler(0).fill(bench.fast.view(0, (pool_bytes // 4,), "float32"))
-        cores = measure_cores(executor.step, 1.0)
-        for number in range(rounds):
+        cores = measure_cores(executor.step, machine.cpus, 1.0)
+        for _ in range(rounds):
             steps.append(time_inside(graph, executor, inside))
             for size in rotations:
-                time_alone(library, bench, wanted, plans[size], number, alone[size])
+                time_alone(library, bench, wanted, plans[size], draw, alone[size])
     print(f"cores {cores.running:.2f} of {machine.threads}")
     print(f"step median {statistics.median(steps):.4f} s, min {min(steps):.4f} s")
     for size in rotations:
@@ -92,15 +98,19 @@ def time_alone(
     bench: Tiers,
     wanted: tuple[Case, ...],
     plans: dict[str, OperandPlan],
-    number: int,
+    draw: np.random.Generator,
     alone: Times,
 ) -> None:
-    """One warm-up and one sample of every distinct kernel, on the copies whose turn it is."""
+    """One warm-up and one sample of every distinct kernel, each on a copy of its own.
+
+    Copies are drawn, because those of all kernels lie in one pool: by turns, each kernel would find in the caches what
+    the one before it left there.
+    """
     for case in wanted:
         plan = plans[case.kernel.identity]
         calls = [
-            library.bind(case.kernel.function, plan.views(bench, all_fast(case.kernel), copy % plan.copies))
-            for copy in (2 * number, 2 * number + 1)
+            library.bind(case.kernel.function, plan.views(bench, all_fast(case.kernel), copy))
+            for copy in draw.choice(plan.copies, 2, replace=False).tolist()
         ]
         calls[0]()
         start = time.perf_counter_ns()

@@ -25,9 +25,11 @@ class GuardedMemory:
             self._spans.append((end, end + size))
             # An operand ends anywhere in a line: the gap to the next one is at least a guard zone, and odd.
             end = -(-(end + size + GUARD_BYTES) // _ALIGNMENT) * _ALIGNMENT
-        raw = np.random.default_rng(0).integers(0, 256, end + GUARD_BYTES + _PAGE, np.uint8)
+        raw = np.empty(end + GUARD_BYTES + _PAGE, np.uint8)
         begin = -raw.ctypes.data % _PAGE
         self._bytes = raw[begin : begin + end + GUARD_BYTES]
+        # After alignment: what a stray write changes must not depend on where the memory lies.
+        self._bytes[:] = np.random.default_rng(0).integers(0, 256, len(self._bytes), np.uint8)
         for slot, other in (shared or {}).items():
             self._spans[slot] = self._spans[other]
         for (shape, dtype), (first, last) in zip(operands, self._spans, strict=True):

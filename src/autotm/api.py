@@ -248,7 +248,7 @@ def _links(context: Context, file: Path) -> Links:
     now = provenance(context.machine, context.seed)
     if file.exists():
         links, before = load_with_provenance(file, "links", Links)
-        if all(before.get(key) == now[key] for key in ("machine_file_hash", "cpus", "cpu_model")):
+        if all(before.get(key) == now[key] for key in ("machine_file_hash", "cpus", "copying_cpus", "cpu_model")):
             return links
     calibrate_stage(context, links=file)
     return load_with_provenance(file, "links", Links)[0]

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.layout import compile_program, fitted, pack, solve_and_pack
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -93,6 +93,32 @@ def test_a_plan_for_a_smaller_limit_is_judged_by_the_limit_that_was_asked(monkey
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, "static", Limit(size_bytes=limit))
     assert layout.fast_bytes == plan.dram_limit_bytes == limit
     assert len(plan.attempts_s) == 2
+
+
+@pytest.mark.parametrize(("found_us", "status"), [(101.0, Status.WITHIN_GAP), (103.0, Status.ABOVE_GAP)])
+def test_a_plan_outside_the_gap_only_because_of_the_smaller_limit_is_searched_closer(
+    monkeypatch: pytest.MonkeyPatch, found_us: float, status: Status
+) -> None:
+    case = random_case(0)
+    limit = case.graph.peak_live_bytes // 2
+    first = solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=limit), EXACT)
+    first = replace(first, objective_us=101.5, bound_us=100.0, status=Status.WITHIN_GAP)
+    at_smaller = replace(first, objective_us=102.5, bound_us=101.0, attempts_s=((1.0, 2.0),))
+    results, gaps = iter([at_smaller, replace(at_smaller, objective_us=found_us, attempts_s=((1.0, 4.0),))]), []
+
+    def solved(*asked: object) -> Plan:
+        options = asked[-1]
+        assert isinstance(options, SolveOptions)
+        gaps.append(options.gap)
+        return next(results)
+
+    needs = iter([limit + 64, limit, limit])
+    monkeypatch.setattr(shave, "solve", solved)
+    monkeypatch.setattr(shave, "pack", lambda graph, plan: replace(pack(graph, plan), fast_bytes=next(needs)))
+    plan, _ = fitted(case.graph, case.profile, case.links, first, SolveOptions(gap=0.02))
+    assert gaps == pytest.approx([0.02, 1 - 0.98 * 1.01])
+    assert (plan.objective_us, plan.bound_us, plan.status) == (min(found_us, 102.5), 100.0, status)
+    assert plan.attempts_s == (*first.attempts_s, (1.0, 2.0), (1.0, 4.0))
 
 
 def test_a_plan_that_nothing_searched_for_claims_no_proof_when_packed_into_less(

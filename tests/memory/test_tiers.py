@@ -1,5 +1,8 @@
 """Opened tiers: pools of both sizes, copies that take the device's time, delays that pass through."""
 
+import dataclasses
+import os
+import threading
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -31,6 +34,19 @@ def test_moves_copy_in_both_directions(machine: Machine, devices_dir: Path, size
         tiers.copy(slow, first, Tier.PMEM)
         tiers.copy(second, slow, Tier.DRAM)
         assert np.array_equal(second, values)
+
+
+def test_copies_beside_kernels_run_where_no_kernel_does(machine: Machine, devices_dir: Path) -> None:
+    spare = machine.cpus[-1:]
+    leaving_one = dataclasses.replace(machine, spare_cpus=spare)
+    with open_tiers(leaving_one, None, 64, 64, devices_dir, stretch=0.01) as tiers:
+        fast, slow = (tiers.pool(tier).view(0, (64,), "uint8") for tier in Tier)
+        flight = tiers.flight(slow, fast, Tier.PMEM, 0)
+        flight.start()
+        flight.wait()
+        copying = next(thread for thread in threading.enumerate() if thread.name == f"autotm-to-{Tier.PMEM}")
+        assert copying.native_id is not None
+        assert os.sched_getaffinity(copying.native_id) == set(spare)
 
 
 @pytest.mark.wall_clock

@@ -75,6 +75,29 @@ def test_threads_have_places(server, lines: str, threads: int | None, cpus: list
 
 
 @pytest.mark.parametrize(
+    ("lines", "threads", "spare"),
+    [
+        ("", None, range(8, 16)),
+        ("threads: 7", None, [7, 15]),
+        ("threads: 4", None, [8, 9, 10, 11]),
+        ("threads_per_core: 2", 8, [4, 12, 5, 13, 6, 14, 7, 15]),
+        ("socket: 1\nthreads: 2", None, [6, 14, 7, 15]),
+        ("threads_per_core: 2\nsocket: 1", 7, [15]),
+        ("threads_per_core: 2", None, []),
+        ("cpus: [6, 2, 9]", 1, [2, 9]),
+        ("cpus: [6, 2, 9]", None, []),
+    ],
+)
+def test_copies_beside_kernels_get_what_kernels_leave(
+    server, lines: str, threads: int | None, spare: list[int]
+) -> None:
+    loaded = server(lines, threads)
+    assert loaded.spare_cpus == tuple(spare)
+    assert loaded.copying_cpus == (tuple(spare) or loaded.cpus)
+    assert provenance(loaded, 0)["copying_cpus"] == list(loaded.copying_cpus)
+
+
+@pytest.mark.parametrize(
     ("lines", "threads", "message"),
     [
         ("socket: 2", None, r"server.yaml: socket: 2 is not allowed: this process may use cores of socket 0, 1"),

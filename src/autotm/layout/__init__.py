@@ -2,6 +2,6 @@
 
 from autotm.layout.compile import compile_program
 from autotm.layout.pack import pack
-from autotm.layout.shave import solve_and_pack, sweep_and_pack
+from autotm.layout.shave import fits, fitted, solve_and_pack, sweep_and_pack
 
-__all__ = ["compile_program", "pack", "solve_and_pack", "sweep_and_pack"]
+__all__ = ["compile_program", "fits", "fitted", "pack", "solve_and_pack", "sweep_and_pack"]

@@ -25,13 +25,13 @@ from autotm.model.tier import Tier
 class Tiers(ABC):
     """A fast and a slow pool with the engines that move tensors between them; a context manager that frees both.
 
-    `cpus` are the cores that threads which copy beside kernels may use.
+    `copying_cpus` are the cores that threads which copy beside kernels may use.
     """
 
-    def __init__(self, fast: Pool, slow: Pool, cpus: tuple[int, ...]) -> None:
+    def __init__(self, fast: Pool, slow: Pool, copying_cpus: tuple[int, ...]) -> None:
         self.fast = fast
         self.slow = slow
-        self._cpus = cpus
+        self._copying_cpus = copying_cpus
         self._flight_engines: dict[Tier, FlightEngine] = {}
 
     def pool(self, tier: Tier) -> Pool:
@@ -58,7 +58,7 @@ class Tiers(ABC):
         """
         if destination not in self._flight_engines:
             pace_ns = functools.partial(self.asynchronous_move_ns, destination)
-            self._flight_engines[destination] = FlightEngine(f"autotm-to-{destination}", self._cpus, pace_ns)
+            self._flight_engines[destination] = FlightEngine(f"autotm-to-{destination}", self._copying_cpus, pace_ns)
         return self._flight_engines[destination].prepare(destination_view, source_view, deadline)
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:

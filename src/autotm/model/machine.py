@@ -104,6 +104,7 @@ class Machine:
         file_hash: hash of the machine file's text.
         memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
         cache_bytes: size of that cache, if it is known.
+        spare_cpus: the best of the hardware threads that the file allows beside `cpus`, if any.
     """
 
     name: str
@@ -114,6 +115,12 @@ class Machine:
     file_hash: str
     memory_mode: bool = False
     cache_bytes: int | None = None
+    spare_cpus: tuple[int, ...] = ()
+
+    @property
+    def copying_cpus(self) -> tuple[int, ...]:
+        """Hardware threads for copies beside kernels: those without a kernel thread, or all where there are none."""
+        return self.spare_cpus or self.cpus
 
     @property
     def slug(self) -> str:
@@ -148,19 +155,31 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
     except ValidationError as error:
         raise BadInputError(explain(path, error, MachineFile)) from None
     count = threads or (None if parsed.threads == "auto" else parsed.threads)
-    cpus = _pinned(path, parsed, count, (asked_in or path) if threads else path)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    cpus, spare = _pinned(path, parsed, count, (asked_in or path) if threads else path)
     return Machine(
-        path.stem, len(cpus), cpus, parsed.target, parsed.slow_tier, digest, parsed.memory_mode, parsed.cache_bytes
+        name=path.stem,
+        threads=len(cpus),
+        cpus=cpus,
+        target=parsed.target,
+        slow_tier=parsed.slow_tier,
+        file_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+        memory_mode=parsed.memory_mode,
+        cache_bytes=parsed.cache_bytes,
+        spare_cpus=spare,
     )
 
 
-def _pinned(path: Path, parsed: MachineFile, threads: int | None, asked_in: object) -> tuple[int, ...]:
+def _pinned(
+    path: Path, parsed: MachineFile, threads: int | None, asked_in: object
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Hardware threads for kernels, and those that are left."""
     usable = usable_cpus()
     if parsed.cpus == "auto":
         topology = Topology.of(usable).within(str(path), socket=parsed.socket, numa_node=parsed.numa_node)
-        every = topology.pinned(str(path), None, parsed.threads_per_core)
-        return topology.pinned(str(asked_in), threads, parsed.threads_per_core) if threads else every
+        cpus = topology.pinned(str(path), None, parsed.threads_per_core)
+        if threads:
+            cpus = topology.pinned(str(asked_in), threads, parsed.threads_per_core)
+        return cpus, topology.spare(cpus)
     if twice := sorted({cpu for cpu in parsed.cpus if parsed.cpus.count(cpu) > 1}):
         raise BadInputError(f"{path}: cpus: {twice} appear twice; a thread needs a place of its own")
     if absent := sorted(set(parsed.cpus) - set(usable)):
@@ -170,4 +189,5 @@ def _pinned(path: Path, parsed: MachineFile, threads: int | None, asked_in: obje
             f"{asked_in}: threads: {threads or 'auto'} is not allowed: {path} names {len(parsed.cpus)} cpus; "
             f"give auto or 1 to {len(parsed.cpus)}, or name more"
         )
-    return tuple(parsed.cpus[:threads])
+    count = threads or len(parsed.cpus)
+    return parsed.cpus[:count], parsed.cpus[count:]

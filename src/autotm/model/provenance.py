@@ -81,6 +81,7 @@ def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
         "machine_file_hash": machine.file_hash,
         "threads": machine.threads,
         "cpus": list(machine.cpus),
+        "copying_cpus": list(machine.copying_cpus),
         **described(machine.cpus),
         "tier_reality": machine.tier_reality,
         "seed": seed,

@@ -102,6 +102,18 @@ class Topology:
             )
         return tuple(places[:count])
 
+    def spare(self, used: Iterable[int]) -> tuple[int, ...]:
+        """The best hardware threads beside `used`: next to its memory nodes rather than not, then on idle cores."""
+        taken = {thread for thread in self.threads if thread.cpu in set(used)}
+        nodes, cores = {thread.numa_node for thread in taken}, {thread.core for thread in taken}
+
+        def drawbacks(thread: HardwareThread) -> tuple[bool, bool]:
+            return thread.numa_node not in nodes, thread.core in cores
+
+        free = sorted(set(self.threads) - taken)
+        fewest = min(map(drawbacks, free), default=None)
+        return tuple(thread.cpu for thread in free if drawbacks(thread) == fewest)
+
     def _hint(self, threads: int, threads_per_core: int) -> str:
         shared = [cpus[: threads_per_core + 1] for cpus in self.cores.values() if len(cpus) > threads_per_core]
         enough = threads <= sum(map(len, shared))

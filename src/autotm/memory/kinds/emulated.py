@@ -23,13 +23,11 @@ from autotm.model.tier import Tier
 class EmulatedTiers(Tiers):
     """Two DRAM pools, the slow one played by `emulation`."""
 
-    def __init__(
-        self, fast: Pool, slow: Pool, cpus: tuple[int, ...], emulation: Emulation, *, memory_mode: bool = False
-    ) -> None:
-        super().__init__(fast, slow, cpus)
+    def __init__(self, fast: Pool, slow: Pool, machine: Machine, emulation: Emulation) -> None:
+        super().__init__(fast, slow, machine.copying_cpus)
         self.emulation = emulation
-        self._memory_mode = memory_mode
-        self._engine = CopyEngine(cpus)
+        self._memory_mode = machine.memory_mode
+        self._engine = CopyEngine(machine.cpus)
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
         """Copy, then wait up to the time that the device would have taken for the same bytes."""
@@ -72,4 +70,4 @@ def open_kind(
     emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch)
     fast = Pool(Tier.DRAM, fast_bytes)
     slow = Pool(Tier.PMEM, slow_bytes)
-    return EmulatedTiers(fast, slow, machine.cpus, emulation, memory_mode=machine.memory_mode)
+    return EmulatedTiers(fast, slow, machine, emulation)
