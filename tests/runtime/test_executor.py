@@ -1,3 +1,4 @@
+import itertools
 import statistics
 import threading
 import time
@@ -15,6 +16,7 @@ from autotm.model.tier import Tier
 from autotm.runtime import timing
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
+from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.timing import time_kernels, time_steps
 from small_programs import Trip, program, with_address
@@ -128,14 +130,40 @@ def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> No
     with open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
         executor = prepare(graph, library, made, arguments, tiers)
         start = time.perf_counter()
-        assert len(time_steps(executor, None, small_step.machine().cpus, 4, 0.0).samples_s) >= 4
-        times = time_steps(executor, None, small_step.machine().cpus, 1, 0.05)
+        assert len(time_steps(executor, None, small_step.machine().cpus, RunOptions(4, 0.0)).samples_s) >= 4
+        times = time_steps(executor, None, small_step.machine().cpus, RunOptions(1, 0.05))
         kernels = time_kernels(graph, executor, 101)
     assert sum(times.samples_s) >= 0.05 or times.disturbed, "patience ends where others hold the cores"
     assert len(times.samples_s) > 4
     assert sum(times.samples_s) < time.perf_counter() - start
     assert set(kernels) == {kernel.name for kernel in graph.kernels}
     assert 0.5 < sum(kernels.values()) / (statistics.median(times.samples_s) * 1e6) < 2
+
+
+@pytest.mark.parametrize(
+    ("slowdowns", "rounds"),
+    [
+        ([1.2], 4),  # nothing scatters, but min_seconds are not over before
+        ([1.0, 1.3], 11),  # 0.041 even then: three times min_seconds end it
+        ([1.0, 1.1], 6),  # 0.024 after 5 rounds, 0.021 after 6
+    ],
+)
+def test_steps_that_scatter_are_timed_longer(
+    library: KernelLibrary, monkeypatch: pytest.MonkeyPatch, slowdowns: list[float], rounds: int
+) -> None:
+    graph, machine = small_step.graph(), small_step.machine()
+    made, arguments = all_fast_program(graph), Arguments.allocate(graph)
+    arguments.fill(1)
+    # The machine's speed changes from round to round, which the step beside shares.
+    speeds = itertools.cycle([1.0, 1.5, 0.8])
+    walls = itertools.chain.from_iterable(
+        (slowdown * speed, speed) for slowdown, speed in zip(itertools.cycle(slowdowns), speeds)
+    )
+    monkeypatch.setattr(timing, "_timed", lambda *_: timing._Timed(next(walls), 0.0))
+    with open_tiers(machine, small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
+        executor = prepare(graph, library, made, arguments, tiers)
+        times = time_steps(executor, executor, machine.cpus, RunOptions(3, 4.5, precision=0.022))
+    assert len(times.samples_s) == len(times.all_fast_s) == rounds
 
 
 def test_rounds_that_others_disturb_are_counted_and_told(
@@ -149,7 +177,7 @@ def test_rounds_that_others_disturb_are_counted_and_told(
         executor = prepare(graph, library, made, arguments, tiers)
         lost = iter(range(0, 10**18, 10**12))
         monkeypatch.setattr(timing, "lost_ns", lambda _: next(lost))
-        times = time_steps(executor, executor, machine.cpus, 3, 0.0)
+        times = time_steps(executor, executor, machine.cpus, RunOptions(3, 0.0))
     assert len(times.samples_s) == len(times.all_fast_s) == times.disturbed == 6
     assert times.waited_s == times.all_fast_waited_s == (1000.0,) * 6, "what each step lost, not each round"
     assert times.disturbed_count

@@ -58,12 +58,22 @@ def test_times_and_sizes_come_from_measurement_plan_and_program() -> None:
     assert (record.predicted_runtime_s, record.bound_s, record.gap) == (2.0, 1.5, 0.25)
     assert (record.waited_s, record.all_fast_waited_s) == ((0.0, 0.1, 0.2), (0.3, 0.0, 0.0))
     assert record.move_actual_us == 8.0
+    assert record.all_fast_predicted_s == pytest.approx(sum(profile(graph).base_us(k) for k in graph.kernels) / 1e6)
     assert (record.creation_times, record.optimization_times) == ((0.25,), (0.5,))
     assert record.default_alloc_size == graph.peak_live_bytes
     assert record.dram_alloc_size == made.fast_bytes
     assert record.pmem_alloc_size == made.slow_bytes == ROWS
     assert record.ratio_achieved == ROWS / made.fast_bytes
     assert (record.tier_reality, record.dram_limit_bytes, record.seed) == ("emulated", 12_345, 7)
+
+
+def test_what_the_all_fast_step_took_longer_than_profiled_is_drift() -> None:
+    graph = small_step.graph()
+    made = program(graph, frozenset({"hidden"}))
+    record = build_record(graph, made, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED)
+    assert replace(record, all_fast_predicted_s=0.5).drift_s == pytest.approx(0.3 - 0.5)
+    assert replace(record, all_fast_samples_s=()).drift_s is None
+    assert replace(record, all_fast_predicted_s=None).drift_s is None, "an older file"
 
 
 def test_without_fast_pool_there_is_no_ratio() -> None:

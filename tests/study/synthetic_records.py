@@ -52,6 +52,7 @@ def record(
         bytes_dram_input_tensors=round(9e9 * (1 - slow * 0.9)), bytes_dram_output_tensors=round(4e9 * (1 - slow)),
         num_move_nodes=10, num_dram_move_nodes=5, num_pmem_move_nodes=5, num_async_move_nodes=0,
         bytes_moved=2 * moved, bytes_moved_dram=moved, bytes_moved_pmem=moved // 2, bytes_async_moved=0,
+        all_fast_predicted_s=1.04 * step_s,
         move_time_us=1e5, kernel_times_us={}, oracle_time_us=2e5, implementations={"default": 590, "lean": 10},
         verified_steps=2, seed=20,
     )  # fmt: skip

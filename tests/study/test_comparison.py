@@ -101,10 +101,11 @@ def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Pat
 
 
 def test_figure_11_says_what_an_outlier_is_made_of(tmp_path: Path) -> None:
-    all_fast = replace(record("synchronous", "0:1"), predicted_runtime_s=1.25)
+    all_fast = record("synchronous", "0:1")
     held_up = replace(
         record("synchronous", "4:1"),
         predicted_runtime_s=2.0, move_time_us=300_000.0, actual_runtime_median_s=2.5, all_fast_samples_s=(1.0,),
+        all_fast_predicted_s=1.25,
         kernel_times_us={"conv": 1_900_000.0, "relu": 150_000.0}, move_actual_us=310_000.0, stall_time_us=0.0,
         waited_s=(0.4, 0.36, 0.5),
     )  # fmt: skip

@@ -44,6 +44,7 @@ def test_a_row_a_run_and_every_scalar_a_column(paths: list[Path]) -> None:
     assert not SEVERAL & set(table.columns)
     assert list(table["samples"]) == [3, 3]
     assert list(table["all_fast_runtime_median_s"]) == [1.0, 1.0]
+    assert list(table["drift_s"]) == pytest.approx([-0.04, -0.04])
     assert table["waited_median_s"].fillna(-1).tolist() == [-1, 0.2], "older records do not know"
     assert list(table["optimization_times"]) == [sum(record("static", "4:1").optimization_times)] * 2
     assert table["cache_dirty_misses"].isna().tolist() == [True, False]

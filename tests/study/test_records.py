@@ -81,7 +81,17 @@ def test_what_the_limit_counts_is_not_counted_again(tmp_path: Path) -> None:
 
 def test_without_an_all_fast_run_there_is_no_slowdown(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no all-fast run"):
-        table_of_records(write_study(tmp_path, ("1:0", "1:1")))
+        table_of_records(write_study(tmp_path, ("1:0", "1:1"), side_by_side=False))
+
+
+def test_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp_path: Path) -> None:
+    paths = write_study(tmp_path, ("1:0", "1:1"))
+    table = table_of_records(paths)
+    assert table["predicted_slowdown"].tolist() == pytest.approx(table["slowdown"].tolist()), "both are 4 % too long"
+    older = replace(record("static", "1:0"), all_fast_predicted_s=None)
+    save(paths[0], "record", older, PROVENANCE)
+    with pytest.raises(BadInputError, match="no all-fast run"):
+        table_of_records(paths)
 
 
 def test_runs_of_two_studies_do_not_mix(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ slow one. Where a name, unit or meaning is not the original's (whose list of fie
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import median
 
 from autotm.model.cache import CacheCounts
 
@@ -45,6 +46,7 @@ class Record:
         actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
         samples_s: wall time of every timed step that counts.
         all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
+        all_fast_predicted_s: what the profile says of that step.
         disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
         disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
         num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
@@ -136,3 +138,15 @@ class Record:
     waited_s: tuple[float, ...] = ()
     all_fast_waited_s: tuple[float, ...] = ()
     machine_memory_mode: bool = False
+    all_fast_predicted_s: float | None = None
+
+    @property
+    def drift_s(self) -> float | None:
+        """How much longer than profiled the all-fast step took, median beside the planned one; None if not timed.
+
+        None of it is due to the plan: the machine's speed has changed since the kernels were timed, or kernels take
+        longer one after the other than alone.
+        """
+        if self.all_fast_predicted_s is None or not self.all_fast_samples_s:
+            return None
+        return median(self.all_fast_samples_s) - self.all_fast_predicted_s

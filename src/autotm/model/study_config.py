@@ -88,6 +88,12 @@ class RunConfig(Strict):
 
     min_steps: int = Field(3, ge=1, le=10_000, description="least number of timed steps")
     min_seconds: float = Field(2.0, ge=0, le=3600, description="least total time of the timed steps, s")
+    precision: float = Field(
+        0.015,
+        gt=0,
+        description="steps that scatter are timed up to three times as long, until the standard error of their mean "
+        "slow-down over all fast is at most this share of it",
+    )
     verify_steps: int = Field(
         2, ge=0, le=100, description="steps whose losses and weights are compared with the plain step, bit for bit"
     )

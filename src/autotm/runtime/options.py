@@ -12,6 +12,8 @@ class RunOptions:
     Attributes:
         min_steps: timed steps at least.
         min_seconds: the timed steps together last at least this long.
+        precision: further steps are timed, for up to three times `min_seconds`, until the standard error of their mean
+            slow-down over the all-fast steps beside them is at most this share of it.
         verify_steps: steps compared with the plain step; they come first and also warm up. 0 leaves verification out.
         instrumented_steps: further steps in which every kernel is timed; their median is recorded.
         side_by_side: time the all-fast step in turn with the planned one; needs memory for both.
@@ -21,6 +23,7 @@ class RunOptions:
 
     min_steps: int = 3
     min_seconds: float = 2.0
+    precision: float = 0.015
     verify_steps: int = 2
     instrumented_steps: int = 1
     side_by_side: bool = True
@@ -28,5 +31,7 @@ class RunOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.precision <= 0:
+            raise ValueError(f"run: precision must be > 0, got {self}")
         if self.min_steps < 1 or self.verify_steps < 0 or self.instrumented_steps < 1:
             raise ValueError(f"run: min_steps and instrumented_steps must be >= 1, verify_steps >= 0, got {self}")

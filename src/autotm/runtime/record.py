@@ -73,6 +73,7 @@ def build_record(
         move_actual_us=measured.parts.moves_us,
         waited_s=measured.steps.waited_s,
         all_fast_waited_s=measured.steps.all_fast_waited_s,
+        all_fast_predicted_s=sum(map(profile.base_us, graph.computed_by(()).kernels)) / 1e6,
         machine_memory_mode=machine.memory_mode,
         oracle_time_us=oracle_time_us(graph, profile, measured.parts.kernels_us),
         implementations=dict(Counter(kernel.implementation for kernel in chosen.kernels)),

@@ -75,10 +75,10 @@ def run(
         default = graph.computed_by(())
         times = _time(default, library, executor, arguments, plan.counts, machine, options, devices_dir)
         parts = time_parts(chosen, executor, options.instrumented_steps)
-    predicted_s, measured_s = plan.objective_us / 1e6, min(times.samples_s)
-    log.info("%s at %s: %.4f s predicted, %.4f s measured", plan.optimizer, plan.limit, predicted_s, measured_s)
     measured = Measured(times, parts, options.verify_steps, options.seed)
-    return build_record(counted, program, plan, machine, links, profile, measured)
+    record = build_record(counted, program, plan, machine, links, profile, measured)
+    _log(record)
+    return record
 
 
 def _time(
@@ -96,14 +96,25 @@ def _time(
     Both work on the same arguments, unless the plan places these: then the all-fast step has its own, in fast memory.
     """
     if not options.side_by_side:
-        return time_steps(executor, None, machine.cpus, options.min_steps, options.min_seconds)
+        return time_steps(executor, None, machine.cpus, options)
     program = all_fast_program(graph)
     if counts is Counts.ALL:
         arguments = Arguments.allocate(graph)
         arguments.fill(options.seed)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
         all_fast = prepare(graph, library, program, arguments, tiers)
-        return time_steps(executor, all_fast, machine.cpus, options.min_steps, options.min_seconds)
+        return time_steps(executor, all_fast, machine.cpus, options)
+
+
+def _log(record: Record) -> None:
+    predicted_s, measured_s = record.predicted_runtime_s, record.actual_runtime_median_s
+    log.info("%s at %s: %.4f s predicted, %.4f s measured", record.optimizer, record.limit, predicted_s, measured_s)
+    if record.drift_s is not None:
+        log.info(
+            "the all-fast step, timed in turn, took %+.4f s more than profiled: %.4f s were to be expected today",
+            record.drift_s,
+            predicted_s + record.drift_s,
+        )
 
 
 def _check_pedigree(graph: Graph, program: Program, plan: Plan, profile: Profile) -> None:

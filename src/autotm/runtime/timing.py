@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -13,12 +14,15 @@ from autotm.memory.clock import quiet_interpreter
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep, MoveStep, WaitMoveStep
 from autotm.runtime.executor import Executor
+from autotm.runtime.options import RunOptions
 
 log = logging.getLogger(__name__)
 
 
 _PATIENCE = 2
 """Disturbed rounds are repeated until this many times as many rounds as needed have been run."""
+_LONGER = 3
+"""Rounds that scatter go on until they have lasted this many times as long as those that do not need to."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,8 @@ class _Timed:
     waited_s: float
 
 
-def time_steps(
-    executor: Executor, all_fast: Executor | None, cpus: Sequence[int], min_steps: int, min_seconds: float
-) -> StepTimes:
-    """Time on `cpus` at least `min_steps` undisturbed steps that last `min_seconds` together, warm ones.
+def time_steps(executor: Executor, all_fast: Executor | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
+    """Time undisturbed, warm steps on `cpus`: as many, as long and as precisely as the options ask.
 
     With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.
     """
@@ -63,15 +65,13 @@ def time_steps(
     with quiet_interpreter():
         if all_fast is not None:
             all_fast.step()
-        while len(quiet) < min_steps or _planned_s(quiet) < min_seconds:
-            if len(every) >= _PATIENCE * min_steps and _planned_s(every) >= _PATIENCE * min_seconds:
-                break
+        while not _enough(quiet, every, options):
             steps = [_timed(contender, cpus) for contender in contenders]
             every.append(steps)
             wall_s, waited_s = sum(step.wall_s for step in steps), sum(step.waited_s for step in steps)
             if waited_s <= DISTURBED * len(cpus) * wall_s:
                 quiet.append(steps)
-    disturbed, are_counted = len(every) - len(quiet), len(quiet) < min_steps
+    disturbed, are_counted = len(every) - len(quiet), len(quiet) < options.min_steps
     if are_counted:
         log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
     planned, *others = zip(*(every if are_counted else quiet), strict=True)
@@ -84,6 +84,20 @@ def time_steps(
         tuple(step.waited_s for step in planned),
         tuple(step.waited_s for step in beside),
     )
+
+
+def _enough(quiet: Sequence[Sequence[_Timed]], every: Sequence[Sequence[_Timed]], options: RunOptions) -> bool:
+    if len(quiet) >= options.min_steps and _planned_s(quiet) >= options.min_seconds:
+        return _standard_error(quiet) <= options.precision or _planned_s(every) >= _LONGER * options.min_seconds
+    return len(every) >= _PATIENCE * options.min_steps and _planned_s(every) >= _PATIENCE * options.min_seconds
+
+
+def _standard_error(rounds: Sequence[Sequence[_Timed]]) -> float:
+    """Of the mean slow-down over the step beside, or of the mean time where there is none; as a share of that mean."""
+    if len(rounds) < 2:  # noqa: PLR2004 - a single one scatters from nothing
+        return math.inf
+    values = [steps[0].wall_s / (steps[1].wall_s if len(steps) > 1 else 1.0) for steps in rounds]
+    return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
 
 
 def _planned_s(rounds: Sequence[Sequence[_Timed]]) -> float:

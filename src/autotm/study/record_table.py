@@ -26,8 +26,8 @@ def table_of_runs(paths: Sequence[Path]) -> pd.DataFrame:
 
     Columns are the record's fields that hold one value, with their units; of those that hold several: the sum of
     `creation_times` and `optimization_times`, the number of `samples_s` (`samples`), the median of `all_fast_samples_s`
-    (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s` (`..._median_s`), and every number of
-    `cache` under `cache_...`. Then where the record comes from.
+    (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s` (`..._median_s`), `drift_s`, and every
+    number of `cache` under `cache_...`. Then where the record comes from.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -62,6 +62,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         **times,
         "samples": len(samples),
         "all_fast_runtime_median_s": median(all_fast) if all_fast else None,
+        "drift_s": record.drift_s,
         **{f"{name}_median_s": median(values) if values else None for name, values in waits.items()},
         **{f"cache_{name}": value for name, value in cache.items()},
         **{name: provenance.get(name) for name in _PROVENANCE},

@@ -28,7 +28,7 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     in fast memory whatever the limit: parameters, inputs and results, unless the limit counts them. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
     the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions, the second of them
-    `all_fast_predicted_s`. Without `needs_all_fast`, what has nothing to be divided by is empty.
+    `all_fast_predicted_s`, of that same step. Without `needs_all_fast`, what has nothing to be divided by is empty.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -41,15 +41,15 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     records = [record for record, _ in loaded]
     networks = list(dict.fromkeys(table["network"]))
     bases = {name: _Base.of([one for one in records if one.network == name]) for name in networks}
-    missing = [name for name in networks if bases[name] == _NO_BASE]
-    if needs_all_fast and missing:
-        raise BadInputError(
-            f'no all-fast run (limit "0:1") of {missing[0]} among the records: a slow-down has nothing to divide by'
-        )
     table["all_fast_runtime_s"] = [bases[record.network].runtime_s(record) for record in records]
+    table["all_fast_predicted_s"] = [bases[record.network].prediction_s(record) for record in records]
+    missing = table.loc[table[["all_fast_runtime_s", "all_fast_predicted_s"]].isna().any(axis=1), "network"]
+    if needs_all_fast and len(missing):
+        network = missing.iloc[0]
+        raise BadInputError(
+            f'no all-fast run (limit "0:1") of {network} among the records: a slow-down has nothing to divide by'
+        )
     table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
-    predicted = [bases[record.network].predicted_s for record in records]
-    table["all_fast_predicted_s"] = [math.nan if base is None else base for base in predicted]
     table["predicted_slowdown"] = table["predicted_runtime_s"] / table["all_fast_predicted_s"]
     orders = {column: {name: i for i, name in enumerate(dict.fromkeys(table[column]))} for column in _IN_ORDER}
     return table.sort_values(
@@ -156,23 +156,26 @@ def _share(part: int, whole: int) -> float:
 
 @dataclass(frozen=True)
 class _Base:
-    """What the runs of one network are divided by: `pooled_s` where no all-fast step was timed beside them."""
+    """What the runs of one network are divided by where no all-fast step was timed beside them."""
 
-    pooled_s: float | None = None
-    predicted_s: float | None = None
+    pooled_s: float = math.nan
+    predicted_s: float = math.nan
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> _Base:
         all_fast = [record for record in records if Limit.parse(record.limit) == Limit(slow=0, fast=1)]
         if not all_fast:
-            return _NO_BASE
+            return cls()
         samples = [sample for record in all_fast for sample in record.samples_s]
         return cls(median(samples), min(record.predicted_runtime_s for record in all_fast))
 
     def runtime_s(self, record: Record) -> float:
         if record.all_fast_samples_s:
             return median(record.all_fast_samples_s)
-        return math.nan if self.pooled_s is None else self.pooled_s
+        return self.pooled_s
 
-
-_NO_BASE = _Base()
+    def prediction_s(self, record: Record) -> float:
+        # Files from before it was recorded have the step beside, but not what was predicted of it.
+        if record.all_fast_samples_s and record.all_fast_predicted_s is not None:
+            return record.all_fast_predicted_s
+        return self.predicted_s
