@@ -111,7 +111,8 @@ def _log(record: Record) -> None:
     log.info("%s at %s: %.4f s predicted, %.4f s measured", record.optimizer, record.limit, predicted_s, measured_s)
     if record.drift_s is not None:
         log.info(
-            "the all-fast step, timed in turn, took %+.4f s more than profiled: %.4f s were to be expected today",
+            "the all-fast step, timed in turn, took %+.4f s more than profiled; "
+            "at that speed of the machine %.4f s were to be expected",
             record.drift_s,
             predicted_s + record.drift_s,
         )
