@@ -27,8 +27,10 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
     Columns: what identifies the run, then bytes (`_bytes`), seconds (`_s`), and shares in [0, 1]. `uncounted_bytes` are
     in fast memory whatever the limit: parameters, inputs and results, unless the limit counts them. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
-    the median step of the network's runs at limit 0:1. `predicted_slowdown` divides two predictions, the second of them
-    `all_fast_predicted_s`, of that same step. Without `needs_all_fast`, what has nothing to be divided by is empty.
+    the median step of the network's runs at limit 0:1. `predicted_slowdown` adds to that same measured step what the
+    placement costs by prediction: `predicted_runtime_s` less `all_fast_predicted_s`. For a wait for slow memory is as
+    long as ever when the processor has become slower or faster since the kernels were timed. Without `needs_all_fast`,
+    what has nothing to be divided by is empty.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -50,7 +52,8 @@ def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> p
             f'no all-fast run (limit "0:1") of {network} among the records: a slow-down has nothing to divide by'
         )
     table["slowdown"] = table["actual_runtime_median_s"] / table["all_fast_runtime_s"]
-    table["predicted_slowdown"] = table["predicted_runtime_s"] / table["all_fast_predicted_s"]
+    predicted_cost_s = table["predicted_runtime_s"] - table["all_fast_predicted_s"]
+    table["predicted_slowdown"] = 1 + predicted_cost_s / table["all_fast_runtime_s"]
     orders = {column: {name: i for i, name in enumerate(dict.fromkeys(table[column]))} for column in _IN_ORDER}
     return table.sort_values(
         [*_IN_ORDER, "dram_limit_bytes"],
