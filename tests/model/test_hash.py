@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pydantic import TypeAdapter
 
+from autotm.model import files
 from autotm.model.files import content_hash, hash_of
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -31,3 +34,13 @@ def test_empty_fields_and_no_long_ones() -> None:
     assert hash_of(empty) == whole_hash(empty)
     options = SolveOptions()
     assert hash_of(options) == whole_hash(options)
+
+
+def test_a_hash_is_worked_out_once_and_not_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, hashed = replace(random_case(0).graph), []
+    pieces = files._pieces
+    monkeypatch.setattr(files, "_pieces", lambda value: hashed.append(value) or pieces(value))
+    assert hash_of(graph) == hash_of(graph)
+    assert hashed == [graph]
+    assert hash_of(replace(graph, batch=graph.batch + 1)) != hash_of(graph)
+    assert len(hashed) == 2

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.files import hash_of
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
 from autotm.solve import SolveOptions, solve
@@ -58,9 +57,3 @@ def test_solving_and_checking_grow_with_the_step() -> None:
 
 def checked(case: Case, plan: Plan) -> None:
     check_plan(case.graph, case.profile, case.links, plan)
-
-
-def test_a_hash_is_worked_out_once() -> None:
-    graph = deep_case(2400).graph
-    first = cpu_s(lambda: hash_of(graph))
-    assert cpu_s(lambda: hash_of(graph)) < first / 10
