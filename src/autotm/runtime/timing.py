@@ -94,7 +94,7 @@ def _enough(quiet: Sequence[Sequence[_Timed]], every: Sequence[Sequence[_Timed]]
 
 def _standard_error(rounds: Sequence[Sequence[_Timed]]) -> float:
     """Of the mean slow-down over the step beside, or of the mean time where there is none; as a share of that mean."""
-    if len(rounds) < 2:  # noqa: PLR2004 - a single one scatters from nothing
+    if len(rounds) < 2:  # noqa: PLR2004 - one has no spread
         return math.inf
     values = [steps[0].wall_s / (steps[1].wall_s if len(steps) > 1 else 1.0) for steps in rounds]
     return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
