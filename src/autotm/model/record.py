@@ -144,8 +144,8 @@ class Record:
     def drift_s(self) -> float | None:
         """How much longer than profiled the all-fast step took, median beside the planned one; None if not timed.
 
-        None of it is due to the plan: the machine's speed has changed since the kernels were timed, or they take another
-        time one after the other than alone.
+        None of it is due to the plan: the machine's speed has changed since the kernels were timed, or they take
+        another time one after the other than alone.
         """
         if self.all_fast_predicted_s is None or not self.all_fast_samples_s:
             return None
