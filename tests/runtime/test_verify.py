@@ -12,14 +12,15 @@ from autotm.model.tier import Tier
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.poison import poisoned
-from autotm.runtime.verify import VerificationError, plain_reference, reference, results, verify
+from autotm.runtime.verify import VerificationError, digests, plain_reference, reference, results, verify
 from small_programs import Trip, program, with_address
 
 STEPS = 3
 GRAPH = small_step.graph()
 
 
-def check(library: KernelLibrary, made: Program, *, poison: bool) -> None:
+def check(library: KernelLibrary, made: Program, *, poison: bool) -> dict[str, str]:
+    """Digests of the results of the last step."""
     machine = small_step.machine()
     expected = plain_reference(GRAPH, library, machine, 0, STEPS, small_step.DEVICES)
     arguments = Arguments.allocate(GRAPH)
@@ -27,6 +28,7 @@ def check(library: KernelLibrary, made: Program, *, poison: bool) -> None:
     with open_tiers(machine, small_step.links(), made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
         executor = prepare(GRAPH, library, made, arguments, tiers)
         verify(GRAPH, poisoned(GRAPH, executor, tiers) if poison else executor, arguments, expected, STEPS)
+    return digests(GRAPH, arguments)
 
 
 def address(made: Program, kernel: int, slot: int) -> Address:
@@ -39,8 +41,9 @@ ROUND_TRIP = program(GRAPH, frozenset({"vt"}), {"act2": Trip(5, 6)})
 @pytest.mark.parametrize("poison", [False, True])
 @pytest.mark.parametrize("slow", [frozenset(), frozenset(t.name for t in GRAPH.movable)])
 def test_a_right_program_passes(library: KernelLibrary, slow: frozenset[str], poison: bool) -> None:
-    check(library, program(GRAPH, slow), poison=poison)
-    check(library, ROUND_TRIP, poison=poison)
+    expected = plain_reference(GRAPH, library, small_step.machine(), 0, STEPS, small_step.DEVICES).digests[-1]
+    assert check(library, program(GRAPH, slow), poison=poison) == expected
+    assert check(library, ROUND_TRIP, poison=poison) == expected
 
 
 def test_the_results_are_losses_and_updated_parameters_and_change_every_step(library: KernelLibrary) -> None:

@@ -92,6 +92,7 @@ def test_ours_keeps_the_limit_to_the_byte(seed: int) -> None:
     for optimizer in ("static", "synchronous"):
         plan = solve(case.graph, case.profile, case.links, optimizer, Limit(size_bytes=limit), SolveOptions(gap=1e-6))
         check_plan(case.graph, case.profile, case.links, plan)
+        assert plan.dram_limit_bytes == limit, "what is checked is the limit that was asked"
 
 
 def test_ours_finds_the_true_optimum_where_the_plain_model_cheats() -> None:

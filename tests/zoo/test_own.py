@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ def test_after_a_fault_the_next_network_is_built(tmp_path: Path) -> None:
 )
 def test_whatever_defines_the_name_is_found_without_running_it(tmp_path: Path, text: str) -> None:
     source(tmp_path, text).require()
+    assert "elsewhere" not in sys.modules
 
 
 def test_arguments_must_be_described() -> None:

@@ -141,12 +141,16 @@ class Record:
     all_fast_predicted_s: float | None = None
 
     @property
+    def all_fast_runtime_median_s(self) -> float | None:
+        """The median of `all_fast_samples_s`; None if there are none."""
+        return median(self.all_fast_samples_s) if self.all_fast_samples_s else None
+
+    @property
     def drift_s(self) -> float | None:
         """How much longer than profiled the all-fast step took, median beside the planned one; None if not timed.
 
         None of it is due to the plan: the machine's speed has changed since the kernels were timed, or they take
         another time one after the other than alone.
         """
-        if self.all_fast_predicted_s is None or not self.all_fast_samples_s:
-            return None
-        return median(self.all_fast_samples_s) - self.all_fast_predicted_s
+        measured_s, predicted_s = self.all_fast_runtime_median_s, self.all_fast_predicted_s
+        return None if measured_s is None or predicted_s is None else measured_s - predicted_s

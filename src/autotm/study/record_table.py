@@ -53,15 +53,14 @@ def write_runs(table: pd.DataFrame, path: Path) -> None:
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     fields = dataclasses.asdict(record)
     cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
-    samples, all_fast = fields.pop("samples_s"), fields.pop("all_fast_samples_s")
     times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
     waits = {name: fields.pop(f"{name}_s") for name in ("waited", "all_fast_waited")}
     scalars = {name: value for name, value in fields.items() if not isinstance(value, dict | tuple)}
     return {
         **scalars,
         **times,
-        "samples": len(samples),
-        "all_fast_runtime_median_s": median(all_fast) if all_fast else None,
+        "samples": len(record.samples_s),
+        "all_fast_runtime_median_s": record.all_fast_runtime_median_s,
         "drift_s": record.drift_s,
         **{f"{name}_median_s": median(values) if values else None for name, values in waits.items()},
         **{f"cache_{name}": value for name, value in cache.items()},

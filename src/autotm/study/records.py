@@ -173,9 +173,8 @@ class _Base:
         return cls(median(samples), min(record.predicted_runtime_s for record in all_fast))
 
     def runtime_s(self, record: Record) -> float:
-        if record.all_fast_samples_s:
-            return median(record.all_fast_samples_s)
-        return self.pooled_s
+        beside_s = record.all_fast_runtime_median_s
+        return self.pooled_s if beside_s is None else beside_s
 
     def prediction_s(self, record: Record) -> float:
         # Files from before it was recorded have the step beside, but not what was predicted of it.
