@@ -35,7 +35,7 @@ from autotm.check import check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.check.engine import Engines
 from autotm.layout import fits, fitted, pack
-from autotm.layout.pack import blocks_of
+from autotm.layout.blocks import Blocks
 from autotm.model.files import load
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -226,7 +226,7 @@ def _checked_gap(case: Instance, plan: Plan) -> float:
 
 
 def _excess(graph: Graph, plan: Plan, tier: Tier, needed_bytes: int) -> str:
-    peak = blocks_of(graph, [stay for stay in plan.stays if stay.tier is tier]).peak_bytes
+    peak = Blocks.of(graph, [stay for stay in plan.stays if stay.tier is tier]).peak_bytes
     return _percent(needed_bytes / peak - 1) if peak else "-"
 
 

@@ -25,6 +25,7 @@ ROOMS = {
     "tvm_ffi": {"zoo", "lower", "kernels", "runtime"},
     "pyomo": {"solve"},
     "highspy": {"solve"},
+    "omnimalloc": {"layout"},
     "matplotlib": {"study"},
     "seaborn": {"study"},
     "snakemake": set(),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import importlib
+import gzip
 import random
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
-from autotm.layout.first_fit import Blocks, first_fit
-from autotm.layout.pack import height, pack_blocks
+from autotm.layout.blocks import Blocks
+from autotm.layout.pack import pack_blocks
+from autotm.layout.skyline import skyline
 from autotm.model.graph import ALIGNMENT_BYTES
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan
@@ -20,9 +23,6 @@ from autotm.model.program import Layout
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case, training_step_case
-
-packing = importlib.import_module("autotm.layout.pack")
-"""The module; the package's own `pack` is its function."""
 
 
 def random_blocks(seed: int, count: int, kernels: int, longest: int) -> Blocks:
@@ -48,37 +48,70 @@ def test_blocks_that_meet_never_share_bytes(seed: int) -> None:
     blocks = random_blocks(seed, count=80, kernels=60, longest=1 + seed)
     offsets = pack_blocks(blocks)
     require_disjoint(blocks, offsets)
-    assert blocks.peak_bytes <= height(blocks, offsets) <= blocks.sizes.sum()
-    in_order = first_fit(blocks, range(len(blocks)))
-    require_disjoint(blocks, in_order)
-    assert height(blocks, offsets) <= height(blocks, in_order)
+    assert blocks.peak_bytes <= blocks.height(offsets) <= blocks.sizes.sum()
+    assert blocks.height(offsets) <= max(blocks.height(quick(blocks)), 1.0005 * blocks.peak_bytes)
 
 
-@pytest.mark.parametrize("seed", [2, 3, 6, 7])
-def test_packings_learn_from_those_before(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Groups that every greedy order packs at least 0.8 % above the live peak; later orders get a third closer."""
-    draw = np.random.default_rng(seed)
-    starts = draw.integers(0, 40, 60)
-    ends = np.minimum(starts + 1 + draw.geometric(0.15, 60), 45)
-    blocks = Blocks(64 * draw.integers(1, 200, 60), starts, ends)
+@pytest.mark.parametrize("seed", range(8))
+def test_branch_and_bound_packs_what_the_skyline_leaves_above_the_live_peak(seed: int) -> None:
+    """Groups that the skyline packs at least 2 % above the live peak: the excess falls to less than a third."""
+    blocks = next(blocks for blocks in resisting(seed) if excess(blocks, quick(blocks)) > 0.02)
     offsets = pack_blocks(blocks)
     require_disjoint(blocks, offsets)
-    excess = height(blocks, offsets) - blocks.peak_bytes
-    monkeypatch.setattr(packing, "_LATER_WORK", 0)
-    greedy = height(blocks, pack_blocks(blocks)) - blocks.peak_bytes
-    assert greedy > 0.008 * blocks.peak_bytes
-    assert excess < 0.7 * greedy
+    assert excess(blocks, offsets) < excess(blocks, quick(blocks)) / 3
 
 
-def test_first_fit_takes_the_lowest_hole() -> None:
-    blocks = Blocks(np.array([64, 128, 64, 128, 64]), np.array([0, 0, 0, 1, 1]), np.array([2, 1, 2, 2, 2]))
-    assert first_fit(blocks, range(5)).tolist() == [0, 64, 192, 64, 256]
+def resisting(seed: int) -> Iterator[Blocks]:
+    """Blocks of many sizes and lives, drawn anew for ever."""
+    draw = np.random.default_rng(seed)
+    while True:
+        starts = draw.integers(0, 40, 60)
+        ends = np.minimum(starts + 1 + draw.geometric(0.15, 60), 45)
+        yield Blocks(64 * draw.integers(1, 200, 60), starts, ends)
+
+
+def quick(blocks: Blocks) -> np.ndarray:
+    lives = (blocks.ends - blocks.starts).astype(float)
+    return min((skyline(blocks, priority) for priority in (lives, lives * blocks.sizes)), key=blocks.height)
+
+
+def excess(blocks: Blocks, offsets: np.ndarray) -> float:
+    return blocks.height(offsets) / blocks.peak_bytes - 1
+
+
+def test_a_limit_is_kept_where_the_live_peak_cannot_be() -> None:
+    """Five blocks whose live peak is 4 units but that no packing puts into less than 5."""
+    sizes, spans = [2, 1, 1, 1, 2, 1], [(0, 2), (0, 1), (0, 3), (1, 3), (2, 4), (3, 5)]
+    starts, ends = (np.array(column) for column in zip(*spans, strict=True))
+    blocks = Blocks(64 * np.array(sizes), starts, ends)
+    for limit_bytes in (blocks.peak_bytes, blocks.peak_bytes + 64, 10 * blocks.peak_bytes):
+        offsets = pack_blocks(blocks, limit_bytes)
+        require_disjoint(blocks, offsets)
+        assert blocks.height(offsets) <= max(limit_bytes, blocks.peak_bytes + 64)
+
+
+def test_the_same_blocks_get_the_same_offsets() -> None:
+    blocks = next(blocks for blocks in resisting(1) if excess(blocks, quick(blocks)) > 0.02)
+    assert np.array_equal(pack_blocks(blocks), pack_blocks(blocks))
+
+
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+def test_a_measured_plan_that_greedy_orders_cannot_pack(optimizer: str) -> None:
+    """The fast stays of Inception v4 at 19:1 (measured on two cores): 2 to 3 % above their live peak on a skyline."""
+    with gzip.open(Path(__file__).parent / f"inception_v4-19to1-{optimizer}.csv.gz", "rt") as file:
+        columns = np.loadtxt(file, np.int64, delimiter=",", skiprows=1).T
+    blocks = Blocks(*columns)
+    assert excess(blocks, quick(blocks)) > 0.02
+    offsets = pack_blocks(blocks)
+    require_disjoint(blocks, offsets)
+    assert excess(blocks, offsets) <= 0.0005
 
 
 def test_memory_is_reused_at_the_boundary() -> None:
     blocks = Blocks(np.array([640, 640]), np.array([0, 3]), np.array([3, 5]))
     assert pack_blocks(blocks).tolist() == [0, 0]
-    assert height(Blocks(*(np.zeros(0, np.int64),) * 3), np.zeros(0, np.int64)) == 0
+    nothing = Blocks(*(np.zeros(0, np.int64),) * 3)
+    assert (nothing.height(pack_blocks(nothing)), nothing.peak_bytes) == (0, 0)
 
 
 def live_peak(case: Case, plan: Plan, tier: Tier) -> int:

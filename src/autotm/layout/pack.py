@@ -1,35 +1,34 @@
-"""Offsets for both pools: the best of several greedy packings.
-
-Groups that resist are packed again and again in an order that changes: what ended up too high comes sooner the next
-time (squeaky wheel optimization: Joslin and Clements, 1999).
-"""
+"""Offsets for both pools: quick packings on a skyline first, branch and bound for what resists them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.layout.first_fit import Blocks, Ints, first_fit
+from autotm.layout.blocks import Blocks, Ints
+from autotm.layout.branch import all_within, packings
 from autotm.layout.skyline import skyline
 from autotm.model.graph import Graph
-from autotm.model.plan import Plan, Stay
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
 from autotm.model.program import Layout
 from autotm.model.tier import Tier
 
-_CLOSE_ENOUGH = 1.0005
-_QUICK, _GOOD_ENOUGH = 5, 1.004
-"""After so many packings, this share of the live peak is close enough."""
-_LATER, _LATER_WORK = 60, 100_000_000
-"""Later packings of a group, those that learn from the ones before, at most; and that times the square of its blocks,
-which is about half a second."""
-_SOONER = (0.5, 0.4, 0.4, 0.4)
-"""What the rank of a block that ends up too high is multiplied by, in each of the first orders."""
+_CLOSE = 1.0005
+"""This share of the live peak is close enough to stop."""
+_WIDER = (1.002, 1.005, 1.01, 1.02)
+"""Without a limit to keep, or where it cannot be kept, the shares that are tried next."""
+
+
+def is_unlimited(plan: Plan) -> bool:
+    """Whether the limit is a ratio 0:n: everything may be fast, and offsets may need more than the live peak."""
+    return Limit.parse(plan.limit).slow == 0
 
 
 def pack(graph: Graph, plan: Plan) -> Layout:
-    """An offset for every stay of the plan, 64-byte aligned.
+    """An offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
 
     Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the
     boundary before kernel b. A stay that ends at b is still read there by asynchronous moves, which are waited for
@@ -44,113 +43,56 @@ def pack(graph: Graph, plan: Plan) -> Layout:
     if plan.cached is not None:
         return Layout(plan.stays, plan.cached.offsets, 0, plan.cached.size_bytes)
     chosen = graph.computed_by(plan.implementations)
-    offsets = np.zeros(len(plan.stays), np.int64)
+    limits = {Tier.DRAM: None if is_unlimited(plan) else plan.dram_limit_bytes, Tier.PMEM: None}
+    offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)
     heights = {}
     for tier in Tier:
         members = [index for index, stay in enumerate(plan.stays) if stay.tier is tier]
-        blocks = blocks_of(chosen, [plan.stays[index] for index in members])
-        packed = pack_blocks(blocks)
-        offsets[members] = packed
-        heights[tier] = height(blocks, packed)
+        blocks = Blocks.of(chosen, [plan.stays[index] for index in members])
+        if not plan.offsets:
+            offsets[members] = pack_blocks(blocks, limits[tier])
+        heights[tier] = blocks.height(offsets[members])
     return Layout(plan.stays, tuple(offsets.tolist()), heights[Tier.DRAM], heights[Tier.PMEM])
 
 
-def blocks_of(graph: Graph, stays: Sequence[Stay]) -> Blocks:
-    """The stays as blocks of their tensors' allocated bytes."""
-    sizes = [graph.by_name[stay.tensor].allocated_bytes for stay in stays]
-    starts = [stay.start for stay in stays]
-    ends = [stay.end for stay in stays]
-    return Blocks(np.array(sizes, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
-
-
-def height(blocks: Blocks, offsets: Ints) -> int:
-    """Bytes that a pool needs for these offsets."""
-    return int((offsets + blocks.sizes).max()) if len(blocks) else 0
-
-
-def pack_blocks(blocks: Blocks) -> Ints:
-    """The lowest packing found; stops early within 0.05 % of the live peak, later within 0.4 %."""
-    peak_bytes = blocks.peak_bytes
+def pack_blocks(blocks: Blocks, limit_bytes: int | None = None) -> Ints:
+    """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found."""
+    close = int(blocks.peak_bytes * _CLOSE)
+    wider = [int(blocks.peak_bytes * share) for share in _WIDER] if limit_bytes is None else [limit_bytes]
+    targets = [close, *(target for target in wider if target > close)]
+    if limit_bytes is not None:
+        targets = [min(target, max(limit_bytes, blocks.peak_bytes)) for target in targets]
     offsets = np.zeros(len(blocks), np.int64)
-    for members in _components(blocks):
-        part = Blocks(blocks.sizes[members], blocks.starts[members], blocks.ends[members])
-        offsets[members] = _pack_component(part, peak_bytes)
+    for members in blocks.groups():
+        offsets[members] = _pack_group(blocks[members], targets)
     return offsets
 
 
-def _components(blocks: Blocks) -> Iterator[list[int]]:
-    """Groups of blocks whose spans never meet those of another group: each can use the whole pool."""
-    group: list[int] = []
-    end = 0
-    for block in np.argsort(blocks.starts, kind="stable").tolist():
-        if group and blocks.starts[block] >= end:
-            yield group
-            group = []
-        group.append(block)
-        end = max(end, int(blocks.ends[block]))
-    if group:
-        yield group
-
-
-def _pack_component(blocks: Blocks, peak_bytes: int) -> Ints:
-    close, good = int(peak_bytes * _CLOSE_ENOUGH), int(peak_bytes * _GOOD_ENOUGH)
-    best: Ints | None = None
-    for number, offsets in enumerate(_candidates(blocks, close), start=1):
-        if best is None or height(blocks, offsets) < height(blocks, best):
-            best = offsets
-        if height(blocks, best) <= (close if number < _QUICK else good):
-            break
-    assert best is not None
+def _pack_group(blocks: Blocks, targets: list[int]) -> Ints:
+    """The first packing within the first target that can be met; else the lowest."""
+    best, lowest = np.zeros(0, np.int64), None
+    for target in targets:
+        for offsets in _candidates(blocks, target, is_first=target == targets[0]):
+            height = blocks.height(offsets)
+            if lowest is None or height < lowest:
+                best, lowest = offsets, height
+            if lowest <= target:
+                return best
     return best
 
 
-def _candidates(blocks: Blocks, target: int) -> Iterator[Ints]:
-    """Greedy packings, the ones that win most often first; then first-fit ones that learn from those before."""
-    for priority in _priorities(blocks):
-        yield skyline(blocks, priority)
-    ranks, latest = [], []
-    for order in _orders(blocks):
-        offsets = first_fit(blocks, order)
-        yield offsets
-        rank = np.empty(len(blocks))
-        rank[order] = np.arange(len(blocks))
-        ranks.append(rank)
-        latest.append(offsets)
-    for attempt in range(min(_LATER, _LATER_WORK // len(blocks) ** 2)):
-        which = attempt % len(_SOONER)
-        ranks[which][latest[which] + blocks.sizes > target] *= _SOONER[which]
-        latest[which] = first_fit(blocks, np.argsort(ranks[which], kind="stable").tolist())
-        yield latest[which]
+def _candidates(blocks: Blocks, target_bytes: int, *, is_first: bool) -> Iterator[Ints]:
+    if is_first:
+        for priority in _priorities(blocks):
+            yield skyline(blocks, priority)
+    yield from packings(blocks, target_bytes)
+    found = all_within(blocks, target_bytes)
+    if found is not None:
+        yield found
 
 
 def _priorities(blocks: Blocks) -> Iterator[npt.NDArray[np.float64]]:
-    """What the lowest stretch of the skyline prefers: long lives first, or large areas, or what lies between."""
+    """What the lowest stretch of the skyline prefers: long lives first, or large areas."""
     sizes, spans = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
     yield spans + sizes / (sizes.max() + 1)
     yield sizes * spans
-    yield np.sqrt(sizes) * spans
-    yield sizes * np.sqrt(spans)
-    yield sizes
-
-
-def _orders(blocks: Blocks) -> Iterator[list[int]]:
-    sizes, starts, ends = blocks.sizes, blocks.starts, blocks.ends
-    spans = ends - starts
-    for keys in (
-        (starts, -spans, -sizes),
-        (starts, -spans, -(sizes * spans)),
-        (starts, -sizes, -spans),
-        (starts, -sizes, -_pressure(blocks)),
-        (-sizes, starts),
-    ):
-        yield np.lexsort(keys).tolist()
-
-
-def _pressure(blocks: Blocks) -> Ints:
-    """For each block the most live bytes during its span: crowded kernels first."""
-    change = np.zeros(int(blocks.ends.max()) + 1, np.int64)
-    np.add.at(change, blocks.starts, blocks.sizes)
-    np.add.at(change, blocks.ends, -blocks.sizes)
-    live = change.cumsum()
-    crowds = [live[start:end].max() for start, end in zip(blocks.starts, blocks.ends, strict=True)]
-    return np.array(crowds, np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from autotm.layout.first_fit import Blocks, Ints
+from autotm.layout.blocks import Blocks, Ints
 
 
 def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:

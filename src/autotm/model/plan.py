@@ -136,7 +136,8 @@ class Plan:
         build_s, solve_s: seconds to build the model and to solve it, over all attempts.
         certificate: prices that prove a bound; None where the optimizer has exactly one plan.
         bound_proof: whether the prices prove `bound_us`, or less than that.
-        attempts_s: (build, solve) seconds of each attempt; more than one when packing needed a shaved limit.
+        attempts_s: (build, solve) seconds of each attempt; more than one when offsets needed a smaller limit.
+        offsets: one per stay, in bytes from the start of its tier's pool; empty where none were looked for.
         cached: where fast memory is a cache (memory mode), the addresses and what kernels miss there; the objective
             then charges misses and write-backs in place of slow operands. None elsewhere.
     """
@@ -160,6 +161,7 @@ class Plan:
     implementations: tuple[str, ...] = ()
     tabled: tuple[int, ...] = ()
     cached: CachedPool | None = None
+    offsets: tuple[int, ...] = ()
 
     @property
     def gap(self) -> float:

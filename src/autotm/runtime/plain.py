@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from autotm.layout.pack import blocks_of, height, pack_blocks
+from autotm.layout.blocks import Blocks
+from autotm.layout.pack import pack_blocks
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
 from autotm.model.plan import Stay
@@ -27,10 +28,10 @@ def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
 def all_fast_program(graph: Graph) -> Program:
     """A program that reuses memory as soon as its tensor is dead, as planned ones do: what their times compare with."""
     stays = [Stay(tensor.name, Tier.DRAM, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
-    blocks = blocks_of(graph, stays)
+    blocks = Blocks.of(graph, stays)
     packed = pack_blocks(blocks)
     offsets = {stay.tensor: int(offset) for stay, offset in zip(stays, packed, strict=True)}
-    return _program(graph, "all-fast", offsets, height(blocks, packed))
+    return _program(graph, "all-fast", offsets, blocks.height(packed))
 
 
 def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow: Collection[str] = ()) -> Program:

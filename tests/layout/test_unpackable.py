@@ -1,0 +1,46 @@
+"""A measured profile on which no plan could be packed once: it gives one, in seconds."""
+
+from __future__ import annotations
+
+import gzip
+import time
+from pathlib import Path
+
+import pytest
+
+from autotm.check import check_plan, check_program
+from autotm.layout import compile_program, solve_and_pack
+from autotm.model.counting import Counts, counting
+from autotm.model.files import load
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.profile_file import read_profile
+from autotm.solve import SolveOptions
+
+FOLDER = Path(__file__).parents[3] / "shared" / "data" / "unpackable-inception-19to1"
+GAP, MOST_S = 0.01, 10.0
+
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the profile is not kept in this repository")
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
+    file = tmp_path_factory.mktemp("unpackable") / "graph.json"
+    file.write_bytes(gzip.decompress((FOLDER / "graph.json.gz").read_bytes()))
+    return counting(load(file, "graph", Graph), Counts.INTERMEDIATES)
+
+
+@pytest.mark.wall_clock
+@pytest.mark.parametrize("limit", ["19:1", "29:1", "39:1"])
+@pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
+def test_a_plan_comes_out(graph: Graph, optimizer: str, limit: str) -> None:
+    profile, links = read_profile(FOLDER / "profile.parquet"), load(FOLDER / "links.json", "links", Links)
+    started = time.perf_counter()
+    plan, layout = solve_and_pack(graph, profile, links, optimizer, Limit.parse(limit), SolveOptions(gap=GAP))
+    elapsed_s = time.perf_counter() - started
+    check_plan(graph, profile, links, plan)
+    check_program(graph, plan, compile_program(graph, plan, layout))
+    assert layout.fast_bytes <= plan.dram_limit_bytes
+    assert plan.gap <= GAP
+    assert elapsed_s <= MOST_S
