@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, fitted, pack, solve_and_pack
+from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.layout.pack import Place
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -32,7 +33,7 @@ def fragmented(limit: Limit) -> Case:
     raise AssertionError("no seed fragments")
 
 
-def test_an_excess_is_shaved_off_and_the_plan_is_for_the_limit_asked() -> None:
+def test_what_does_not_fit_together_is_given_up_and_the_plan_is_for_the_limit_asked() -> None:
     limit = Limit(2, 1)
     case = fragmented(limit)
     first = solve(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
@@ -40,7 +41,7 @@ def test_an_excess_is_shaved_off_and_the_plan_is_for_the_limit_asked() -> None:
     assert layout.fast_bytes <= plan.dram_limit_bytes == first.dram_limit_bytes
     assert plan.limit == first.limit
     assert plan.bound_us == first.bound_us <= first.objective_us <= plan.objective_us
-    assert len(plan.attempts_s) >= 2
+    assert plan.offsets == layout.offsets
     assert plan.solve_s == pytest.approx(sum(seconds for _, seconds in plan.attempts_s))
     assert plan.status is (Status.ABOVE_GAP if plan.gap > 0 else Status.OPTIMAL), "the gap is that of the limit asked"
     check_plan(case.graph, case.profile, case.links, plan)
@@ -71,13 +72,13 @@ def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.Mon
 def test_the_limit_is_shaved_until_the_offsets_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packing that wastes half of what it gets: most of the limit has to go, and a plan comes out all the same."""
     case = random_case(0)
-    monkeypatch.setattr(fit, "pack", lambda graph, plan: wasteful(pack(graph, plan), 1.5))
+    monkeypatch.setattr(fit, "pack", lambda graph, plan, place: wasteful(pack(graph, plan, place), 1.5))
     limit = Limit(size_bytes=case.graph.peak_live_bytes // 2)
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, "synchronous", limit)
     assert 1.5 * 64 < layout.fast_bytes <= plan.dram_limit_bytes == limit.size_bytes
     assert len(plan.attempts_s) > 2
     check_plan(case.graph, case.profile, case.links, plan)
-    monkeypatch.setattr(fit, "pack", lambda graph, plan: wasteful(pack(graph, plan), 1e6))
+    monkeypatch.setattr(fit, "pack", lambda graph, plan, place: wasteful(pack(graph, plan, place), 1e6))
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, "synchronous", limit)
     assert layout.fast_bytes == 0, "nothing is fast where nothing can be packed"
 
@@ -90,7 +91,9 @@ def test_a_plan_for_a_smaller_limit_is_judged_by_the_limit_that_was_asked(monkey
     case = random_case(0)
     limit = case.graph.peak_live_bytes // 2
     needs = iter([limit + 64, limit])
-    monkeypatch.setattr(fit, "pack", lambda graph, plan: replace(pack(graph, plan), fast_bytes=next(needs)))
+    monkeypatch.setattr(
+        fit, "pack", lambda graph, plan, place: replace(pack(graph, plan, place), fast_bytes=next(needs))
+    )
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, "static", Limit(size_bytes=limit))
     assert layout.fast_bytes == plan.dram_limit_bytes == limit
     assert len(plan.attempts_s) == 2
@@ -108,15 +111,19 @@ def test_a_plan_outside_the_gap_only_because_of_the_smaller_limit_is_searched_cl
     results, gaps = iter([at_smaller, replace(at_smaller, objective_us=found_us, attempts_s=((1.0, 4.0),))]), []
 
     def solved(*asked: object) -> Plan:
-        options = asked[-1]
+        options = asked[-2]
         assert isinstance(options, SolveOptions)
         gaps.append(options.gap)
         return next(results)
 
     needs = iter([limit + 64, limit, limit])
     monkeypatch.setattr(fit, "solve", solved)
-    monkeypatch.setattr(fit, "pack", lambda graph, plan: replace(pack(graph, plan), fast_bytes=next(needs)))
-    plan, _ = fitted(case.graph, case.profile, case.links, first, SolveOptions(gap=0.02))
+    monkeypatch.setattr(
+        fit, "pack", lambda graph, plan, place: replace(pack(graph, plan, place), fast_bytes=next(needs))
+    )
+    monkeypatch.setattr(fit, "sweep", lambda *_: (first,))
+    given = (case.graph, case.profile, case.links)
+    plan, _ = solve_and_pack(*given, "static", Limit(size_bytes=limit), SolveOptions(gap=0.02))
     assert gaps == pytest.approx([0.02, 1 - 0.98 * 1.01])
     assert (plan.objective_us, plan.bound_us, plan.status) == (min(found_us, 102.5), 100.0, status)
     assert plan.attempts_s == (*first.attempts_s, (1.0, 2.0), (1.0, 4.0))
@@ -128,13 +135,20 @@ def test_a_plan_that_nothing_searched_for_claims_no_proof_when_packed_into_less(
     case = random_case(0)
     limit = case.graph.peak_live_bytes // 2
     needs = iter([limit + 64, limit])
-    monkeypatch.setattr(fit, "pack", lambda graph, plan: replace(pack(graph, plan), fast_bytes=next(needs)))
+    monkeypatch.setattr(
+        fit, "pack", lambda graph, plan, place: replace(pack(graph, plan, place), fast_bytes=next(needs))
+    )
     plan, _ = solve_and_pack(case.graph, case.profile, case.links, "numa", Limit(size_bytes=limit))
     assert len(plan.attempts_s) == 2
     assert (plan.status, plan.gap, plan.dram_limit_bytes) == (Status.NOT_OPTIMIZED, 0, limit)
     check_plan(case.graph, case.profile, case.links, plan)
 
 
-def needing(fast_bytes: int) -> Callable[[Graph, Plan], Layout]:
+def needing_in_turn(needs: Iterator[int]) -> Callable[[Graph, Plan, Place], Layout]:
+    """A packing that needs so many bytes, call after call."""
+    return lambda graph, plan, place: replace(pack(graph, plan, place), fast_bytes=next(needs))
+
+
+def needing(fast_bytes: int) -> Callable[[Graph, Plan, Place], Layout]:
     """A packing that needs the same bytes whatever the plan."""
-    return lambda graph, plan: replace(pack(graph, plan), fast_bytes=fast_bytes)
+    return lambda graph, plan, place: replace(pack(graph, plan, place), fast_bytes=fast_bytes)

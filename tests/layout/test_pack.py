@@ -14,7 +14,8 @@ import pytest
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
 from autotm.layout.blocks import Blocks
-from autotm.layout.pack import pack_blocks
+from autotm.layout.conflict import conflict
+from autotm.layout.pack import can_pack, pack_blocks
 from autotm.layout.skyline import skyline
 from autotm.model.graph import ALIGNMENT_BYTES
 from autotm.model.limit import Limit
@@ -80,14 +81,13 @@ def excess(blocks: Blocks, offsets: np.ndarray) -> float:
 
 
 def test_a_limit_is_kept_where_the_live_peak_cannot_be() -> None:
-    """Five blocks whose live peak is 4 units but that no packing puts into less than 5."""
-    sizes, spans = [2, 1, 1, 1, 2, 1], [(0, 2), (0, 1), (0, 3), (1, 3), (2, 4), (3, 5)]
-    starts, ends = (np.array(column) for column in zip(*spans, strict=True))
-    blocks = Blocks(64 * np.array(sizes), starts, ends)
-    for limit_bytes in (blocks.peak_bytes, blocks.peak_bytes + 64, 10 * blocks.peak_bytes):
+    blocks = next(found for found in map(crowded, range(100)) if not packs(found))
+    lowest = blocks.height(pack_blocks(blocks))
+    assert lowest > blocks.peak_bytes
+    for limit_bytes in (lowest, 2 * lowest):
         offsets = pack_blocks(blocks, limit_bytes)
         require_disjoint(blocks, offsets)
-        assert blocks.height(offsets) <= max(limit_bytes, blocks.peak_bytes + 64)
+        assert blocks.height(offsets) <= limit_bytes
 
 
 def test_the_same_blocks_get_the_same_offsets() -> None:
@@ -167,3 +167,42 @@ def test_layout_of_another_plan_is_refused() -> None:
     assert plan.stays != other.stays
     with pytest.raises(ValueError, match="another plan"):
         compile_program(case.graph, other, layout)
+
+
+def crowded(seed: int, kernels: int = 14, units: int = 12) -> Blocks:
+    """Blocks that fill so many units at every kernel: what ends makes room for as much, but in other pieces."""
+    draw = random.Random(seed)
+    active: list[tuple[int, int]] = []
+    done: list[tuple[int, int, int]] = []
+    for kernel in range(kernels):
+        draw.shuffle(active)
+        leaving, active = active[: len(active) // 2], active[len(active) // 2 :]
+        done += [(size, start, kernel) for size, start in leaving]
+        room = units - sum(size for size, _ in active)
+        while room:
+            size = draw.randint(1, min(room, 5))
+            active.append((size, kernel))
+            room -= size
+    sizes, starts, ends = np.array([*done, *((size, start, kernels) for size, start in active)]).T
+    return Blocks(4096 * sizes, starts, ends)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_conflict_is_found_and_each_of_its_members_matters(seed: int) -> None:
+    """Steps as crowded as can be: hardly any fits by its addresses, though each does by its bytes."""
+    blocks = next(found for found in map(crowded, range(100 * seed, 100 * seed + 100)) if not packs(found))
+    limit_bytes = blocks.peak_bytes
+    found = conflict(blocks, limit_bytes)
+    assert 2 < len(found) < len(blocks)
+    assert not can_pack(blocks[found], limit_bytes)
+    for member in found:
+        assert can_pack(blocks[[other for other in found if other != member]], limit_bytes)
+
+
+def packs(blocks: Blocks) -> bool:
+    return can_pack(blocks, blocks.peak_bytes)
+
+
+def test_what_fits_has_no_conflict() -> None:
+    blocks = random_blocks(3, count=80, kernels=60, longest=4)
+    assert conflict(blocks, 2 * blocks.peak_bytes) == []

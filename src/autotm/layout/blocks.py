@@ -39,6 +39,18 @@ class Blocks:
         return Blocks(self.sizes[chosen], self.starts[chosen], self.ends[chosen])
 
     @property
+    def by_events(self) -> Blocks:
+        """The same blocks in a time that counts only the moments at which one of them begins or ends."""
+        moments, places = np.unique(np.concatenate([self.starts, self.ends]), return_inverse=True)
+        del moments
+        return Blocks(self.sizes, places[: len(self)], places[len(self) :])
+
+    def are_equal(self, other: Blocks) -> bool:
+        """Whether the blocks are the same, in the same order."""
+        mine, theirs = (self.sizes, self.starts, self.ends), (other.sizes, other.starts, other.ends)
+        return all(np.array_equal(one, another) for one, another in zip(mine, theirs, strict=True))
+
+    @property
     def live_bytes(self) -> Ints:
         """(kernels,) Bytes live during each kernel, up to the last one that a block lives through."""
         change = np.zeros(int(self.ends.max(initial=0)) + 1, np.int64)

@@ -7,7 +7,7 @@ directly, as its own experiments do, once for each order of the blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from omnimalloc import Allocation
@@ -25,12 +25,16 @@ _SHARES = (0.02, 0.005, 0.001)
 _NODES, _NODES_PER_BLOCK = 3000, 3
 _ORDER_S = 1.0
 """A guard only: nodes end the search long before, unless the machine is overloaded."""
+_FEW, _FIRST = 2000, 2
+"""Where there are no more blocks than this, all are first tried at once, in the first orders."""
 _MOST_LARGE = 4000
 """The search keeps a state for each block that it has placed: so many take some 200 MB."""
 
 
 def packings(blocks: Blocks, bound_bytes: int) -> Iterator[Ints]:
-    """Offsets whose large blocks end within `bound_bytes`; others may end above it."""
+    """Offsets with at least the large blocks within `bound_bytes`; others may end above it."""
+    few = len(blocks) <= _FEW
+    yield from _all_within(blocks, bound_bytes, _ORDERS[:_FIRST] if few else ())
     tried = -1
     for share in _SHARES:
         large = np.flatnonzero(blocks.sizes >= share * bound_bytes)
@@ -41,18 +45,18 @@ def packings(blocks: Blocks, bound_bytes: int) -> Iterator[Ints]:
             found = _search(blocks[large], bound_bytes, order)
             if found is not None:
                 yield _filled(blocks, large, found)
+    yield from _all_within(blocks, bound_bytes, _ORDERS[_FIRST if few else 0 :])
 
 
-def all_within(blocks: Blocks, bound_bytes: int) -> Ints | None:
-    """Offsets of all blocks within `bound_bytes`, placed by branch and bound alone; None where none were found."""
-    if len(blocks) > _MOST_LARGE:
-        return None
-    return next((found for order in _ORDERS if (found := _search(blocks, bound_bytes, order)) is not None), None)
+def _all_within(blocks: Blocks, bound_bytes: int, orders: Sequence[str]) -> Iterator[Ints]:
+    if len(blocks) <= _MOST_LARGE:
+        found = (_search(blocks, bound_bytes, order) for order in orders)
+        yield from (offsets for offsets in found if offsets is not None)
 
 
 def _search(blocks: Blocks, bound_bytes: int, order: str) -> Ints | None:
     bound = bound_bytes // ALIGNMENT_BYTES
-    partition = Partition.from_allocations(_allocations(blocks))
+    partition = Partition.from_allocations(_allocations(blocks.by_events))
     if partition.lower_bound > bound:
         return None
     found = try_solve_many(

@@ -1,4 +1,8 @@
-"""A plan whose offsets fit its limit: where packing needs more than the limit, a smaller limit is solved for."""
+"""A plan whose offsets fit its limit.
+
+The search gives up sets of stays that do not fit together (`conflict.py`) while that is worth its time; where the
+offsets still need more than the limit, a smaller limit is solved for.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from autotm.layout.pack import is_unlimited, pack
+from autotm.layout.conflict import StepPacking
+from autotm.layout.pack import pack
 from autotm.model.errors import AutotmError, InfeasibleLimitError
 from autotm.model.graph import ALIGNMENT_BYTES, Graph
 from autotm.model.limit import Limit
@@ -28,7 +33,7 @@ and the holes suffice. After eight times nothing is left of the limit, and nothi
 
 def fits(plan: Plan, layout: Layout) -> bool:
     """Whether the fast pool keeps the limit of `plan`; a ratio 0:n means no limit and allows fragmentation."""
-    return layout.fast_bytes <= plan.dram_limit_bytes or is_unlimited(plan)
+    return layout.fast_bytes <= plan.dram_limit_bytes or Limit.parse(plan.limit).is_unlimited
 
 
 def solve_and_pack(
@@ -43,7 +48,7 @@ def solve_and_pack(
     Raises:
         as `solve`; AutotmError where what has to be fast cannot be packed into the limit.
     """
-    return fitted(graph, profile, links, solve(graph, profile, links, optimizer, limit, options), options)
+    return next(sweep_and_pack(graph, profile, links, optimizer, [limit], options))
 
 
 def sweep_and_pack(
@@ -59,23 +64,20 @@ def sweep_and_pack(
     Raises:
         as `solve_and_pack`.
     """
-    for first in sweep(graph, profile, links, optimizer, limits, options):
-        yield fitted(graph, profile, links, first, options)
+    packing = StepPacking(graph)
+    for first in sweep(graph, profile, links, optimizer, limits, options, packing):
+        yield _fitted(graph, profile, links, first, options or SolveOptions(), packing)
 
 
-def fitted(
-    graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions | None = None
+def _fitted(
+    graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
 ) -> tuple[Plan, Layout]:
     """The first plan if its offsets keep the limit, else one for a smaller limit whose offsets do.
 
     A plan within the asked gap of the smaller limit's bound may be outside that of the first; it is then searched once
     more, closer.
-
-    Raises:
-        as `solve_and_pack`.
     """
-    options = options or SolveOptions()
-    plan, layout = _packed(graph, first)
+    plan, layout = _packed(graph, first, packing)
     attempts, shave, limit_bytes = first.attempts_s, _FIRST_SHAVE, first.dram_limit_bytes
     while not fits(first, layout):
         if not limit_bytes:
@@ -83,19 +85,19 @@ def fitted(
         excess, limit_bytes = layout.fast_bytes - first.dram_limit_bytes, _less(first.dram_limit_bytes, shave)
         log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, limit_bytes)
         try:
-            plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=limit_bytes), options)
+            plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=limit_bytes), options, packing)
         except InfeasibleLimitError as error:
             raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
-        plan, layout = _packed(graph, plan)
+        plan, layout = _packed(graph, plan, packing)
         attempts += plan.attempts_s
         shave *= _FURTHER
     asked = _as_asked(first, plan, attempts, options.gap)
     if asked.status is Status.ABOVE_GAP and (closer := _closer_gap(first, plan, options.gap)) > 0:
         log.info("the plan that fits is %.3g %% from the bound; solving again for less", 100 * asked.gap)
         limit = Limit(size_bytes=limit_bytes)
-        again = solve(graph, profile, links, first.optimizer, limit, replace(options, gap=closer))
+        again = solve(graph, profile, links, first.optimizer, limit, replace(options, gap=closer), packing)
         attempts += again.attempts_s
-        again, packed = _packed(graph, again)
+        again, packed = _packed(graph, again, packing)
         if again.objective_us < plan.objective_us and fits(first, packed):
             plan, layout = again, packed
         asked = _as_asked(first, plan, attempts, options.gap)
@@ -106,9 +108,9 @@ def _less(limit_bytes: int, share: float) -> int:
     return max(0, int(limit_bytes * (1 - share))) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
 
 
-def _packed(graph: Graph, plan: Plan) -> tuple[Plan, Layout]:
+def _packed(graph: Graph, plan: Plan, packing: StepPacking) -> tuple[Plan, Layout]:
     """The plan with its offsets."""
-    layout = pack(graph, plan)
+    layout = pack(graph, plan, packing.place)
     return (plan if plan.cached else replace(plan, offsets=layout.offsets)), layout
 
 

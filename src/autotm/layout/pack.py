@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.layout.blocks import Blocks, Ints
-from autotm.layout.branch import all_within, packings
+from autotm.layout.branch import packings
 from autotm.layout.skyline import skyline
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -22,12 +22,11 @@ _WIDER = (1.002, 1.005, 1.01, 1.02)
 """Without a limit to keep, or where it cannot be kept, the shares that are tried next."""
 
 
-def is_unlimited(plan: Plan) -> bool:
-    """Whether the limit is a ratio 0:n: everything may be fast, and offsets may need more than the live peak."""
-    return Limit.parse(plan.limit).slow == 0
+Place = Callable[[Blocks, int | None], Ints]
+"""Offsets of blocks for a limit in bytes."""
 
 
-def pack(graph: Graph, plan: Plan) -> Layout:
+def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
     """An offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
 
     Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the
@@ -38,19 +37,20 @@ def pack(graph: Graph, plan: Plan) -> Layout:
     asynchronous moves that start, and the kernel. Nothing writes a stay before it begins or after it has ended: an
     asynchronous move's destination stay begins when the move starts and holds when it is complete.
 
-    A plan for memory behind a cache has decided its addresses itself.
+    A plan for memory behind a cache has decided its addresses itself. `place` is what packs, if not `pack_blocks`.
     """
     if plan.cached is not None:
         return Layout(plan.stays, plan.cached.offsets, 0, plan.cached.size_bytes)
     chosen = graph.computed_by(plan.implementations)
-    limits = {Tier.DRAM: None if is_unlimited(plan) else plan.dram_limit_bytes, Tier.PMEM: None}
+    is_unlimited = Limit.parse(plan.limit).is_unlimited
+    limits = {Tier.DRAM: None if is_unlimited else plan.dram_limit_bytes, Tier.PMEM: None}
     offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)
     heights = {}
     for tier in Tier:
         members = [index for index, stay in enumerate(plan.stays) if stay.tier is tier]
         blocks = Blocks.of(chosen, [plan.stays[index] for index in members])
         if not plan.offsets:
-            offsets[members] = pack_blocks(blocks, limits[tier])
+            offsets[members] = (place or pack_blocks)(blocks, limits[tier])
         heights[tier] = blocks.height(offsets[members])
     return Layout(plan.stays, tuple(offsets.tolist()), heights[Tier.DRAM], heights[Tier.PMEM])
 
@@ -66,6 +66,12 @@ def pack_blocks(blocks: Blocks, limit_bytes: int | None = None) -> Ints:
     for members in blocks.groups():
         offsets[members] = _pack_group(blocks[members], targets)
     return offsets
+
+
+def can_pack(blocks: Blocks, limit_bytes: int) -> bool:
+    """Whether offsets within the limit are found; quicker than to look for the lowest ones."""
+    groups = (blocks[members] for members in blocks.groups())
+    return all(group.height(_pack_group(group, [limit_bytes])) <= limit_bytes for group in groups)
 
 
 def _pack_group(blocks: Blocks, targets: list[int]) -> Ints:
@@ -86,9 +92,6 @@ def _candidates(blocks: Blocks, target_bytes: int, *, is_first: bool) -> Iterato
         for priority in _priorities(blocks):
             yield skyline(blocks, priority)
     yield from packings(blocks, target_bytes)
-    found = all_within(blocks, target_bytes)
-    if found is not None:
-        yield found
 
 
 def _priorities(blocks: Blocks) -> Iterator[npt.NDArray[np.float64]]:

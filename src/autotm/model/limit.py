@@ -61,6 +61,11 @@ class Limit:
         return cls(size_bytes=total - sum(taken), less_io=less_io)
 
     @property
+    def is_unlimited(self) -> bool:
+        """Whether it is a ratio 0:n: everything may be fast, and offsets may need more than the live peak."""
+        return self.slow == 0
+
+    @property
     def slug(self) -> str:
         """The form used in paths: `8to1`, `4500MB`, `123B`, or `10000MB-io`."""
         if self.size_bytes is None:

@@ -11,22 +11,20 @@ from dataclasses import replace
 import pyomo.environ as pyo
 from pyomo.common.gc_manager import PauseGC
 
-from autotm.model.plan import Move, Stay
-from autotm.model.tier import Tier
 from autotm.solve.at_limit import set_limit
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
-from autotm.solve.journey import Journey, stays_and_moves
+from autotm.solve.journey import Journey
 from autotm.solve.local_search import refine
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, narrow, reduce
-from autotm.solve.repair import Repair
 from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
+from autotm.solve.settle import plan_of, settle
 from autotm.solve.sift import Sieve, can_be_whole, is_large
 from autotm.solve.solution import journeys, prices_of, start_from, variables_of, ways
 
@@ -73,6 +71,7 @@ class IntegerProgram(Optimizer):
             built = time.perf_counter()
             with PauseGC():
                 search = _search(problem, choices, made, session, known, built + options.time_limit_s)
+                settle(search, made, session, _search_again)
             known = search.best.journeys
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
@@ -108,6 +107,7 @@ def _place_sifted(
             search = _search(problem, choices, made, session, known, deadline, relaxed)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             search = _search_whole(search, reduced, deadline)
+        settle(search, made, None, _search_again)
         known = search.best.journeys
         yield _placement(search, built - started, time.perf_counter() - built)
         started = time.perf_counter()
@@ -224,9 +224,15 @@ def _search_near(search: Search, made: Formulation, session: Session, roundings:
     these few tensors only, so only its plan is taken.
     """
     del roundings
+    return _decide_fractional(
+        search, made, session, time.perf_counter() + _NEAR_SHARE * (deadline - time.perf_counter())
+    )
+
+
+def _decide_fractional(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
     left_s = deadline - time.perf_counter()
     with session.held(variables_of(made, journeys(made))):
-        found = session.search(_NEAR_SHARE * left_s, _SOLVER_SHARE * search.problem.options.gap, warm=False)
+        found = session.search(left_s, _SOLVER_SHARE * search.problem.options.gap, warm=False)
     if found.has_solution:
         search.propose(*_integral(made))
     return found.outcome is Outcome.CONVERGED
@@ -246,8 +252,24 @@ def _search_all(search: Search, made: Formulation, session: Session, roundings: 
     return found.outcome is Outcome.CONVERGED
 
 
+def _search_again(search: Search, made: Formulation, session: Session, deadline: float) -> None:
+    """The program has got a row since: relax it from where it was, and let HiGHS search it.
+
+    What it proves holds for plans that keep such rows only, so that its plan alone is taken.
+    """
+    if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
+        return
+    search.propose(*_integral(made))
+    if not search.is_done and not session.is_lost:
+        _decide_fractional(search, made, session, deadline)
+    if not (search.is_done or session.is_lost or made.reduced.is_partial):
+        left_s, gap = deadline - time.perf_counter(), _SOLVER_SHARE * search.problem.options.gap
+        if session.search(left_s, gap, warm=False).has_solution:
+            search.propose(*_integral(made))
+
+
 def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
-    stays, moves, implementations = _plan(search.best)
+    stays, moves, implementations = plan_of(search.best)
     return Placement(
         stays=stays,
         moves=moves,
@@ -259,24 +281,6 @@ def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
         build_s=build_s,
         solve_s=solve_s,
     )
-
-
-def _plan(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
-    """Stays, moves and implementations of what was chosen."""
-    stays: list[Stay] = []
-    moves: list[Move] = []
-    implementations = {}
-    for index, flow in enumerate(repair.flows):
-        tensor_stays, tensor_moves = stays_and_moves(flow, repair.journeys[index])
-        stays += tensor_stays
-        moves += tensor_moves
-    for table, entry in zip(repair.tables, repair.entries, strict=True):
-        way = table.ways[int(table.way[entry])]
-        span = (table.kernel, table.kernel + 1)
-        stays += [Stay(name, Tier.DRAM, *span) for name in way.fast_workspaces]
-        stays += [Stay(name, Tier.PMEM, *span) for name in way.slow_workspaces]
-        implementations[table.kernel] = way.implementation
-    return stays, moves, implementations
 
 
 def _reduced(problems: Sequence[Problem], choices: Choices) -> Reduced:

@@ -13,18 +13,20 @@ from autotm.model.link import Links
 from autotm.model.profile import Profile
 from autotm.model.tier import Tier
 from autotm.solve.options import SolveOptions
+from autotm.solve.packing import Packing
 from autotm.solve.tabulate import Tabulation, tabulate
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What an optimizer is asked."""
+    """What an optimizer is asked; `packing` judges whether a plan can have addresses, where that matters."""
 
     graph: Graph
     profile: Profile
     links: Links
     limit: Limit
     options: SolveOptions
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         names = [tensor.name for tensor in self.graph.movable]

@@ -16,6 +16,7 @@ from autotm.model.profile import Profile
 from autotm.solve import optimizers as package
 from autotm.solve.base import Optimizer
 from autotm.solve.options import SolveOptions
+from autotm.solve.packing import Packing
 from autotm.solve.problem import Problem
 
 
@@ -36,7 +37,13 @@ def optimizers() -> tuple[str, ...]:
 
 
 def solve(
-    graph: Graph, profile: Profile, links: Links, optimizer: str, limit: Limit, options: SolveOptions | None = None
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limit: Limit,
+    options: SolveOptions | None = None,
+    packing: Packing | None = None,
 ) -> Plan:
     """Place the step's tensors within the limit.
 
@@ -47,6 +54,8 @@ def solve(
         optimizer: one of `optimizers()`.
         limit: the fast-memory budget.
         options: gap, time limit, threads, seed, and restrictions of the machine.
+        packing: tells which stays cannot have addresses together, for as long as the search that avoids them is worth
+            its time; the last plan may still have such stays.
 
     Returns:
         A plan that keeps the limit, with its proven bound and gap.
@@ -56,7 +65,8 @@ def solve(
         InfeasibleLimitError: the restrictions need more fast memory than the limit.
         AutotmError: the profile lacks a time, or HiGHS failed.
     """
-    return optimizer_named(optimizer).solve(Problem(graph, profile, links, limit, options or SolveOptions()))
+    problem = Problem(graph, profile, links, limit, options or SolveOptions(), packing)
+    return optimizer_named(optimizer).solve(problem)
 
 
 def sweep(
@@ -66,6 +76,7 @@ def sweep(
     optimizer: str,
     limits: Sequence[Limit],
     options: SolveOptions | None = None,
+    packing: Packing | None = None,
 ) -> tuple[Plan, ...]:
     """As `solve` for each of several limits, which share one model; `options` hold for each limit.
 
@@ -77,7 +88,7 @@ def sweep(
     """
     if not limits:
         return ()
-    problem = Problem(graph, profile, links, limits[0], options or SolveOptions())
+    problem = Problem(graph, profile, links, limits[0], options or SolveOptions(), packing)
     return optimizer_named(optimizer).sweep(problem, limits)
 
 

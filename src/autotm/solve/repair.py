@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.solve.choices import Choices
+from autotm.solve.conflicts import Conflicts, Member
 from autotm.solve.engines import EngineRoom, fits
 from autotm.solve.feasible import required_bytes
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, all_slow, cost_us, fast_spans, occupy
-from autotm.solve.shortest_path import Charges, Way, best_journey
+from autotm.solve.shortest_path import Charges, Way
 from autotm.solve.window import Window
 
 _SWEEPS = 4
@@ -37,10 +38,12 @@ class Repair:
         left: fast bytes free during each kernel.
         worth: per flow, what slow memory costs for each of its bytes.
         engines: parts of the copying engines free during each kernel.
+        conflicts: what must not be fast together.
     """
 
-    def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
+    def __init__(self, choices: Choices, limit_bytes: int, kernels: int, conflicts: Conflicts | None = None) -> None:
         self.choices = choices
+        self.conflicts = conflicts or Conflicts(choices.flows)
         self.flows = choices.flows
         self.tables = choices.tables
         self.journeys: dict[int, Journey] = {}
@@ -102,13 +105,37 @@ class Repair:
             self._insert(index, self._best(index))
         if self._rank(group, tables) < before_rank:
             return True
-        for index in group:
+        self._undo(before, entries)
+        return False
+
+    def _undo(self, before: Mapping[int, Journey], entries: Mapping[int, int]) -> None:
+        """Give flows and tables back what they had."""
+        for index in before:
             self._remove(index)
-        for index in group:
-            self._insert(index, before[index])
+        for index, journey in before.items():
+            self._insert(index, journey)
         for number, entry in entries.items():
             self._choose(number, int(self.tables[number].fast_bytes[entry]))
-        return False
+
+    def give_up(self, members: Sequence[Member]) -> None:
+        """Take what a conflict forbids away from the one of its members that this costs least, then improve."""
+        losses = {index: self._loss_us(index) for index in dict.fromkeys(index for index, _, _ in members)}
+        loser = min(losses, key=lambda index: (losses[index], index))
+        self._remove(loser)
+        self._insert(loser, self._best(loser))
+        self.improve()
+
+    def _loss_us(self, index: int) -> float:
+        """What another journey than its present one, now forbidden, costs a flow."""
+        before = self.journeys[index]
+        tables = {tie.table for tie in self.choices.ties[index]}
+        entries = {number: self.entries[number] for number in tables}
+        rank = self._rank((index,), tables)
+        self._remove(index)
+        self._insert(index, self._best(index))
+        loss_us = self._rank((index,), tables) - rank
+        self._undo({index: before}, entries)
+        return loss_us
 
     def _is_settled(self, index: int) -> bool:
         """Whether no other journey can be better."""
@@ -142,7 +169,7 @@ class Repair:
         gaps = range(len(flow) - 1)
         out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us, flow.beside_write_us) for k in gaps]
         back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us, flow.beside_read_us) for k in gaps]
-        return best_journey(flow, Charges(slow, fast, between, out, back))
+        return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.journeys)
 
     def _way(
         self,
@@ -167,7 +194,8 @@ class Repair:
         self._reserve(flow, -1)
         room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, journey))
         self._reserve(flow, 1)
-        return room and self.engines.has_room(journey)
+        fits_in = room and self.engines.has_room(journey)
+        return fits_in and self.conflicts.allow(index, journey, self.journeys)
 
     def _insert(self, index: int, journey: Journey) -> None:
         self._reserve(self.flows[index], -1)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from autotm.model.plan import BoundProof, Certificate, RoundedPrices, Status
+from autotm.model.plan import BoundProof, Certificate, RoundedPrices, Status, Stay
 from autotm.solve.certificate import Prices, bound_us
 from autotm.solve.choices import Choices
+from autotm.solve.conflicts import Conflicts, Member
 from autotm.solve.ejection import eject
 from autotm.solve.journey import Journey
 from autotm.solve.problem import Problem
@@ -30,6 +33,7 @@ class Search:
         proof: which of the two.
         repair, objective_us: the best plan.
         timed_out: whether the time limit ended the search.
+        started_s: when it began, by `time.perf_counter`.
     """
 
     problem: Problem
@@ -41,6 +45,7 @@ class Search:
     repair: Repair | None = None
     objective_us: float = math.inf
     timed_out: bool = False
+    started_s: float = field(default_factory=time.perf_counter)
 
     @property
     def gap(self) -> float:
@@ -66,7 +71,8 @@ class Search:
 
     def propose(self, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]) -> None:
         """Repair journeys and ways into a plan; keep it if it is the best."""
-        repair = Repair(self.reduced.choices, self.problem.limit_bytes, len(self.problem.graph.kernels))
+        kernels = len(self.problem.graph.kernels)
+        repair = Repair(self.reduced.choices, self.problem.limit_bytes, kernels, self.conflicts)
         repair.accept({**self.reduced.decided, **proposed}, proposed_ways)
         repair.complete()
         repair.improve()
@@ -74,6 +80,19 @@ class Search:
         if not self.is_done:
             eject(repair)
             self.keep(repair)
+
+    @cached_property
+    def conflicts(self) -> Conflicts:
+        """What was found not to fit together."""
+        return Conflicts(self.reduced.choices.flows)
+
+    def exclude(self, stays: Sequence[Stay]) -> tuple[Member, ...]:
+        """Give up the best plan, which has all of these stays, for the nearest one that has not; their members."""
+        members = self.conflicts.add(stays)
+        if members:
+            self.best.give_up(members)
+            self.objective_us = self.problem.base_us + self.best.cost_us
+        return members
 
     def keep(self, repair: Repair) -> None:
         """Keep a plan if it is the best."""

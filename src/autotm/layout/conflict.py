@@ -1,0 +1,85 @@
+"""The smallest set of blocks that is found not to fit into a limit together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from autotm.layout.blocks import Blocks, Ints
+from autotm.layout.pack import can_pack, pack_blocks
+from autotm.model.graph import Graph
+from autotm.model.plan import Stay
+from autotm.model.tier import Tier
+from autotm.solve.journey import stay_order
+
+_LARGE = 0.005
+"""Blocks of at least this share of the limit make a conflict. Small ones fit somewhere as soon as a little room is
+left: a smaller limit is what helps there, and not a row about a few bytes."""
+_TRIALS = 40
+"""Sets tried while one is made smaller; each is a search that is cut off."""
+_MOST = 60
+"""A set with more members says too little: giving up any one of them satisfies it."""
+
+
+class StepPacking:
+    """Judges plans for one step (`solve/packing.py`), and remembers the last offsets that it found."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._last: tuple[Blocks, int | None, Ints] | None = None
+
+    def __call__(
+        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
+    ) -> Sequence[Stay] | None:
+        """None if the fast stays fit; else the smallest set found that does not."""
+        kernels = enumerate(self._graph.kernels)
+        chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
+        fast = sorted((stay for stay in stays if stay.tier is Tier.DRAM), key=stay_order)
+        blocks = Blocks.of(chosen, fast)
+        if blocks.height(self.place(blocks, limit_bytes)) <= limit_bytes:
+            return None
+        return [fast[member] for member in conflict(blocks, limit_bytes)]
+
+    def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
+        """As `pack_blocks`; nothing is done twice for what was asked last."""
+        if self._last is None or not (self._last[0].are_equal(blocks) and self._last[1] == limit_bytes):
+            self._last = blocks, limit_bytes, pack_blocks(blocks, limit_bytes)
+        return self._last[2]
+
+
+def conflict(blocks: Blocks, limit_bytes: int) -> list[int]:
+    """Indices of large blocks that were found not to fit together; none if they do, or too many are needed.
+
+    A set that resists a short search, though its bytes never exceed the limit, need not be impossible to pack. First
+    the last kernels go, then the first ones, then the smallest blocks, each by bisection, then single blocks.
+    """
+    large = np.flatnonzero(blocks.sizes >= _LARGE * limit_bytes)
+    trials = iter(range(_TRIALS))
+
+    def resists(members: Ints) -> bool:
+        return not can_pack(blocks[members], limit_bytes)
+
+    if not len(large) or not resists(large):
+        return []
+    for orders in (blocks.starts, -blocks.ends, -blocks.sizes):
+        large = _shortest(large[np.argsort(orders[large], kind="stable")], resists, trials)
+    for member in large[np.argsort(blocks.sizes[large], kind="stable")].tolist():
+        if next(trials, None) is None:
+            break
+        without = large[large != member]
+        if resists(without):
+            large = without
+    return sorted(large.tolist()) if len(large) <= _MOST else []
+
+
+def _shortest(members: Ints, resists: Callable[[Ints], bool], trials: Iterator[int]) -> Ints:
+    """The shortest beginning found that still resists, all of them being known to."""
+    fits, fails = 0, len(members)
+    while fails - fits > 1 and next(trials, None) is not None:
+        middle = (fits + fails) // 2
+        if resists(members[:middle]):
+            fails = middle
+        else:
+            fits = middle
+    return members[:fails]
