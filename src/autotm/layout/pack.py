@@ -18,8 +18,8 @@ from autotm.model.tier import Tier
 
 _CLOSE = 1.0005
 """This share of the live peak is close enough to stop."""
-_WIDER = (1.002, 1.005, 1.01, 1.02)
-"""Without a limit to keep, or where it cannot be kept, the shares that are tried next."""
+_WIDER = (1.01,)
+"""Without a limit to keep, the shares of the live peak that are tried next."""
 
 
 Place = Callable[[Blocks, int | None], Ints]
