@@ -10,7 +10,7 @@ from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
-from autotm.model.plan import BoundProof, Plan, Status
+from autotm.model.plan import Plan, Status
 from autotm.solve import SolveOptions, solve, sweep
 from exhaustive_flights import optimum_us
 from random_graphs import Case, random_case, training_step_case, with_engines
@@ -92,7 +92,6 @@ def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> No
     plan = plan_of(case, "asynchronous", Limit(4, 1), options)
     blocking = plan_of(case, "synchronous", Limit(4, 1), options)
     assert plan.bound_us < plan.objective_us < blocking.objective_us
-    assert plan.bound_proof is BoundProof.PRICES or plan.status is not Status.WITHIN_GAP
     assert plan.certificate is not None
     assert max(plan.certificate.out_us) > 0 or max(plan.certificate.back_us) > 0
 

@@ -11,20 +11,13 @@ from autotm.model.tier import Configuration, Tier
 
 
 class Status(StrEnum):
-    """How the search for a plan ended."""
+    """How the search for a plan ended, by its gap to the bound that the certificate proves."""
 
     OPTIMAL = "optimal"
     WITHIN_GAP = "within_gap"
     TIME_LIMIT = "time_limit"
     ABOVE_GAP = "above_gap"
     NOT_OPTIMIZED = "not_optimized"
-
-
-class BoundProof(StrEnum):
-    """What proves a plan's bound: its certificate's prices alone, or beyond them the solver's branch and bound."""
-
-    PRICES = "prices"
-    BRANCH_AND_BOUND = "branch_and_bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +124,12 @@ class Plan:
             and each slow workspace to their own.
         configurations: one per kernel, as the stays imply.
         objective_us: predicted step time of this plan, from the profile.
-        bound_us: no plan of this optimizer is faster under the profile.
+        bound_us: no plan of this optimizer is faster under the profile; the certificate proves it.
         gap: (objective - bound) / objective, 0 when proven optimal; at most 1.
+        solver_bound_us: the higher bound that the solver's branch and bound claims, which nobody can check; None where
+            it claims none.
         build_s, solve_s: seconds to build the model and to solve it, over all attempts.
-        certificate: prices that prove a bound; None where the optimizer has exactly one plan.
-        bound_proof: whether the prices prove `bound_us`, or less than that.
+        certificate: what proves the bound; None where the optimizer has exactly one plan.
         attempts_s: (build, solve) seconds of each attempt; more than one when packing needed a shaved limit.
         cached: where fast memory is a cache (memory mode), the addresses and what kernels miss there; the objective
             then charges misses and write-backs in place of slow operands. None elsewhere.
@@ -155,7 +149,7 @@ class Plan:
     build_s: float
     solve_s: float
     certificate: Certificate | None = None
-    bound_proof: BoundProof = BoundProof.PRICES
+    solver_bound_us: float | None = None
     attempts_s: tuple[tuple[float, float], ...] = ()
     implementations: tuple[str, ...] = ()
     tabled: tuple[int, ...] = ()
@@ -164,4 +158,12 @@ class Plan:
     @property
     def gap(self) -> float:
         """Share of the objective that is not proven necessary."""
-        return 0.0 if self.objective_us <= 0 else max(0.0, (self.objective_us - self.bound_us) / self.objective_us)
+        return self._gap_to(self.bound_us)
+
+    @property
+    def solver_gap(self) -> float | None:
+        """The same to the bound that the solver claims, if it claims one."""
+        return None if self.solver_bound_us is None else self._gap_to(self.solver_bound_us)
+
+    def _gap_to(self, bound_us: float) -> float:
+        return 0.0 if self.objective_us <= 0 else max(0.0, (self.objective_us - bound_us) / self.objective_us)

@@ -242,7 +242,7 @@ def _search_all(search: Search, made: Formulation, session: Session, roundings: 
     if found.has_solution:
         search.propose(*_integral(made))
     if found.bound is not None:
-        search.raise_bound(found.bound * made.us_per_unit)
+        search.claim(found.bound * made.us_per_unit)
     return found.outcome is Outcome.CONVERGED
 
 
@@ -253,7 +253,7 @@ def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
         moves=moves,
         implementations=implementations,
         bound_us=search.bound_us,
-        bound_proof=search.proof,
+        solver_bound_us=search.solver_bound_us,
         certificate=search.certificate(),
         status=search.status,
         build_s=build_s,

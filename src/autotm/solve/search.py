@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotm.model.plan import BoundProof, Certificate, RoundedPrices, Status
+from autotm.model.plan import Certificate, RoundedPrices, Status
 from autotm.solve.certificate import Prices, bound_us
 from autotm.solve.choices import Choices
 from autotm.solve.ejection import eject
@@ -26,8 +26,8 @@ class Search:
         problem, choices: what is asked.
         reduced: what is left to decide of it.
         prices: those that prove the highest bound.
-        bound_us: the highest bound that prices, or branch and bound, proved.
-        proof: which of the two.
+        bound_us: the highest bound that prices proved.
+        claimed_us: the highest bound that the solver claims, without a proof.
         repair, objective_us: the best plan.
         timed_out: whether the time limit ended the search.
     """
@@ -37,7 +37,7 @@ class Search:
     reduced: Reduced
     prices: Prices | None = None
     bound_us: float = -math.inf
-    proof: BoundProof = BoundProof.PRICES
+    claimed_us: float = -math.inf
     repair: Repair | None = None
     objective_us: float = math.inf
     timed_out: bool = False
@@ -62,7 +62,7 @@ class Search:
         """Keep prices if they prove more than those before."""
         found_us = self.problem.base_us + bound_us(self.choices, prices, self.problem.limit_bytes)
         if self.prices is None or found_us > self.bound_us:
-            self.prices, self.bound_us, self.proof = prices, found_us, BoundProof.PRICES
+            self.prices, self.bound_us = prices, found_us
 
     def propose(self, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]) -> None:
         """Repair journeys and ways into a plan; keep it if it is the best."""
@@ -81,11 +81,14 @@ class Search:
         if objective_us < self.objective_us:
             self.repair, self.objective_us = repair, objective_us
 
-    def raise_bound(self, bound_us: float) -> None:
-        """Take over a bound that branch and bound proved, if it is the best."""
-        if bound_us > self.bound_us:
-            self.bound_us = min(bound_us, self.objective_us)
-            self.proof = BoundProof.BRANCH_AND_BOUND
+    def claim(self, bound_us: float) -> None:
+        """Take note of a bound that the solver claims."""
+        self.claimed_us = max(self.claimed_us, bound_us)
+
+    @property
+    def solver_bound_us(self) -> float | None:
+        """What the solver claims beyond what is proven; None where that is nothing."""
+        return min(self.claimed_us, self.objective_us) if self.claimed_us > self.bound_us else None
 
     def certificate(self) -> Certificate:
         """The prices of the bound; those of slow operands for tabled kernels, as other tables have no operands."""
