@@ -10,7 +10,8 @@ import pytest
 from autotm.check import Fault, FaultError, check_plan
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
-from autotm.model.plan import Certificate, Move, Plan, Status, Stay
+from autotm.model.certificate import Certificate, PortionPrices, Prices
+from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case, with_engines
@@ -160,9 +161,9 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, bound_us=-plan.objective_us), Fault.GAP),
     (lambda plan: replace(plan, bound_us=0.5 * plan.bound_us, status=Status.OPTIMAL), Fault.GAP),
     (lambda plan: replace(plan, certificate=None), Fault.CERTIFICATE),
-    (lambda plan: replace(plan, certificate=Certificate((0.0,))), Fault.CERTIFICATE),
+    (lambda plan: replace(plan, certificate=Certificate(())), Fault.CERTIFICATE),
     (
-        lambda plan: replace(plan, certificate=Certificate((-1.0, *plan.certificate.prices_us_per_byte[1:]))),
+        lambda plan: replace(plan, certificate=Certificate((Prices((PortionPrices(1, (0,), (-1.0,)),)),))),
         Fault.CERTIFICATE,
     ),
     (
@@ -170,13 +171,13 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
         Fault.GAP,
     ),
     (lambda plan: replace(plan, solver_bound_us=0.5 * plan.bound_us), Fault.GAP),
-    (lambda plan: replace(plan, certificate=no_prices(plan)), Fault.BOUND),
+    (lambda plan: replace(plan, certificate=no_prices()), Fault.BOUND),
     (lambda plan: replace(plan, graph_hash="0"), Fault.OTHER_GRAPH),
 ]
 
 
-def no_prices(plan: Plan) -> Certificate:
-    return Certificate((0.0,) * len(plan.configurations))
+def no_prices() -> Certificate:
+    return Certificate((Prices(()),))
 
 
 @pytest.mark.parametrize(("break_it", "fault"), DEFECTS, ids=lambda value: getattr(value, "name", None))

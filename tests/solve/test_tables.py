@@ -12,7 +12,8 @@ from autotm.check import Fault, FaultError, check_plan
 from autotm.model.files import hash_of
 from autotm.model.graph import Implementation, Operand
 from autotm.model.limit import Limit
-from autotm.model.plan import Certificate, Plan
+from autotm.model.certificate import SlowPrices
+from autotm.model.plan import Plan
 from autotm.model.profile import Profile, Timing
 from autotm.solve import SolveOptions, solve
 from exhaustive import exact_optimum_us
@@ -156,15 +157,22 @@ LIES: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, tabled=()), Fault.OBJECTIVE),
     (lambda plan: replace(plan, tabled=(1, 1)), Fault.ORDER),
     (lambda plan: replace(plan, tabled=(7,)), Fault.ORDER),
-    (lambda plan: replace(plan, certificate=Certificate(plan.certificate.prices_us_per_byte)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, ((0.0,),)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, ((float("nan"), 0.0),)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, ((-1e3, 1e3),)), Fault.BOUND),
+    (lambda plan: with_slow_prices(plan, (1,), ("x",), ()), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1,), ("nothing",), (1.0,)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (0,), ("x",), (1.0,)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1, 1), ("x", "x"), (1.0, 1.0)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1,), ("x",), (float("nan"),)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1, 1), ("x", "y"), (-1e3, 1e3)), Fault.BOUND),
 ]
 
 
-def with_slow_prices(plan: Plan, slow_us: tuple[tuple[float, ...], ...]) -> Plan:
-    return replace(plan, certificate=replace(plan.certificate, slow_us=slow_us))
+def with_slow_prices(
+    plan: Plan, kernels: tuple[int, ...], tensors: tuple[str, ...], prices_us: tuple[float, ...]
+) -> Plan:
+    assert plan.certificate is not None
+    slow = SlowPrices(kernels, tensors, prices_us)
+    prices = tuple(replace(each, slow=slow) for each in plan.certificate.prices)
+    return replace(plan, certificate=replace(plan.certificate, prices=prices))
 
 
 @pytest.mark.parametrize(("lie", "fault"), LIES, ids=lambda value: getattr(value, "name", None))

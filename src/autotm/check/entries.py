@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.check.rent import Rent
+from autotm.check.rent import Floats, Rent
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
@@ -83,18 +83,22 @@ class Menus:
         own = own_workspaces(graph, index)
         return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
 
-    def cheapest_us(self, index: int, rent: Rent, slow_us: Sequence[float]) -> float:
-        """Least of time + rent of the workspaces' fast bytes - prices of the slow operands."""
+    def cheapest_us(self, index: int, rent: Rent, slow_us: Floats, room: npt.NDArray[np.int64]) -> Floats | float:
+        """(cases,) Least of time + rent of the workspaces' fast bytes - prices of the slow operands.
+
+        `slow_us` is of shape (operands, cases), `room` the bytes that each case has for the workspaces.
+        """
         kernel = self._graph.kernels[index]
         if not kernel.alternatives and index not in self._plan.tabled:
             return self._profile.base_us(kernel)
-        least = np.inf
+        least = np.full(len(room), np.inf)
         for variant in self._variants[: len(kernel.implementations)]:
             chosen = variant.kernels[index]
             own = [operand.tensor for operand in chosen.workspaces] if kernel.alternatives else []
             times_us, slow, fast_bytes = self._entries(variant, index, own)
-            cost_us = times_us + rent.at_us(index, fast_bytes) - slow @ np.asarray(slow_us, np.float64)
-            least = min(least, float(cost_us[fast_bytes <= self._plan.dram_limit_bytes].min(initial=np.inf)))
+            cost_us = times_us[:, None] + rent.at_us(index, fast_bytes) - slow @ slow_us
+            cost_us[fast_bytes[:, None] > room] = np.inf
+            least = np.minimum(least, cost_us.min(axis=0))
         return least
 
     def _entries(self, variant: Graph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:

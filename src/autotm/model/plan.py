@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotm.model.cache import CachedPool
+from autotm.model.certificate import Certificate
 from autotm.model.counting import Counts
 from autotm.model.tier import Configuration, Tier
 
@@ -66,44 +67,6 @@ class Move:
     def start(self) -> int:
         """Kernel just before which its destination stay begins."""
         return self.before if self.since is None else self.since
-
-
-@dataclass(frozen=True)
-class RoundedPrices:
-    """Prices of whole portions of `divisor_bytes` >= 1 bytes: kernel `kernels[j]` charges `prices_us[j]` >= 0 for each.
-
-    A tensor of S bytes takes floor(S / divisor) of them, and the limit L has floor(L / divisor). Other kernels charge
-    nothing.
-    """
-
-    divisor_bytes: int
-    kernels: tuple[int, ...]
-    prices_us: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Prices that prove the bound without a solver, whatever they are.
-
-    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i. `slow_us[j][o]` is what operand
-    o of the j-th tabled kernel pays for being slow there and the kernel receives; operands are its movable tensors in
-    the order of the slots, without the workspaces of a kernel that has several implementations. The bound is the sum
-    over tensors of the cheapest path at these prices, plus the sum over kernels of the cheapest implementation and
-    configuration, minus the price of the limit; a tensor larger than the limit never is in fast memory.
-
-    With asynchronous moves, `out_us[i]` and `back_us[i]` >= 0 are the prices of a part of the engine towards slow and
-    towards fast memory during kernel i (`model/engine.py`). Such a move pays them for the parts that it takes, and the
-    bound is less by the price of both engines. Empty where all moves are blocking.
-
-    `rounded` charges portions beside bytes: each fast tensor, and the fast workspaces of a kernel's implementation
-    together, for the portions that they take, and the bound is less by the price of all that the limit has.
-    """
-
-    prices_us_per_byte: tuple[float, ...]
-    slow_us: tuple[tuple[float, ...], ...] = ()
-    out_us: tuple[float, ...] = ()
-    back_us: tuple[float, ...] = ()
-    rounded: tuple[RoundedPrices, ...] = ()
 
 
 @dataclass(frozen=True)

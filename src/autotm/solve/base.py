@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import pyomo.environ as pyo
 
+from autotm.model.certificate import Certificate
 from autotm.model.counting import counted_by
 from autotm.model.files import hash_of
 from autotm.model.limit import Limit
-from autotm.model.plan import Certificate, Move, Plan, Status, Stay
+from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
 from autotm.solve.journey import move_order, stay_order

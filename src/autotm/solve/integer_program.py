@@ -29,6 +29,7 @@ from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
 from autotm.solve.sift import Sieve, can_be_whole, is_large
 from autotm.solve.solution import journeys, prices_of, start_from, variables_of, ways
+from autotm.solve.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ _SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
 _NEAR_SHARE = 0.2
 """Part of the time left that goes into the fractional tensors alone."""
+_ALL_SHARE = 0.75
+"""Part of the time left that goes into the whole program; the rest is for proving what it found."""
 _WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
 """Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
 plans before the integer search, which seldom finds anything but bounds there."""
@@ -170,8 +173,12 @@ def _search_beyond(search: Search, made: Formulation, session: Session, rounding
     _round_capacity(search, made, session, roundings, deadline)
     if made.flights.are_possible and not search.is_done and not session.is_lost:
         _search_locally(search, search.choices, deadline)
-    is_complete = True
-    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, _search_all):
+    is_complete, tree = True, Tree(search, made, session, roundings)
+
+    def prove(*_: object) -> bool:
+        return tree.grow_in_time(deadline)
+
+    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, prove, _search_all, prove):
         if search.is_done:
             return True
         if session.is_lost or time.perf_counter() >= deadline:
@@ -237,7 +244,7 @@ def _search_all(search: Search, made: Formulation, session: Session, roundings: 
     start_from(made, search.best.journeys, search.best.fast_bytes)
     roundings.start()
     left_s = deadline - time.perf_counter()
-    found = session.search(left_s, _SOLVER_SHARE * search.problem.options.gap, warm=True)
+    found = session.search(_ALL_SHARE * left_s, _SOLVER_SHARE * search.problem.options.gap, warm=True)
     require_solved(found)
     if found.has_solution:
         search.propose(*_integral(made))
@@ -254,7 +261,7 @@ def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
         implementations=implementations,
         bound_us=search.bound_us,
         solver_bound_us=search.solver_bound_us,
-        certificate=search.certificate(),
+        certificate=search.certificate,
         status=search.status,
         build_s=build_s,
         solve_s=solve_s,
