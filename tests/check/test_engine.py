@@ -10,9 +10,9 @@ import pytest
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.check.engine import Engines
+from autotm.model.certificate import KernelPrices
 from autotm.model.engine import ENGINE_PARTS
 from autotm.model.limit import Limit
-from autotm.model.certificate import KernelPrices
 from autotm.model.plan import Move, Plan, Status
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
+from autotm.model.certificate import Certificate, PortionPrices, Prices
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
-from autotm.model.certificate import Certificate, PortionPrices, Prices
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve

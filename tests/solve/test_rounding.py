@@ -10,8 +10,8 @@ import pytest
 from autotm.check import check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
-from autotm.model.limit import Limit
 from autotm.model.certificate import Certificate, PortionPrices
+from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
 from autotm.solve import SolveOptions, solve, sweep
 from autotm.solve.rounding import divisors

@@ -9,10 +9,10 @@ from itertools import pairwise
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
+from autotm.model.certificate import SlowPrices
 from autotm.model.files import hash_of
 from autotm.model.graph import Implementation, Operand
 from autotm.model.limit import Limit
-from autotm.model.certificate import SlowPrices
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, Timing
 from autotm.solve import SolveOptions, solve
@@ -157,12 +157,12 @@ LIES: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, tabled=()), Fault.OBJECTIVE),
     (lambda plan: replace(plan, tabled=(1, 1)), Fault.ORDER),
     (lambda plan: replace(plan, tabled=(7,)), Fault.ORDER),
-    (lambda plan: with_slow_prices(plan, (1,), ("x",), ()), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1,), ("a",), ()), Fault.CERTIFICATE),
     (lambda plan: with_slow_prices(plan, (1,), ("nothing",), (1.0,)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, (0,), ("x",), (1.0,)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, (1, 1), ("x", "x"), (1.0, 1.0)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, (1,), ("x",), (float("nan"),)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, (1, 1), ("x", "y"), (-1e3, 1e3)), Fault.BOUND),
+    (lambda plan: with_slow_prices(plan, (0,), ("a",), (1.0,)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1, 1), ("a", "a"), (1.0, 1.0)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1,), ("a",), (float("nan"),)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1, 1), ("a", "b"), (-1e3, 1e3)), Fault.BOUND),
 ]
 
 

@@ -117,7 +117,7 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
     for index in range(count):
         names = step.menus.operands(index) if index in charged.tabled else []
         shares = np.array([slow_us[index, name] for name in names]) if names else none
-        total += step.menus.cheapest_us(index, rent, shares, assumed.room[:, index])
+        total += step.menus.cheapest_us(index, rent, shares, assumed)
     chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
@@ -168,12 +168,15 @@ class _Charged:
         beside = step.links.beside_us(destination, tensor.size_bytes)
         if beside >= blocking:
             return blocking
-        least: Floats | float = blocking
+        excluded = self.assumed.not_copied(tensor, destination, first, None)
+        least: Floats | float = np.where(excluded, np.inf, blocking)
         for start, stop in step.engines.windows(tensor, destination, first, end):
             parts = step.engines.use(tensor, destination, start, stop)
             until_us = self.part_us[destination]
             held_us = self.rent.span_us(tensor.allocated_bytes, start, stop)
-            held_us = np.where(self.assumed.has_no_room(tensor, start, stop), np.inf, held_us)
+            excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
+            excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
+            held_us = np.where(excluded, np.inf, held_us)
             least = np.minimum(least, beside + held_us + (until_us[:, stop] - until_us[:, start]) * parts)
         return least
 

@@ -162,7 +162,7 @@ def _check_bound(
     slack = _TIME * abs(plan.objective_us)
     require(plan.bound_us <= plan.objective_us + slack, Fault.GAP, f"bound {plan.bound_us} exceeds {plan.objective_us}")
     if plan.solver_bound_us is not None:
-        inside = plan.bound_us <= plan.solver_bound_us <= plan.objective_us + slack
+        inside = plan.bound_us - slack <= plan.solver_bound_us <= plan.objective_us + slack
         where = f"claimed bound {plan.solver_bound_us} is not in [{plan.bound_us}, {plan.objective_us}]"
         require(inside, Fault.GAP, where)
     optimal = plan.status is not Status.OPTIMAL or plan.objective_us - plan.bound_us <= slack

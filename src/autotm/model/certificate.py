@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotm.model.tier import Tier
+
 
 @dataclass(frozen=True)
 class KernelPrices:
@@ -68,6 +70,32 @@ class Branch:
 
 
 @dataclass(frozen=True)
+class WindowBranch:
+    """Two cases: where `tensor` is copied over a gap, it is so beside kernels [start, end) of it, or in another way.
+
+    The copy is one to `destination`. The first case has no other copy over that gap, the second not this one; neither
+    says that there is one.
+    """
+
+    copied: str
+    destination: Tier
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class WorkspaceBranch:
+    """Two cases: the workspaces of kernel `during` take at most `most_bytes` of fast memory, or more."""
+
+    during: int
+    most_bytes: int
+
+
+Split = Branch | WindowBranch | WorkspaceBranch
+"""A node of the tree that has two cases."""
+
+
+@dataclass(frozen=True)
 class Leaf:
     """A case that set number `prices` bounds."""
 
@@ -95,4 +123,4 @@ class Certificate:
     """
 
     prices: tuple[Prices, ...]
-    tree: tuple[Branch | Leaf | Empty, ...] = (Leaf(0),)
+    tree: tuple[Split | Leaf | Empty, ...] = (Leaf(0),)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow
 from autotm.solve.shortest_path import Charges, Way
-from autotm.solve.table import Floats, Table
+from autotm.solve.table import Floats, Ints, Table
 from autotm.solve.window import Window
 
 SlowPrices = tuple[tuple[float, ...], ...]
@@ -39,27 +39,41 @@ class Rents:
     """Prices summed over kernels, so that what a span of them costs is a difference."""
 
     def __init__(self, prices: Prices, limit_bytes: int) -> None:
+        self._prices = prices
         self._byte_us = _until(prices.byte_us)
         self._out_us = _until(prices.engines.out_us)
         self._back_us = _until(prices.engines.back_us)
         self._portion_us = [(divisor, _until(each)) for divisor, each in prices.rounded.items()]
         self._limit_bytes = limit_bytes
 
-    def charges(self, flow: Flow) -> Charges:
-        """What the flow is charged."""
+    def charges(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> Charges:
+        """What the flow is charged; copies over the gaps `beside_only` (gap, to slow memory) cannot be blocking."""
         gaps = range(len(flow) - 1)
+        write_us = [math.inf if (k, True) in beside_only else flow.write_us for k in gaps]
+        read_us = [math.inf if (k, False) in beside_only else flow.read_us for k in gaps]
         return Charges(
             slow_us=flow.slow_us,
             fast_us=[self.memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self.memory_us(flow, *flow.gap(k)) for k in gaps],
-            out=[self._cheapest(flow, flow.out[k], flow.write_us, flow.beside_write_us, self._out_us) for k in gaps],
-            back=[self._cheapest(flow, flow.back[k], flow.read_us, flow.beside_read_us, self._back_us) for k in gaps],
+            out=[self._cheapest(flow, flow.out[k], write_us[k], flow.beside_write_us, self._out_us) for k in gaps],
+            back=[self._cheapest(flow, flow.back[k], read_us[k], flow.beside_read_us, self._back_us) for k in gaps],
         )
 
     def _window_us(self, flow: Flow, window: Window, parts_until_us: Floats) -> float:
         """Rent of memory and engine over a window."""
         parts_us = float(parts_until_us[window.end] - parts_until_us[window.start]) * window.use
         return self.memory_us(flow, window.start, window.end) + parts_us
+
+    def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
+        """(sizes,) Rent of so many bytes each during one kernel."""
+        total: Floats = self._prices.byte_us[kernel] * size_bytes
+        for divisor, each in self._prices.rounded.items():
+            total = total + each[kernel] * (size_bytes // divisor)
+        return total
+
+    def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
+        """Rent of memory and engine over a window."""
+        return self._window_us(flow, window, self._out_us if is_out else self._back_us)
 
     def _cheapest(
         self, flow: Flow, windows: Sequence[Window], blocking_us: float, beside_us: float, parts_until_us: Floats
@@ -85,11 +99,14 @@ def _until(prices_us: Floats) -> Floats:
     return np.concatenate(([0.0], np.cumsum(prices_us)))
 
 
-def cheapest_entry_us(table: Table, shares: tuple[float, ...], rent_us: Floats, limit_bytes: int) -> float:
+def cheapest_entry_us(
+    table: Table, shares: tuple[float, ...], rent_us: Floats, most_bytes: int, more_than_bytes: int = -1
+) -> float:
     """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `rent_us[e]`.
 
-    Infinite where no entry's fast bytes are within the limit.
+    Its fast bytes are more than `more_than_bytes` and at most `most_bytes`; infinite where no entry's are.
     """
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
     cost_us = table.time_us + rent_us - slow @ np.array(shares)
-    return float(cost_us[table.fast_bytes <= limit_bytes].min(initial=math.inf))
+    allowed = (table.fast_bytes > more_than_bytes) & (table.fast_bytes <= most_bytes)
+    return float(cost_us[allowed].min(initial=math.inf))

@@ -35,10 +35,8 @@ log = logging.getLogger(__name__)
 
 _SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
-_NEAR_SHARE = 0.2
-"""Part of the time left that goes into the fractional tensors alone."""
-_ALL_SHARE = 0.75
-"""Part of the time left that goes into the whole program; the rest is for proving what it found."""
+_NEAR_SHARE, _ALL_SHARE = 0.2, 0.75
+"""Parts of the time left for the fractional tensors alone, and for the whole program; the rest proves what that found."""
 _WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
 """Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
 plans before the integer search, which seldom finds anything but bounds there."""
@@ -176,7 +174,7 @@ def _search_beyond(search: Search, made: Formulation, session: Session, rounding
     is_complete, tree = True, Tree(search, made, session, roundings)
 
     def prove(*_: object) -> bool:
-        return tree.grow_in_time(deadline)
+        return tree.grow_in_time(deadline) and is_complete
 
     for stage in (_search_near,) if made.reduced.is_partial else (_search_near, prove, _search_all, prove):
         if search.is_done:

@@ -14,10 +14,11 @@ import time
 from dataclasses import dataclass
 from itertools import count
 
-from autotm.model.certificate import Branch, Certificate, Empty, Leaf
+from autotm.model.certificate import Branch, Certificate, Empty, Leaf, Split, WindowBranch, WorkspaceBranch
 from autotm.model.certificate import Prices as Stated
+from autotm.model.tier import Tier
 from autotm.solve.certificate import Prices
-from autotm.solve.fixed import Fixed, Place
+from autotm.solve.fixed import Decision, Fixed, Flight, Place, Spaces
 from autotm.solve.formulation import Formulation
 from autotm.solve.held import Held
 from autotm.solve.highs import Outcome, Session
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _CLOSE = 5e-10
 """Relative distance to the best plan at which a case is done even if no gap is allowed: rounding is left."""
+_INTEGRAL = 1e-6
 _LEAST_S, _SHARE = 1.0, 1.0
 """A tree grows for so many seconds at least, and for this share of what the search took before it."""
 _OFTEN, _THEN_EVERY = 32, 32
@@ -45,14 +47,14 @@ class Node:
         fixed: what it takes for granted.
         bound_us: what `stated` proves in it.
         stated: its prices.
-        place: where its two cases differ; None for a leaf.
-        cases: those: fast there, and not.
+        decision: what its two cases differ in; None for a leaf.
+        cases: those: where it holds, and where not.
     """
 
     fixed: Fixed
     bound_us: float
     stated: Stated
-    place: Place | None = None
+    decision: Decision | None = None
     cases: tuple[Node | Empty, ...] = ()
 
 
@@ -110,36 +112,46 @@ class Tree:
         assert self._root is not None
         numbers: dict[int, int] = {id(self._stated): 0}
         sets = [self._stated]
-        nodes: list[Branch | Leaf | Empty] = []
+        nodes: list[Split | Leaf | Empty] = []
         waiting: list[Node | Empty] = [self._root]
         while waiting:
             node = waiting.pop()
             if isinstance(node, Empty):
                 nodes.append(node)
-            elif node.place is None or node.bound_us >= least_us:
+            elif node.decision is None or node.bound_us >= least_us:
                 if id(node.stated) not in numbers:
                     numbers[id(node.stated)] = len(sets)
                     sets.append(node.stated)
                 nodes.append(Leaf(numbers[id(node.stated)]))
             else:
-                flow = node.fixed.lives.flows[node.place.flow]
-                nodes.append(Branch(flow.tensor, node.place.span(flow)[0]))
+                nodes.append(self._stated_split(node.decision))
                 waiting += reversed(node.cases)
         return Certificate(tuple(sets), tuple(nodes))
+
+    def _stated_split(self, decision: Decision) -> Split:
+        choices = self._search.choices
+        if isinstance(decision, Spaces):
+            return WorkspaceBranch(choices.tables[decision.table].kernel, decision.most_bytes)
+        flow = choices.flows[decision.flow]
+        if isinstance(decision, Flight):
+            destination = Tier.PMEM if decision.is_out else Tier.DRAM
+            return WindowBranch(flow.tensor, destination, decision.window.start, decision.window.end)
+        return Branch(flow.tensor, decision.span(flow)[0])
 
     def _suffices(self, bound_us: float) -> bool:
         gap = max(self._search.problem.options.gap, _CLOSE)
         return bound_us >= self._search.objective_us * (1 - gap)
 
     def _push(self, node: Node) -> None:
-        heapq.heappush(self._open, (node.bound_us, next(self._numbers), node))
+        # Of equal bounds the newest: the deeper, the sooner something is proven.
+        heapq.heappush(self._open, (node.bound_us, -next(self._numbers), node))
 
     def _split(self, node: Node, held: Held, deadline: float) -> bool:
         """Bound a case better, and split it unless that is enough; `False` if there was no time for it."""
         held.hold(node.fixed)
         solved = self._session.relax(deadline - time.perf_counter())
         if solved.outcome is Outcome.INFEASIBLE:
-            self._close(node)
+            self._take_apart(node)
             return True
         if solved.outcome is not Outcome.CONVERGED:
             return False
@@ -148,15 +160,16 @@ class Tree:
         prices = like(self._first, prices_of(self._session, self._made, self._roundings, kernels))
         priced = search.lagrangian.at(prices)
         bound_us = search.problem.base_us + priced.bound_in_us(node.fixed)
+        stated = state(prices, search.choices.tables, self._first)
         if bound_us >= node.bound_us:
-            node.bound_us, node.stated = bound_us, state(prices, search.choices.tables, self._first)
-        fractions = held.fractions()
+            node.bound_us, node.stated = bound_us, stated
+        fractions = [(decision, share) for decision, share in held.fractions() if share > _INTEGRAL]
         if not fractions or self._is_time_for_a_plan:
             search.propose(journeys(self._made), ways(self._made))
         if self._suffices(node.bound_us) or not fractions:
             self._close(node)
         else:
-            self._branch(node, self._dearest(fractions, priced), priced, bound_us)
+            self._branch(node, self._dearest(fractions, priced), priced, stated)
         return True
 
     @property
@@ -164,34 +177,57 @@ class Tree:
         done = self._relaxations
         return done & (done - 1) == 0 if done <= _OFTEN else done % _THEN_EVERY == 0
 
+    def _take_apart(self, node: Node) -> None:
+        """A case with nothing left, which no prices are there to prove: split it until that is plain to see."""
+        operands = self._search.choices.operands
+        places = (Place(*key, is_gap=False) for number in node.fixed.spaces for key in operands[number])
+        place = next((place for place in places if place not in node.fixed.places.get(place.flow, {})), None)
+        if place is None:
+            self._close(node)
+        else:
+            self._branch(node, place, self._search.lagrangian.at(self._first), self._stated)
+
     def _close(self, node: Node) -> None:
         self._closed_us = min(self._closed_us, node.bound_us)
 
-    def _dearest(self, fractions: list[tuple[Place, float]], priced: Priced) -> Place:
-        """The place that pays most rent for memory, weighed by how undecided it is; the larger one where none pays."""
-        flows = self._search.choices.flows
+    def _dearest(self, fractions: list[tuple[Decision, float]], priced: Priced) -> Decision:
+        """What pays most rent for memory, weighed by how undecided it is; the larger one where none pays.
 
-        def weight(found: tuple[Place, float]) -> tuple[float, float]:
-            place, share = found
-            flow = flows[place.flow]
-            return share * priced.rent_us(flow, *place.span(flow)), share * flow.size_bytes
+        Workspaces come last: which are best depends on where the operands are.
+        """
+
+        def weight(found: tuple[Decision, float]) -> tuple[bool, float, float]:
+            rent_us, size_bytes = self._stake(found[0], priced)
+            return not isinstance(found[0], Spaces), found[1] * rent_us, found[1] * size_bytes
 
         return max(fractions, key=weight)[0]
 
-    def _branch(self, node: Node, place: Place, priced: Priced, bound_us: float) -> None:
-        """Both cases, bounded at their parent's prices for now."""
-        node.place = place
-        base_us, stated = self._search.problem.base_us, node.stated
+    def _stake(self, decision: Decision, priced: Priced) -> tuple[float, float]:
+        """Rent in microseconds, and bytes."""
+        choices = self._search.choices
+        if isinstance(decision, Spaces):
+            table = choices.tables[decision.table]
+            range_bytes = table.most_bytes - table.least_bytes
+            return priced.entry_rent_us(table, range_bytes), range_bytes
+        flow = choices.flows[decision.flow]
+        if isinstance(decision, Flight):
+            return priced.window_us(flow, decision.window, is_out=decision.is_out), flow.size_bytes
+        return priced.rent_us(flow, *decision.span(flow)), flow.size_bytes
+
+    def _branch(self, node: Node, decision: Decision, priced: Priced, stated: Stated) -> None:
+        """Both cases, bounded at the prices found for their parent; at its older ones where these prove more."""
+        node.decision = decision
+        base_us = self._search.problem.base_us
         cases: list[Node | Empty] = []
-        for fast in (True, False):
-            fixed = node.fixed.at(place, fast)
+        for holds in (True, False):
+            fixed = node.fixed.at(decision, holds)
             full_at = fixed.overfull
             if full_at is not None:
                 cases.append(Empty(full_at))
                 continue
-            # Where older prices prove more of the parent, they are kept for the cases too, with what they prove there.
-            own_us = base_us + priced.bound_in_us(fixed) if bound_us >= node.bound_us else node.bound_us
-            case = Node(fixed, own_us, stated)
+            own_us = base_us + priced.bound_in_us(fixed)
+            older = own_us < node.bound_us
+            case = Node(fixed, node.bound_us, node.stated) if older else Node(fixed, own_us, stated)
             self._nodes += 1
             cases.append(case)
             self._push(case)
