@@ -24,12 +24,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from autotm.check.cases import Assumed, Case, batches, cases_of, check_empty
+from autotm.check.cases import Assumed, Case, batches, cases_of
 from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
 from autotm.check.rent import Floats, Rent, spread, until
-from autotm.model.certificate import Leaf, Prices
+from autotm.model.certificate import Prices
 from autotm.model.engine import ENGINE_PARTS
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
@@ -80,7 +80,7 @@ def certified_bound_us(
     `moves` says whether the optimizer may move tensors; `engines` those that copy beside kernels if it has any.
 
     Raises:
-        FaultError: the certificate is malformed, or a case that it calls empty is not.
+        FaultError: the certificate is malformed.
     """
     assert plan.certificate is not None
     require(bool(plan.certificate.prices), Fault.CERTIFICATE, "it has no prices")
@@ -89,7 +89,6 @@ def certified_bound_us(
     least = np.inf
     for cases in batches(cases_of(plan.certificate), _AT_ONCE):
         assumed = Assumed(graph, cases, plan.dram_limit_bytes, step.for_life)
-        check_empty(cases, assumed)
         least = min(least, float(_bounds_us(step, cases, assumed).min()))
     require(bool(np.isfinite(least)), Fault.CERTIFICATE, "it leaves no plan at all")
     return least
@@ -100,7 +99,7 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
     graph, plan, count = step.graph, step.plan, len(step.graph.kernels)
     assert plan.certificate is not None
     sets = plan.certificate.prices
-    stated = [sets[case.leaf.prices] if isinstance(case.leaf, Leaf) else sets[0] for case in cases]
+    stated = [sets[case.prices] for case in cases]
     rent = Rent(stated, count)
     idle = not any(each.out.kernels or each.back.kernels for each in stated)
     require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
@@ -126,8 +125,7 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
             total += _cheapest_for_life(charged, tensor, step.fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)
-    total[[not isinstance(case.leaf, Leaf) for case in cases]] = np.inf
-    return total
+    return np.where(assumed.empty, np.inf, total)
 
 
 @dataclass(frozen=True)

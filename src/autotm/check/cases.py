@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.model.certificate import Branch, Certificate, Empty, Leaf, Split, WindowBranch, WorkspaceBranch
+from autotm.model.certificate import Branch, Certificate, Leaf, Split, WindowBranch, WorkspaceBranch
 from autotm.model.graph import Graph, Tensor
 from autotm.model.tier import Tier
 
@@ -36,11 +36,11 @@ class Case:
 
     Attributes:
         assumed: what holds in it.
-        leaf: what is said of it.
+        prices: number of the set that bounds it.
     """
 
     assumed: tuple[Assumption, ...]
-    leaf: Leaf | Empty
+    prices: int
 
 
 def cases_of(certificate: Certificate) -> list[Case]:
@@ -54,13 +54,12 @@ def cases_of(certificate: Certificate) -> list[Case]:
     for node in certificate.tree:
         require(bool(waiting), Fault.CERTIFICATE, "the tree has more nodes than cases")
         assumed = waiting.pop()
-        if not isinstance(node, Leaf | Empty):
+        if not isinstance(node, Leaf):
             waiting += [(*assumed, (node, False)), (*assumed, (node, True))]
             continue
-        if isinstance(node, Leaf):
-            known = 0 <= node.prices < len(certificate.prices)
-            require(known, Fault.CERTIFICATE, f"no set of prices has number {node.prices}")
-        found.append(Case(assumed, node))
+        known = 0 <= node.prices < len(certificate.prices)
+        require(known, Fault.CERTIFICATE, f"no set of prices has number {node.prices}")
+        found.append(Case(assumed, node.prices))
     require(not waiting, Fault.CERTIFICATE, f"{len(waiting)} cases of the tree are missing")
     return found
 
@@ -154,6 +153,11 @@ class Assumed:
         """(cases,) Whether it is assumed to be fast in the span that begins at kernel `start`."""
         return self._fast.get((tensor.name, start), self._never)
 
+    @property
+    def empty(self) -> Flags:
+        """(cases,) Whether what is assumed to be fast exceeds the limit: no plan is such a case."""
+        return np.asarray((self.room < 0).any(axis=1))
+
     def tier(self, tensor: Tensor, user: int) -> tuple[Flags, Flags]:
         """(cases,) Whether it is assumed to be fast at a kernel that uses it, and whether not to be."""
         key = tensor.name, tensor.live.start if tensor.name in self._for_life else user
@@ -184,20 +188,6 @@ def _span(tensor: Tensor, kernel: int, for_life: bool) -> tuple[int, int]:
     require(inside, Fault.CERTIFICATE, f"a branch on '{tensor.name}' at {kernel}, its users are {tensor.users}")
     after = bisect_left(tensor.users, kernel)
     return tensor.users[after - 1] + 1, tensor.users[after]
-
-
-def check_empty(cases: Sequence[Case], assumed: Assumed) -> None:
-    """Cases said to be empty are.
-
-    Raises:
-        FaultError: what such a case has in fast memory fits.
-    """
-    for number, case in enumerate(cases):
-        if isinstance(case.leaf, Empty):
-            inside = 0 <= case.leaf.full_at < assumed.room.shape[1]
-            left = int(assumed.room[number, case.leaf.full_at]) if inside else 0
-            text = f"a case is said to have no room at kernel {case.leaf.full_at}, where {left} bytes are left"
-            require(left < 0, Fault.CERTIFICATE, text)
 
 
 def batches(cases: Sequence[Case], size: int) -> Iterator[Sequence[Case]]:

@@ -103,19 +103,13 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Empty:
-    """A case in which nothing is left: what it has in fast memory during kernel `full_at` exceeds the limit."""
-
-    full_at: int
-
-
-@dataclass(frozen=True)
 class Certificate:
     """Prices, and a tree whose leaves they bound; whatever both are, the least of the leaves' bounds holds.
 
     A leaf's bound is the sum over tensors of the cheapest path at its prices, plus the sum over kernels of the cheapest
     implementation and configuration, minus the price of the limit and of both engines. Paths keep to the leaf's case,
-    and nothing is in fast memory that is larger than what the case's fast tensors leave of the limit.
+    and nothing is in fast memory that is larger than what the case's fast tensors leave of the limit; where these alone
+    exceed it, the case is empty and counts for nothing.
 
     Attributes:
         prices: the first set is that of the whole problem, used or not.
@@ -123,4 +117,4 @@ class Certificate:
     """
 
     prices: tuple[Prices, ...]
-    tree: tuple[Split | Leaf | Empty, ...] = (Leaf(0),)
+    tree: tuple[Split | Leaf, ...] = (Leaf(0),)

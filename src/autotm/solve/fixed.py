@@ -121,10 +121,9 @@ class Fixed:
         return {(one.gadget, one.is_out) for one, used in self.flights.get(index, {}).items() if used}
 
     @property
-    def overfull(self) -> int | None:
-        """A kernel during which more has to be fast than the limit allows."""
-        worst = int(self.room.argmin())
-        return worst if self.room[worst] < 0 else None
+    def is_empty(self) -> bool:
+        """Whether what has to be fast exceeds the limit."""
+        return bool((self.room < 0).any())
 
     @cached_property
     def touched(self) -> list[int]:

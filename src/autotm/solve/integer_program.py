@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 _SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
 _NEAR_SHARE, _ALL_SHARE = 0.2, 0.75
-"""Parts of the time left for the fractional tensors alone, and for the whole program; the rest proves what that found."""
+"""Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
 _WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
 """Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
 plans before the integer search, which seldom finds anything but bounds there."""

@@ -80,6 +80,8 @@ class Priced:
 
     def bound_in_us(self, fixed: Fixed) -> float:
         """The bound in a case of the problem; infinite where nothing is left."""
+        if fixed.is_empty:
+            return math.inf
         total, choices = self.bound_us, self._problem.choices
         for index in fixed.touched:
             left_us = self._journey_us(fixed.left(index, self._flow(index)), fixed.beside_only(index))

@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 from itertools import count
 
-from autotm.model.certificate import Branch, Certificate, Empty, Leaf, Split, WindowBranch, WorkspaceBranch
+from autotm.model.certificate import Branch, Certificate, Leaf, Split, WindowBranch, WorkspaceBranch
 from autotm.model.certificate import Prices as Stated
 from autotm.model.tier import Tier
 from autotm.solve.certificate import Prices
@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 _CLOSE = 5e-10
 """Relative distance to the best plan at which a case is done even if no gap is allowed: rounding is left."""
 _INTEGRAL = 1e-6
-_LEAST_S, _SHARE = 1.0, 1.0
-"""A tree grows for so many seconds at least, and for this share of what the search took before it."""
+_LEAST_S, _SHARE, _OF_LEFT = 1.0, 1.0, 0.5
+"""A tree grows for so many seconds at least, else for what the search took before it, or this share of what is left."""
 _OFTEN, _THEN_EVERY = 32, 32
 """Relaxations until which plans are proposed from the 1st, 2nd, 4th, 8th ..., and then from each so many-th."""
 
@@ -55,7 +55,7 @@ class Node:
     bound_us: float
     stated: Stated
     decision: Decision | None = None
-    cases: tuple[Node | Empty, ...] = ()
+    cases: tuple[Node, ...] = ()
 
 
 class Tree:
@@ -76,8 +76,8 @@ class Tree:
     def grow_in_time(self, deadline: float) -> bool:
         """Grow for about as long as the search has taken already; whether the deadline left time for that."""
         now = time.perf_counter()
-        taken_s = now - self._search.started_s
-        self.grow(min(deadline, now + max(_LEAST_S, _SHARE * taken_s)))
+        taken_s, left_s = now - self._search.started_s, deadline - now
+        self.grow(min(deadline, now + max(_LEAST_S, min(_SHARE * taken_s, _OF_LEFT * left_s))))
         return time.perf_counter() < deadline
 
     @property
@@ -112,13 +112,11 @@ class Tree:
         assert self._root is not None
         numbers: dict[int, int] = {id(self._stated): 0}
         sets = [self._stated]
-        nodes: list[Split | Leaf | Empty] = []
-        waiting: list[Node | Empty] = [self._root]
+        nodes: list[Split | Leaf] = []
+        waiting = [self._root]
         while waiting:
             node = waiting.pop()
-            if isinstance(node, Empty):
-                nodes.append(node)
-            elif node.decision is None or node.bound_us >= least_us:
+            if node.decision is None or node.bound_us >= least_us:
                 if id(node.stated) not in numbers:
                     numbers[id(node.stated)] = len(sets)
                     sets.append(node.stated)
@@ -193,12 +191,12 @@ class Tree:
     def _dearest(self, fractions: list[tuple[Decision, float]], priced: Priced) -> Decision:
         """What pays most rent for memory, weighed by how undecided it is; the larger one where none pays.
 
-        Workspaces come last: which are best depends on where the operands are.
+        Windows and workspaces come last: which are best depends on where the tensors are.
         """
 
         def weight(found: tuple[Decision, float]) -> tuple[bool, float, float]:
             rent_us, size_bytes = self._stake(found[0], priced)
-            return not isinstance(found[0], Spaces), found[1] * rent_us, found[1] * size_bytes
+            return isinstance(found[0], Place), found[1] * rent_us, found[1] * size_bytes
 
         return max(fractions, key=weight)[0]
 
@@ -218,13 +216,9 @@ class Tree:
         """Both cases, bounded at the prices found for their parent; at its older ones where these prove more."""
         node.decision = decision
         base_us = self._search.problem.base_us
-        cases: list[Node | Empty] = []
+        cases = []
         for holds in (True, False):
             fixed = node.fixed.at(decision, holds)
-            full_at = fixed.overfull
-            if full_at is not None:
-                cases.append(Empty(full_at))
-                continue
             own_us = base_us + priced.bound_in_us(fixed)
             older = own_us < node.bound_us
             case = Node(fixed, node.bound_us, node.stated) if older else Node(fixed, own_us, stated)
