@@ -153,6 +153,8 @@ class Placement:
         placed = self.plan
         # A plan that nothing searched for has no better one to be near to.
         proof = "" if placed.status is Status.NOT_OPTIMIZED else f", proven within {placed.gap:.2%} of the best"
+        if placed.solver_gap is not None:
+            proof += f" (the solver claims {placed.solver_gap:.2%})"
         return (
             f"{self.step.graph.network}, {placed.optimizer}, limit {placed.limit} "
             f"({self.program.fast_bytes / 1e6:.6g} MB fast, {self.program.slow_bytes / 1e6:.6g} MB slow memory): "

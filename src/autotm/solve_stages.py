@@ -134,6 +134,8 @@ def _tell_outcome(plan: Plan, config: SolveConfig) -> None:
     """Say how good the plan is, and what to change where it is not as good as asked."""
     what, gap = f"{plan.optimizer}, limit {plan.limit}", f"{100 * plan.gap:.3g} % (asked: {100 * config.gap:.3g} %)"
     legal = "the plan is legal, and at most that much slower than the best"
+    if plan.solver_gap is not None:
+        legal += f" (at most {100 * plan.solver_gap:.3g} %, the solver claims, which nothing here can check)"
     if plan.status is Status.TIME_LIMIT:
         log.warning(
             "%s: the time limit of %g s ended the search at a gap of %s; %s; for a better one raise solve.time_limit_s",

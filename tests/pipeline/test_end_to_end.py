@@ -12,7 +12,7 @@ import time
 import pytest
 from workplace import ROOT, TARGET, Workplace, make_workplace
 
-from autotm.model.files import load
+from autotm.model.files import load, schema_version
 from autotm.model.record import Record
 from autotm.study.style import read_table
 
@@ -66,7 +66,7 @@ def test_every_file_says_where_it_comes_from(place: Workplace) -> None:
     assert len(files) >= 2 + 3 * 2 * len(LIMITS)
     for path in files:
         document = json.loads(path.read_text(encoding="utf-8"))
-        assert document["schema_version"] == 1
+        assert document["schema_version"] == schema_version(document["kind"])
         assert document["provenance"]["tier_reality"] == "emulated"
         assert document["provenance"]["versions"]["apache-tvm"] == "0.27.0.post1"
 

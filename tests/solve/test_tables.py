@@ -9,10 +9,11 @@ from itertools import pairwise
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
+from autotm.model.certificate import SlowPrices
 from autotm.model.files import hash_of
 from autotm.model.graph import Implementation, Operand
 from autotm.model.limit import Limit
-from autotm.model.plan import BoundProof, Certificate, Plan
+from autotm.model.plan import Plan
 from autotm.model.profile import Profile, Timing
 from autotm.solve import SolveOptions, solve
 from exhaustive import exact_optimum_us
@@ -50,7 +51,6 @@ def test_optimum_of_small_graphs(seed: int, optimizer: str, alternatives: bool) 
 def test_prices_alone_bound_the_optimum(seed: int, optimizer: str) -> None:
     case = exact_case(seed, kernels=3)
     plan = plan_of(case, optimizer, Limit(2, 1), SolveOptions(gap=0.99, additive_tolerance=0.0))
-    assert plan.bound_proof is BoundProof.PRICES
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
     assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
     assert plan.bound_us >= 0.5 * optimum, "prices without any meaning prove less"
@@ -157,15 +157,22 @@ LIES: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, tabled=()), Fault.OBJECTIVE),
     (lambda plan: replace(plan, tabled=(1, 1)), Fault.ORDER),
     (lambda plan: replace(plan, tabled=(7,)), Fault.ORDER),
-    (lambda plan: replace(plan, certificate=Certificate(plan.certificate.prices_us_per_byte)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, ((0.0,),)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, ((float("nan"), 0.0),)), Fault.CERTIFICATE),
-    (lambda plan: with_slow_prices(plan, ((-1e3, 1e3),)), Fault.BOUND),
+    (lambda plan: with_slow_prices(plan, (1,), ("a",), ()), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1,), ("nothing",), (1.0,)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (0,), ("a",), (1.0,)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1, 1), ("a", "a"), (1.0, 1.0)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1,), ("a",), (float("nan"),)), Fault.CERTIFICATE),
+    (lambda plan: with_slow_prices(plan, (1, 1), ("a", "b"), (-1e3, 1e3)), Fault.BOUND),
 ]
 
 
-def with_slow_prices(plan: Plan, slow_us: tuple[tuple[float, ...], ...]) -> Plan:
-    return replace(plan, certificate=replace(plan.certificate, slow_us=slow_us))
+def with_slow_prices(
+    plan: Plan, kernels: tuple[int, ...], tensors: tuple[str, ...], prices_us: tuple[float, ...]
+) -> Plan:
+    assert plan.certificate is not None
+    slow = SlowPrices(kernels, tensors, prices_us)
+    prices = tuple(replace(each, slow=slow) for each in plan.certificate.prices)
+    return replace(plan, certificate=replace(plan.certificate, prices=prices))
 
 
 @pytest.mark.parametrize(("lie", "fault"), LIES, ids=lambda value: getattr(value, "name", None))

@@ -1,4 +1,4 @@
-"""The lower bound that a certificate's prices prove, computed without a solver.
+"""The lower bound that a certificate proves, computed without a solver.
 
 Relaxing the capacity of fast memory at prices p_i >= 0 per byte and kernel, and the agreement of tensors and tabled
 kernels on each operand's tier at prices q of any sign, gives, for any prices,
@@ -9,21 +9,27 @@ kernels on each operand's tier at prices q of any sign, gives, for any prices,
 a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
 asynchronous, so is the capacity of both copying engines, at prices of their parts: a move pays for its parts, and the
 bound is less by the price of all parts. Whole portions of fast memory may have prices too (`rent.py`).
+
+In a case of the certificate's tree (`cases.py`), tensors are fast somewhere or are not; then only paths that keep to
+this count, and what is larger than the room that is left never is in fast memory. Every plan falls into a case, so the
+least bound of all cases holds. Cases are computed many at a time: numbers here are arrays over them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from autotm.check.cases import Assumed, Case, batches, cases_of
 from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
-from autotm.check.rent import Rent, checked_prices, until
+from autotm.check.rent import Floats, Rent, spread, until
+from autotm.model.certificate import Prices
 from autotm.model.engine import ENGINE_PARTS
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
@@ -31,54 +37,32 @@ from autotm.model.plan import Plan
 from autotm.model.profile import Profile
 from autotm.model.tier import Tier
 
+_AT_ONCE = 128
+"""Cases that are computed together; more only take memory."""
+
+SlowPriceTable = Mapping[tuple[int, str], Floats]
+"""(cases,) By tabled kernel and operand, what the operand's tensor pays for being slow."""
+
 
 @dataclass(frozen=True)
-class _Prices:
-    """What the relaxed problem charges."""
+class _Step:
+    """What the bounds of all cases have in common."""
 
     graph: Graph
     profile: Profile
     links: Links
-    tabled_us: Mapping[tuple[int, str], float]
-    tabled: frozenset[int]
-    rent: Rent
-    limit_bytes: int
-    operands_fast: bool
+    plan: Plan
+    moves: bool
     engines: Engines | None
-    part_us: Mapping[Tier, npt.NDArray[np.float64]]
+    fixed: Mapping[str, Tier]
+    operands_fast: bool
+    menus: Menus
 
-    def slow_us(self, tensor: Tensor, user: int) -> float:
-        if self.operands_fast:
-            return np.inf
-        if user in self.tabled:
-            return self.tabled_us[user, tensor.name]
-        return shared_us(self.graph, self.profile, user, tensor.name)
-
-    def fast_us(self, tensor: Tensor, start: int, end: int) -> float:
-        """Rent of fast memory during kernels [start, end)."""
-        if end <= start:
-            return 0.0
-        if tensor.allocated_bytes > self.limit_bytes:
-            return np.inf
-        return self.rent.span_us(tensor.allocated_bytes, start, end)
-
-    def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> float:
-        """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and share of the engine.
-
-        Windows of asynchronous copies that would cost no less than the blocking one need no look.
-        """
-        blocking = self.links.copy_us(destination, tensor.size_bytes)
-        if self.engines is None:
-            return blocking
-        beside = self.links.beside_us(destination, tensor.size_bytes)
-        if beside >= blocking:
-            return blocking
-        ways = [blocking]
-        for start, stop in self.engines.windows(tensor, destination, first, end):
-            parts = self.engines.use(tensor, destination, start, stop)
-            engine_us = float(self.part_us[destination][stop] - self.part_us[destination][start]) * parts
-            ways.append(beside + self.fast_us(tensor, start, stop) + engine_us)
-        return min(ways)
+    @property
+    def for_life(self) -> frozenset[str]:
+        """Tensors that never move."""
+        held = (one.name for one in self.graph.movable if not self.moves or one.held or one.name in self.fixed)
+        return frozenset(held)
 
 
 def certified_bound_us(
@@ -94,87 +78,163 @@ def certified_bound_us(
     """The bound of the plan's certificate.
 
     `moves` says whether the optimizer may move tensors; `engines` those that copy beside kernels if it has any.
+
+    Raises:
+        FaultError: the certificate is malformed.
     """
     assert plan.certificate is not None
-    count = len(graph.kernels)
-    rent = Rent(plan.certificate, count)
-    stated = {Tier.PMEM: plan.certificate.out_us, Tier.DRAM: plan.certificate.back_us}
-    require(engines is not None or not any(stated.values()), Fault.CERTIFICATE, "prices of engines that are not used")
-    # An optimizer that could use the engines, but found no window worth it, states no prices: they are zero.
-    parts = {tier: checked_prices(values, count) if values else np.zeros(count) for tier, values in stated.items()}
+    require(bool(plan.certificate.prices), Fault.CERTIFICATE, "it has no prices")
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
-    slow_us = _slow_prices(plan, menus)
-    charged = _Prices(
-        graph,
-        profile,
-        links,
-        slow_us,
-        frozenset(plan.tabled),
-        rent,
-        plan.dram_limit_bytes,
-        fast_operands_only,
-        engines,
-        {tier: until(values) for tier, values in parts.items()},
-    )
+    step = _Step(graph, profile, links, plan, moves, engines, fixed, fast_operands_only, menus)
+    least = np.inf
+    for cases in batches(cases_of(plan.certificate), _AT_ONCE):
+        assumed = Assumed(graph, cases, plan.dram_limit_bytes, step.for_life)
+        least = min(least, float(_bounds_us(step, cases, assumed).min()))
+    require(bool(np.isfinite(least)), Fault.CERTIFICATE, "it leaves no plan at all")
+    return least
+
+
+def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
+    """(cases,) The bound of each; infinite where it is empty."""
+    graph, plan, count = step.graph, step.plan, len(step.graph.kernels)
+    assert plan.certificate is not None
+    sets = plan.certificate.prices
+    stated = [sets[case.prices] for case in cases]
+    rent = Rent(stated, count)
+    idle = not any(each.out.kernels or each.back.kernels for each in stated)
+    require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
+    parts = {
+        Tier.PMEM: np.array([spread(each.out, count) for each in stated]),
+        Tier.DRAM: np.array([spread(each.back, count) for each in stated]),
+    }
+    slow_us = _slow_prices(step, sets[0], stated)
+    part_us = {tier: until(values) for tier, values in parts.items()}
+    charged = _Charged(step, rent, assumed, slow_us, frozenset(plan.tabled), part_us)
     total = -rent.whole_us(plan.dram_limit_bytes)
-    total -= sum(float(values.sum()) for values in parts.values()) * ENGINE_PARTS
+    total -= sum(values.sum(axis=1) for values in parts.values()) * ENGINE_PARTS
+    none = np.zeros((0, len(cases)))
     for index in range(count):
-        shares = [slow_us[index, name] for name in menus.operands(index)] if index in charged.tabled else []
-        total += menus.cheapest_us(index, rent, shares)
+        names = step.menus.operands(index) if index in charged.tabled else []
+        shares = np.array([slow_us[index, name] for name in names]) if names else none
+        total += step.menus.cheapest_us(index, rent, shares, assumed)
     chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
             continue
-        if tensor.name in fixed or tensor.held or not moves:
-            total += _cheapest_for_life(charged, tensor, fixed.get(tensor.name))
+        if tensor.name in step.for_life:
+            total += _cheapest_for_life(charged, tensor, step.fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)
-    return total
+    return np.where(assumed.empty, np.inf, total)
 
 
-def _slow_prices(plan: Plan, menus: Menus) -> dict[tuple[int, str], float]:
-    """What each operand of each tabled kernel pays for being slow."""
-    assert plan.certificate is not None
-    stated = plan.certificate.slow_us
-    same = len(stated) == len(plan.tabled)
-    require(same, Fault.CERTIFICATE, f"slow operands of {len(stated)} kernels, {len(plan.tabled)} are tabled")
-    prices = {}
-    for index, shares in zip(plan.tabled, stated, strict=True):
-        names = menus.operands(index)
-        require(len(shares) == len(names), Fault.CERTIFICATE, f"{len(shares)} operands at kernel {index}: {names}")
-        require(bool(np.isfinite(shares).all()), Fault.CERTIFICATE, f"a price at kernel {index} is not finite")
-        prices.update({(index, name): price for name, price in zip(names, shares, strict=True)})
-    return prices
+@dataclass(frozen=True)
+class _Charged:
+    """What the relaxed problem charges; arrays are of shape (cases,)."""
+
+    step: _Step
+    rent: Rent
+    assumed: Assumed
+    tabled_us: SlowPriceTable
+    tabled: frozenset[int]
+    part_us: Mapping[Tier, npt.NDArray[np.float64]]
+
+    def slow_us(self, tensor: Tensor, user: int) -> Floats | float:
+        """What a kernel charges for the tensor being slow."""
+        if self.step.operands_fast:
+            return np.inf
+        if user in self.tabled:
+            return self.tabled_us[user, tensor.name]
+        return shared_us(self.step.graph, self.step.profile, user, tensor.name)
+
+    def fast_us(self, tensor: Tensor, start: int, end: int) -> Floats | float:
+        """Rent of fast memory during kernels [start, end), a kernel that uses it or all between two."""
+        if end <= start:
+            return 0.0
+        excluded = self.assumed.excluded(tensor, start, end)
+        return np.where(excluded, np.inf, self.rent.span_us(tensor.allocated_bytes, start, end))
+
+    def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
+        """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and share of the engine.
+
+        Windows of asynchronous copies that would cost no less than the blocking one need no look.
+        """
+        step = self.step
+        blocking = step.links.copy_us(destination, tensor.size_bytes)
+        if step.engines is None:
+            return blocking
+        beside = step.links.beside_us(destination, tensor.size_bytes)
+        if beside >= blocking:
+            return blocking
+        excluded = self.assumed.not_copied(tensor, destination, first, None)
+        least: Floats | float = np.where(excluded, np.inf, blocking)
+        for start, stop in step.engines.windows(tensor, destination, first, end):
+            parts = step.engines.use(tensor, destination, start, stop)
+            until_us = self.part_us[destination]
+            held_us = self.rent.span_us(tensor.allocated_bytes, start, stop)
+            excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
+            excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
+            held_us = np.where(excluded, np.inf, held_us)
+            least = np.minimum(least, beside + held_us + (until_us[:, stop] - until_us[:, start]) * parts)
+        return least
 
 
-def _cheapest_for_life(charged: _Prices, tensor: Tensor, tier: Tier | None) -> float:
-    fast = charged.fast_us(tensor, tensor.live.start, tensor.live.stop)
+def _slow_prices(step: _Step, first: Prices, stated: Sequence[Prices]) -> SlowPriceTable:
+    """What each operand of each tabled kernel pays for being slow; the first set speaks where another is silent."""
+    names = {(index, name): 0.0 for index in step.plan.tabled for name in step.menus.operands(index)}
+    usual = {**names, **_stated_slow(first, names)}
+    found = {key: np.full(len(stated), price) for key, price in usual.items()}
+    for number, prices in enumerate(stated):
+        if prices is not first:
+            for key, price in _stated_slow(prices, names).items():
+                found[key][number] = price
+    return found
+
+
+def _stated_slow(prices: Prices, names: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+    slow = prices.slow
+    same = len(slow.kernels) == len(slow.tensors) == len(slow.prices_us)
+    require(same, Fault.CERTIFICATE, "prices of slow operands without their kernels and tensors")
+    require(bool(np.isfinite(slow.prices_us).all()), Fault.CERTIFICATE, "a price of a slow operand is not finite")
+    found = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
+    for kernel, tensor in found:
+        known = (kernel, tensor) in names
+        require(known, Fault.CERTIFICATE, f"a price of '{tensor}' at kernel {kernel}, which has no table with it")
+    require(len(found) == len(slow.kernels), Fault.CERTIFICATE, "two prices of one slow operand")
+    return found
+
+
+def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> Floats | float:
+    start, stop = tensor.live.start, tensor.live.stop
+    fast = charged.fast_us(tensor, start, stop)
     if tier is Tier.DRAM:
         return fast
-    slow = sum(charged.slow_us(tensor, user) for user in tensor.users)
-    return slow if tier is Tier.PMEM else min(fast, slow)
+    slow: Floats | float = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
+    if tier is Tier.PMEM:
+        return slow
+    return np.minimum(fast, np.where(charged.assumed.fast(tensor, start), np.inf, slow))
 
 
-def _cheapest_path(charged: _Prices, tensor: Tensor) -> float:
-    """Shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow), as a min-plus product."""
+def _cheapest_path(charged: _Charged, tensor: Tensor) -> Floats:
+    """Shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow)."""
     users = tensor.users
-    cost = _at(charged, tensor, users[0])
-    cost[1] = np.inf
+    only, slow = _at(charged, tensor, users[0])
+    both: Floats | float = np.inf
     for before, user in pairwise(users):
-        keep = charged.fast_us(tensor, before + 1, user)
-        write = charged.copy_us(tensor, Tier.PMEM, before + 1, user)
-        read = charged.copy_us(tensor, Tier.DRAM, before + 1, user)
-        way = np.array(
-            [
-                [keep, write + read, write],
-                [np.inf, min(keep, read), 0.0],
-                [np.inf, read, 0.0],
-            ]
-        )
-        cost = (cost[:, None] + way).min(axis=0) + _at(charged, tensor, user)
-    return float(cost.min())
+        gap = before + 1, user
+        keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.PMEM, *gap)
+        read = charged.copy_us(tensor, Tier.DRAM, *gap)
+        # Who is assumed to stay fast over the gap does not leave.
+        away = np.where(charged.assumed.fast(tensor, before + 1), np.inf, 0.0) if user > before + 1 else 0.0
+        left = np.minimum(only + write, np.minimum(both, slow)) + away
+        fast_at, slow_at = _at(charged, tensor, user)
+        both = np.minimum(both + keep, left + read) + fast_at
+        only, slow = only + keep + fast_at, left + slow_at
+    least: Floats = np.minimum(np.minimum(only, both), slow)
+    return least
 
 
-def _at(charged: _Prices, tensor: Tensor, user: int) -> npt.NDArray[np.float64]:
-    fast = charged.fast_us(tensor, user, user + 1)
-    return np.array([fast, fast, charged.slow_us(tensor, user)])
+def _at(charged: _Charged, tensor: Tensor, user: int) -> tuple[Floats | float, Floats | float]:
+    """Cost of being fast, and of being slow, at a kernel that uses the tensor."""
+    slow = np.where(charged.assumed.fast(tensor, user), np.inf, charged.slow_us(tensor, user))
+    return charged.fast_us(tensor, user, user + 1), slow

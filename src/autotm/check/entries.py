@@ -9,8 +9,9 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
+from autotm.check.cases import Assumed
 from autotm.check.fault import Fault, require
-from autotm.check.rent import Rent
+from autotm.check.rent import Floats, Rent
 from autotm.model.graph import Graph
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
@@ -83,19 +84,44 @@ class Menus:
         own = own_workspaces(graph, index)
         return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
 
-    def cheapest_us(self, index: int, rent: Rent, slow_us: Sequence[float]) -> float:
-        """Least of time + rent of the workspaces' fast bytes - prices of the slow operands."""
+    def cheapest_us(self, index: int, rent: Rent, slow_us: Floats, assumed: Assumed) -> Floats | float:
+        """(cases,) Least of time + rent of the workspaces' fast bytes - prices of the slow operands.
+
+        `slow_us` is of shape (operands, cases).
+        """
         kernel = self._graph.kernels[index]
         if not kernel.alternatives and index not in self._plan.tabled:
             return self._profile.base_us(kernel)
-        least = np.inf
-        for variant in self._variants[: len(kernel.implementations)]:
-            chosen = variant.kernels[index]
-            own = [operand.tensor for operand in chosen.workspaces] if kernel.alternatives else []
-            times_us, slow, fast_bytes = self._entries(variant, index, own)
-            cost_us = times_us + rent.at_us(index, fast_bytes) - slow @ np.asarray(slow_us, np.float64)
-            least = min(least, float(cost_us[fast_bytes <= self._plan.dram_limit_bytes].min(initial=np.inf)))
+        times_us, slow, fast_bytes = self._menu(index)
+        cost_us = times_us[:, None] + rent.at_us(index, fast_bytes) - slow @ slow_us
+        more, most = assumed.workspaces(index)
+        cost_us[(fast_bytes[:, None] > most) | (fast_bytes[:, None] <= more)] = np.inf
+        for name, is_slow in zip(self.operands(index), slow.T, strict=False):
+            fast, not_fast = assumed.tier(self._graph.by_name[name], index)
+            cost_us[(is_slow[:, None] > 0) & fast | (is_slow[:, None] == 0) & not_fast] = np.inf
+        least: Floats = cost_us.min(axis=0)
         return least
+
+    def _menu(self, index: int) -> tuple[npt.NDArray[np.float64], ...]:
+        """The entries of all implementations, without those that another of the same operands' tiers beats.
+
+        Some best plan has none that is no leaner and no faster than another: it would do as well with that one.
+        """
+        found = []
+        for variant in self._variants[: len(self._graph.kernels[index].implementations)]:
+            chosen = variant.kernels[index]
+            own = [operand.tensor for operand in chosen.workspaces] if self._graph.kernels[index].alternatives else []
+            found.append(self._entries(variant, index, own))
+        if len(found) == 1 and not self._graph.kernels[index].alternatives:
+            return found[0]
+        times_us, slow, fast_bytes = (np.concatenate(column) for column in zip(*found, strict=True))
+        placement = slow @ (2.0 ** np.arange(slow.shape[1]))
+        kept, here, fastest_us = [], -1.0, np.inf
+        for entry in np.lexsort((times_us, fast_bytes, placement)).tolist():
+            if placement[entry] != here or times_us[entry] < fastest_us:
+                kept.append(entry)
+                here, fastest_us = float(placement[entry]), float(times_us[entry])
+        return times_us[kept], slow[kept], fast_bytes[kept]
 
     def _entries(self, variant: Graph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
         """Times, slow operands (entries x operands) and fast bytes of the entries of one implementation."""

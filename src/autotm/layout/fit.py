@@ -135,7 +135,7 @@ def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...]
         dram_limit_bytes=first.dram_limit_bytes,
         bound_us=min(first.bound_us, plan.objective_us),
         certificate=first.certificate,
-        bound_proof=first.bound_proof,
+        solver_bound_us=first.solver_bound_us,
         attempts_s=attempts,
         build_s=sum(build for build, _ in attempts),
         solve_s=sum(solve for _, solve in attempts),

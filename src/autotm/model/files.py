@@ -17,6 +17,8 @@ from pydantic_core import to_json
 from autotm.model.errors import DamagedFileError
 
 SCHEMA_VERSION = 1
+_RAISED = {"plan": 2}
+"""Kinds of files that have changed since, with their versions."""
 
 T = TypeVar("T")
 
@@ -41,7 +43,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, kind: str, payload: dict[str, Any]) -> None:
     """Write `payload` with its kind and schema version; keys keep their order."""
-    document = {"kind": kind, "schema_version": SCHEMA_VERSION, **payload}
+    document = {"kind": kind, "schema_version": schema_version(kind), **payload}
     json.dumps(document, allow_nan=False)  # Refuses what is no number; with an indent it would take ten times as long.
     text = to_json(document, indent=1) + b"\n"
     write_atomically(path, lambda temporary: temporary.write_bytes(text))
@@ -61,10 +63,14 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
         raise damaged(path, kind, f"not valid JSON ({error})") from None
     if not isinstance(document, dict) or document.get("kind") != kind:
         raise damaged(path, kind, f"not a {kind} file")
-    if document.get("schema_version") != SCHEMA_VERSION:
-        found = document.get("schema_version")
-        raise damaged(path, kind, f"schema_version {found!r}, this autotm reads {SCHEMA_VERSION}")
+    if (found := document.get("schema_version")) != schema_version(kind):
+        raise damaged(path, kind, f"schema_version {found!r}, this autotm reads {schema_version(kind)}")
     return document
+
+
+def schema_version(kind: str) -> int:
+    """Of the files of that kind that are written and read here."""
+    return _RAISED.get(kind, SCHEMA_VERSION)
 
 
 def damaged(path: Path, kind: str, reason: str) -> DamagedFileError:

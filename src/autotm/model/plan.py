@@ -6,25 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotm.model.cache import CachedPool
+from autotm.model.certificate import Certificate
 from autotm.model.counting import Counts
 from autotm.model.tier import Configuration, Tier
 
 
 class Status(StrEnum):
-    """How the search for a plan ended."""
+    """How the search for a plan ended, by its gap to the bound that the certificate proves."""
 
     OPTIMAL = "optimal"
     WITHIN_GAP = "within_gap"
     TIME_LIMIT = "time_limit"
     ABOVE_GAP = "above_gap"
     NOT_OPTIMIZED = "not_optimized"
-
-
-class BoundProof(StrEnum):
-    """What proves a plan's bound: its certificate's prices alone, or beyond them the solver's branch and bound."""
-
-    PRICES = "prices"
-    BRANCH_AND_BOUND = "branch_and_bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,44 +70,6 @@ class Move:
 
 
 @dataclass(frozen=True)
-class RoundedPrices:
-    """Prices of whole portions of `divisor_bytes` >= 1 bytes: kernel `kernels[j]` charges `prices_us[j]` >= 0 for each.
-
-    A tensor of S bytes takes floor(S / divisor) of them, and the limit L has floor(L / divisor). Other kernels charge
-    nothing.
-    """
-
-    divisor_bytes: int
-    kernels: tuple[int, ...]
-    prices_us: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """Prices that prove the bound without a solver, whatever they are.
-
-    `prices_us_per_byte[i]` >= 0 is the price of a byte of fast memory during kernel i. `slow_us[j][o]` is what operand
-    o of the j-th tabled kernel pays for being slow there and the kernel receives; operands are its movable tensors in
-    the order of the slots, without the workspaces of a kernel that has several implementations. The bound is the sum
-    over tensors of the cheapest path at these prices, plus the sum over kernels of the cheapest implementation and
-    configuration, minus the price of the limit; a tensor larger than the limit never is in fast memory.
-
-    With asynchronous moves, `out_us[i]` and `back_us[i]` >= 0 are the prices of a part of the engine towards slow and
-    towards fast memory during kernel i (`model/engine.py`). Such a move pays them for the parts that it takes, and the
-    bound is less by the price of both engines. Empty where all moves are blocking.
-
-    `rounded` charges portions beside bytes: each fast tensor, and the fast workspaces of a kernel's implementation
-    together, for the portions that they take, and the bound is less by the price of all that the limit has.
-    """
-
-    prices_us_per_byte: tuple[float, ...]
-    slow_us: tuple[tuple[float, ...], ...] = ()
-    out_us: tuple[float, ...] = ()
-    back_us: tuple[float, ...] = ()
-    rounded: tuple[RoundedPrices, ...] = ()
-
-
-@dataclass(frozen=True)
 class Plan:
     """A placement of one step.
 
@@ -131,11 +87,12 @@ class Plan:
             and each slow workspace to their own.
         configurations: one per kernel, as the stays imply.
         objective_us: predicted step time of this plan, from the profile.
-        bound_us: no plan of this optimizer is faster under the profile.
+        bound_us: no plan of this optimizer is faster under the profile; the certificate proves it.
         gap: (objective - bound) / objective, 0 when proven optimal; at most 1.
+        solver_bound_us: the higher bound that the solver's branch and bound claims, which nobody can check; None where
+            it claims none.
         build_s, solve_s: seconds to build the model and to solve it, over all attempts.
-        certificate: prices that prove a bound; None where the optimizer has exactly one plan.
-        bound_proof: whether the prices prove `bound_us`, or less than that.
+        certificate: what proves the bound; None where the optimizer has exactly one plan.
         attempts_s: (build, solve) seconds of each attempt; more than one when offsets needed a smaller limit.
         offsets: one per stay, in bytes from the start of its tier's pool; empty where none were looked for.
         cached: where fast memory is a cache (memory mode), the addresses and what kernels miss there; the objective
@@ -156,7 +113,7 @@ class Plan:
     build_s: float
     solve_s: float
     certificate: Certificate | None = None
-    bound_proof: BoundProof = BoundProof.PRICES
+    solver_bound_us: float | None = None
     attempts_s: tuple[tuple[float, float], ...] = ()
     implementations: tuple[str, ...] = ()
     tabled: tuple[int, ...] = ()
@@ -166,4 +123,12 @@ class Plan:
     @property
     def gap(self) -> float:
         """Share of the objective that is not proven necessary."""
-        return 0.0 if self.objective_us <= 0 else max(0.0, (self.objective_us - self.bound_us) / self.objective_us)
+        return self._gap_to(self.bound_us)
+
+    @property
+    def solver_gap(self) -> float | None:
+        """The same to the bound that the solver claims, if it claims one."""
+        return None if self.solver_bound_us is None else self._gap_to(self.solver_bound_us)
+
+    def _gap_to(self, bound_us: float) -> float:
+        return 0.0 if self.objective_us <= 0 else max(0.0, (self.objective_us - bound_us) / self.objective_us)

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import pyomo.environ as pyo
 
+from autotm.model.certificate import Certificate
 from autotm.model.counting import counted_by
 from autotm.model.files import hash_of
 from autotm.model.limit import Limit
-from autotm.model.plan import BoundProof, Certificate, Move, Plan, Status, Stay
+from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.feasible import require_feasible
 from autotm.solve.journey import move_order, stay_order
@@ -28,7 +29,8 @@ class Placement:
         stays, moves: in any order.
         implementations: chosen ones by kernel; the others have their default.
         bound_us: proven lower bound on the objective; None where the optimizer has exactly one plan.
-        bound_proof, certificate: what proves it.
+        certificate: what proves it.
+        solver_bound_us: a higher one that a solver claims, if it does.
         status: how the search ended.
         build_s, solve_s: seconds spent.
     """
@@ -37,11 +39,11 @@ class Placement:
     moves: Sequence[Move]
     implementations: Mapping[int, str]
     bound_us: float | None
-    bound_proof: BoundProof
     certificate: Certificate | None
     status: Status
     build_s: float
     solve_s: float
+    solver_bound_us: float | None = None
 
 
 class Optimizer(ABC):
@@ -121,6 +123,6 @@ class Optimizer(ABC):
             build_s=placement.build_s,
             solve_s=placement.solve_s,
             certificate=placement.certificate,
-            bound_proof=placement.bound_proof,
+            solver_bound_us=placement.solver_bound_us,
             attempts_s=((placement.build_s, placement.solve_s),),
         )

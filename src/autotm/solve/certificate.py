@@ -1,20 +1,17 @@
-"""A lower bound on every plan from prices: Lagrangian relaxation of capacity, rounded, marginal and engine rows."""
+"""What prices charge: the Lagrangian relaxation of capacity, rounded, marginal and engine rows, term by term."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from autotm.model.engine import ENGINE_PARTS
-from autotm.solve.choices import Choices, priced
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow
-from autotm.solve.rented import Rented
-from autotm.solve.shortest_path import Charges, Way, best_value
-from autotm.solve.table import Floats, Table
+from autotm.solve.shortest_path import Charges, Way
+from autotm.solve.table import Floats, Ints, Table
 from autotm.solve.window import Window
 
 SlowPrices = tuple[tuple[float, ...], ...]
@@ -38,59 +35,45 @@ class Prices:
     rounded: Mapping[int, Floats] = field(default_factory=dict)
 
 
-def bound_us(choices: Choices, prices: Prices, limit_bytes: int) -> float:
-    """Every tensor's cheapest journey and every table's cheapest entry at these prices, minus the price of the limits.
-
-    Valid for any prices of bytes, portions and engines >= 0 and any `slow_us`, and tight for the duals of the
-    relaxation. What is larger than the limit never is in fast memory.
-    """
-    rents = Rents(prices, limit_bytes)
-    total = -float(prices.byte_us.sum()) * limit_bytes
-    total -= sum(float(each.sum()) * (limit_bytes // divisor) for divisor, each in prices.rounded.items())
-    total -= float(prices.engines.out_us.sum() + prices.engines.back_us.sum()) * ENGINE_PARTS
-    flows = [
-        replace(flow, slow_us=priced(flow, ties, prices.slow_us)) if ties else flow
-        for flow, ties in zip(choices.flows, choices.ties, strict=True)
-    ]
-    if prices.rounded or choices.has_flights:
-        total += sum(best_value(flow, rents.charges(flow)) for flow in flows)
-    else:
-        never = np.full(len(flows), math.inf)
-        rented = Rented(flows, never, limit_bytes, len(prices.byte_us))
-        total += float(rented.cheapest(prices.byte_us).cost_us.sum())
-    for table, shares in zip(choices.tables, prices.slow_us, strict=True):
-        rent_us = prices.byte_us[table.kernel] * table.fast_bytes
-        for divisor, each in prices.rounded.items():
-            rent_us = rent_us + each[table.kernel] * (table.fast_bytes // divisor)
-        total += cheapest_entry_us(table, shares, rent_us, limit_bytes)
-    return total
-
-
 class Rents:
     """Prices summed over kernels, so that what a span of them costs is a difference."""
 
     def __init__(self, prices: Prices, limit_bytes: int) -> None:
+        self._prices = prices
         self._byte_us = _until(prices.byte_us)
         self._out_us = _until(prices.engines.out_us)
         self._back_us = _until(prices.engines.back_us)
         self._portion_us = [(divisor, _until(each)) for divisor, each in prices.rounded.items()]
         self._limit_bytes = limit_bytes
 
-    def charges(self, flow: Flow) -> Charges:
-        """What the flow is charged."""
+    def charges(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> Charges:
+        """What the flow is charged; copies over the gaps `beside_only` (gap, to slow memory) cannot be blocking."""
         gaps = range(len(flow) - 1)
+        write_us = [math.inf if (k, True) in beside_only else flow.write_us for k in gaps]
+        read_us = [math.inf if (k, False) in beside_only else flow.read_us for k in gaps]
         return Charges(
             slow_us=flow.slow_us,
-            fast_us=[self._memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
-            between_us=[self._memory_us(flow, *flow.gap(k)) for k in gaps],
-            out=[self._cheapest(flow, flow.out[k], flow.write_us, flow.beside_write_us, self._out_us) for k in gaps],
-            back=[self._cheapest(flow, flow.back[k], flow.read_us, flow.beside_read_us, self._back_us) for k in gaps],
+            fast_us=[self.memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
+            between_us=[self.memory_us(flow, *flow.gap(k)) for k in gaps],
+            out=[self._cheapest(flow, flow.out[k], write_us[k], flow.beside_write_us, self._out_us) for k in gaps],
+            back=[self._cheapest(flow, flow.back[k], read_us[k], flow.beside_read_us, self._back_us) for k in gaps],
         )
 
     def _window_us(self, flow: Flow, window: Window, parts_until_us: Floats) -> float:
         """Rent of memory and engine over a window."""
         parts_us = float(parts_until_us[window.end] - parts_until_us[window.start]) * window.use
-        return self._memory_us(flow, window.start, window.end) + parts_us
+        return self.memory_us(flow, window.start, window.end) + parts_us
+
+    def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
+        """(sizes,) Rent of so many bytes each during one kernel."""
+        total: Floats = self._prices.byte_us[kernel] * size_bytes
+        for divisor, each in self._prices.rounded.items():
+            total = total + each[kernel] * (size_bytes // divisor)
+        return total
+
+    def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
+        """Rent of memory and engine over a window."""
+        return self._window_us(flow, window, self._out_us if is_out else self._back_us)
 
     def _cheapest(
         self, flow: Flow, windows: Sequence[Window], blocking_us: float, beside_us: float, parts_until_us: Floats
@@ -99,7 +82,8 @@ class Rents:
         ways += [(beside_us + self._window_us(flow, window, parts_until_us), window) for window in windows]
         return min(ways, key=lambda way: way[0])
 
-    def _memory_us(self, flow: Flow, start: int, end: int) -> float:
+    def memory_us(self, flow: Flow, start: int, end: int) -> float:
+        """Rent of fast memory during kernels [start, end)."""
         if end <= start:
             return 0.0
         if flow.size_bytes > self._limit_bytes:
@@ -115,8 +99,14 @@ def _until(prices_us: Floats) -> Floats:
     return np.concatenate(([0.0], np.cumsum(prices_us)))
 
 
-def cheapest_entry_us(table: Table, shares: tuple[float, ...], rent_us: Floats, limit_bytes: int) -> float:
-    """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `rent_us[e]`."""
+def cheapest_entry_us(
+    table: Table, shares: tuple[float, ...], rent_us: Floats, most_bytes: int, more_than_bytes: int = -1
+) -> float:
+    """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `rent_us[e]`.
+
+    Its fast bytes are more than `more_than_bytes` and at most `most_bytes`; infinite where no entry's are.
+    """
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
     cost_us = table.time_us + rent_us - slow @ np.array(shares)
-    return float(cost_us[table.fast_bytes <= limit_bytes].min())
+    allowed = (table.fast_bytes > more_than_bytes) & (table.fast_bytes <= most_bytes)
+    return float(cost_us[allowed].min(initial=math.inf))

@@ -19,6 +19,7 @@ from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
 from autotm.solve.journey import Journey
 from autotm.solve.local_search import refine
+from autotm.solve.near import SOLVER_SHARE, decide_fractional, integral
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, narrow, reduce
@@ -26,14 +27,13 @@ from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
 from autotm.solve.settle import plan_of, settle
 from autotm.solve.sift import Sieve, can_be_whole, is_large
-from autotm.solve.solution import journeys, prices_of, start_from, variables_of, ways
+from autotm.solve.solution import prices_of, start_from
+from autotm.solve.tree import Tree
 
 log = logging.getLogger(__name__)
 
-_SOLVER_SHARE = 0.9
-"""Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
-_NEAR_SHARE = 0.2
-"""Part of the time left that goes into the fractional tensors alone."""
+_NEAR_SHARE, _ALL_SHARE = 0.2, 0.75
+"""Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
 _WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
 """Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
 plans before the integer search, which seldom finds anything but bounds there."""
@@ -71,7 +71,7 @@ class IntegerProgram(Optimizer):
             built = time.perf_counter()
             with PauseGC():
                 search = _search(problem, choices, made, session, known, built + options.time_limit_s)
-                settle(search, made, session, _search_again)
+                settle(search, made, session)
             known = search.best.journeys
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
@@ -107,7 +107,7 @@ def _place_sifted(
             search = _search(problem, choices, made, session, known, deadline, relaxed)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             search = _search_whole(search, reduced, deadline)
-        settle(search, made, None, _search_again)
+        settle(search, made, None)
         known = search.best.journeys
         yield _placement(search, built - started, time.perf_counter() - built)
         started = time.perf_counter()
@@ -148,7 +148,7 @@ def _search(
         relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
     search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
-    search.propose(*(_integral(made) if relaxed.has_solution else ({}, {})))
+    search.propose(*(integral(made) if relaxed.has_solution else ({}, {})))
     if known:
         search.propose(known, {})
     if relaxed.outcome is not Outcome.CONVERGED:
@@ -161,17 +161,17 @@ def _search(
     return search
 
 
-def _integral(made: Formulation) -> tuple[dict[int, Journey], dict[int, int]]:
-    return journeys(made), ways(made)
-
-
 def _search_beyond(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> bool:
     """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
     _round_capacity(search, made, session, roundings, deadline)
     if made.flights.are_possible and not search.is_done and not session.is_lost:
         _search_locally(search, search.choices, deadline)
-    is_complete = True
-    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, _search_all):
+    is_complete, tree = True, Tree(search, made, session, roundings)
+
+    def prove(*_: object) -> bool:
+        return tree.grow_in_time(deadline) and is_complete
+
+    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, prove, _search_all, prove):
         if search.is_done:
             return True
         if session.is_lost or time.perf_counter() >= deadline:
@@ -194,7 +194,7 @@ def _round_capacity(search: Search, made: Formulation, session: Session, roundin
         search.charge(prices_of(session, made, roundings, kernels))
     if roundings.chains and not search.is_done:
         log.info("%d rounded rows raise the bound by %.3g", roundings.count, search.bound_us / before - 1)
-        search.propose(*_integral(made))
+        search.propose(*integral(made))
 
 
 def _search_locally(search: Search, choices: Choices, deadline: float) -> None:
@@ -218,24 +218,10 @@ def _search_locally(search: Search, choices: Choices, deadline: float) -> None:
 
 
 def _search_near(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> bool:
-    """Let HiGHS decide the tensors that the relaxation left fractional, the others staying where it put them.
-
-    Berthold's RENS (Mathematical Programming Computation, 2014) without rounding bounds: what it proves holds for
-    these few tensors only, so only its plan is taken.
-    """
+    """Decide the tensors that the relaxation left fractional, in a part of the time left."""
     del roundings
-    return _decide_fractional(
-        search, made, session, time.perf_counter() + _NEAR_SHARE * (deadline - time.perf_counter())
-    )
-
-
-def _decide_fractional(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
-    left_s = deadline - time.perf_counter()
-    with session.held(variables_of(made, journeys(made))):
-        found = session.search(left_s, _SOLVER_SHARE * search.problem.options.gap, warm=False)
-    if found.has_solution:
-        search.propose(*_integral(made))
-    return found.outcome is Outcome.CONVERGED
+    now = time.perf_counter()
+    return decide_fractional(search, made, session, now + _NEAR_SHARE * (deadline - now))
 
 
 def _search_all(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> bool:
@@ -243,29 +229,13 @@ def _search_all(search: Search, made: Formulation, session: Session, roundings: 
     start_from(made, search.best.journeys, search.best.fast_bytes)
     roundings.start()
     left_s = deadline - time.perf_counter()
-    found = session.search(left_s, _SOLVER_SHARE * search.problem.options.gap, warm=True)
+    found = session.search(_ALL_SHARE * left_s, SOLVER_SHARE * search.problem.options.gap, warm=True)
     require_solved(found)
     if found.has_solution:
-        search.propose(*_integral(made))
+        search.propose(*integral(made))
     if found.bound is not None:
-        search.raise_bound(found.bound * made.us_per_unit)
+        search.claim(found.bound * made.us_per_unit)
     return found.outcome is Outcome.CONVERGED
-
-
-def _search_again(search: Search, made: Formulation, session: Session, deadline: float) -> None:
-    """The program has got a row since: relax it from where it was, and let HiGHS search it.
-
-    What it proves holds for plans that keep such rows only, so that its plan alone is taken.
-    """
-    if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
-        return
-    search.propose(*_integral(made))
-    if not search.is_done and not session.is_lost:
-        _decide_fractional(search, made, session, deadline)
-    if not (search.is_done or session.is_lost or made.reduced.is_partial):
-        left_s, gap = deadline - time.perf_counter(), _SOLVER_SHARE * search.problem.options.gap
-        if session.search(left_s, gap, warm=False).has_solution:
-            search.propose(*_integral(made))
 
 
 def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
@@ -275,8 +245,8 @@ def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
         moves=moves,
         implementations=implementations,
         bound_us=search.bound_us,
-        bound_proof=search.proof,
-        certificate=search.certificate(),
+        solver_bound_us=search.solver_bound_us,
+        certificate=search.certificate,
         status=search.status,
         build_s=build_s,
         solve_s=solve_s,

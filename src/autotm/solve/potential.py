@@ -20,6 +20,7 @@ from autotm.solve.choices import Choices, priced
 from autotm.solve.flow import Flow, flows_by_use
 from autotm.solve.problem import Problem
 from autotm.solve.rented import Rented
+from autotm.solve.stated import byte_prices, slow_prices
 from autotm.solve.table import Floats
 
 _STEPS = 300
@@ -59,10 +60,9 @@ def potential(problem: Problem, plan: Plan) -> Potential:
             f"plan by '{plan.optimizer}': bounds beyond it start from the prices of a 'synchronous' plan"
         )
     choices = Choices(flows_by_use(problem), problem.tabulation.tables)
-    prices = np.array(plan.certificate.prices_us_per_byte)
-    # The certificate prices operands of tabled kernels; other tables have no operands.
-    stated = dict(zip(problem.tabulation.tabled, plan.certificate.slow_us, strict=True))
-    slow_us = tuple(stated.get(table.kernel, ()) for table in choices.tables)
+    first = plan.certificate.prices[0]
+    prices = byte_prices(first, len(problem.graph.kernels))
+    slow_us = slow_prices(first, choices.tables)
     flows = [
         replace(flow, slow_us=priced(flow, ties, slow_us))
         for flow, ties in zip(choices.flows, choices.ties, strict=True)

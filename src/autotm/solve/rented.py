@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ Flags = npt.NDArray[np.bool_]
 
 _BORN, _COPIED, _SLOW = range(3)
 """In fast memory without a slow copy; in fast memory with one; in slow memory only."""
+_NO_PORTIONS: Mapping[int, Floats] = {}
 _NEVER = 1e18
 """A cost that no journey takes; finite, so that differences stay numbers."""
 _MIX = 6364136223846793005
@@ -37,6 +38,19 @@ class _Gadget:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+
+class _Rent:
+    """What flows pay that take so many `units` each, at prices of shape (kernels,)."""
+
+    def __init__(self, units: Ints, prices_us: Floats) -> None:
+        self._units = units
+        self._until_us = np.concatenate(([0.0], np.cumsum(prices_us)))
+
+    def of(self, starts: Ints, stops: Ints) -> Floats:
+        """Rent of the first flows over spans of kernels, one span each."""
+        paid: Floats = (self._until_us[stops] - self._until_us[starts]) * self._units[: len(starts)]
+        return paid
 
 
 @dataclass(frozen=True)
@@ -79,16 +93,20 @@ class Rented:
         longest = max(map(len, ordered), default=0)
         self._gadgets = [_gadget([flow for flow in ordered if len(flow) > k], k, limit_bytes) for k in range(longest)]
 
-    def cheapest(self, prices_us_per_byte: Floats) -> Rental:
-        """All tensors' cheapest journeys at these prices, of shape (kernels,), not negative."""
-        rent = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
+    def cheapest(self, prices_us_per_byte: Floats, portions: Mapping[int, Floats] = _NO_PORTIONS) -> Rental:
+        """All tensors' cheapest journeys at these prices, of shape (kernels,), not negative.
+
+        `portions` has prices of portions of so many bytes.
+        """
+        rents = [_Rent(self._sizes, prices_us_per_byte)]
+        rents += [_Rent(self._sizes // divisor, prices_us) for divisor, prices_us in portions.items()]
         costs = np.zeros((3, len(self.order)))
         ways: list[npt.NDArray[np.int8]] = []
         for k, gadget in enumerate(self._gadgets):
             count = len(gadget)
-            fast_us = gadget.fast_us + (rent[gadget.stops] - rent[gadget.starts]) * self._sizes[:count]
+            fast_us = gadget.fast_us + sum(rent.of(gadget.starts, gadget.stops) for rent in rents)
             if k:
-                after, way = self._step(gadget, costs[:, :count], rent)
+                after, way = self._step(gadget, costs[:, :count], rents)
                 ways.append(way)
                 costs[:, :count] = after
             else:
@@ -161,11 +179,11 @@ class Rented:
             )
         return found
 
-    def _step(self, gadget: _Gadget, costs: Floats, rent: Floats) -> tuple[Floats, npt.NDArray[np.int8]]:
+    def _step(self, gadget: _Gadget, costs: Floats, rents: Sequence[_Rent]) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
         count = len(gadget)
         born, copied, slow = costs
-        stay_us = gadget.stay_us + (rent[gadget.gap_stops] - rent[gadget.gap_starts]) * self._sizes[:count]
+        stay_us = gadget.stay_us + sum(rent.of(gadget.gap_starts, gadget.gap_stops) for rent in rents)
         write_us, again_us = self._write_us[:count], self._again_us[:count]
         back_us = np.minimum(gadget.read_us, again_us)
         options: tuple[tuple[tuple[Floats, int], ...], ...] = (

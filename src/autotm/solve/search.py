@@ -8,15 +8,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autotm.model.plan import BoundProof, Certificate, RoundedPrices, Status, Stay
-from autotm.solve.certificate import Prices, bound_us
+from autotm.model.certificate import Certificate
+from autotm.model.certificate import Prices as Stated
+from autotm.model.plan import Status, Stay
+from autotm.solve.certificate import Prices
 from autotm.solve.choices import Choices
 from autotm.solve.conflicts import Conflicts, Member
 from autotm.solve.ejection import eject
 from autotm.solve.journey import Journey
+from autotm.solve.lagrangian import Lagrangian
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced
 from autotm.solve.repair import Repair
+from autotm.solve.stated import state
 
 _OPTIMAL_GAP = 1e-9
 
@@ -29,8 +33,9 @@ class Search:
         problem, choices: what is asked.
         reduced: what is left to decide of it.
         prices: those that prove the highest bound.
-        bound_us: the highest bound that prices, or branch and bound, proved.
-        proof: which of the two.
+        tree: the tree that proves more than the prices; None where there is none.
+        bound_us: what that, or the prices alone, prove.
+        claimed_us: the highest bound that the solver claims, without a proof.
         repair, objective_us: the best plan.
         timed_out: whether the time limit ended the search.
         started_s: when it began, by `time.perf_counter`.
@@ -41,10 +46,11 @@ class Search:
     reduced: Reduced
     prices: Prices | None = None
     bound_us: float = -math.inf
-    proof: BoundProof = BoundProof.PRICES
+    claimed_us: float = -math.inf
     repair: Repair | None = None
     objective_us: float = math.inf
     timed_out: bool = False
+    tree: Certificate | None = None
     started_s: float = field(default_factory=time.perf_counter)
 
     @property
@@ -65,9 +71,9 @@ class Search:
 
     def charge(self, prices: Prices) -> None:
         """Keep prices if they prove more than those before."""
-        found_us = self.problem.base_us + bound_us(self.choices, prices, self.problem.limit_bytes)
+        found_us = self.problem.base_us + self.lagrangian.at(prices).bound_us
         if self.prices is None or found_us > self.bound_us:
-            self.prices, self.bound_us, self.proof = prices, found_us, BoundProof.PRICES
+            self.prices, self.bound_us, self.tree = prices, found_us, None
 
     def propose(self, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]) -> None:
         """Repair journeys and ways into a plan; keep it if it is the best."""
@@ -100,25 +106,35 @@ class Search:
         if objective_us < self.objective_us:
             self.repair, self.objective_us = repair, objective_us
 
-    def raise_bound(self, bound_us: float) -> None:
-        """Take over a bound that branch and bound proved, if it is the best."""
-        if bound_us > self.bound_us:
-            self.bound_us = min(bound_us, self.objective_us)
-            self.proof = BoundProof.BRANCH_AND_BOUND
+    def claim(self, bound_us: float) -> None:
+        """Take note of a bound that the solver claims."""
+        self.claimed_us = max(self.claimed_us, bound_us)
 
+    @property
+    def solver_bound_us(self) -> float | None:
+        """What the solver claims beyond what is proven; None where that is nothing."""
+        return min(self.claimed_us, self.objective_us) if self.claimed_us > self.bound_us else None
+
+    def prove(self, bound_us: float, certificate: Certificate) -> None:
+        """Keep what a tree proves if it is more than its root does."""
+        if bound_us > self.bound_us:
+            self.bound_us, self.tree = bound_us, certificate
+
+    @property
     def certificate(self) -> Certificate:
-        """The prices of the bound; those of slow operands for tabled kernels, as other tables have no operands."""
+        """What proves the bound."""
+        return self.tree or Certificate((self.stated,))
+
+    @property
+    def stated(self) -> Stated:
+        """The prices as a certificate states them."""
         assert self.prices is not None
-        tables = zip(self.reduced.choices.tables, self.prices.slow_us, strict=True)
-        tabled = tuple(shares for table, shares in tables if table.kernel in self.problem.tabled)
-        engines = self.prices.engines
-        parts = (engines.out_us, engines.back_us) if self.reduced.choices.has_flights else ()
-        out_us, back_us = (tuple(price.tolist()) for price in parts) if parts else ((), ())
-        rounded = []
-        for divisor, prices in self.prices.rounded.items():
-            kernels = prices.nonzero()[0]
-            rounded.append(RoundedPrices(divisor, tuple(kernels.tolist()), tuple(prices[kernels].tolist())))
-        return Certificate(tuple(self.prices.byte_us.tolist()), tabled, out_us, back_us, tuple(rounded))
+        return state(self.prices, self.choices.tables)
+
+    @cached_property
+    def lagrangian(self) -> Lagrangian:
+        """What prices prove."""
+        return Lagrangian(self.choices, self.problem.limit_bytes, len(self.problem.graph.kernels))
 
     @property
     def status(self) -> Status:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 
 from autotm.model.plan import Move, Stay
 from autotm.model.tier import Tier
@@ -12,6 +11,7 @@ from autotm.solve.conflict_rows import not_all_fast
 from autotm.solve.formulation import Formulation
 from autotm.solve.highs import Session
 from autotm.solve.journey import stays_and_moves
+from autotm.solve.near import search_again
 from autotm.solve.repair import Repair
 from autotm.solve.search import Search
 
@@ -20,11 +20,8 @@ log = logging.getLogger(__name__)
 _SHARE, _LEAST_S = 1.0, 1.0
 """Time for this as a share of what the search has taken, and at least; after that a smaller limit is the better way."""
 
-Again = Callable[[Search, Formulation, Session, float], None]
-"""Searches on, until a deadline, in a model that has got a row."""
 
-
-def settle(search: Search, made: Formulation, session: Session | None, again: Again) -> None:
+def settle(search: Search, made: Formulation, session: Session | None) -> None:
     """Exclude sets of stays that do not fit together from the best plan until it fits, as long as that is worth it.
 
     The bound stays that of the program without such rows: it holds for every plan within the limit. Where giving up
@@ -51,7 +48,7 @@ def settle(search: Search, made: Formulation, session: Session | None, again: Ag
         if block is not None:
             blocks.append(block)
             session.extend(block)
-            again(search, made, session, deadline)
+            search_again(search, made, session, deadline)
     for block in blocks:
         made.model.del_component(block)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from autotm.model.errors import BadInputError
-from autotm.model.plan import BoundProof, Status
+from autotm.model.plan import Status
 from autotm.model.tier import Tier
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
@@ -26,7 +26,7 @@ class SingleTier(Optimizer):
             journey = Journey((True,), ()) if flow.must[0] else all_slow(flow)
             stays += stays_and_moves(flow, journey)[0]
         build_s = time.perf_counter() - started
-        return Placement(stays, (), {}, None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, build_s, 0.0)
+        return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, build_s, 0.0)
 
     def _slow_for_life(self, problem: Problem, why: str = "") -> Choices:
         """Everything in slow memory; `why` ends the message to who asks for a fast tensor.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from autotm.model.errors import BadInputError
-from autotm.model.plan import BoundProof, Status, Stay
+from autotm.model.plan import Status, Stay
 from autotm.model.tier import Tier
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
@@ -47,7 +47,7 @@ class FirstTouch(Optimizer):
             for flow, is_fast in zip(flows, _first_touch(flows, room), strict=True)
         ]
         elapsed_s = time.perf_counter() - started
-        return Placement(stays, (), {}, None, BoundProof.PRICES, None, Status.NOT_OPTIMIZED, elapsed_s, 0.0)
+        return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, elapsed_s, 0.0)
 
 
 def _first_touch(flows: Sequence[Flow], room_bytes: int) -> list[bool]:

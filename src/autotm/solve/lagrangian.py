@@ -1,0 +1,119 @@
+"""The lower bound that prices prove, term by term: what changes a few choices then costs little to evaluate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from autotm.model.engine import ENGINE_PARTS
+from autotm.solve.certificate import Prices, Rents, cheapest_entry_us
+from autotm.solve.choices import Choices, priced
+from autotm.solve.fixed import Fixed
+from autotm.solve.flow import Flow
+from autotm.solve.rented import Rented
+from autotm.solve.shortest_path import best_value
+from autotm.solve.table import Table
+from autotm.solve.window import Window
+
+_NONE: Mapping[int, bool] = {}
+
+
+class Lagrangian:
+    """Bounds of one problem, for any prices of bytes, portions and engines >= 0 and any of slow operands.
+
+    Args:
+        choices: of all tensors and kernels.
+        limit_bytes: what is larger than this never is in fast memory.
+        kernels: of the step.
+    """
+
+    def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
+        self.choices = choices
+        self.limit_bytes = limit_bytes
+        self.kernels = kernels
+        one_by_one = [bool(ties) or any(f.out + f.back) for f, ties in zip(choices.flows, choices.ties, strict=True)]
+        self.singles = [index for index, single in enumerate(one_by_one) if single]
+        self.others = [index for index, single in enumerate(one_by_one) if not single]
+
+    @cached_property
+    def rented(self) -> Rented:
+        """The flows that share nothing but memory, as arrays."""
+        flows = [self.choices.flows[index] for index in self.others]
+        return Rented(flows, np.full(len(flows), math.inf), self.limit_bytes, self.kernels)
+
+    @cached_property
+    def nothing_fixed(self) -> Fixed:
+        """The whole problem as a case."""
+        return Fixed.nothing(self.choices.flows, self.limit_bytes, self.kernels)
+
+    def at(self, prices: Prices) -> Priced:
+        """The bound of some prices."""
+        return Priced(self, prices)
+
+
+class Priced:
+    """Every tensor's cheapest journey and every table's cheapest entry at some prices.
+
+    Attributes:
+        prices: these.
+        bound_us: of the whole problem, without the kernels that have no table.
+    """
+
+    def __init__(self, problem: Lagrangian, prices: Prices) -> None:
+        choices, limit_bytes = problem.choices, problem.limit_bytes
+        self.prices = prices
+        self._problem = problem
+        self._rents = Rents(prices, limit_bytes)
+        self._flow_us = np.zeros(len(choices.flows))
+        self._flow_us[problem.others] = problem.rented.cheapest(prices.byte_us, prices.rounded).cost_us
+        for index in problem.singles:
+            self._flow_us[index] = self._journey_us(self._flow(index))
+        self._table_us = [self._entry_us(number, -1, limit_bytes) for number in range(len(choices.tables))]
+        rent_us = float(prices.byte_us.sum()) * limit_bytes
+        rent_us += sum(float(each.sum()) * (limit_bytes // divisor) for divisor, each in prices.rounded.items())
+        rent_us += float(prices.engines.out_us.sum() + prices.engines.back_us.sum()) * ENGINE_PARTS
+        self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - rent_us
+
+    def bound_in_us(self, fixed: Fixed) -> float:
+        """The bound in a case of the problem; infinite where nothing is left."""
+        if fixed.is_empty:
+            return math.inf
+        total, choices = self.bound_us, self._problem.choices
+        for index in fixed.touched:
+            left_us = self._journey_us(fixed.left(index, self._flow(index)), fixed.beside_only(index))
+            total += left_us - float(self._flow_us[index])
+        for number, table in enumerate(choices.tables):
+            more, most = fixed.bytes_of(number, table.kernel)
+            tiers = fixed.operands(choices.operands[number])
+            if more >= 0 or most < self._problem.limit_bytes or tiers:
+                total += self._entry_us(number, more, most, tiers) - self._table_us[number]
+        return total
+
+    def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
+        """What the flow pays for fast memory and its engine over a window."""
+        return self._rents.window_us(flow, window, is_out=is_out)
+
+    def rent_us(self, flow: Flow, start: int, end: int) -> float:
+        """What the flow pays for fast memory during kernels [start, end)."""
+        return self._rents.memory_us(flow, start, end)
+
+    def entry_rent_us(self, table: Table, size_bytes: int) -> float:
+        """What so many fast bytes of workspaces pay."""
+        return float(self._rents.during_us(table.kernel, np.array([size_bytes]))[0])
+
+    def _flow(self, index: int) -> Flow:
+        flow, ties = self._problem.choices.flows[index], self._problem.choices.ties[index]
+        return replace(flow, slow_us=priced(flow, ties, self.prices.slow_us)) if ties else flow
+
+    def _journey_us(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> float:
+        return best_value(flow, self._rents.charges(flow, beside_only))
+
+    def _entry_us(self, number: int, more: int, most: int, tiers: Mapping[int, bool] = _NONE) -> float:
+        table = self._problem.choices.tables[number]
+        table = table.restricted(tiers) if tiers else table
+        rent_us = self._rents.during_us(table.kernel, table.fast_bytes)
+        return cheapest_entry_us(table, self.prices.slow_us[number], rent_us, most, more)
