@@ -57,9 +57,11 @@ def test_bounds_baselines_and_monotony(step: Case, plans: dict[str, list[Plan]],
     found = plans[optimizer]
     assert found[0].objective_us == pytest.approx(slowest)
     assert found[-1].objective_us == pytest.approx(fastest)
-    assert all(plan.status in {Status.OPTIMAL, Status.WITHIN_GAP} and plan.gap <= 1e-3 for plan in found)
+    assert all((plan.gap if plan.solver_gap is None else plan.solver_gap) <= 1e-3 for plan in found)
+    assert all((plan.gap <= 1e-3) == (plan.status in {Status.OPTIMAL, Status.WITHIN_GAP}) for plan in found)
     for tighter, looser in pairwise(found):
-        assert fastest <= looser.bound_us <= looser.objective_us <= slowest
+        assert fastest * (1 - 1e-9) <= looser.objective_us <= slowest
+        assert looser.bound_us <= looser.objective_us
         assert looser.bound_us <= tighter.objective_us
         assert looser.objective_us <= tighter.objective_us * 1.001
 
@@ -78,7 +80,8 @@ def test_everything_is_fast_when_it_fits(step: Case) -> None:
 
 
 def test_equal_calls_give_equal_plans(step: Case) -> None:
-    first, second = (plan_of(step, "synchronous", Limit(1, 1)) for _ in range(2))
+    # Within a gap that no clock decides.
+    first, second = (plan_of(step, "synchronous", Limit(1, 1), SolveOptions(gap=0.1)) for _ in range(2))
     assert (first.stays, first.moves, first.bound_us) == (second.stays, second.moves, second.bound_us)
 
 

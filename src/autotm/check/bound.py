@@ -19,12 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.check.cases import Assumed, Case, batches, cases_of
+from autotm.check.cases import Assumed, Case, Flags, batches, cases_of
 from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
@@ -58,7 +59,7 @@ class _Step:
     operands_fast: bool
     menus: Menus
 
-    @property
+    @cached_property
     def for_life(self) -> frozenset[str]:
         """Tensors that never move."""
         held = (one.name for one in self.graph.movable if not self.moves or one.held or one.name in self.fixed)
@@ -151,8 +152,12 @@ class _Charged:
         """Rent of fast memory during kernels [start, end), a kernel that uses it or all between two."""
         if end <= start:
             return 0.0
-        excluded = self.assumed.excluded(tensor, start, end)
-        return np.where(excluded, np.inf, self.rent.span_us(tensor.allocated_bytes, start, end))
+        rent_us = self.rent.span_us(tensor.allocated_bytes, start, end)
+        return self.unless(self.assumed.excluded(tensor, start, end), rent_us)
+
+    def unless(self, excluded: Flags, cost_us: Floats | float) -> Floats | float:
+        """(cases,) The cost, infinite where that is excluded."""
+        return cost_us if excluded is self.assumed.never else np.where(excluded, np.inf, cost_us)
 
     def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
         """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and share of the engine.
@@ -167,7 +172,7 @@ class _Charged:
         if beside >= blocking:
             return blocking
         excluded = self.assumed.not_copied(tensor, destination, first, None)
-        least: Floats | float = np.where(excluded, np.inf, blocking)
+        least = self.unless(excluded, blocking)
         for start, stop in step.engines.windows(tensor, destination, first, end):
             parts = step.engines.use(tensor, destination, start, stop)
             until_us = self.part_us[destination]
@@ -212,7 +217,7 @@ def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> 
     slow: Floats | float = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
     if tier is Tier.PMEM:
         return slow
-    return np.minimum(fast, np.where(charged.assumed.fast(tensor, start), np.inf, slow))
+    return np.minimum(fast, charged.unless(charged.assumed.fast(tensor, start), slow))
 
 
 def _cheapest_path(charged: _Charged, tensor: Tensor) -> Floats:
@@ -225,7 +230,7 @@ def _cheapest_path(charged: _Charged, tensor: Tensor) -> Floats:
         keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.PMEM, *gap)
         read = charged.copy_us(tensor, Tier.DRAM, *gap)
         # Who is assumed to stay fast over the gap does not leave.
-        away = np.where(charged.assumed.fast(tensor, before + 1), np.inf, 0.0) if user > before + 1 else 0.0
+        away = charged.unless(charged.assumed.fast(tensor, before + 1), 0.0) if user > before + 1 else 0.0
         left = np.minimum(only + write, np.minimum(both, slow)) + away
         fast_at, slow_at = _at(charged, tensor, user)
         both = np.minimum(both + keep, left + read) + fast_at
@@ -236,5 +241,5 @@ def _cheapest_path(charged: _Charged, tensor: Tensor) -> Floats:
 
 def _at(charged: _Charged, tensor: Tensor, user: int) -> tuple[Floats | float, Floats | float]:
     """Cost of being fast, and of being slow, at a kernel that uses the tensor."""
-    slow = np.where(charged.assumed.fast(tensor, user), np.inf, charged.slow_us(tensor, user))
+    slow = charged.unless(charged.assumed.fast(tensor, user), charged.slow_us(tensor, user))
     return charged.fast_us(tensor, user, user + 1), slow

@@ -69,12 +69,13 @@ class Assumed:
 
     Attributes:
         room: (cases, kernels) bytes of the limit that the tensors assumed fast leave.
+        never: (cases,) false; this very array stands for flags that nothing is assumed of.
     """
 
     def __init__(self, graph: Graph, cases: Sequence[Case], limit_bytes: int, for_life: frozenset[str]) -> None:
         self._graph = graph
         self._for_life = for_life
-        self._never = np.zeros(len(cases), bool)
+        self.never = np.zeros(len(cases), bool)
         self.room = np.full((len(cases), len(graph.kernels)), limit_bytes, np.int64)
         self._fast: dict[tuple[str, int], Flags] = {}
         self._not_fast: dict[tuple[str, int], Flags] = {}
@@ -91,6 +92,7 @@ class Assumed:
                 else:
                     self._take_workspaces(number, split, is_first)
         self._least_room = self.room.min(axis=0, initial=limit_bytes)
+        self._least_of_all = int(self.room.min(initial=limit_bytes))
 
     def _take_place(self, number: int, branch: Branch, is_fast: bool) -> None:
         tensor = self._tensor(branch.tensor)
@@ -116,7 +118,7 @@ class Assumed:
         require(inside, Fault.CERTIFICATE, f"a branch on workspaces of kernel {branch.during}")
         if branch.during not in self._bytes:
             most = np.iinfo(np.int64).max
-            self._bytes[branch.during] = np.array([[-1], [most]]).repeat(len(self._never), axis=1)
+            self._bytes[branch.during] = np.array([[-1], [most]]).repeat(len(self.never), axis=1)
         least, most_bytes = self._bytes[branch.during]
         if is_first:
             most_bytes[number] = min(most_bytes[number], branch.most_bytes)
@@ -128,11 +130,11 @@ class Assumed:
         return self._graph.by_name[name]
 
     def _flags(self, known: dict[Key, Flags], key: Key) -> Flags:
-        return known.setdefault(key, np.zeros(len(self._never), bool))
+        return known.setdefault(key, np.zeros(len(self.never), bool))
 
     def workspaces(self, kernel: int) -> npt.NDArray[np.int64]:
         """(2, cases) What the fast workspaces of a kernel take more than, and what they take at most."""
-        least, most_bytes = self._bytes.get(kernel, (np.full(len(self._never), -1), self.room[:, kernel]))
+        least, most_bytes = self._bytes.get(kernel, (np.full(len(self.never), -1), self.room[:, kernel]))
         return np.array([least, np.minimum(most_bytes, self.room[:, kernel])])
 
     def not_copied(self, tensor: Tensor, destination: Tier, first: int, window: Window | None) -> Flags:
@@ -141,17 +143,17 @@ class Assumed:
         A way is a window, or None for a copy that the step waits for.
         """
         key = tensor.name, destination, first
-        excluded = self._never
+        excluded = self.never
         for only, flags in self._only.get(key, {}).items():
             if only != window:
                 excluded = np.asarray(np.logical_or(excluded, flags))
         if window is not None:
-            excluded = np.asarray(np.logical_or(excluded, self._other.get(key, {}).get(window, self._never)))
+            excluded = np.asarray(np.logical_or(excluded, self._other.get(key, {}).get(window, self.never)))
         return excluded
 
     def fast(self, tensor: Tensor, start: int) -> Flags:
         """(cases,) Whether it is assumed to be fast in the span that begins at kernel `start`."""
-        return self._fast.get((tensor.name, start), self._never)
+        return self._fast.get((tensor.name, start), self.never)
 
     @property
     def empty(self) -> Flags:
@@ -161,12 +163,13 @@ class Assumed:
     def tier(self, tensor: Tensor, user: int) -> tuple[Flags, Flags]:
         """(cases,) Whether it is assumed to be fast at a kernel that uses it, and whether not to be."""
         key = tensor.name, tensor.live.start if tensor.name in self._for_life else user
-        return self._fast.get(key, self._never), self._not_fast.get(key, self._never)
+        return self._fast.get(key, self.never), self._not_fast.get(key, self.never)
 
     def excluded(self, tensor: Tensor, start: int, end: int) -> Flags:
         """(cases,) Whether it cannot be fast during kernels [start, end): it is assumed not to be, or has no room."""
-        excluded = self._not_fast.get((tensor.name, start), self._never)
-        if self._least_room[start:end].min() >= tensor.allocated_bytes:
+        excluded = self._not_fast.get((tensor.name, start), self.never)
+        size_bytes = tensor.allocated_bytes
+        if size_bytes <= self._least_of_all or size_bytes <= self._least_room[start:end].min():
             return excluded
         full = np.logical_and(self.has_no_room(tensor, start, end), ~self.fast(tensor, start))
         return np.asarray(np.logical_or(excluded, full))
