@@ -17,6 +17,8 @@ class ProfileOptions:
         spread: a kernel is done earlier when the standard error of every median falls below this share of it.
         rotation_bytes: a kernel's operands rotate over copies that together fill this many bytes, so that a run finds
             in the caches no more than it would in the middle of a training step.
+        times_known_waits: in emulated slow memory, time kernels with their waits too, though these are known; for
+            judging ways of timing.
         seed: seed of the operands' values.
     """
 
@@ -26,6 +28,7 @@ class ProfileOptions:
     kernel_s: float = 0.15
     spread: float = 0.003
     rotation_bytes: int = 128_000_000
+    times_known_waits: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
