@@ -250,7 +250,7 @@ def _links(context: Context, file: Path) -> Links:
         links, before = load_with_provenance(file, "links", Links)
         if all(before.get(key) == now[key] for key in ("machine_file_hash", "cpus", "copying_cpus", "cpu_model")):
             return links
-    calibrate_stage(context, links=file)
+    calibrate_stage(context, ProfileConfig().patience_s, links=file)
     return load_with_provenance(file, "links", Links)[0]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotm.check import check_plan, check_program
+from autotm.model.cores import Watch
 from autotm.model.counting import Counts, counting
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Graph
@@ -40,17 +41,21 @@ class Context:
     counts: Counts = Counts.INTERMEDIATES
 
 
-def calibrate_stage(context: Context, *, links: Path) -> None:
-    """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against."""
+def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None:
+    """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against.
+
+    What others disturb is measured again, for `patience_s` or three times as long as the rest takes.
+    """
     from autotm.kernels.contraction_rate import contraction_flop_per_s
     from autotm.kernels.neighbours import neighbours
     from autotm.kernels.target import machine_target
     from autotm.memory.calibration import calibrate_links
 
     came_from = provenance(context.machine, context.seed)
-    rate = contraction_flop_per_s(context.machine, machine_target(context.machine))
+    watch = Watch(context.machine.cpus, patience_s)
+    rate = contraction_flop_per_s(context.machine, machine_target(context.machine), watch)
     with neighbours(context.machine, machine_target(context.machine)) as kernels:
-        measured = calibrate_links(context.machine, context.devices_dir, rate, kernels)
+        measured = calibrate_links(context.machine, context.devices_dir, rate, kernels, watch)
     save(links, "links", measured, came_from)
 
 

@@ -30,6 +30,7 @@ class Timing:
             reference or did not take turns with it.
         beyond_error_ns: standard error of `beyond_ns`; 0 where that is known and not measured.
         default_identity: of the kernel's default implementation, where this is another one that took turns with it.
+        disturbed: whether others held the cores meanwhile, so that it is too long.
     """
 
     min_ns: int
@@ -40,6 +41,7 @@ class Timing:
     beyond_ns: int | None = None
     beyond_error_ns: int = 0
     default_identity: str | None = None
+    disturbed: bool = False
 
 
 TimingKey = tuple[str, str, Configuration]

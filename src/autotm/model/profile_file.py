@@ -25,6 +25,7 @@ _SCHEMA = pa.schema(
         ("beyond_ns", pa.int64()),
         ("beyond_error_ns", pa.int64()),
         ("default_identity", pa.string()),
+        ("disturbed", pa.bool_()),
     ]
 )
 

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autotm.model.config_errors import explain
 from autotm.model.config_values import LimitText, Names, Strict
+from autotm.model.cores import PATIENCE_S
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import FiguresConfig, StyleConfig, WorkloadConfig
 
@@ -41,6 +42,13 @@ class ProfileConfig(Strict):
         128_000_000,
         ge=0,
         description="operands rotate over copies that fill this many bytes, so that caches help no more than in a step",
+    )
+    patience_s: float = Field(
+        PATIENCE_S,
+        ge=0,
+        le=86_400,
+        description="kernels and (rule calibrate) copies that were timed while others held the cores are timed again "
+        "for so long, s, or three times as long as the others take",
     )
 
     @property
@@ -102,6 +110,13 @@ class RunConfig(Strict):
         default=True, description="time the all-fast step in turn with the planned one; needs memory for both"
     )
     poison: bool = Field(default=False, description="while verifying, overwrite dead memory with NaN")
+    patience_s: float = Field(
+        PATIENCE_S,
+        ge=0,
+        le=86_400,
+        description="steps that were timed while others held the cores are timed again for so long, s, or three times "
+        "as long as the good ones take; then all count, and the record says so",
+    )
 
 
 class ExtrapolationConfig(Strict):

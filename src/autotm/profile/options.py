@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autotm.model.cores import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class ProfileOptions:
@@ -19,6 +21,8 @@ class ProfileOptions:
             in the caches no more than it would in the middle of a training step.
         times_known_waits: in emulated slow memory, time kernels with their waits too, though these are known; for
             judging ways of timing.
+        patience_s: kernels that were timed while others held the cores are timed again for so long in all, or three
+            times as long as the others took.
         seed: seed of the operands' values.
     """
 
@@ -29,6 +33,7 @@ class ProfileOptions:
     spread: float = 0.003
     rotation_bytes: int = 128_000_000
     times_known_waits: bool = False
+    patience_s: float = PATIENCE_S
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -14,6 +14,7 @@ from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import check_cores, pinned
 from autotm.memory.clock import quiet_interpreter, wait_until
 from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import Round, Watch
 from autotm.model.files import content_hash, hash_of
 from autotm.model.graph import Graph
 from autotm.model.link import Links
@@ -26,6 +27,7 @@ from autotm.profile.cases import Case, cases, sittings
 from autotm.profile.operands import Filler, OperandPlan, in_turn, plan_operands
 from autotm.profile.options import ProfileOptions
 from autotm.profile.progress import track
+from autotm.profile.sittings import undisturbed
 from autotm.profile.store import KernelStore, StoreKey
 from autotm.profile.timing import Call, after_a_wait, time_interleaved
 
@@ -78,12 +80,15 @@ def profile_kernels(
     store: KernelStore,
     options: ProfileOptions,
     devices_dir: Path,
+    again: frozenset[str] = frozenset(),
 ) -> Profile:
     """Time what the store lacks, and read the rest from it.
 
     A kernel's timings are stored as soon as it is done, so a killed profile goes on where it was. Kernels that lack any
     configuration or implementation are timed in all, in one sitting, because only then the differences are sharp. What
-    slow operands add is not timed where it is a wait of known length.
+    slow operands add is not timed where it is a wait of known length. Sittings that others disturbed are repeated, in
+    this call until the options' patience is spent, and in the next. Kernels whose identity is in `again` are timed anew
+    though the store has them.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for.
@@ -97,7 +102,7 @@ def profile_kernels(
     store.describe(context, json.dumps(description, sort_keys=True))
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(library, tiers, store, options, context)
-        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case) for case in sitting)]
+        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case, again) for case in sitting)]
         log.info("%d distinct kernels, %d of them known", len(sittings(wanted)), len(sittings(wanted)) - len(missing))
         if missing:
             _time_all(bench, machine, missing, plans)
@@ -135,8 +140,9 @@ def _plans(sitting: Sequence[Case], options: ProfileOptions) -> Iterator[tuple[t
     return zip((case.key for case in sitting), in_turn(plans), strict=True)
 
 
-def _lacks(bench: _Bench, case: Case) -> bool:
-    return any(bench.stored(case, config) is None for config in bench.timed(case))
+def _lacks(bench: _Bench, case: Case, again: frozenset[str]) -> bool:
+    found = [bench.stored(case, config) for config in bench.timed(case)]
+    return case.kernel.identity in again or any(timing is None or timing.disturbed for timing in found)
 
 
 def _time_all(
@@ -149,14 +155,22 @@ def _time_all(
     heaviest = max((sitting[0] for sitting in missing), key=lambda case: case.kernel.flops)
     heavy = _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0]
     check_cores(machine, heavy, busy=bench.library.busy_threads(machine.threads))
+    watch = Watch(machine.cpus, bench.options.patience_s)
     with quiet_interpreter():
-        for sitting in track(missing, "profiling kernels", len(missing)):
-            bench.store.put(_timed(bench, filler, sitting, plans))
+        sat = undisturbed(missing, lambda sitting: _timed(bench, filler, sitting, plans, watch), watch)
+        for timings, is_disturbed in track(sat, "profiling kernels", len(missing)):
+            bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
+    if watch.disturbed:
+        log.warning("others held the cores: %d kernels were timed all the same, and too long", len(watch.disturbed))
 
 
 def _timed(
-    bench: _Bench, filler: Filler, sitting: Sequence[Case], plans: Mapping[tuple[str, str], OperandPlan]
-) -> dict[StoreKey, Timing]:
+    bench: _Bench,
+    filler: Filler,
+    sitting: Sequence[Case],
+    plans: Mapping[tuple[str, str], OperandPlan],
+    watch: Watch,
+) -> Round[dict[StoreKey, Timing]]:
     """All implementations of one kernel, in turn: slow operands against all fast, other ways against the default."""
     _fill(bench, filler, plans[sitting[0].key], sitting[0])
     calls, references, keys = [], [], []
@@ -165,11 +179,12 @@ def _timed(
         calls += _calls(bench, case, configs, plans[case.key])
         references += [None if case.is_default else 0] + [all_fast_way] * (len(configs) - 1)
         keys += [(case, config) for config in configs]
-    timings = time_interleaved(calls, references, bench.options)
-    return {
+    found = watch.timed(lambda: time_interleaved(calls, references, bench.options))
+    timings = {
         bench.key(case, config): timing if case.is_default else replace(timing, default_identity=case.default_identity)
-        for (case, config), timing in zip(keys, timings, strict=True)
+        for (case, config), timing in zip(keys, found.result, strict=True)
     }
+    return replace(found, result=timings)
 
 
 def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:

@@ -26,17 +26,17 @@ CREATE TABLE IF NOT EXISTS timings (
   context TEXT NOT NULL, identity TEXT NOT NULL, implementation TEXT NOT NULL, configuration TEXT NOT NULL,
   delay_ns INTEGER NOT NULL, min_ns INTEGER NOT NULL, median_ns INTEGER NOT NULL, lower_quartile_ns INTEGER NOT NULL,
   upper_quartile_ns INTEGER NOT NULL, repeats INTEGER NOT NULL, beyond_ns INTEGER, beyond_error_ns INTEGER NOT NULL,
-  default_identity TEXT, measured TEXT NOT NULL,
+  default_identity TEXT, disturbed INTEGER NOT NULL, measured TEXT NOT NULL,
   PRIMARY KEY (context, identity, implementation, configuration, delay_ns)
 ) WITHOUT ROWID
 """
 _CONTEXTS = "CREATE TABLE IF NOT EXISTS contexts (context TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID"
 _SELECT = """
-SELECT min_ns, median_ns, lower_quartile_ns, upper_quartile_ns, repeats, beyond_ns, beyond_error_ns, default_identity
-FROM timings
+SELECT min_ns, median_ns, lower_quartile_ns, upper_quartile_ns, repeats, beyond_ns, beyond_error_ns, default_identity,
+  disturbed FROM timings
 WHERE context = ? AND identity = ? AND implementation = ? AND configuration = ? AND delay_ns = ?
 """
-_INSERT = "INSERT OR REPLACE INTO timings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR REPLACE INTO timings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class KernelStore:
     def get(self, key: StoreKey) -> Timing | None:
         """The timing stored under `key`, if any."""
         row = self._connection.execute(_SELECT, key.columns).fetchone()
-        return None if row is None else Timing(*row)
+        return None if row is None else Timing(*row[:-1], disturbed=bool(row[-1]))
 
     def put(self, timings: Mapping[StoreKey, Timing]) -> None:
         """Store all of `timings` or, if killed, none; older ones of the same key are replaced."""

@@ -82,6 +82,7 @@ def after_a_wait(all_fast: Timing, wait_ns: int) -> Timing:
         repeats=0,
         beyond_ns=wait_ns,
         default_identity=all_fast.default_identity,
+        disturbed=all_fast.disturbed,
     )
 
 
