@@ -100,15 +100,16 @@ def compile_and_profile(
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
-    Tuned schedules in the store are taken where ours was measured to take longer by more than `min_gain`.
+    These are held against the whole step (`step_profile.py`). Tuned schedules in the store are taken where ours was
+    measured to take longer by more than `min_gain`.
     """
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
     from autotm.lower.lower import lower_network
     from autotm.profile.options import ProfileOptions
-    from autotm.profile.profiler import profile_kernels
     from autotm.profile.schedule_table import Where
     from autotm.profile.store import KernelStore
+    from autotm.step_profile import profile_step
 
     machine = context.machine
     target = machine_target(machine)
@@ -127,13 +128,14 @@ def compile_and_profile(
             tuned,
             config.implementations,
         )
-        timed = profile_kernels(
+        timed = profile_step(
             counting(step, context.counts),
             KernelLibrary.load(library),
             machine,
             links,
             opened,
             options,
+            config.step_tolerance,
             context.devices_dir,
         )
     return step, timed

@@ -23,7 +23,7 @@ def work() -> None:
 
 
 MATRIX = np.ones((500, 500), np.float32)
-WATCH = Watch(sorted(os.sched_getaffinity(0)), 60.0)
+WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 SIZES = (4096, 65536, 4 << 20)
 
 

@@ -21,7 +21,7 @@ from autotm.model.traffic import slow_traffic
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
 from autotm.profile.store import count
 
-QUICK = ProfileOptions(min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 TESTS = Path(__file__).parents[1]
 
 
@@ -135,7 +135,8 @@ CHILD = """
     import small_step
     from autotm.kernels.library import KernelLibrary
     from autotm.profile import KernelStore, ProfileOptions, profile_kernels
-    options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000)
+    options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000,
+                             patience_s=1.0)
     with KernelStore(Path({store!r})) as store:
         profile_kernels(small_step.graph(), KernelLibrary.load(Path({library!r})), small_step.machine(),
                         small_step.links(), store, options, small_step.DEVICES)

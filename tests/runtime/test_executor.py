@@ -130,8 +130,11 @@ def test_steps_are_timed_until_both_minima_are_met(library: KernelLibrary) -> No
     with open_tiers(small_step.machine(), small_step.links(), made.fast_bytes, 0, small_step.DEVICES) as tiers:
         executor = prepare(graph, library, made, arguments, tiers)
         start = time.perf_counter()
-        assert len(time_steps(executor, None, small_step.machine().cpus, RunOptions(4, 0.0)).samples_s) >= 4
-        times = time_steps(executor, None, small_step.machine().cpus, RunOptions(1, 0.05))
+        assert (
+            len(time_steps(executor, None, small_step.machine().cpus, RunOptions(4, 0.0, patience_s=1.0)).samples_s)
+            >= 4
+        )
+        times = time_steps(executor, None, small_step.machine().cpus, RunOptions(1, 0.05, patience_s=1.0))
         kernels = time_kernels(graph, executor, 101)
     assert sum(times.samples_s) >= 0.05 or times.disturbed, "patience ends where others hold the cores"
     assert len(times.samples_s) > 4

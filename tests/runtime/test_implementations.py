@@ -28,8 +28,8 @@ from autotm.runtime.plain import plain_program
 from autotm.solve import SolveOptions
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
-QUICK = ProfileOptions(min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
-RUN = RunOptions(min_steps=1, min_seconds=0.0, poison=True)
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
+RUN = RunOptions(patience_s=1.0, min_steps=1, min_seconds=0.0, poison=True)
 
 
 @pytest.fixture(scope="module")

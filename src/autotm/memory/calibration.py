@@ -82,11 +82,10 @@ def calibrate_links(
         shares = [contention(_long_flight(tiers, link), neighbours, repeats, watch) for link in flying]
         short = _flight(tiers, 0, sizes_bytes[0], Tier.DRAM)
         asynchronous = AsynchronousLinks(*flying, *shares, call_us(short, repeats, watch))
-    if watch.disturbed:
-        log.warning(
-            "others held the cores: %s were measured all the same, and are too slow", ", ".join(watch.disturbed)
-        )
-    return Links(*blocking, contraction_flop_per_s, stretch, asynchronous, tuple(dict.fromkeys(watch.disturbed)))
+    disturbed = tuple(dict.fromkeys(watch.disturbed))
+    if disturbed:
+        log.warning("others held the cores: %s were measured all the same, and are too slow", ", ".join(disturbed))
+    return Links(*blocking, contraction_flop_per_s, stretch, asynchronous, disturbed)
 
 
 @contextmanager

@@ -51,10 +51,17 @@ class ProfileConfig(Strict):
         "for so long, s, or three times as long as the others take",
     )
 
+    step_tolerance: float = Field(
+        0.03,
+        gt=0,
+        description="the all-fast step is run, too: where its kernels sum up to another time by more than this share, "
+        "those that are most at odds with the step are timed again",
+    )
+
     @property
     def timing(self) -> dict[str, Any]:
         """What concerns the timing of a kernel, whatever its implementation."""
-        return self.model_dump(exclude={"implementations"})
+        return self.model_dump(exclude={"implementations", "step_tolerance"})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
