@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import pinned
@@ -15,13 +16,15 @@ from autotm.model.cores import Watch
 from autotm.model.graph import Graph
 from autotm.model.machine import Machine
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import prepare
+from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.timing import time_steps
 
 _WARM_UP_STEPS = 2
 _INSTRUMENTED_STEPS = 3
+_MOST_STEPS = 300
+"""Of steps that take microseconds, which judging a round takes longer than."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class AllFastStep:
 def time_all_fast(
     graph: Graph, library: KernelLibrary, machine: Machine, options: RunOptions, devices_dir: Path
 ) -> AllFastStep:
-    """Run the all-fast step of `graph` as programs run it.
+    """Run the all-fast step of `graph` as programs run it, for as long as the options say, or 300 times.
 
     Raises:
         BadInputError: the library lacks a kernel.
@@ -56,9 +59,9 @@ def time_all_fast(
         quiet_interpreter(),
     ):
         executor = prepare(step, library, program, arguments, tiers)
-        for _ in range(_WARM_UP_STEPS):
-            executor.step()
-        times = time_steps(executor, None, machine.cpus, options)
+        warm_s = min(_seconds(executor) for _ in range(_WARM_UP_STEPS))
+        briefly = replace(options, min_seconds=min(options.min_seconds, _MOST_STEPS * warm_s))
+        times = time_steps(executor, None, machine.cpus, briefly)
         watch = Watch(machine.cpus, 0.0 if times.disturbed_count else options.patience_s)
         passes = watch.rounds(executor.instrumented_step, _INSTRUMENTED_STEPS, "instrumented steps")
     medians_us = [statistics.median(series) / 1e3 for series in zip(*passes, strict=True)]
@@ -68,3 +71,9 @@ def time_all_fast(
         dict(zip(names, medians_us, strict=True)),
         times.disturbed_count or bool(watch.disturbed),
     )
+
+
+def _seconds(executor: Executor) -> float:
+    start = perf_counter()
+    executor.step()
+    return perf_counter() - start

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 _LONGER = 3
 """Rounds that scatter go on until they have lasted this many times as long as those that do not need to."""
+_MANY = 1000
+"""Rounds that need not go on however much they scatter."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,9 @@ def time_steps(executor: Executor, all_fast: Executor | None, cpus: Sequence[int
 def _enough(quiet: Rounds, options: RunOptions) -> bool:
     if len(quiet) < options.min_steps or _planned_s(quiet) < options.min_seconds:
         return False
-    return _standard_error(quiet) <= options.precision or _planned_s(quiet) >= _LONGER * options.min_seconds
+    if len(quiet) >= _MANY or _planned_s(quiet) >= _LONGER * options.min_seconds:
+        return True
+    return _standard_error(quiet) <= options.precision
 
 
 def _standard_error(rounds: Rounds) -> float:
