@@ -14,6 +14,7 @@ rule calibrate:
         runtime=10,
     params:
         machine=machine_params,
+        patience_s=STUDY.config.profile.patience_s,
         seed=STUDY.config.seed,
     message:
         "Measuring how fast {wildcards.machine} copies between its memories"

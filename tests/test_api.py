@@ -18,7 +18,7 @@ from autotm.model.errors import BadInputError, InfeasibleLimitError
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"batch": 8, "width": 64}
-FAST = {"kernel_s": 0.005, "min_repeats": 2}
+FAST = {"kernel_s": 0.005, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_the_example_is_the_artifacts(example: ModuleType) -> None:
 
 def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> None:
     placed = step.plan("1:1", "synchronous", gap=0.02)
-    record = placed.run(min_seconds=0.0, verify_steps=2)
+    record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)
     assert record.verified_steps == 2
     assert (record.network, record.scale, record.counts) == ("my_mlp", "own", "all")
     assert record.predicted_runtime_s == placed.predicted_s
@@ -72,7 +72,7 @@ def test_limits_count_parameters_unless_told_otherwise(
     )
     parameters = 4 * (3 * 64 * 64 + 64 * 10)
     assert step.peak_bytes - inner.peak_bytes >= parameters
-    assert inner.plan("4:1").run(min_seconds=0.0, verify_steps=1).counts == "intermediates"
+    assert inner.plan("4:1").run(min_seconds=0.0, patience_s=1.0, verify_steps=1).counts == "intermediates"
     half, arguments = inner.peak_bytes // 2, fixed_bytes(inner.graph)
     assert arguments >= parameters
     assert fixed_bytes(step.graph) == 0
@@ -118,7 +118,7 @@ def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
     placed = autotm.plan(
         curved, "2:1", optimizer, sizes={"batch": 2}, machine=small_step.machine(), profile=FAST, results=results
     )
-    assert placed.run(min_seconds=0.0, verify_steps=2).verified_steps == 2
+    assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
 
 
 def test_faults_are_named(step: autotm.TrainingStep, example: ModuleType, results: Path) -> None:

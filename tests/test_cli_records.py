@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,8 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent / "study"))
 
 from synthetic_records import PROVENANCE, record
 
+from autotm import remeasure
 from autotm.cli import main
-from autotm.model.files import save
+from autotm.model.files import load, save
+from autotm.model.limit import Limit
+from autotm.model.record import Record
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 
@@ -41,3 +45,45 @@ def test_describe_names_what_is_missing(options: list[str], capsys: pytest.Captu
     assert main(["describe", *options, "--workload", "test_vgg"]) == 0
     assert "test_vgg/memory-mode/4to1/record.json" in capsys.readouterr().out
     assert main(["describe", *options, "--workload", "tset_vgg"]) == 1
+
+
+def test_remeasure_runs_what_others_disturbed_and_nothing_else(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stage stands for a machine that is quiet now; it finds the old record still there."""
+    paths = {}
+    for optimizer, limit, is_marked in (("static", "4:1", True), ("synchronous", "4:1", False), ("numa", "8:1", True)):
+        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / Limit.parse(limit).slug / "record.json"
+        made = replace(record(optimizer, limit, network="vgg19"), disturbed_steps_count=is_marked, disturbed_steps=4)
+        save(path, "record", made, PROVENANCE)
+        paths[optimizer] = path
+    again = []
+
+    def quiet(_context: object, _config: object, *, record: Path, program: Path, **_: Path) -> None:
+        old = load(record, "record", Record)
+        assert old.disturbed_steps_count
+        assert program == record.with_name("program.json")
+        again.append(record)
+        save(record, "record", replace(old, disturbed_steps_count=old.optimizer == "numa"), PROVENANCE)
+
+    monkeypatch.setattr(remeasure, "run_stage", quiet)
+    assert main(["remeasure", *options, "--list"]) == 0
+    assert set(capsys.readouterr().out.split()) == {str(paths["static"]), str(paths["numa"])}
+    assert not again
+    assert main(["remeasure", *options]) == 0
+    assert set(again) == {paths["static"], paths["numa"]}
+    assert main(["remeasure", *options, "--list"]) == 0
+    assert capsys.readouterr().out.split() == [str(paths["numa"])], "still disturbed"
+
+
+def test_describe_says_how_many_runs_it_leaves_out(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for optimizer in ("static", "synchronous"):
+        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / "4to1" / "record.json"
+        made = replace(record(optimizer, "4:1", network="vgg19"), disturbed_steps_count=optimizer == "synchronous")
+        save(path, "record", made, PROVENANCE)
+    assert main(["describe", *options]) == 0
+    told = capsys.readouterr().out
+    assert "left out: 1 of 1 runs, which others disturbed; measure them again: autotm remeasure" in told
+    assert "loses" not in told.split("published")[0]

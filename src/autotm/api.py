@@ -208,8 +208,8 @@ def prepare(
     context = Context(on, folder / "devices", seed, Counts(counts))
     built = _network(network, sizes or {})
     paths = MachinePaths(Path(results), on)
-    links = _links(context, paths.links)
     timing = _options(ProfileConfig, profile or {}, "profile option")
+    links = _links(context, paths.links, timing.patience_s)
     came_from = provenance(on, seed, sizes=dict(sizes or {}))
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         graph, library = Path(made) / "graph.json", Path(made) / "kernels.so"
@@ -245,14 +245,14 @@ def _machine_file(machine: str | Path, folder: Path) -> Path:
     return path if path.suffix == ".yaml" else folder / "machines" / f"{machine}.yaml"
 
 
-def _links(context: Context, file: Path) -> Links:
+def _links(context: Context, file: Path, patience_s: float) -> Links:
     """Copies as measured before on the same cores with the same machine file, or now."""
     now = provenance(context.machine, context.seed)
     if file.exists():
         links, before = load_with_provenance(file, "links", Links)
         if all(before.get(key) == now[key] for key in ("machine_file_hash", "cpus", "copying_cpus", "cpu_model")):
             return links
-    calibrate_stage(context, links=file)
+    calibrate_stage(context, patience_s, links=file)
     return load_with_provenance(file, "links", Links)[0]
 
 

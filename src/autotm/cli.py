@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
 def _calibrate(options: argparse.Namespace) -> None:
     require_compiler()
     study = study_of(options)
-    stages.calibrate_stage(context_of(study), links=study.machine_paths.links)
+    stages.calibrate_stage(context_of(study), study.config.profile.patience_s, links=study.machine_paths.links)
 
 
 def _profile(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The commands that read what jobs left: `autotm records`, `autotm describe` and `autotm costs`."""
+"""The commands that read what jobs left: `autotm records`, `describe`, `remeasure` and `costs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autotm.cli_study import study_of
+from autotm.cli_study import context_of, study_of
 from autotm.model.errors import BadInputError
 from autotm.study.setup import CONVENTIONAL
 
@@ -26,6 +26,10 @@ def add_commands(commands: Any, study: argparse.ArgumentParser) -> None:
     describe = commands.add_parser("describe", parents=[study], help=text, description=text)
     describe.add_argument("--workload", default=CONVENTIONAL, help="a workload of the study (%(default)s)")
     describe.set_defaults(command=_describe)
+    text = "run once more what others disturbed to the end; a record is replaced when its new one is there"
+    remeasure = commands.add_parser("remeasure", parents=[study], help=text, description=text)
+    remeasure.add_argument("--list", action="store_true", help="only tell which records those are")
+    remeasure.set_defaults(command=_remeasure)
     text = "tell what each figure's jobs took, time and memory, as a table"
     costs = commands.add_parser("costs", parents=[study], help=text, description=text)
     costs.add_argument("--logs", type=Path, default=Path("logs"), help="where jobs left benchmarks (%(default)s)")
@@ -54,6 +58,20 @@ def _describe(options: argparse.Namespace) -> None:
     from autotm.study.describe import describe  # noqa: PLC0415 - as above
 
     sys.stdout.write(describe(study_of(options), options.workload) + "\n")
+
+
+def _remeasure(options: argparse.Namespace) -> None:
+    from autotm.remeasure import disturbed_records, remeasure  # noqa: PLC0415 - as above
+
+    study = study_of(options)
+    found = disturbed_records(study)
+    if options.list:
+        sys.stdout.write("".join(f"{path}\n" for path, _ in found))
+    elif found:
+        left = remeasure(study, context_of(study), found)
+        log.info("%d of %d are sound now; snakemake draws their figures again", len(found) - left, len(found))
+    else:
+        log.info("no record of the study is marked as disturbed")
 
 
 def _costs(options: argparse.Namespace) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotm.check import check_plan, check_program
+from autotm.model.cores import Watch
 from autotm.model.counting import Counts, counting
 from autotm.model.files import hash_of, load, save
 from autotm.model.graph import Graph
@@ -40,17 +41,21 @@ class Context:
     counts: Counts = Counts.INTERMEDIATES
 
 
-def calibrate_stage(context: Context, *, links: Path) -> None:
-    """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against."""
+def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None:
+    """Measure copies between the tiers, and the rate of convolutions that emulated memory is balanced against.
+
+    What others disturb is measured again, for `patience_s` or three times as long as the rest takes.
+    """
     from autotm.kernels.contraction_rate import contraction_flop_per_s
     from autotm.kernels.neighbours import neighbours
     from autotm.kernels.target import machine_target
     from autotm.memory.calibration import calibrate_links
 
     came_from = provenance(context.machine, context.seed)
-    rate = contraction_flop_per_s(context.machine, machine_target(context.machine))
+    watch = Watch(context.machine.cpus, patience_s)
+    rate = contraction_flop_per_s(context.machine, machine_target(context.machine), watch)
     with neighbours(context.machine, machine_target(context.machine)) as kernels:
-        measured = calibrate_links(context.machine, context.devices_dir, rate, kernels)
+        measured = calibrate_links(context.machine, context.devices_dir, rate, kernels, watch)
     save(links, "links", measured, came_from)
 
 
@@ -95,15 +100,16 @@ def compile_and_profile(
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
-    Tuned schedules in the store are taken where ours was measured to take longer by more than `min_gain`.
+    These are held against the whole step (`step_profile.py`). Tuned schedules in the store are taken where ours was
+    measured to take longer by more than `min_gain`.
     """
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target
     from autotm.lower.lower import lower_network
     from autotm.profile.options import ProfileOptions
-    from autotm.profile.profiler import profile_kernels
     from autotm.profile.schedule_table import Where
     from autotm.profile.store import KernelStore
+    from autotm.step_profile import profile_step
 
     machine = context.machine
     target = machine_target(machine)
@@ -122,13 +128,14 @@ def compile_and_profile(
             tuned,
             config.implementations,
         )
-        timed = profile_kernels(
+        timed = profile_step(
             counting(step, context.counts),
             KernelLibrary.load(library),
             machine,
             links,
             opened,
             options,
+            config.step_tolerance,
             context.devices_dir,
         )
     return step, timed

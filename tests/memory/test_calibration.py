@@ -11,6 +11,7 @@ import pytest
 from autotm.memory.calibration import calibrate_links
 from autotm.memory.contention import call_us, contention
 from autotm.memory.flight import CHUNK_BYTES, FlightEngine
+from autotm.model.cores import Watch
 from autotm.model.errors import BadInputError
 from autotm.model.machine import EmulatedTier, Machine
 from autotm.model.tier import Tier
@@ -22,11 +23,12 @@ def work() -> None:
 
 
 MATRIX = np.ones((500, 500), np.float32)
+WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 SIZES = (4096, 65536, 4 << 20)
 
 
 def test_links_hold_measured_times_no_shorter_than_the_device(machine: Machine, devices_dir: Path) -> None:
-    links = calibrate_links(machine, devices_dir, 1e12, [work], sizes_bytes=SIZES, repeats=3)
+    links = calibrate_links(machine, devices_dir, 1e12, [work], WATCH, sizes_bytes=SIZES, repeats=3)
     assert links.emulation_stretch == 2
     assert links.contraction_flop_per_s == 1e12
     for link, bytes_per_s in ((links.to_fast, 1e9), (links.to_slow, 0.5e9)):
@@ -39,7 +41,7 @@ def test_links_hold_measured_times_no_shorter_than_the_device(machine: Machine, 
 
 @pytest.mark.wall_clock
 def test_asynchronous_links_are_measured_at_their_own_bandwidth(machine: Machine, devices_dir: Path) -> None:
-    links = calibrate_links(machine, devices_dir, 1e12, [work], sizes_bytes=SIZES, repeats=3)
+    links = calibrate_links(machine, devices_dir, 1e12, [work], WATCH, sizes_bytes=SIZES, repeats=3)
     measured = links.asynchronous
     assert measured is not None
     for link, bytes_per_s in ((measured.to_fast, 0.25e9), (measured.to_slow, 0.125e9)):
@@ -61,28 +63,30 @@ def test_contention_is_what_a_copy_takes_from_its_neighbours() -> None:
         time.sleep(0.004 if not flight.is_done else 0.002)
 
     try:
-        assert contention(flight, [disturbed], 5) == pytest.approx(0.5, abs=0.15)
-        assert contention(flight, [disturbed, functools.partial(time.sleep, 0.003)], 5) == pytest.approx(0.25, abs=0.1)
-        assert 0 < call_us(flight, 3) < 10_000
+        assert contention(flight, [disturbed], 5, WATCH) == pytest.approx(0.5, abs=0.15)
+        assert contention(flight, [disturbed, functools.partial(time.sleep, 0.003)], 5, WATCH) == pytest.approx(
+            0.25, abs=0.1
+        )
+        assert 0 < call_us(flight, 3, WATCH) < 10_000
     finally:
         engine.close()
 
 
 def test_nothing_to_run_beside_is_refused(machine: Machine, devices_dir: Path) -> None:
     with pytest.raises(BadInputError, match="neighbours"):
-        calibrate_links(machine, devices_dir, 1e12, [])
+        calibrate_links(machine, devices_dir, 1e12, [], WATCH)
 
 
 def test_whole_device_is_not_stretched(machine: Machine, devices_dir: Path) -> None:
     tier = EmulatedTier(kind="emulated", device="plain", share="whole")
     whole = Machine("test", machine.threads, machine.cpus, "host", tier, "0" * 16)
-    links = calibrate_links(whole, devices_dir, 1e10, [work], sizes_bytes=SIZES, repeats=1)
+    links = calibrate_links(whole, devices_dir, 1e10, [work], WATCH, sizes_bytes=SIZES, repeats=1)
     assert links.emulation_stretch == 1
 
 
 def test_caller_keeps_its_cores(machine: Machine, devices_dir: Path) -> None:
     before = os.sched_getaffinity(0)
-    calibrate_links(machine, devices_dir, 1e13, [work], sizes_bytes=(64, 128), repeats=1)
+    calibrate_links(machine, devices_dir, 1e13, [work], WATCH, sizes_bytes=(64, 128), repeats=1)
     assert os.sched_getaffinity(0) == before
 
 
@@ -94,4 +98,4 @@ def test_what_measures_nothing_is_refused(
     machine: Machine, devices_dir: Path, sizes: tuple[int, ...], repeats: int, named: str
 ) -> None:
     with pytest.raises(BadInputError, match=named):
-        calibrate_links(machine, devices_dir, 1e12, [work], sizes_bytes=sizes, repeats=repeats)
+        calibrate_links(machine, devices_dir, 1e12, [work], WATCH, sizes_bytes=sizes, repeats=repeats)

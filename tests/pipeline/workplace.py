@@ -104,6 +104,8 @@ def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
             script.write_text(STAND_IN, encoding="utf-8")
     place = Workplace(folder)
     place.change("scale", value="tiny")
+    for rule in ("profile", "run"):
+        place.change(rule, "patience_s", value=1.0)
     place.change("figures", "fig10", "network", value="mlp")
     place.change("figures", "fig10", "limits", value=LIMITS)
     return place

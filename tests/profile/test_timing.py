@@ -5,7 +5,7 @@ import pytest
 
 from autotm.memory.clock import wait_until
 from autotm.profile.options import ProfileOptions
-from autotm.profile.timing import summary, time_interleaved
+from autotm.profile.timing import paired, summary, time_interleaved
 
 
 def busy(us: float) -> None:
@@ -15,7 +15,7 @@ def busy(us: float) -> None:
 def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:
     seen: list[tuple[int, int]] = []
     calls = [[functools.partial(seen.append, (config, copy)) for copy in range(4)] for config in range(3)]
-    time_interleaved(calls, ProfileOptions(min_repeats=8, max_repeats=8))
+    time_interleaved(calls, [None, 0, 0], ProfileOptions(min_repeats=8, max_repeats=8))
     timed = seen[3:]
     assert [sorted(config for config, _ in timed[i : i + 3]) for i in range(0, 24, 3)] == [[0, 1, 2]] * 8
     assert [copy for _, copy in seen] == [turn % 4 for turn in range(len(seen))]
@@ -25,18 +25,34 @@ def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:
 @pytest.mark.wall_clock
 def test_times_are_those_of_the_calls() -> None:
     options = ProfileOptions(min_repeats=20, max_repeats=40)
-    short, long = time_interleaved([[functools.partial(busy, 200)], [functools.partial(busy, 500)]], options)
+    calls = [[functools.partial(busy, 200)], [functools.partial(busy, 500)]]
+    short, long = time_interleaved(calls, [None, 0], options)
     assert 200_000 <= short.min_ns < 260_000
     assert 500_000 <= long.min_ns < 560_000
     assert short.min_ns <= short.lower_quartile_ns <= short.median_ns <= short.upper_quartile_ns
+    assert short.beyond_ns is None
+    assert long.beyond_ns == pytest.approx(300_000, abs=60_000)
 
 
 @pytest.mark.wall_clock
 def test_a_steady_kernel_ends_early_and_a_long_one_after_its_repeats() -> None:
     steady = ProfileOptions(min_repeats=5, max_repeats=1000, kernel_s=10, spread=0.5)
-    assert time_interleaved([[functools.partial(busy, 100)]], steady)[0].repeats < 50
+    assert time_interleaved([[functools.partial(busy, 100)]], [None], steady)[0].repeats < 50
     costly = ProfileOptions(min_repeats=3, max_repeats=1000, kernel_s=0.001, spread=0.0)
-    assert time_interleaved([[functools.partial(busy, 2000)]], costly)[0].repeats == 3
+    assert time_interleaved([[functools.partial(busy, 2000)]], [None], costly)[0].repeats == 3
+
+
+def test_a_difference_is_taken_round_by_round() -> None:
+    """A machine that slows down between rounds slows down both: what one adds stays as sharp as if it had not."""
+    reference = [1000, 1500, 3000, 2000, 1200]
+    timing = paired([one + 40 + two for one, two in zip(reference, (0, 10, -10, 20, -20), strict=True)], reference)
+    assert timing.beyond_ns == 40
+    assert timing.beyond_error_ns == 9, "1.2533 x 20 / 1.349 / sqrt(5), rounded up"
+    assert timing.median_ns == 1550
+
+
+def test_a_difference_may_be_below_zero() -> None:
+    assert paired([90, 95, 100], [100, 100, 100]).beyond_ns == -5
 
 
 def test_a_summary_is_min_median_and_quartiles() -> None:

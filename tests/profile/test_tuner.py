@@ -31,7 +31,7 @@ from autotm.profile.store import KernelStore, StoreKey
 from autotm.profile.tuner import TuneOptions, least_gain, matching, tune_kernels
 from compiled_kernels import call
 
-QUICK = ProfileOptions(min_repeats=3, max_repeats=20, kernel_s=0.01, rotation_bytes=100_000)
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=20, kernel_s=0.01, rotation_bytes=100_000)
 MACHINE = small_step.machine()
 TARGET = host_target(1)
 

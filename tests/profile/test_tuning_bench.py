@@ -16,7 +16,7 @@ from autotm.profile.options import ProfileOptions
 from autotm.profile.tuning_bench import TuningBench, agree
 
 TARGET = host_target(2)
-QUICK = ProfileOptions(min_repeats=3, max_repeats=5, kernel_s=0.001, rotation_bytes=1 << 20)
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=5, kernel_s=0.001, rotation_bytes=1 << 20)
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from autotm.solve import SolveOptions
 
 GRAPH = small_step.graph()
 COUNTED = counting(GRAPH, Counts.ALL)
-QUICK = ProfileOptions(min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
@@ -35,7 +35,7 @@ def test_a_run_equals_the_plain_step(library: KernelLibrary, tmp_path: Path, opt
     check_plan(COUNTED, profile, links, plan)
     program = compile_program(COUNTED, plan, layout)
     check_program(COUNTED, plan, program)
-    options = RunOptions(min_seconds=0.01, poison=True)
+    options = RunOptions(min_seconds=0.01, poison=True, patience_s=1.0)
     record = run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES)
     assert record.verified_steps == 2
     assert record.counts == "all"

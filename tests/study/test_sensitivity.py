@@ -19,6 +19,7 @@ from autotm.model.plan import Plan
 from autotm.model.profile import Profile
 from autotm.model.profile_file import write_profile
 from autotm.model.sensitivity import Draw, Sensitivity
+from autotm.model.tier import configuration
 from autotm.solve import SolveOptions
 from autotm.study.resample import resampled, spread
 from autotm.study.sensitivity import compare, describe, measure_sensitivity
@@ -149,3 +150,19 @@ def test_refusals() -> None:
         measure_sensitivity(case.graph, case.profile, case.links, plans, OPTIONS, 0)
     with pytest.raises(ValueError, match="positive"):
         Draw(1, "static", 0.0, 1.0, 1.0)
+
+
+def test_what_took_turns_is_drawn_by_the_error_of_its_difference() -> None:
+    """So a wait of known length stays, whatever the all-fast time becomes."""
+    case, _ = case_with(0.5)
+    kernel = next(kernel for kernel in case.graph.kernels if case.graph.slots_of(kernel))
+    name = next(iter(case.graph.slots_of(kernel)))
+    key = (kernel.identity, kernel.implementation, configuration(case.graph, kernel, {name}))
+    for error_ns, spread_us in ((0, 0.0), (40, 0.04)):
+        paired = replace(case.profile.timings[key], beyond_ns=700, beyond_error_ns=error_ns)
+        profile = replace(case.profile, timings={**case.profile.timings, key: paired})
+        drawn = [resampled(profile, 1, number) for number in range(1, 200)]
+        extras = [one.extra_us(case.graph, kernel, name) for one in drawn]
+        assert np.mean(extras) == pytest.approx(0.7, abs=0.02)
+        assert np.std(extras) == pytest.approx(spread_us, abs=0.01)
+        assert len({one.base_us(kernel) for one in drawn}) > 100

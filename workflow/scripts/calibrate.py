@@ -6,4 +6,4 @@ from autotm.rule_script import rule
 from autotm.stages import calibrate_stage
 
 with rule(snakemake) as context:
-    calibrate_stage(context, links=Path(snakemake.output.links))
+    calibrate_stage(context, snakemake.params.patience_s, links=Path(snakemake.output.links))

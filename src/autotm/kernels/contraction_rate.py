@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from autotm.kernels.conv import conv2d
 from autotm.kernels.dispatch import ScheduledKernel, schedule
 from autotm.kernels.library import BoundKernel, KernelLibrary, aligned_empty
 from autotm.kernels.threads import check_cores, pinned
+from autotm.model.cores import Watch
 from autotm.model.machine import Machine
 
 _SECONDS_EACH = 0.4
@@ -44,8 +46,10 @@ LAYERS = (Layer(8, 56, 64, 64), Layer(8, 28, 128, 128), Layer(8, 14, 256, 256), 
 """Middle layers of the zoo's networks: large enough to reach the cores' rate, small enough to take a few ms."""
 
 
-def contraction_flop_per_s(machine: Machine, target: tvm.target.Target) -> float:
+def contraction_flop_per_s(machine: Machine, target: tvm.target.Target, watch: Watch) -> float:
     """Median over `LAYERS` of each layer's best rate, in floating-point operations a second (2 a multiply-add).
+
+    `watch` judges each layer's runs together: those during which others hold the cores are repeated.
 
     Raises:
         AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
@@ -58,7 +62,8 @@ def contraction_flop_per_s(machine: Machine, target: tvm.target.Target) -> float
         library = KernelLibrary.load(path)
         calls = {name: bound_to_noise(library, name, layers[name].shapes, kernel) for name, kernel in kernels.items()}
         check_cores(machine, calls["layer_0"])
-        return statistics.median(kernels[name].flops / _best_s(call) for name, call in calls.items())
+        best_s = {name: min(watch.rounds(partial(_best_s, call), 1, "convolutions")) for name, call in calls.items()}
+        return statistics.median(kernels[name].flops / best_s[name] for name in calls)
 
 
 def scheduled_layer(layer: Layer, target: tvm.target.Target, threads: int) -> ScheduledKernel:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm
 
+from autotm.model.cores import lost_ns
 from autotm.model.errors import AutotmError
 from autotm.model.machine import Machine
 
@@ -101,41 +101,3 @@ def measure_cores(work: Callable[[], None], cpus: Sequence[int], min_s: float) -
     cpu = time.process_time_ns() - cpu_before
     wall = time.perf_counter_ns() - start
     return CoreUse(cpu / wall, (cpu + lost_ns(cpus) - lost_before) / wall)
-
-
-DISTURBED = 0.1
-"""What was timed is disturbed when it lost more than this share of its cores' time; Snakemake beside it takes some."""
-
-
-def lost_ns(cpus: Sequence[int]) -> int:
-    """Nanoseconds that this process was kept from `cpus`: waited for others to leave them, or lost to the hypervisor.
-
-    Meaningful as a difference over a stretch of time; the hypervisor's part comes in steps of 10 ms. 0 where Linux does
-    not count.
-    """
-    return _waiting_ns() + _stolen_ns(cpus)
-
-
-def _waiting_ns() -> int:
-    """Nanoseconds that this process's threads were ready to run but had no core."""
-    total = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
-        try:
-            total += int(file.read_text(encoding="ascii").split()[1])
-        except (OSError, IndexError, ValueError):
-            continue
-    return total
-
-
-_STEAL_FIELD = 8
-
-
-def _stolen_ns(cpus: Sequence[int]) -> int:
-    try:
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    wanted = {f"cpu{cpu}" for cpu in cpus}
-    rows = (line.split() for line in lines if line.split(" ", 1)[0] in wanted)
-    ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
-    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -19,11 +20,14 @@ from autotm.memory.device import load_device
 from autotm.memory.emulation import emulation_stretch
 from autotm.memory.flight import Flight
 from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import Watch
 from autotm.model.errors import BadInputError
 from autotm.model.graph import ALIGNMENT_BYTES
 from autotm.model.link import AsynchronousLinks, Link, Links
 from autotm.model.machine import Machine
 from autotm.model.tier import Tier
+
+log = logging.getLogger(__name__)
 
 LINK_SIZES_BYTES = tuple(4096 * 4**power for power in range(8))
 """4 KiB to 64 MiB: below, the fixed cost of a copy rules; above, its bandwidth no longer changes."""
@@ -43,6 +47,7 @@ def calibrate_links(
     devices_dir: Path,
     contraction_flop_per_s: float,
     neighbours: Sequence[Callable[[], None]],
+    watch: Watch,
     sizes_bytes: Sequence[int] = LINK_SIZES_BYTES,
     repeats: int = 15,
 ) -> Links:
@@ -55,6 +60,7 @@ def calibrate_links(
         devices_dir: folder of the device files.
         contraction_flop_per_s: measured rate of this process's convolutions with the machine's threads.
         neighbours: kernels that run on all of the machine's cores, milliseconds each; at least one.
+        watch: judges rounds; those in which others held the cores are repeated, or noted when its patience ends.
         sizes_bytes: sizes to measure, at least two, ascending; multiples of 64.
         repeats: copies of each size and direction, after one warm-up.
 
@@ -69,12 +75,17 @@ def calibrate_links(
         open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers,
         _caller_on(machine.cpus[0]),
     ):
-        blocking = _links(functools.partial(_timed_copy_ns, tiers), tiers, sizes_bytes, repeats)
-        flying = _links(functools.partial(_timed_flight_ns, tiers), tiers, sizes_bytes, repeats)
-        shares = [contention(_long_flight(tiers, link), neighbours, repeats) for link in flying]
+        blocking = _links(functools.partial(_timed_copy_ns, tiers), tiers, sizes_bytes, repeats, watch, "copies")
+        flying = _links(
+            functools.partial(_timed_flight_ns, tiers), tiers, sizes_bytes, repeats, watch, "asynchronous copies"
+        )
+        shares = [contention(_long_flight(tiers, link), neighbours, repeats, watch) for link in flying]
         short = _flight(tiers, 0, sizes_bytes[0], Tier.DRAM)
-        asynchronous = AsynchronousLinks(*flying, *shares, call_us(short, repeats))
-    return Links(*blocking, contraction_flop_per_s, stretch, asynchronous)
+        asynchronous = AsynchronousLinks(*flying, *shares, call_us(short, repeats, watch))
+    disturbed = tuple(dict.fromkeys(watch.disturbed))
+    if disturbed:
+        log.warning("others held the cores: %s were measured all the same, and are too slow", ", ".join(disturbed))
+    return Links(*blocking, contraction_flop_per_s, stretch, asynchronous, disturbed)
 
 
 @contextmanager
@@ -102,7 +113,12 @@ def _check(sizes_bytes: Sequence[int], repeats: int, neighbours: Sequence[Callab
 
 
 def _links(
-    timed_ns: Callable[[int, int, Tier], int], tiers: Tiers, sizes_bytes: Sequence[int], repeats: int
+    timed_ns: Callable[[int, int, Tier], int],
+    tiers: Tiers,
+    sizes_bytes: Sequence[int],
+    repeats: int,
+    watch: Watch,
+    what: str,
 ) -> tuple[Link, Link]:
     """The links to fast and to slow memory: medians of `repeats` copies of each size, after one round of warm-up.
 
@@ -110,19 +126,23 @@ def _links(
     to small, because the first copy after a large one starts with cold caches, which only a small one would feel.
     Every copy uses another part of the pools: programs move tensors that other work has pushed out of near caches.
     """
-    samples: dict[tuple[int, Tier], list[int]] = {
-        (size, destination): [] for size in sizes_bytes for destination in _DESTINATIONS
-    }
     copies = itertools.count()
-    for repeat in range(-1, repeats):
+
+    def samples() -> dict[tuple[int, Tier], int]:
+        elapsed_ns = {}
         for size in reversed(sizes_bytes):
             for destination in _DESTINATIONS:
                 place = next(copies) * _STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
-                elapsed_ns = timed_ns(place * size, size, destination)
-                if repeat >= 0:
-                    samples[size, destination].append(elapsed_ns)
+                elapsed_ns[size, destination] = timed_ns(place * size, size, destination)
+        return elapsed_ns
+
+    samples()
+    found = watch.rounds(samples, repeats, what)
     to_fast, to_slow = (
-        Link(destination, tuple((size, round(statistics.median(samples[size, destination]))) for size in sizes_bytes))
+        Link(
+            destination,
+            tuple((size, round(statistics.median(one[size, destination] for one in found))) for size in sizes_bytes),
+        )
         for destination in _DESTINATIONS
     )
     return to_fast, to_slow

@@ -8,7 +8,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
@@ -65,6 +65,9 @@ class Tiers(ABC):
         """Nanoseconds for which bytes on their way to `destination` occupy the engine at least; 0 for real memory."""
         del destination, size_bytes
         return 0
+
+    waits_are_known: ClassVar[bool] = False
+    """Whether slow operands cost nothing but the wait of `kernel_delay_ns`, which is known without timing."""
 
     @abstractmethod
     def kernel_delay_ns(

@@ -68,6 +68,7 @@ class Links:
         contraction_flop_per_s: rate of this process's convolutions.
         emulation_stretch: factor on the emulated device's delays (1 for real tiers and for `share: whole`).
         asynchronous: copies beside kernels; None in files from before they were measured.
+        disturbed: what was measured while others held the cores, in words: it is too slow.
     """
 
     to_fast: Link
@@ -75,6 +76,7 @@ class Links:
     contraction_flop_per_s: float
     emulation_stretch: float
     asynchronous: AsynchronousLinks | None = None
+    disturbed: tuple[str, ...] = ()
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,21 +22,21 @@ _SCHEMA = pa.schema(
         ("lower_quartile_ns", pa.int64()),
         ("upper_quartile_ns", pa.int64()),
         ("repeats", pa.int64()),
+        ("beyond_ns", pa.int64()),
+        ("beyond_error_ns", pa.int64()),
+        ("default_identity", pa.string()),
+        ("disturbed", pa.bool_()),
     ]
 )
+
+_KEY = _SCHEMA.names[:3]
 
 
 def write_profile(path: Path, profile: Profile) -> None:
     """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata."""
     rows = [
-        dict(
-            zip(
-                _SCHEMA.names,
-                (*key, t.min_ns, t.median_ns, t.lower_quartile_ns, t.upper_quartile_ns, t.repeats),
-                strict=True,
-            )
-        )
-        for key, t in sorted(profile.timings.items())
+        dict(zip(_SCHEMA.names, (*key, *astuple(timing)), strict=True))
+        for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])
     ]
     metadata = {
         "kind": "profile",
@@ -48,7 +49,7 @@ def write_profile(path: Path, profile: Profile) -> None:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read what `write_profile` wrote.
+    """Read what `write_profile` wrote; files from before configurations were paired lack their differences.
 
     Raises:
         DamagedFileError: the file is missing, cut or of another schema.
@@ -62,12 +63,7 @@ def read_profile(path: Path) -> Profile:
                 "profile",
                 f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}",
             )
-        timings = {
-            (row["identity"], row["implementation"], row["configuration"]): Timing(
-                row["min_ns"], row["median_ns"], row["lower_quartile_ns"], row["upper_quartile_ns"], row["repeats"]
-            )
-            for row in table.to_pylist()
-        }
+        timings = {tuple(row.pop(name) for name in _KEY): Timing(**row) for row in table.to_pylist()}
         return Profile(metadata["graph_hash"], timings, json.loads(metadata["provenance"]))
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(path, "profile", str(error)) from None

@@ -49,16 +49,14 @@ def _extras(graph: Graph, profile: Profile) -> Iterator[tuple[OpClass, bool, flo
     seen = set()
     for kernel in graph.kernels:
         slots = graph.slots_of(kernel)
-        base = profile.timing(kernel, all_fast(kernel))
-        if base is None or (kernel.identity, tuple(slots.values())) in seen:
+        if profile.timing(kernel, all_fast(kernel)) is None or (kernel.identity, tuple(slots.values())) in seen:
             continue
         seen.add((kernel.identity, tuple(slots.values())))
         for tensor in slots:
             config = configuration(graph, kernel, {tensor})
-            slow = profile.timing(kernel, config)
             read_bytes, written_bytes = (sum(sizes) for sizes in slow_traffic(graph, kernel, config))
-            if slow is not None and (read_bytes > 0) != (written_bytes > 0):
-                extra_us = (slow.median_ns - base.median_ns) / 1e3
+            if profile.timing(kernel, config) is not None and (read_bytes > 0) != (written_bytes > 0):
+                extra_us = profile.extra_us(graph, kernel, tensor)
                 yield kernel.op_class, written_bytes > 0, extra_us, read_bytes + written_bytes
 
 

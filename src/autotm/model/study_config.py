@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from autotm.model.config_errors import explain
 from autotm.model.config_values import LimitText, Names, Strict
+from autotm.model.cores import PATIENCE_S
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import FiguresConfig, StyleConfig, WorkloadConfig
 
@@ -42,11 +43,25 @@ class ProfileConfig(Strict):
         ge=0,
         description="operands rotate over copies that fill this many bytes, so that caches help no more than in a step",
     )
+    patience_s: float = Field(
+        PATIENCE_S,
+        ge=0,
+        le=86_400,
+        description="kernels and (rule calibrate) copies that were timed while others held the cores are timed again "
+        "for so long, s, or three times as long as the others take",
+    )
+
+    step_tolerance: float = Field(
+        0.03,
+        gt=0,
+        description="the all-fast step is run, too: where its kernels sum up to another time by more than this share, "
+        "those that are most at odds with the step are timed again",
+    )
 
     @property
     def timing(self) -> dict[str, Any]:
         """What concerns the timing of a kernel, whatever its implementation."""
-        return self.model_dump(exclude={"implementations"})
+        return self.model_dump(exclude={"implementations", "step_tolerance"})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -102,6 +117,13 @@ class RunConfig(Strict):
         default=True, description="time the all-fast step in turn with the planned one; needs memory for both"
     )
     poison: bool = Field(default=False, description="while verifying, overwrite dead memory with NaN")
+    patience_s: float = Field(
+        PATIENCE_S,
+        ge=0,
+        le=86_400,
+        description="steps that were timed while others held the cores are timed again for so long, s, or three times "
+        "as long as the good ones take; then all count, and the record says so",
+    )
 
 
 class ExtrapolationConfig(Strict):

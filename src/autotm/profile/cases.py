@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from autotm.model.graph import Graph, Kernel
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel
 from autotm.model.tier import Configuration, configuration
 
 log = logging.getLogger(__name__)
@@ -24,11 +24,13 @@ class Case:
     Attributes:
         graph: the step in which kernels that have this implementation are computed by it.
         kernel: the example, with no other implementation.
+        default_identity: of the same kernel as it is computed by default.
         configurations: all-fast first.
     """
 
     graph: Graph
     kernel: Kernel
+    default_identity: str
     configurations: tuple[Configuration, ...]
 
     @property
@@ -36,17 +38,30 @@ class Case:
         """Identity and implementation of the kernel."""
         return self.kernel.identity, self.kernel.implementation
 
+    @property
+    def is_default(self) -> bool:
+        """Whether other implementations of the kernel are compared with this one."""
+        return self.kernel.implementation == DEFAULT_IMPLEMENTATION
+
 
 def cases(graph: Graph, mode: Literal["additive", "full"]) -> tuple[Case, ...]:
     """Every kernel identity of the graph once, default implementations first, in order of first appearance."""
-    examples: dict[tuple[str, str], tuple[Graph, Kernel]] = {}
+    examples: dict[tuple[str, str], tuple[Graph, Kernel, str]] = {}
     needed: dict[tuple[str, str], dict[Configuration, None]] = {}
     for step in _steps(graph):
-        for kernel in step.kernels:
+        for kernel, default in zip(step.kernels, graph.kernels, strict=True):
             key = kernel.identity, kernel.implementation
-            examples.setdefault(key, (step, kernel))
+            examples.setdefault(key, (step, kernel, default.identity))
             needed.setdefault(key, {}).update(dict.fromkeys(_configurations(step, kernel, mode)))
     return tuple(Case(*examples[key], tuple(configs)) for key, configs in needed.items())
+
+
+def sittings(found: Iterable[Case]) -> tuple[tuple[Case, ...], ...]:
+    """Cases that have to be timed in turn: all implementations of a kernel, the default first."""
+    of_kernel: dict[str, list[Case]] = {}
+    for case in found:
+        of_kernel.setdefault(case.default_identity, []).append(case)
+    return tuple(tuple(cases) for cases in of_kernel.values())
 
 
 def _steps(graph: Graph) -> Iterator[Graph]:

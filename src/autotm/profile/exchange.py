@@ -28,10 +28,13 @@ log = logging.getLogger(__name__)
 KIND = "kernel store export"
 FORMAT = 1
 """Version of the file's make-up; that of the entries stands beside each table."""
-SCHEMAS = {"contexts": 1, "timings": 1, "schedules": 1}
+SCHEMAS = {"contexts": 1, "timings": 2, "schedules": 1}
 """The tables, and the version of the entries in each."""
 _MANIFEST = "manifest.json"
 _TYPES: Mapping[str, type] = {"TEXT": str, "INTEGER": int}
+
+_SIGNED = ("beyond_ns",)
+"""Columns of numbers that may be below zero."""
 
 _KEY = 5
 """Columns of the key of a tuned schedule; then come the fields of its `Entry`, and last the date."""
@@ -141,13 +144,14 @@ def _hash(texts: Mapping[str, str]) -> str:
 def _rows(connection: sqlite3.Connection, table: str, text: str) -> Iterator[Row | None]:
     """Each line of a table as a row, or None where it is none."""
     columns = [
-        (_TYPES[kind], bool(needed)) for _, _, kind, needed, *_ in connection.execute(f"PRAGMA table_info({table})")
+        (_TYPES[kind], bool(needed), name in _SIGNED)
+        for _, name, kind, needed, *_ in connection.execute(f"PRAGMA table_info({table})")
     ]
     for line in text.splitlines():
         row = json.loads(line)
         fits = len(row) == len(columns) and all(
-            (value is None and not needed) or (type(value) is kind and (kind is str or value >= 0))
-            for value, (kind, needed) in zip(row, columns, strict=True)
+            (value is None and not needed) or (type(value) is kind and (kind is str or signed or value >= 0))
+            for value, (kind, needed, signed) in zip(row, columns, strict=True)
         )
         yield tuple(row) if fits and _holds(table, row) else None
 

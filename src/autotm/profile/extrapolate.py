@@ -190,7 +190,8 @@ def _profile_at(steps: Sequence[tuple[Graph, Profile]], graph: Graph) -> Profile
                 extra = _time_at(small.batch, less, large.batch, more, graph.batch, grows=grows)
             else:
                 extra = more * _bytes(graph, tensor) / _bytes(large, tensor)
-            timings[*key, configuration(graph, kernel, {tensor})] = _modelled(base[index] + extra)
+            slow = replace(_modelled(base[index] + extra), beyond_ns=round(extra))
+            timings[*key, configuration(graph, kernel, {tensor})] = slow
     return Profile(hash_of(graph), timings, _came_from(steps))
 
 

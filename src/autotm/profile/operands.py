@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,15 @@ def plan_operands(graph: Graph, kernel: Kernel, rotation_bytes: int) -> OperandP
         total += size
     copies = min(max(2, -(-rotation_bytes // total)), MAX_COPIES)
     return OperandPlan(kernel, tuple(starts[storage] for storage in storages), total, copies)
+
+
+def in_turn(plans: Sequence[OperandPlan]) -> tuple[OperandPlan, ...]:
+    """The same layouts with copies of one size and number, so that each finds in any copy what all were given.
+
+    Slots that the kernels share come first in each layout: only what follows them, workspaces, differs.
+    """
+    copy_bytes, copies = max(plan.copy_bytes for plan in plans), max(plan.copies for plan in plans)
+    return tuple(replace(plan, copy_bytes=copy_bytes, copies=copies) for plan in plans)
 
 
 class Filler:

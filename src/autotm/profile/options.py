@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from autotm.model.cores import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class ProfileOptions:
@@ -17,6 +19,10 @@ class ProfileOptions:
         spread: a kernel is done earlier when the standard error of every median falls below this share of it.
         rotation_bytes: a kernel's operands rotate over copies that together fill this many bytes, so that a run finds
             in the caches no more than it would in the middle of a training step.
+        times_known_waits: in emulated slow memory, time kernels with their waits too, though these are known; for
+            judging ways of timing.
+        patience_s: kernels that were timed while others held the cores are timed again for so long in all, or three
+            times as long as the others took.
         seed: seed of the operands' values.
     """
 
@@ -26,6 +32,8 @@ class ProfileOptions:
     kernel_s: float = 0.15
     spread: float = 0.003
     rotation_bytes: int = 128_000_000
+    times_known_waits: bool = False
+    patience_s: float = PATIENCE_S
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -6,14 +6,15 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import check_cores, pinned
 from autotm.memory.clock import quiet_interpreter, wait_until
 from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import Round, Watch
 from autotm.model.files import content_hash, hash_of
 from autotm.model.graph import Graph
 from autotm.model.link import Links
@@ -22,16 +23,17 @@ from autotm.model.profile import Profile, Timing, TimingKey
 from autotm.model.provenance import cpu_signature, provenance, versions
 from autotm.model.tier import Configuration
 from autotm.model.traffic import slow_traffic
-from autotm.profile.cases import Case, cases
-from autotm.profile.operands import Filler, OperandPlan, plan_operands
+from autotm.profile.cases import Case, cases, sittings
+from autotm.profile.operands import Filler, OperandPlan, in_turn, plan_operands
 from autotm.profile.options import ProfileOptions
 from autotm.profile.progress import track
+from autotm.profile.sittings import undisturbed
 from autotm.profile.store import KernelStore, StoreKey
-from autotm.profile.timing import Call, time_interleaved
+from autotm.profile.timing import Call, after_a_wait, time_interleaved
 
 log = logging.getLogger(__name__)
 
-METHOD = 1
+METHOD = 2
 """Raised when the way of timing changes so that old timings no longer compare."""
 
 
@@ -45,8 +47,25 @@ class _Bench:
     options: ProfileOptions
     context: str
 
+    @property
+    def knows_waits(self) -> bool:
+        """Whether slow operands are not timed, since what they add is known."""
+        return self.tiers.waits_are_known and not self.options.times_known_waits
+
     def delay_ns(self, case: Case, config: Configuration) -> int:
         return self.tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
+
+    def timed(self, case: Case) -> tuple[Configuration, ...]:
+        """The configurations that are timed, all-fast first; the others follow from these."""
+        return case.configurations[:1] if self.knows_waits else case.configurations
+
+    def stored(self, case: Case, config: Configuration) -> Timing | None:
+        """What the store has of a case, if that was timed in turn with the same default implementation."""
+        timing = self.store.get(self.key(case, config))
+        is_reference = case.is_default or "P" in config
+        if timing is None or is_reference or timing.default_identity == case.default_identity:
+            return timing
+        return None
 
     def key(self, case: Case, config: Configuration) -> StoreKey:
         kernel = case.kernel
@@ -61,26 +80,30 @@ def profile_kernels(
     store: KernelStore,
     options: ProfileOptions,
     devices_dir: Path,
+    again: frozenset[str] = frozenset(),
 ) -> Profile:
     """Time what the store lacks, and read the rest from it.
 
     A kernel's timings are stored as soon as it is done, so a killed profile goes on where it was. Kernels that lack any
-    configuration are timed in all, in one sitting, because only then the differences between configurations are sharp.
+    configuration or implementation are timed in all, in one sitting, because only then the differences are sharp. What
+    slow operands add is not timed where it is a wait of known length. Sittings that others disturbed are repeated, in
+    this call until the options' patience is spent, and in the next. Kernels whose identity is in `again` are timed anew
+    though the store has them.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for.
         BadInputError: the library lacks a kernel of the graph.
     """
     wanted = cases(graph, options.configurations)
-    plans = {case.key: plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in wanted}
+    plans = dict(plan for sitting in sittings(wanted) for plan in _plans(sitting, options))
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
     description = _context(machine)
     context = timing_context(machine)
     store.describe(context, json.dumps(description, sort_keys=True))
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(library, tiers, store, options, context)
-        missing = [case for case in wanted if any(store.get(bench.key(case, c)) is None for c in case.configurations)]
-        log.info("%d ways to compute distinct kernels, %d of them known", len(wanted), len(wanted) - len(missing))
+        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case, again) for case in sitting)]
+        log.info("%d distinct kernels, %d of them known", len(sittings(wanted)), len(sittings(wanted)) - len(missing))
         if missing:
             _time_all(bench, machine, missing, plans)
         timings = dict(_read(bench, wanted))
@@ -111,23 +134,63 @@ def _context(machine: Machine) -> dict[str, object]:
     }
 
 
-def _time_all(bench: _Bench, machine: Machine, missing: list[Case], plans: dict[tuple[str, str], OperandPlan]) -> None:
+def _plans(sitting: Sequence[Case], options: ProfileOptions) -> Iterator[tuple[tuple[str, str], OperandPlan]]:
+    """By key of a case, where its operands lie; the same for all implementations of a kernel."""
+    plans = [plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in sitting]
+    return zip((case.key for case in sitting), in_turn(plans), strict=True)
+
+
+def _lacks(bench: _Bench, case: Case, again: frozenset[str]) -> bool:
+    found = [bench.stored(case, config) for config in bench.timed(case)]
+    return case.kernel.identity in again or any(timing is None or timing.disturbed for timing in found)
+
+
+def _time_all(
+    bench: _Bench,
+    machine: Machine,
+    missing: Sequence[Sequence[Case]],
+    plans: Mapping[tuple[str, str], OperandPlan],
+) -> None:
     filler = Filler(bench.options.seed)
-    heaviest = max(missing, key=lambda case: case.kernel.flops)
+    heaviest = max((sitting[0] for sitting in missing), key=lambda case: case.kernel.flops)
     heavy = _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0]
     check_cores(machine, heavy, busy=bench.library.busy_threads(machine.threads))
+    watch = Watch(machine.cpus, bench.options.patience_s)
     with quiet_interpreter():
-        for case in track(missing, "profiling kernels", len(missing)):
-            _fill(bench, filler, plans[case.key], case)
-            timings = time_interleaved(_calls(bench, case, case.configurations, plans[case.key]), bench.options)
-            keys = [bench.key(case, config) for config in case.configurations]
-            bench.store.put(dict(zip(keys, timings, strict=True)))
+        sat = undisturbed(missing, lambda sitting: _timed(bench, filler, sitting, plans, watch), watch)
+        for timings, is_disturbed in track(sat, "profiling kernels", len(missing)):
+            bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
+    if watch.disturbed:
+        log.warning("others held the cores: %d kernels were timed all the same, and too long", len(watch.disturbed))
+
+
+def _timed(
+    bench: _Bench,
+    filler: Filler,
+    sitting: Sequence[Case],
+    plans: Mapping[tuple[str, str], OperandPlan],
+    watch: Watch,
+) -> Round[dict[StoreKey, Timing]]:
+    """All implementations of one kernel, in turn: slow operands against all fast, other ways against the default."""
+    _fill(bench, filler, plans[sitting[0].key], sitting[0])
+    calls, references, keys = [], [], []
+    for case in sitting:
+        configs, all_fast_way = bench.timed(case), len(calls)
+        calls += _calls(bench, case, configs, plans[case.key])
+        references += [None if case.is_default else 0] + [all_fast_way] * (len(configs) - 1)
+        keys += [(case, config) for config in configs]
+    found = watch.timed(lambda: time_interleaved(calls, references, bench.options))
+    timings = {
+        bench.key(case, config): timing if case.is_default else replace(timing, default_identity=case.default_identity)
+        for (case, config), timing in zip(keys, found.result, strict=True)
+    }
+    return replace(found, result=timings)
 
 
 def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
     """Random numbers for all inputs of all copies, wherever some configuration puts them."""
     inputs = len(plan.kernel.inputs)
-    used = {(slot, config[slot]) for config in case.configurations for slot in range(inputs)}
+    used = {(slot, config[slot]) for config in bench.timed(case) for slot in range(inputs)}
     everywhere = {letter: letter * len(plan.kernel.operands) for letter in "DP"}
     for copy in range(plan.copies):
         views = {letter: plan.views(bench.tiers, config, copy) for letter, config in everywhere.items()}
@@ -157,7 +220,10 @@ def _call_and_wait(call: Call, delay_ns: int) -> None:
 
 def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Timing]]:
     for case in wanted:
+        timed = bench.timed(case)
         for config in case.configurations:
-            timing = bench.store.get(bench.key(case, config))
+            timing = bench.stored(case, config if config in timed else timed[0])
             assert timing is not None, f"{case.kernel.name} was timed but is not in the store"
+            if config not in timed:
+                timing = after_a_wait(timing, bench.delay_ns(case, config))
             yield (case.kernel.identity, case.kernel.implementation, config), timing

@@ -10,7 +10,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,21 +20,23 @@ from autotm.profile.schedule_table import SCHEDULES, ScheduleTable
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _TABLE = """
 CREATE TABLE IF NOT EXISTS timings (
   context TEXT NOT NULL, identity TEXT NOT NULL, implementation TEXT NOT NULL, configuration TEXT NOT NULL,
   delay_ns INTEGER NOT NULL, min_ns INTEGER NOT NULL, median_ns INTEGER NOT NULL, lower_quartile_ns INTEGER NOT NULL,
-  upper_quartile_ns INTEGER NOT NULL, repeats INTEGER NOT NULL, measured TEXT NOT NULL,
+  upper_quartile_ns INTEGER NOT NULL, repeats INTEGER NOT NULL, beyond_ns INTEGER, beyond_error_ns INTEGER NOT NULL,
+  default_identity TEXT, disturbed INTEGER NOT NULL, measured TEXT NOT NULL,
   PRIMARY KEY (context, identity, implementation, configuration, delay_ns)
 ) WITHOUT ROWID
 """
 _CONTEXTS = "CREATE TABLE IF NOT EXISTS contexts (context TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID"
 _SELECT = """
-SELECT min_ns, median_ns, lower_quartile_ns, upper_quartile_ns, repeats FROM timings
+SELECT min_ns, median_ns, lower_quartile_ns, upper_quartile_ns, repeats, beyond_ns, beyond_error_ns, default_identity,
+  disturbed FROM timings
 WHERE context = ? AND identity = ? AND implementation = ? AND configuration = ? AND delay_ns = ?
 """
-_INSERT = "INSERT OR REPLACE INTO timings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT OR REPLACE INTO timings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,12 @@ class KernelStore:
     def get(self, key: StoreKey) -> Timing | None:
         """The timing stored under `key`, if any."""
         row = self._connection.execute(_SELECT, key.columns).fetchone()
-        return None if row is None else Timing(*row)
+        return None if row is None else Timing(*row[:-1], disturbed=bool(row[-1]))
 
     def put(self, timings: Mapping[StoreKey, Timing]) -> None:
         """Store all of `timings` or, if killed, none; older ones of the same key are replaced."""
         measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
-        rows = [(*key.columns, *_columns(timing), measured) for key, timing in timings.items()]
+        rows = [(*key.columns, *astuple(timing), measured) for key, timing in timings.items()]
         with self._connection:
             self._connection.executemany(_INSERT, rows)
 
@@ -156,10 +158,6 @@ def _check(connection: sqlite3.Connection) -> None:
 
 def _first(rows: Iterable[tuple[object, ...]]) -> object:
     return next(iter(rows))[0]
-
-
-def _columns(timing: Timing) -> tuple[int, int, int, int, int]:
-    return (timing.min_ns, timing.median_ns, timing.lower_quartile_ns, timing.upper_quartile_ns, timing.repeats)
 
 
 def count(path: Path) -> int:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from autotm.kernels.build import identity
 from autotm.kernels.search import require_packages, search
-from autotm.kernels.threads import DISTURBED, lost_ns, pinned
+from autotm.kernels.threads import pinned
 from autotm.kernels.tuned import UnusableScheduleError, compiled, replay
 from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
+from autotm.model.cores import Watch
 from autotm.model.errors import BadInputError
 from autotm.model.machine import Machine
 from autotm.model.profile import Timing
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 FINALISTS = 3
 """So many of the fastest candidates are measured once more, beside our own schedule."""
-_ATTEMPTS = 3
 """How often a disturbed comparison is made."""
 
 
@@ -156,7 +155,7 @@ def _judge(
     """Measure the schedules that compute the right results in turn with our own; the fastest is the outcome."""
     with pinned(session.machine):
         finalists = dict(_correct(session, item, bench, own, traces))
-        own_time, *times = _compare(session.machine, bench, [own, *finalists.values()])
+        own_time, *times = _compare(session, bench, [own, *finalists.values()])
     own_identity = identity(item.scheduled.func, session.target)
     if not finalists:
         return Entry(item.scheduled.op, None, own_identity, None, own_time.median_ns, trials)
@@ -165,16 +164,12 @@ def _judge(
     return Entry(item.scheduled.op, trace, own_identity, tuned_ns, own_ns, trials)
 
 
-def _compare(machine: Machine, bench: TuningBench, schedules: list[Schedules]) -> list[Timing]:
-    """Measure, and once more while other processes hold the cores."""
-    times: list[Timing] = []
-    for _ in range(_ATTEMPTS):
-        lost, start = lost_ns(machine.cpus), time.perf_counter_ns()
-        times = bench.compare(schedules)
-        share = (lost_ns(machine.cpus) - lost) / (time.perf_counter_ns() - start)
-        if share <= DISTURBED * machine.threads:
-            return times
-    log.warning("other processes hold the cores; times of %s are too long", schedules[0][0].op)
+def _compare(session: _Session, bench: TuningBench, schedules: list[Schedules]) -> list[Timing]:
+    """Measure, again while other processes hold the cores."""
+    watch = Watch(session.machine.cpus, session.timing.patience_s)
+    times = watch.rounds(lambda: bench.compare(schedules), 1, schedules[0][0].op)[-1]
+    if watch.disturbed:
+        log.warning("other processes hold the cores; times of %s are too long", schedules[0][0].op)
     return times
 
 

@@ -74,7 +74,7 @@ class TuningBench:
         """Times of several schedules, measured in turn on the same memory."""
         calls = [self._calls(schedule) for schedule in schedules]
         with quiet_interpreter():
-            return time_interleaved(calls, self._options)
+            return time_interleaved(calls, [None] * len(calls), self._options)
 
     def results(self, schedule: Schedules) -> list[Array]:
         """What one call computes from the same inputs as every other; its workspaces hold scrap before."""

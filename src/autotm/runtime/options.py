@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotm.model.cores import PATIENCE_S
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -18,6 +20,8 @@ class RunOptions:
         instrumented_steps: further steps in which every kernel is timed; their median is recorded.
         side_by_side: time the all-fast step in turn with the planned one; needs memory for both.
         poison: during verification, overwrite memory with NaN as soon as its tensor is dead.
+        patience_s: steps during which others held the cores are repeated for so long in all, or three times as long as
+            the good ones took.
         seed: seed of the arguments.
     """
 
@@ -28,6 +32,7 @@ class RunOptions:
     instrumented_steps: int = 1
     side_by_side: bool = True
     poison: bool = False
+    patience_s: float = PATIENCE_S
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotm.kernels.threads import DISTURBED, lost_ns
 from autotm.memory.clock import quiet_interpreter
+from autotm.model.cores import Round, Watch
 from autotm.model.graph import Graph
 from autotm.model.program import KernelStep, MoveStep, WaitMoveStep
 from autotm.runtime.executor import Executor
@@ -19,10 +18,10 @@ from autotm.runtime.options import RunOptions
 log = logging.getLogger(__name__)
 
 
-_PATIENCE = 2
-"""Disturbed rounds are repeated until this many times as many rounds as needed have been run."""
 _LONGER = 3
 """Rounds that scatter go on until they have lasted this many times as long as those that do not need to."""
+_MANY = 1000
+"""Rounds that need not go on however much they scatter."""
 
 
 @dataclass(frozen=True)
@@ -46,30 +45,26 @@ class StepTimes:
     all_fast_waited_s: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """One step: its wall time, and how long threads were kept from a core in it."""
-
-    wall_s: float
-    waited_s: float
+Rounds = list[list[Round[None]]]
 
 
 def time_steps(executor: Executor, all_fast: Executor | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
     """Time undisturbed, warm steps on `cpus`: as many, as long and as precisely as the options ask.
 
     With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.
+    Rounds in which others held the cores do not count and are repeated, until the options' patience is spent.
     """
     contenders = [executor] if all_fast is None else [executor, all_fast]
-    quiet: list[list[_Timed]] = []
-    every: list[list[_Timed]] = []
+    watch = Watch(cpus, options.patience_s)
+    quiet: Rounds = []
+    every: Rounds = []
     with quiet_interpreter():
         if all_fast is not None:
             all_fast.step()
-        while not _enough(quiet, every, options):
-            steps = [_timed(contender, cpus) for contender in contenders]
+        while not _enough(quiet, options) and not (watch.is_over and len(every) >= options.min_steps):
+            steps = [watch.timed(contender.step) for contender in contenders]
             every.append(steps)
-            wall_s, waited_s = sum(step.wall_s for step in steps), sum(step.waited_s for step in steps)
-            if waited_s <= DISTURBED * len(cpus) * wall_s:
+            if watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
                 quiet.append(steps)
     disturbed, are_counted = len(every) - len(quiet), len(quiet) < options.min_steps
     if are_counted:
@@ -77,38 +72,33 @@ def time_steps(executor: Executor, all_fast: Executor | None, cpus: Sequence[int
     planned, *others = zip(*(every if are_counted else quiet), strict=True)
     beside = others[0] if others else ()
     return StepTimes(
-        tuple(step.wall_s for step in planned),
-        tuple(step.wall_s for step in beside),
+        tuple(step.wall_ns / 1e9 for step in planned),
+        tuple(step.wall_ns / 1e9 for step in beside),
         disturbed,
         are_counted,
-        tuple(step.waited_s for step in planned),
-        tuple(step.waited_s for step in beside),
+        tuple(step.lost_ns / 1e9 for step in planned),
+        tuple(step.lost_ns / 1e9 for step in beside),
     )
 
 
-def _enough(quiet: Sequence[Sequence[_Timed]], every: Sequence[Sequence[_Timed]], options: RunOptions) -> bool:
-    if len(quiet) >= options.min_steps and _planned_s(quiet) >= options.min_seconds:
-        return _standard_error(quiet) <= options.precision or _planned_s(every) >= _LONGER * options.min_seconds
-    return len(every) >= _PATIENCE * options.min_steps and _planned_s(every) >= _PATIENCE * options.min_seconds
+def _enough(quiet: Rounds, options: RunOptions) -> bool:
+    if len(quiet) < options.min_steps or _planned_s(quiet) < options.min_seconds:
+        return False
+    if len(quiet) >= _MANY or _planned_s(quiet) >= _LONGER * options.min_seconds:
+        return True
+    return _standard_error(quiet) <= options.precision
 
 
-def _standard_error(rounds: Sequence[Sequence[_Timed]]) -> float:
+def _standard_error(rounds: Rounds) -> float:
     """Of the mean slow-down over the step beside, or of the mean time where there is none; as a share of that mean."""
     if len(rounds) < 2:  # noqa: PLR2004 - one has no spread
         return math.inf
-    values = [steps[0].wall_s / (steps[1].wall_s if len(steps) > 1 else 1.0) for steps in rounds]
+    values = [steps[0].wall_ns / (steps[1].wall_ns if len(steps) > 1 else 1.0) for steps in rounds]
     return statistics.stdev(values) / math.sqrt(len(values)) / statistics.fmean(values)
 
 
-def _planned_s(rounds: Sequence[Sequence[_Timed]]) -> float:
-    return sum(steps[0].wall_s for steps in rounds)
-
-
-def _timed(executor: Executor, cpus: Sequence[int]) -> _Timed:
-    lost, start = lost_ns(cpus), time.perf_counter_ns()
-    executor.step()
-    wall_ns = time.perf_counter_ns() - start
-    return _Timed(wall_ns / 1e9, (lost_ns(cpus) - lost) / 1e9)
+def _planned_s(rounds: Rounds) -> float:
+    return sum(steps[0].wall_ns for steps in rounds) / 1e9
 
 
 @dataclass(frozen=True)

@@ -256,8 +256,10 @@ def step_time(made: Formulation) -> None:
 
 
 def _scaled(cost_us: float, scale: float) -> float:
-    """Costs too small for the solver count as nothing, which only relaxes; the exact price is computed afterwards."""
-    return cost_us / scale if cost_us >= _SMALLEST * scale else 0.0
+    """Costs too small for the solver are rounded down, which only relaxes; the exact price is computed afterwards."""
+    if abs(cost_us) >= _SMALLEST * scale:
+        return cost_us / scale
+    return 0.0 if cost_us >= 0 else -_SMALLEST
 
 
 def holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:

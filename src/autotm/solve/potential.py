@@ -125,8 +125,8 @@ def _any_order_us(problem: Problem) -> float:
         over = sum(tensor.allocated_bytes for tensor in tensors) - problem.limit_bytes
         costs = [(problem.profile.extra_us(problem.graph, kernel, one.name), one.allocated_bytes) for one in tensors]
         for extra_us, size_bytes in sorted(costs, key=lambda pair: pair[0] / pair[1]):
-            if over <= 0:
+            if over <= 0 and extra_us >= 0:
                 break
-            total += extra_us * min(1.0, over / size_bytes)
+            total += extra_us * (min(1.0, over / size_bytes) if extra_us >= 0 else 1.0)
             over -= size_bytes
     return total

@@ -139,8 +139,9 @@ class Repair:
 
     def _is_settled(self, index: int) -> bool:
         """Whether no other journey can be better."""
-        journey = self.journeys[index]
-        return not self.choices.ties[index] and all(journey.fast) and all(journey.between)
+        journey, flow = self.journeys[index], self.flows[index]
+        never_pays = min(flow.slow_us) >= 0 and not self.choices.ties[index]
+        return never_pays and all(journey.fast) and all(journey.between)
 
     def _rank(self, group: Sequence[int], tables: Collection[int]) -> float:
         """Cost of flows and tables, less a little for what is fast."""

@@ -80,8 +80,8 @@ class _Call:
 
     def measured_us(self, profile: Profile) -> Floats:
         """(2^tensors,) the measured times, NaN where there is none."""
-        times = [profile.timing(self.kernel, self._configuration(slow)) for slow in range(2 ** len(self.names))]
-        return np.array([math.nan if time is None else time.median_ns / 1e3 for time in times])
+        placements = [frozenset(compress(self.names, row)) for row in bits(len(self.names)).tolist()]
+        return np.array([self._measured_us(profile, slow) for slow in placements])
 
     def times_us(self, profile: Profile) -> Floats:
         """(2^tensors,) measured where measured, else additive."""
@@ -91,13 +91,14 @@ class _Call:
     def is_measured_in_full(self, profile: Profile) -> bool:
         """Whether the profile has a time for every configuration, beyond what the additive reading needs anyway."""
         count = len(self.names)
-        if not 1 < count <= _MOST_OPERANDS or profile.timing(self.kernel, self._configuration(2**count - 1)) is None:
+        if not 1 < count <= _MOST_OPERANDS or math.isnan(self._measured_us(profile, frozenset(self.names))):
             return False
         return not bool(np.isnan(self.measured_us(profile)).any())
 
-    def _configuration(self, slow: int) -> str:
-        names = {name for tensor, name in enumerate(self.names) if slow >> tensor & 1}
-        return configuration(self.graph, self.kernel, names)
+    def _measured_us(self, profile: Profile, slow: frozenset[str]) -> float:
+        if profile.timing(self.kernel, configuration(self.graph, self.kernel, slow)) is None:
+            return math.nan
+        return profile.time_us(self.graph, self.kernel, slow)
 
 
 @dataclass(frozen=True)

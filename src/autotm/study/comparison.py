@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -49,13 +50,24 @@ def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:
     return [text for text in order if ends or not is_end[text]]
 
 
-def bars(axes: Axes, places: Sequence[str], series: Sequence[tuple[str, Sequence[float], object]]) -> None:
-    """Grouped bars: one group for each place on x, one bar in it for each (label, heights, colour)."""
+def bars(
+    axes: Axes,
+    places: Sequence[str],
+    series: Sequence[tuple[str, Sequence[float], Any]],
+    hollow: Sequence[Sequence[bool]] = (),
+) -> None:
+    """Grouped bars: one group for each place on x, one bar in it for each (label, heights, colour).
+
+    `hollow` says of each bar, series by series, whether it is drawn as an outline, since its run was disturbed.
+    """
     width = _GROUP_WIDTH / len(series)
     for number, (label, heights, color) in enumerate(series):
         shift = (number - (len(series) - 1) / 2) * width
         middles = [place + shift for place in range(len(places))]
-        axes.bar(middles, heights, 0.92 * width, color=color, label=label, linewidth=0)
+        drawn = axes.bar(middles, heights, 0.92 * width, color=color, label=label, linewidth=0)
+        for bar, is_hollow in zip(drawn, hollow[number] if hollow else (), strict=False):
+            if is_hollow:
+                bar.set(facecolor="none", edgecolor=color, linewidth=1.0)
     axes.set_xticks(range(len(places)), places)
     axes.grid(visible=False, axis="x")
 

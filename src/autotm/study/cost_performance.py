@@ -7,6 +7,7 @@ import pandas as pd
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, limits_of, title, values
+from autotm.study.disturbed import at_limits
 from autotm.study.prices import prices_remark
 from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
@@ -26,7 +27,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     colors = network_colors(style, networks)
     figure, (axes,) = panels(1, style, widen=1.4)
     series = [(title(name), values(runs[runs["network"] == name], places, "ratio"), colors[name]) for name in networks]
-    bars(axes, places, series)
+    bars(axes, places, series, [at_limits(runs[runs["network"] == name], places) for name in networks])
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label="all fast")
     axes.set_ylim(0, 1.1 * max(1.0, float(runs["ratio"].max())))
     axes.set_ylabel("price over performance\n(lower is better)")

@@ -11,6 +11,7 @@ from statistics import geometric_mean
 import pandas as pd
 
 from autotm.model.limit import Limit
+from autotm.study.disturbed import marked
 from autotm.study.records import table_of_records
 from autotm.study.series import CACHED, FIRST_TOUCH, MOVER
 from autotm.study.setup import Study
@@ -77,13 +78,20 @@ def describe(study: Study, workload: str) -> str:
         table = table_of_records(there, needs_all_fast=False)
         first = table.iloc[0]
         lines = [f"{workload}: {first['scale']} scale on {first['machine']}, {first['tier_reality']} slow memory;"]
-        lines += ["medians of measured steps, geometric means over networks", *_lines(headlines(table))]
+        lines += ["medians of measured steps, geometric means over networks", *_lines(headlines(table[~marked(table)]))]
+        lines += _left_out(table)
     missing = [path for path in wanted if not path.exists()]
     lines.append(_PUBLISHED)
     if missing:
         lines.append(f"missing: {len(missing)} of {len(wanted)} records; make them with:")
         lines.append(" \\\n  ".join([f"snakemake --cores {study.machine.threads}", *map(str, missing)]))
     return "\n".join(lines)
+
+
+def _left_out(table: pd.DataFrame) -> Iterator[str]:
+    """How many runs are not in the numbers, since others disturbed them, and what to do."""
+    if count := int(marked(table).sum()):
+        yield f"left out: {count} of {len(table)} runs, which others disturbed; measure them again: autotm remeasure"
 
 
 def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:

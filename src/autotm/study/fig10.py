@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import series_name
+from autotm.study.disturbed import hollow_marks
 from autotm.study.records import require_one
 from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, count_bytes, finish, optimizer_colors, panels
@@ -74,6 +75,7 @@ def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
             ax=axes,
             errorbar=None,
         )
+        hollow_marks(axes, runs, FAST_MEMORY, "slowdown", marker="o", color=color)
         axes.plot(runs[FAST_MEMORY], runs["predicted_slowdown"], color=color, **_PREDICTED)
     axes.plot([], [], color=GRAY, label="predicted", **_PREDICTED)
     axes.plot([], [], color=GRAY, label="whole step fits", **_ENOUGH)

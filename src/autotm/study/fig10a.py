@@ -11,6 +11,7 @@ from autotm.model.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import series_name, title
+from autotm.study.disturbed import hollow_marks
 from autotm.study.fig10 import FAST_MEMORY, MOVER, draw_memory_axis, with_fast_memory
 from autotm.study.style import GRAY, Drawn, caption, finish, optimizer_colors, panels
 
@@ -55,6 +56,7 @@ def _draw(table: pd.DataFrame, style: StyleConfig, limit: str | None, label: str
     figure, (axes,) = panels(1, style, widen=1.4)
     look = {"marker": "o", "markersize": 5, "color": optimizer_colors(style)[MOVER]}
     axes.plot(shown[FAST_MEMORY], shown["slowdown"], label=label, **look)
+    hollow_marks(axes, shown, FAST_MEMORY, "slowdown", **look)
     axes.axhline(1.0, color=GRAY, linewidth=0.6)
     _fit(axes, everything)
     draw_memory_axis(axes, enough)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, limits_of, series_name, title, values
+from autotm.study.disturbed import at_limits, marked
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
 
 OPTIMIZED = ("static", "synchronous", "asynchronous")
@@ -41,7 +42,8 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
             (title(name), values(of_optimizer[of_optimizer["network"] == name], places, "error_percent"), shades[name])
             for name in networks
         ]
-        bars(axes, places, series)
+        hollow = [at_limits(of_optimizer[of_optimizer["network"] == name], places) for name in networks]
+        bars(axes, places, series, hollow)
         axes.axhline(0.0, color=GRAY, linewidth=0.6)
         axes.set_ylim(-most, most)
         axes.set_ylabel("error of the prediction, %")
@@ -52,7 +54,8 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _remark(runs: pd.DataFrame) -> str:
-    """The errors in words; points that are far off by name, and why."""
+    """The errors of undisturbed runs in words; those that are far off by name, and why."""
+    runs = runs[~marked(runs)]
     size, with_drift = runs["error_percent"].abs(), runs["with_drift_percent"].abs()
     far = runs[size > _NAMED_ABOVE_PERCENT]
     named = "; ".join(

@@ -13,6 +13,7 @@ from autotm.model.config_values import ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, limits_of, series_name, title, values
+from autotm.study.disturbed import at_limits, marked
 from autotm.study.style import Drawn, caption, finish, grid, optimizer_colors
 
 _COLUMNS = 2
@@ -43,7 +44,7 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
         raise BadInputError(
             f'figure 7: no run of {runs["network"].iloc[0]} at limit "{ALL_SLOW}"; add it to the limits'
         )
-    most = float(slowest.max())
+    most, is_most_disturbed = float(slowest.max()), bool(marked(runs)[slowest.idxmax()])
     places, colors = limits_of(runs, ends=False), optimizer_colors(style)
     series = [
         (
@@ -53,7 +54,11 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
         )
         for optimizer, of_optimizer in runs.groupby("optimizer", sort=False)
     ]
-    bars(axes, places, series)
+    hollow = [
+        [is_most_disturbed or one for one in at_limits(of_optimizer, places)]
+        for _, of_optimizer in runs.groupby("optimizer", sort=False)
+    ]
+    bars(axes, places, series, hollow)
     axes.axhline(most, label="all fast", **_ALL_FAST_LINE)
     axes.set_ylim(0, math.ceil(most) + 0.2)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

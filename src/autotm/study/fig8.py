@@ -9,6 +9,7 @@ from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, series_name, title
+from autotm.study.disturbed import COLUMN, marked
 from autotm.study.modelled import is_modelled, modelled_caption
 from autotm.study.records import require_one
 from autotm.study.series import CACHED
@@ -40,7 +41,7 @@ def draw_for_talk(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def speedups(table: pd.DataFrame) -> pd.DataFrame:
-    """A row for each network and optimizer but memory-mode: `network`, `batch`, `optimizer`, `speedup`.
+    """A row for each network and optimizer but memory-mode: `network`, `batch`, `optimizer`, `speedup`, `disturbed`.
 
     Slow-downs are divided where every run of the network has one, which leaves out the drift of the machine's speed
     between two runs; else median steps; of modelled steps, predictions.
@@ -59,8 +60,13 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
                 "optimizers"
             )
         batch = of_network["batch"].iloc[0]
-        rows += [(network, batch, name, time[CACHED] / time[name]) for name in time.index if name != CACHED]
-    return pd.DataFrame(rows, columns=["network", "batch", "optimizer", "speedup"])
+        is_marked = dict(zip(of_network["optimizer"], marked(of_network), strict=True))
+        rows += [
+            (network, batch, name, time[CACHED] / time[name], is_marked[CACHED] or is_marked[name])
+            for name in time.index
+            if name != CACHED
+        ]
+    return pd.DataFrame(rows, columns=["network", "batch", "optimizer", "speedup", COLUMN])
 
 
 def _draw(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn:
@@ -70,7 +76,9 @@ def _draw(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn:
     colors = optimizer_colors(style)
     figure, (axes,) = panels(1, style, widen=1.6)
     places = [f"{title(str(name))} ({batches[name]})" for name in wide.index]
-    bars(axes, places, [(series_name(name), wide[name].tolist(), colors[name]) for name in wide.columns])
+    hollow = found.pivot_table(index="network", columns="optimizer", values=COLUMN, sort=False, aggfunc="max")
+    series = [(series_name(name), wide[name].tolist(), colors[name]) for name in wide.columns]
+    bars(axes, places, series, [(hollow[name] == 1).tolist() for name in wide.columns])
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label=CACHED)
     axes.set_ylim(0, 1.1 * max(1.0, float(found["speedup"].max())))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))

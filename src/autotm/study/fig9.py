@@ -8,6 +8,7 @@ from autotm.model.config_values import ALL_FAST
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import bars, in_order, limits_of, title, values
+from autotm.study.disturbed import at_limits
 from autotm.study.prices import prices_remark
 from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
@@ -35,7 +36,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         (title(name), values(performance[performance["network"] == name], places, "performance"), shades[name])
         for name in networks
     ]
-    bars(axes, places, series)
+    bars(axes, places, series, [at_limits(runs[runs["network"] == name], places) for name in networks])
     prices = values(runs, places, "ratio_price")
     left, right = ([place + side * _MARK_WIDTH / 2 for place in range(len(places))] for side in (-1, 1))
     axes.hlines(prices, left, right, color=GRAY, linewidth=1.4, zorder=3, label="price of memory")

@@ -8,6 +8,7 @@ from autotm.model.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import limits_of, series_name, title
+from autotm.study.disturbed import COLUMN
 from autotm.study.records import require_one
 from autotm.study.series import FIRST_TOUCH, MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, optimizer_colors, panels, text_in_bytes
@@ -38,7 +39,10 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     all_fast_s = float(table["all_fast_runtime_s"].median())
     rates = [_SECONDS_PER_HOUR / (all_fast_s * float(run["slowdown"])) for run in runs]
     figure, (axes,) = panels(1, style, widen=1.4)
-    axes.bar(range(len(shown)), rates, 0.7, color=[color for *_, color in shown], linewidth=0)
+    drawn = axes.bar(range(len(shown)), rates, 0.7, color=[color for *_, color in shown], linewidth=0)
+    for bar, run, (*_, color) in zip(drawn, runs, shown, strict=True):
+        if bool(run.get(COLUMN, False)):
+            bar.set(facecolor="none", edgecolor=color, linewidth=1.0)
     labels = [f"{name}\n{_memory(run)}" for (name, *_), run in zip(shown, runs, strict=True)]
     axes.set_xticks(range(len(shown)), labels)
     axes.grid(visible=False, axis="x")

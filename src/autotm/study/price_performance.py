@@ -7,6 +7,7 @@ import pandas as pd
 from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.study.comparison import limits_of, title
+from autotm.study.disturbed import marked
 from autotm.study.prices import prices_remark
 from autotm.study.series import MOVER
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels
@@ -37,7 +38,11 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         axes.scatter(
             at_limit["pools_price"],
             at_limit["performance"],
-            c=[colors[name] for name in at_limit["network"]],
+            facecolors=[
+                "white" if is_marked else colors[name]
+                for name, is_marked in zip(at_limit["network"], marked(at_limit), strict=True)
+            ],
+            edgecolors=[colors[name] for name in at_limit["network"]],
             marker=look["marker"],
             s=18,
             zorder=3,

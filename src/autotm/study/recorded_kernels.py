@@ -20,7 +20,7 @@ def sums_of_recorded(path: Path) -> pd.DataFrame:
     """One row for each recorded configuration with at least two slow operands.
 
     Columns `kernel`, `op`, `configuration`, `slow_operands`, `single_us` (as recorded) and `time_us`: the recorded
-    all-fast time plus what each slow operand alone added, below zero counting as zero, as profiles add up.
+    all-fast time plus what each slow operand alone added, be it less than nothing, as profiles add up.
     Configurations of kernels that lack a row which the sum needs are left out.
 
     Raises:
@@ -35,11 +35,7 @@ def sums_of_recorded(path: Path) -> pd.DataFrame:
         base_us = times.get("D" * len(found["configuration"].iloc[0]))
         if base_us is None or base_us < MIN_US:
             continue
-        extras = {
-            config.index("P"): max(0.0, time_us - base_us)
-            for config, time_us in times.items()
-            if config.count("P") == 1
-        }
+        extras = {config.index("P"): time_us - base_us for config, time_us in times.items() if config.count("P") == 1}
         for op, config, slow, time_us in found[["op", "configuration", "slow_operands", "time_us"]].itertuples(
             index=False
         ):

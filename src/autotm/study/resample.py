@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotm.model.profile import Profile, Timing
+from autotm.model.profile import Profile, Timing, TimingKey
 from autotm.profile.timing import NORMAL_QUARTILES
 
 
@@ -17,17 +17,30 @@ def spread(timing: Timing) -> float:
 
 
 def resampled(profile: Profile, seed: int, number: int) -> Profile:
-    """Draw `number` of the times: each median times a lognormal factor around one, as wide as the recorded quartiles.
+    """Draw `number` of the times.
 
-    A (kernel, implementation, configuration) has one factor, which all its calls share, independent of all others. That
-    is more noise than plans meet: a recorded median is surer than a single run, and configurations of one kernel were
-    timed in turn, so that what disturbed one disturbed the others.
+    Each median is taken times a lognormal factor around one, as wide as the recorded quartiles. That is more noise
+    than plans meet: a recorded median is surer than a single run. To what a configuration took beyond another in the
+    same rounds its standard error times a normal number is added; a wait of known length has none. Where they did not
+    take turns, the difference of their medians is taken times such a factor. Every (kernel, implementation,
+    configuration) has a draw of its own, which all its calls share.
     """
     random = np.random.default_rng((seed, number))
     keys = sorted(profile.timings)
     normals = random.standard_normal(len(keys)).tolist()
-    drawn = {
-        key: replace(timing, median_ns=max(1, round(timing.median_ns * math.exp(spread(timing) * normal))))
-        for key, timing, normal in zip(keys, map(profile.timings.__getitem__, keys), normals, strict=True)
-    }
-    return replace(profile, timings=drawn)
+    return replace(
+        profile,
+        timings={key: _drawn(profile, key, normal) for key, normal in zip(keys, normals, strict=True)},
+    )
+
+
+def _drawn(profile: Profile, key: TimingKey, normal: float) -> Timing:
+    timing, factor = profile.timings[key], math.exp(spread(profile.timings[key]) * normal)
+    drawn = replace(timing, median_ns=max(1, round(timing.median_ns * factor)))
+    if timing.beyond_ns is not None:
+        return replace(drawn, beyond_ns=timing.beyond_ns + round(timing.beyond_error_ns * normal))
+    identity, implementation, config = key
+    all_fast = profile.timings.get((identity, implementation, "D" * len(config)))
+    if "P" not in config or all_fast is None:
+        return drawn
+    return replace(drawn, beyond_ns=round((timing.median_ns - all_fast.median_ns) * factor))

@@ -19,6 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from autotm.model.figures_config import StyleConfig
 from autotm.model.files import write_atomically
 from autotm.model.plan import Status
+from autotm.study.disturbed import disturbed_text
 
 CM_PER_INCH = 2.54
 _UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
@@ -137,7 +138,7 @@ def caption(table: pd.DataFrame) -> str:
     return (
         f"{networks}, scale {first['scale']}; {machine_text(first)}. Runtimes are medians of at least "
         f"{table['samples'].min()} timed steps{_all_fast(table)}. "
-        f"{proven_text(table)}Outputs of "
+        f"{disturbed_text(table)}{proven_text(table)}Outputs of "
         f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
         f"seed {first['seed']}. {first['versions']}."
     )

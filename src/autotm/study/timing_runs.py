@@ -49,7 +49,7 @@ def measure(
     wanted = wanted_configurations(step)
     found = _in_steps(step, wanted, library, machine, links, options.seed, repeats, devices_dir)
     for way, configurations in ((Way.ISOLATED, "full"), (Way.ADDITIVE, "additive")):
-        chosen = replace(options, configurations=configurations)
+        chosen = replace(options, configurations=configurations, times_known_waits=True)
         found.append(_alone(way, step, wanted, library, machine, links, chosen, devices_dir))
     costs = tuple(cost for _, cost in found)
     times = tuple(one for times, _ in found for one in times)

@@ -23,6 +23,8 @@ from autotm.model.tier import Tier
 class EmulatedTiers(Tiers):
     """Two DRAM pools, the slow one played by `emulation`."""
 
+    waits_are_known = True
+
     def __init__(self, fast: Pool, slow: Pool, machine: Machine, emulation: Emulation) -> None:
         super().__init__(fast, slow, machine.copying_cpus)
         self.emulation = emulation

@@ -1,0 +1,54 @@
+"""`autotm remeasure`: what others disturbed is run once more, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from autotm.model.files import load
+from autotm.model.limit import Limit
+from autotm.model.record import Record
+from autotm.stages import Context, run_stage
+from autotm.study.setup import Study
+
+log = logging.getLogger(__name__)
+
+Marked = tuple[Path, Record]
+
+
+def disturbed_records(study: Study) -> list[Marked]:
+    """The records of the study that are there and whose disturbed steps count, for want of others.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+    """
+    there = [path for path in study.configured_records() if path.exists()]
+    records = [(path, load(path, "record", Record)) for path in there]
+    return [(path, record) for path, record in records if record.disturbed_steps_count]
+
+
+def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
+    """Run the programs of these records; each is replaced when the new one is complete. Returns how many stay marked.
+
+    Raises:
+        as `run_stage`.
+    """
+    left = 0
+    for path, record in marked:
+        log.info("running %s %s at %s again", record.network, record.optimizer, record.limit)
+        paths, limit = study.paths(record.network), Limit.parse(record.limit)
+        run_stage(
+            context,
+            study.config.run,
+            graph=paths.graph,
+            library=paths.library,
+            program=paths.program(record.optimizer, limit),
+            plan=paths.plan(record.optimizer, limit),
+            links=paths.links,
+            profile=paths.profile,
+            reference=paths.reference,
+            record=path,
+        )
+        left += load(path, "record", Record).disturbed_steps_count
+    return left
