@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -72,4 +71,4 @@ def _runs(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0]
     except FileNotFoundError:
         return False
-    return state != "Z" and os.path.exists(f"/proc/{process}")
+    return state != "Z"

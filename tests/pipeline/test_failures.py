@@ -6,6 +6,8 @@ import re
 
 from workplace import TARGET, Workplace
 
+from autotm.failure import Reason
+
 STAGE = """
 import os
 from pathlib import Path
@@ -58,8 +60,7 @@ def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
         f"run: mlp, static, limit 1:1 (tiny, {machine})",
         f"run: mlp, synchronous, limit 1:1 (tiny, {machine})",
         "  why:    killed by signal 9 (SIGKILL)",
-        "  remedy: the system does that when memory runs out (sudo dmesg | grep -i 'out of memory' tells): close other "
-        "programs, or take a smaller scale or batch; then the same command again",
+        f"  remedy: {Reason.of_signal(9).remedy}",
         f"  log:    {folder}/static/1to1/run.log",
         f"  log:    {folder}/synchronous/1to1/run.log",
         "",
