@@ -48,6 +48,8 @@ _FAULT = (
 _OF_SIGNALS: Mapping[int, str] = {
     signal.SIGKILL: "the system does that when memory runs out (sudo dmesg | grep -i 'out of memory' tells): close "
     f"other programs, or take a smaller scale or batch; {_AGAIN}",
+    signal.SIGINT: f"it was interrupted; {_AGAIN}",
+    signal.SIGHUP: f"its terminal was closed; {_AGAIN}",
     signal.SIGTERM: f"something asked it to end, a batch system's time limit, say; {_AGAIN}",
     signal.SIGILL: "machine code for another processor: were results copied from another machine? Remove "
     f"results/MACHINE/objects and the network's kernels.so; {_AGAIN}",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
-from workplace import TARGET, Workplace
+from workplace import ROOT, TARGET, Workplace
 
 from autotm.failure import Reason
 
@@ -101,3 +106,26 @@ def test_a_figure_that_is_done_is_named(fresh: Workplace) -> None:
         "  why:    killed by signal 6 (SIGABRT)",
     ]
     assert page[-1] == "made: figures/fig10.pdf"
+
+
+def test_an_interrupted_study_ends_with_what_is_done(fresh: Workplace) -> None:
+    waits = "Path('started').touch()\n    import time\n    time.sleep(60)"
+    set_stage(fresh, "run", STAGE.format(fault=waits))
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", TARGET]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    with (fresh.folder / "output.txt").open("w+", encoding="utf-8") as output:
+        study = subprocess.Popen(
+            command, cwd=fresh.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        deadline = time.monotonic() + 60
+        while not (fresh.folder / "started").exists():
+            assert study.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(study.pid, signal.SIGINT)
+        assert study.wait(timeout=30) != 0
+        output.seek(0)
+        page = page_of(output.read())
+    assert page[0] == "autotm: interrupted"
+    assert re.fullmatch(r"\d+ of 21 jobs are done; the same command does the rest, and none of these again\.", page[2])
+    assert page[3:] == ["not made: figures/fig10.pdf"]
