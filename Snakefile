@@ -9,6 +9,7 @@ configfile: "config/config.yaml"
 
 
 include: "rules/common.smk"
+include: "rules/failures.smk"
 include: "rules/calibrate.smk"
 include: "rules/kernel_profile.smk"
 include: "rules/extrapolate.smk"

@@ -140,6 +140,16 @@ def convolution_batch(wildcards):
     return scale_of(wildcards).convolution_batch
 
 
+def profile_options(wildcards):
+    """How kernels are timed at a scale."""
+    return scale_of(wildcards).of_profile(STUDY.config.profile).model_dump()
+
+
+def run_options(wildcards):
+    """How steps are timed at a scale."""
+    return scale_of(wildcards).of_run(STUDY.config.run).model_dump()
+
+
 def scale_memory_mb(wildcards):
     """Memory of a job that touches every tensor of a step."""
     return scale_of(wildcards).memory_mb

@@ -22,7 +22,7 @@ rule kernel_profile:
     params:
         machine=machine_params,
         network=network_params,
-        options=STUDY.config.profile.model_dump(),
+        options=profile_options,
         min_gain=STUDY.config.tune.min_gain,
         seed=STUDY.config.seed,
         counts=STUDY.config.counts,

@@ -27,7 +27,7 @@ rule convolution_profile:
         machine=machine_params,
         convolution=STUDY.config.figures.kernel_plot.model_dump(),
         batch=convolution_batch,
-        options=STUDY.config.profile.model_dump(),
+        options=profile_options,
         seed=STUDY.config.seed,
         # Caches beside the results, not outputs.
         store="results/{machine}/kernels.sqlite",

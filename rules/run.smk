@@ -21,7 +21,7 @@ rule run:
         runtime=scale_minutes,
     params:
         machine=machine_params,
-        options=STUDY.config.run.model_dump(),
+        options=run_options,
         seed=STUDY.config.seed,
         # Results of the plain step, shared by all programs of a network: a cache beside them, not an output.
         reference="results/{machine}/{scale}/{network}/reference.json",

@@ -18,7 +18,7 @@ rule timing_study:
         runtime=scale_minutes,
     params:
         machine=machine_params,
-        options=STUDY.config.profile.model_dump(),
+        options=profile_options,
         repeats=STUDY.config.timing_study.repeats,
         seed=STUDY.config.seed,
     message:

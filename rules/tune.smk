@@ -20,7 +20,7 @@ rule tune:
         machine=machine_params,
         network=network_params,
         options=STUDY.config.tune.model_dump(),
-        timing=STUDY.config.profile.model_dump(),
+        timing=profile_options,
         seed=STUDY.config.seed,
         store="results/{machine}/kernels.sqlite",
     message:

@@ -89,7 +89,7 @@ def _profile(options: argparse.Namespace) -> None:
         context_of(study),
         study.network(options.network),
         study.config.scale,
-        study.config.profile,
+        study.scale.of_profile(study.config.profile),
         study.config.tune.min_gain,
         links=paths.links,
         store=paths.store,
@@ -118,7 +118,7 @@ def _run(options: argparse.Namespace) -> None:
     paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
     stages.run_stage(
         context_of(study),
-        study.config.run,
+        study.scale.of_run(study.config.run),
         graph=paths.graph,
         library=paths.library,
         program=paths.program(options.optimizer, limit),

@@ -46,7 +46,7 @@ def _tune(options: argparse.Namespace) -> None:
         study.network(options.network),
         study.config.scale,
         config,
-        study.config.profile,
+        study.scale.of_profile(study.config.profile),
         store=paths.store,
         report=paths.tuned,
         kernels=options.kernels,

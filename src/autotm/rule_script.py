@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import logging
 import sys
 import traceback
@@ -10,10 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from autotm.failure import Reason, forget, leave
 from autotm.model.counting import Counts
 from autotm.model.errors import AutotmError
 from autotm.model.machine import load_machine
 from autotm.stages import Context
+from autotm.supervisor import supervised
 
 CONFIG_DIR = Path("config")
 
@@ -23,16 +27,22 @@ def rule(job: Any) -> Iterator[Context | None]:
     """Log to the rule's log file and yield the context of its machine, if its paths name one.
 
     What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
-    the log file keeps in both cases.
+    the log file keeps in both cases. Why it ended stands beside the log, for the page that `autotm.failure` makes.
     """
-    _log_to(Path(job.log[0]))
+    log = Path(job.log[0])
+    forget(log)
+    supervised(lambda number: leave(log, Reason.of_signal(number)))
+    _log_to(log)
+    gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
     try:
         yield _context(job)
     except AutotmError as error:
+        leave(log, Reason.of(error))
         logging.getLogger(__name__).debug("%s", traceback.format_exc())
         logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message is all a user needs
         sys.exit(1)
-    except Exception:
+    except Exception as error:
+        leave(log, Reason.of(error))
         logging.getLogger(__name__).exception("rule %s failed", job.rule)
         sys.exit(1)
 
@@ -56,3 +66,4 @@ def _log_to(path: Path) -> None:
     console.setFormatter(logging.Formatter("autotm: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[file, console], force=True)
     logging.getLogger("autotm").setLevel(logging.DEBUG)
+    faulthandler.enable(file.stream)

@@ -61,6 +61,14 @@ def test_a_run_option_keeps_the_plans(finished: Workplace) -> None:
     assert finished.jobs_due() == {"run": POINTS, "figure_10": 1}
 
 
+def test_how_long_a_scale_measures_keeps_the_links(finished: Workplace) -> None:
+    scale = finished.folder / "config" / "scales" / "tiny.yaml"
+    contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
+    scale.write_text(yaml.safe_dump(contents | {"measuring": 0.5}), encoding="utf-8")
+    due = finished.jobs_due()
+    assert due == {"kernel_profile": 1, "ilp_solve": POINTS, "compile": POINTS, "run": POINTS, "figure_10": 1}
+
+
 def test_another_thread_count_needs_profile_and_all_after_it(finished: Workplace) -> None:
     due = finished.jobs_due("--config", "threads=1")
     assert due["kernel_profile"] == 1

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 
 from autotm.kernels.link import threads_of
+from autotm.kernels.tvm_runtime import load_module, tensor
 from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 from autotm.model.graph import ALIGNMENT_BYTES
 
@@ -52,7 +52,7 @@ class KernelLibrary:
             raise DamagedFileError(f"{path}: no such kernel library; build it with: snakemake {path}") from None
         digest = hashlib.sha256(content).hexdigest()[:16]
         try:
-            return cls(path, digest, threads_of(content), tvm.runtime.load_module(str(path)))
+            return cls(path, digest, threads_of(content), load_module(path))
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise DamagedFileError(
@@ -108,7 +108,7 @@ class KernelLibrary:
         """
         for slot, view in enumerate(views):
             _check_view(symbol, slot, view)
-        return functools.partial(self.function(symbol), *(tvm.runtime.from_dlpack(view) for view in views))
+        return functools.partial(self.function(symbol), *(tensor(view) for view in views))
 
 
 def _check_view(symbol: str, slot: int, view: Array) -> None:

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import tvm
-
+from autotm.kernels.tvm_runtime import global_function
 from autotm.model.cores import lost_ns
 from autotm.model.errors import AutotmError
 from autotm.model.machine import Machine
@@ -45,8 +44,8 @@ def pinned(machine: Machine) -> Iterator[None]:
     before = os.sched_getaffinity(0)
     os.environ["TVM_NUM_THREADS"] = str(machine.threads)
     cpus = [str(cpu) for cpu in machine.cpus]
-    tvm.get_global_func("runtime.config_threadpool")(_ONE_CORE_PER_THREAD, machine.threads, cpus)
-    threads = int(tvm.get_global_func("runtime.NumThreads")())
+    global_function("runtime.config_threadpool")(_ONE_CORE_PER_THREAD, machine.threads, cpus)
+    threads = int(global_function("runtime.NumThreads")())
     if threads != machine.threads:
         raise AutotmError(
             f"TVM runs kernels on {threads} threads, {machine.threads} were asked by machine '{machine.name}': its "

@@ -55,7 +55,7 @@ def read_profile(path: Path) -> Profile:
         DamagedFileError: the file is missing, cut or of another schema.
     """
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()  # `pq.read_table` imports pandas.
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
         if metadata.get("schema_version") != str(SCHEMA_VERSION):
             raise damaged(

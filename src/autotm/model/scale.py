@@ -12,22 +12,37 @@ from pydantic import Field, ValidationError
 from autotm.model.config_errors import explain
 from autotm.model.config_values import Strict
 from autotm.model.errors import BadInputError
-from autotm.model.study_config import read_yaml
+from autotm.model.study_config import ProfileConfig, RunConfig, read_yaml
 
 MODELLED = "-modelled"
 _BATCH = re.compile(r"^(.+)-batch-([1-9]\d*)$")
 
 
 class ScaleFile(Strict):
-    """A scale: how large each network is; never what is done with it."""
+    """A scale: how large each network is, and how long to look at it; never what is done with it."""
 
     description: str
     networks: dict[str, dict[str, int]] = Field(
         description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
     )
     convolution_batch: int = Field(8, ge=1, description="images in the single convolution of the kernel plot")
+    measuring: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="share of the study's profile.kernel_s and run.min_seconds that its measurements take: steps of a "
+        "few ms need fewer seconds",
+    )
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
+
+    def of_profile(self, config: ProfileConfig) -> ProfileConfig:
+        """How kernels of this scale are timed in a study that says `config`."""
+        return config.model_copy(update={"kernel_s": self.measuring * config.kernel_s})
+
+    def of_run(self, config: RunConfig) -> RunConfig:
+        """How steps of this scale are timed in a study that says `config`."""
+        return config.model_copy(update={"min_seconds": self.measuring * config.min_seconds})
 
 
 def load_scale(path: Path) -> ScaleFile:
@@ -67,6 +82,7 @@ def scale_named(folder: Path, name: str) -> ScaleFile:
     share = max((batch / sizes["batch"] for sizes in with_batch.values()), default=1.0)
     return ScaleFile(
         description=f"{base.description} Here with {batch} samples.",
+        measuring=base.measuring,
         networks={network: {**sizes, "batch": batch} for network, sizes in with_batch.items()},
         memory_mb=max(4000, math.ceil(base.memory_mb * share)),
         minutes=max(60, math.ceil(base.minutes * share)),

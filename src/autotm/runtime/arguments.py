@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from autotm.model.errors import AutotmError
 from autotm.model.graph import Graph, Initial, Operand, Role, Tensor
 from autotm.model.program import KernelStep, Program
 from autotm.model.tier import Tier
+from autotm.runtime.spread import spread
 
 Array = npt.NDArray[Any]
 
@@ -121,12 +122,14 @@ class Arguments:
                         placed[operand.tensor] = tiers.pool(address.tier), address.offset
         return cls.allocate(graph, placed)
 
-    def fill(self, seed: int) -> None:
-        """Make every argument what it is before the first step; results become zero."""
-        for tensor in self.graph.tensors:
-            if tensor.role.is_movable or tensor.alias_of is not None:
-                continue
+    def fill(self, seed: int, cpus: Sequence[int] = ()) -> None:
+        """Make every argument what it is before the first step, on `cpus` if given; results become zero."""
+
+        def fill(tensor: Tensor) -> None:
             self.value(tensor.name)[...] = 0 if tensor.role is Role.RESULT else initial_value(tensor, seed)
+
+        own = (tensor for tensor in self.graph.tensors if not tensor.role.is_movable and tensor.alias_of is None)
+        spread(fill, own, cpus)
 
     def value(self, name: str) -> Array:
         """The memory of argument `name`, in the tensor's own shape."""

@@ -60,7 +60,7 @@ def run(
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, library, program, arguments, tiers)
         check_cores(machine, _heaviest(chosen, executor), busy=library.busy_threads(machine.threads))
-        arguments.fill(options.seed)
+        arguments.fill(options.seed, machine.cpus)
         if options.verify_steps:
             expected = reference(
                 chosen, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
@@ -68,8 +68,8 @@ def run(
             checked = executor
             if options.poison:
                 checked = poisoned(placed, executor, tiers)
-                arguments.fill(options.seed)
-            verify(chosen, checked, arguments, expected, options.verify_steps)
+                arguments.fill(options.seed, machine.cpus)
+            verify(chosen, checked, arguments, expected, options.verify_steps, machine.cpus)
         if options.poison or not options.verify_steps:
             executor.step()
         default = graph.computed_by(())
@@ -100,7 +100,7 @@ def _time(
     program = all_fast_program(graph)
     if counts is Counts.ALL:
         arguments = Arguments.allocate(graph)
-        arguments.fill(options.seed)
+        arguments.fill(options.seed, machine.cpus)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
         all_fast = prepare(graph, library, program, arguments, tiers)
         return time_steps(executor, all_fast, machine.cpus, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from autotm.model.provenance import provenance
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.plain import plain_program
+from autotm.runtime.spread import spread
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +52,14 @@ def results(graph: Graph) -> tuple[str, ...]:
     return tuple(tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT)
 
 
-def digests(graph: Graph, arguments: Arguments) -> dict[str, str]:
-    """A digest of the bytes of every result, by tensor name."""
-    return {name: hashlib.blake2b(arguments.value(name).data, digest_size=16).hexdigest() for name in results(graph)}
+def digests(graph: Graph, arguments: Arguments, cpus: Sequence[int] = ()) -> dict[str, str]:
+    """A digest of the bytes of every result, by tensor name; worked out on `cpus` if given."""
+
+    def digest(name: str) -> str:
+        return hashlib.blake2b(arguments.value(name).data, digest_size=16).hexdigest()
+
+    names = results(graph)
+    return dict(zip(names, spread(digest, names, cpus), strict=True))
 
 
 def plain_reference(
@@ -65,14 +72,14 @@ def plain_reference(
     """
     program = plain_program(graph)
     arguments = Arguments.allocate(graph)
-    arguments.fill(seed)
+    arguments.fill(seed, machine.cpus)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
         executor = prepare(graph, library, program, arguments, tiers)
         found = []
         for number in range(1, steps + 1):
             executor.step()
             _check_finite(graph, arguments, number)
-            found.append(digests(graph, arguments))
+            found.append(digests(graph, arguments, machine.cpus))
     return Reference(hash_of(graph), library.content_hash, machine.threads, seed, tuple(found))
 
 
@@ -109,7 +116,14 @@ def _choice(graph: Graph) -> str:
     return content_hash(names)[:8] if any(name != DEFAULT_IMPLEMENTATION for name in names) else ""
 
 
-def verify(graph: Graph, executor: Executor, arguments: Arguments, expected: Reference, steps: int) -> None:
+def verify(
+    graph: Graph,
+    executor: Executor,
+    arguments: Arguments,
+    expected: Reference,
+    steps: int,
+    cpus: Sequence[int] = (),
+) -> None:
     """Run `steps` steps of a program on freshly filled arguments and compare every result with the plain step's.
 
     Raises:
@@ -117,7 +131,7 @@ def verify(graph: Graph, executor: Executor, arguments: Arguments, expected: Ref
     """
     for number, plain in enumerate(expected.digests[:steps], start=1):
         executor.step()
-        found = digests(graph, arguments)
+        found = digests(graph, arguments, cpus)
         wrong = [name for name in plain if found[name] != plain[name]]
         if wrong:
             program = executor.program

@@ -1,0 +1,44 @@
+"""A process that waits for the one that works, and tells what that one cannot: which signal killed it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+_PR_SET_PDEATHSIG = 1
+_STATUS_OF_SIGNAL = 128
+"""A shell's exit status for a process that a signal killed is this and the signal's number."""
+
+
+def supervised(on_signal: Callable[[int], None]) -> None:
+    """Go on in a child process; this process waits for it and ends with its status.
+
+    Call it early, before threads and large memory. The child ends with this process. `on_signal` is called here, with
+    the number of the signal that killed the child.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        _wait(child, on_signal)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before it could be bound to it.
+        os._exit(1)
+
+
+def _wait(child: int, on_signal: Callable[[int], None]) -> None:
+    def pass_on(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        os._exit(code)
+    on_signal(-code)
+    os._exit(_STATUS_OF_SIGNAL - code)

@@ -1,0 +1,131 @@
+"""When jobs fail, the last thing on the screen is one page, and what does not depend on them is done all the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+from workplace import ROOT, TARGET, Workplace
+
+from autotm.failure import Reason
+
+STAGE = """
+import os
+from pathlib import Path
+from autotm.model.errors import InfeasibleLimitError
+from autotm.rule_script import rule
+with rule(snakemake):
+    {fault}
+    for output in snakemake.output:
+        Path(output).write_text("done")
+"""
+KILLED = STAGE.format(
+    fault="""if snakemake.wildcards.limit == "1to1":
+        os.kill(os.getpid(), 9)"""
+)
+INFEASIBLE = STAGE.format(
+    fault="""if snakemake.wildcards.limit == "1to0" and snakemake.wildcards.optimizer == "static":
+        raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")"""
+)
+WRONG = STAGE.format(fault='raise KeyError("never there")')
+
+
+def page_of(output: str) -> list[str]:
+    """The lines from the page's head on."""
+    lines = output.rstrip().splitlines()
+    heads = [number for number, line in enumerate(lines) if re.match(r"autotm: (\d+ jobs? failed|interrupted)", line)]
+    assert len(heads) == 1, output
+    return lines[heads[0] :]
+
+
+def set_stage(place: Workplace, name: str, script: str) -> None:
+    (place.folder / "workflow" / "scripts" / f"{name}.py").write_text(script, encoding="utf-8")
+
+
+def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
+    set_stage(fresh, "ilp_solve", INFEASIBLE)
+    set_stage(fresh, "run", KILLED)
+    done = fresh.snakemake(TARGET)
+    assert done.returncode != 0
+    page = page_of(done.stdout)
+    (machine,) = (path.name for path in (fresh.folder / "results").iterdir())
+    folder = f"logs/{machine}/tiny/mlp"
+    assert page == [
+        "autotm: 3 jobs failed",
+        "",
+        f"ilp_solve: mlp, static, limit 1:0 (tiny, {machine})",
+        "  why:    kernel 7 needs 3 bytes more; smallest feasible limit: 10 bytes",
+        "  remedy: as it says; then the same command again",
+        f"  log:    {folder}/static/1to0/ilp_solve.log",
+        "",
+        f"run: mlp, static, limit 1:1 (tiny, {machine})",
+        f"run: mlp, synchronous, limit 1:1 (tiny, {machine})",
+        "  why:    killed by signal 9 (SIGKILL)",
+        f"  remedy: {Reason.of_signal(9).remedy}",
+        f"  log:    {folder}/static/1to1/run.log",
+        f"  log:    {folder}/synchronous/1to1/run.log",
+        "",
+        # 2 + 2 optimizers x 3 limits x 3 stages, but for a solve with the two jobs behind it, and two runs
+        "15 of 21 jobs are done; the same command does the rest, and none of these again.",
+        "not made: figures/fig10.pdf",
+    ]
+
+
+def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
+    healthy = (fresh.folder / "workflow" / "scripts" / "compile.py").read_text(encoding="utf-8")
+    set_stage(fresh, "ilp_solve", INFEASIBLE)
+    set_stage(fresh, "run", WRONG)
+    record = "results/laptop-1t/tiny/mlp/static/{}/record.json"
+    assert fresh.snakemake(record.format("1to0")).returncode != 0
+    set_stage(fresh, "ilp_solve", healthy)
+    page = page_of(fresh.snakemake(record.format("1to0")).stdout)
+    assert page[0] == "autotm: 1 job failed"
+    assert page[2:5] == [
+        "run: mlp, static, limit 1:0 (tiny, laptop-1t)",
+        "  why:    KeyError: 'never there'",
+        "  remedy: this is a fault of autotm: report it with the log, which says where",
+    ]
+    assert "Traceback" in (fresh.folder / page[5].split()[1]).read_text(encoding="utf-8")
+    set_stage(fresh, "run", healthy)
+    done = fresh.snakemake(record.format("1to0"))
+    assert done.returncode == 0, done.stdout
+    assert "failed" not in done.stdout
+
+
+def test_a_figure_that_is_done_is_named(fresh: Workplace) -> None:
+    set_stage(fresh, "run", STAGE.format(fault='if "vgg" in snakemake.wildcards.network:\n        os.abort()'))
+    done = fresh.snakemake(TARGET, "results/laptop-1t/tiny/test_vgg/static/1to1/record.json", "--config", "threads=1")
+    assert done.returncode != 0
+    page = page_of(done.stdout)
+    assert page[2:4] == [
+        "run: test_vgg, static, limit 1:1 (tiny, laptop-1t)",
+        "  why:    killed by signal 6 (SIGABRT)",
+    ]
+    assert page[-1] == "made: figures/fig10.pdf"
+
+
+def test_an_interrupted_study_ends_with_what_is_done(fresh: Workplace) -> None:
+    waits = "Path('started').touch()\n    import time\n    time.sleep(60)"
+    set_stage(fresh, "run", STAGE.format(fault=waits))
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", TARGET]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    with (fresh.folder / "output.txt").open("w+", encoding="utf-8") as output:
+        study = subprocess.Popen(
+            command, cwd=fresh.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+        deadline = time.monotonic() + 60
+        while not (fresh.folder / "started").exists():
+            assert study.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.killpg(study.pid, signal.SIGINT)
+        assert study.wait(timeout=30) != 0
+        output.seek(0)
+        page = page_of(output.read())
+    assert page[0] == "autotm: interrupted"
+    assert re.fullmatch(r"\d+ of 21 jobs are done; the same command does the rest, and none of these again\.", page[2])
+    assert page[3:] == ["not made: figures/fig10.pdf"]
