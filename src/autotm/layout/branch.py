@@ -7,15 +7,25 @@ directly, as its own experiments do, once for each order of the blocks.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from omnimalloc import Allocation
-from omnimalloc._cpp import Partition, try_solve_many
-from omnimalloc.allocators.greedy import GreedyBySizeAllocator
 
 from autotm.layout.blocks import Blocks, Ints
 from autotm.model.graph import ALIGNMENT_BYTES
+
+if "matplotlib" in sys.modules:
+    from omnimalloc import Allocation
+else:
+    # Its pictures, which nobody asks for here, would import matplotlib, where there is one: 0.6 s of every job.
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    try:
+        from omnimalloc import Allocation
+    finally:
+        del sys.modules["matplotlib"]
+from omnimalloc._cpp import Partition, try_solve_many
+from omnimalloc.allocators.greedy import GreedyBySizeAllocator
 
 _ORDERS = ("TWA", "WAT", "OTW", "UWC", "TAW", "CTA", "ALZ")
 """Orders in which blocks are placed, by the library's letters: W duration, A area, T most live bytes during its life,
