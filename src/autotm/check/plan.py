@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
+from autotm.check.addresses import check_addresses
 from autotm.check.bound import certified_bound_us
 from autotm.check.cache import check_cached
 from autotm.check.engine import Engines
@@ -49,7 +50,7 @@ def check_plan(
     fixed: Mapping[str, Tier] | None = None,
     fast_operands_only: bool = False,
 ) -> None:
-    """Vouch for a plan: residence, moves, configurations, limit and engines in integers, objective, bound and gap.
+    """Vouch for a plan: residence, moves, configurations, limit, addresses, engines in integers; objective and bound.
 
     Args:
         graph: the step.
@@ -77,6 +78,7 @@ def check_plan(
     _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
     _check_configurations(chosen, plan, residence)
     _check_limit(graph, chosen, plan)
+    check_addresses(chosen, plan)
     if plan.cached is not None:
         check_cached(chosen, plan, plan.cached)
     Engines.beside(graph, profile, links).check(chosen, plan.moves)
