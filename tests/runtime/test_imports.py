@@ -15,7 +15,7 @@ HEAVY = {"tvm", "pyomo", "highspy", "pandas", "matplotlib", "seaborn"}
 JOBS = {
     "run": ("autotm.runtime.run", set()),
     "compile": ("autotm.layout", set()),
-    "ilp_solve": ("autotm.layout.shave", {"pyomo", "highspy"}),
+    "ilp_solve": ("autotm.layout.fit", {"pyomo", "highspy"}),
     "figure": ("autotm.study.figures", {"pandas", "matplotlib", "seaborn"}),
 }
 
