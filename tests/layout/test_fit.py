@@ -41,7 +41,7 @@ def test_what_does_not_fit_together_is_given_up_and_the_plan_is_for_the_limit_as
     assert layout.fast_bytes <= plan.dram_limit_bytes == first.dram_limit_bytes
     assert plan.limit == first.limit
     assert plan.bound_us == pytest.approx(first.bound_us)
-    assert plan.bound_us <= first.objective_us <= plan.objective_us
+    assert first.objective_us <= plan.objective_us
     assert plan.offsets == layout.offsets
     assert plan.solve_s == pytest.approx(sum(seconds for _, seconds in plan.attempts_s))
     assert plan.status is (Status.ABOVE_GAP if plan.gap > 0 else Status.OPTIMAL), "the gap is that of the limit asked"
