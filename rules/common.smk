@@ -161,5 +161,5 @@ def scale_minutes(wildcards):
 
 
 def solve_minutes(wildcards):
-    """The solver's limit, with room for building the model and one re-solve."""
-    return 5 + round(3 * STUDY.config.solve.time_limit_s / 60)
+    """The solver's limit, with room for building the model and for every smaller limit that offsets may need."""
+    return 5 + round(10 * STUDY.config.solve.time_limit_s / 60)
