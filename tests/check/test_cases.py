@@ -14,9 +14,10 @@ from autotm.check.engine import Engines
 from autotm.model.certificate import (
     Branch,
     Certificate,
+    Cut,
+    CutPrices,
     KernelPrices,
     Leaf,
-    PortionPrices,
     Prices,
     SlowPrices,
     Split,
@@ -77,10 +78,13 @@ def random_prices(case: Case, plan: Plan, draw: random.Random) -> Prices:
     slow = SlowPrices(*(tuple(column) for column in zip(*told, strict=True))) if told else SlowPrices()
     flying = plan.optimizer == "asynchronous"
     out, back = (KernelPrices(kernels, prices(1e-6)) if flying else KernelPrices() for _ in range(2))
-    divisor = draw.randint(2, 2 * plan.dram_limit_bytes)
-    return Prices(
-        (PortionPrices(1, kernels, prices(2e-3)), PortionPrices(divisor, kernels, prices(0.5))), slow, out, back
-    )
+    cuts = tuple(CutPrices(number, kernels, prices(0.5)) for number in range(2))
+    return Prices(KernelPrices(kernels, prices(2e-3)), cuts, slow, out, back)
+
+
+def random_cut(case: Case, draw: random.Random) -> Cut:
+    names = [tensor.name for tensor in case.graph.movable if draw.random() < 0.6]
+    return Cut(tuple(names), tuple(draw.randint(1, 5) for _ in names))
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
@@ -108,14 +112,21 @@ def _try_trees(case: Case, plan: Plan, draw: random.Random, optimum: float) -> N
     """Beside random prices those that the search found, which are near the truth."""
     assert plan.certificate is not None
     for _ in range(25):
-        sets = (*plan.certificate.prices, random_prices(case, plan, draw))
+        found = tuple(renumbered(each, 2) for each in plan.certificate.prices)
+        sets = (*found, random_prices(case, plan, draw))
         tree = random_tree(case, plan, draw, len(sets), 5)
-        assert certified_us(case, plan, Certificate(sets, tuple(tree))) <= optimum * (1 + 1e-9)
+        cuts = (random_cut(case, draw), random_cut(case, draw), *plan.certificate.cuts)
+        assert certified_us(case, plan, Certificate(sets, tuple(tree), cuts)) <= optimum * (1 + 1e-9)
+
+
+def renumbered(prices: Prices, first: int) -> Prices:
+    """For cuts that begin with number `first`."""
+    return replace(prices, cuts=tuple(replace(each, cut=each.cut + first) for each in prices.cuts))
 
 
 @pytest.fixture(scope="module")
 def case() -> Case:
-    return random_case(3, kernels=6)
+    return random_case(23, kernels=12)
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +197,7 @@ def raised_price(plan: Plan) -> Plan:
     """Of every byte, tenfold."""
     assert plan.certificate is not None
     prices = tuple(
-        replace(each, fast=tuple(replace(one, prices_us=tuple(10 * us for us in one.prices_us)) for one in each.fast))
+        replace(each, fast=replace(each.fast, prices_us=tuple(10 * us for us in each.fast.prices_us)))
         for each in plan.certificate.prices
     )
     return replace(plan, certificate=replace(plan.certificate, prices=prices))
@@ -224,7 +235,7 @@ def test_what_a_tree_does_not_prove_is_refused(
 )
 def test_branches_on_what_there_is_not_are_refused(case: Case, plan: Plan, split: Split) -> None:
     with pytest.raises(FaultError) as caught:
-        certified_us(case, plan, Certificate((Prices(()),), (split, Leaf(0), Leaf(0))))
+        certified_us(case, plan, Certificate((Prices(),), (split, Leaf(0), Leaf(0))))
     assert caught.value.fault is Fault.CERTIFICATE
 
 
@@ -236,8 +247,8 @@ def test_a_case_that_exceeds_the_limit_counts_for_nothing(case: Case, plan: Plan
     assert sizes > 64
     tight = replace(plan, dram_limit_bytes=sizes - 64, limit=f"{sizes - 64}B")
     branches = [Branch(name, index) for name in names]
-    not_all = certified_us(case, tight, Certificate((Prices(()),), (*branches, Leaf(0), *[Leaf(0)] * len(names))))
-    assert not_all > certified_us(case, tight, Certificate((Prices(()),)))
+    not_all = certified_us(case, tight, Certificate((Prices(),), (*branches, Leaf(0), *[Leaf(0)] * len(names))))
+    assert not_all > certified_us(case, tight, Certificate((Prices(),)))
 
 
 def test_what_leaves_no_plan_at_all_proves_nothing(case: Case, plan: Plan) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
-from autotm.model.certificate import Certificate, PortionPrices, Prices
+from autotm.model.certificate import Certificate, KernelPrices, Prices
 from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
 from autotm.model.plan import Move, Plan, Status, Stay
@@ -163,7 +163,7 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, certificate=None), Fault.CERTIFICATE),
     (lambda plan: replace(plan, certificate=Certificate(())), Fault.CERTIFICATE),
     (
-        lambda plan: replace(plan, certificate=Certificate((Prices((PortionPrices(1, (0,), (-1.0,)),)),))),
+        lambda plan: replace(plan, certificate=Certificate((Prices(KernelPrices((0,), (-1.0,))),))),
         Fault.CERTIFICATE,
     ),
     (
@@ -177,7 +177,7 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
 
 
 def no_prices() -> Certificate:
-    return Certificate((Prices(()),))
+    return Certificate((Prices(),))
 
 
 @pytest.mark.parametrize(("break_it", "fault"), DEFECTS, ids=lambda value: getattr(value, "name", None))

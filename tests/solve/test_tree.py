@@ -19,8 +19,15 @@ SEEDS = range(16)
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def uncut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No knapsack rows, which prove most small steps by themselves."""
+    monkeypatch.setattr(integer_program, "_cut", lambda *_: None)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch, uncut: None) -> None:
     """Nobody searches but the tree."""
+    del uncut
     monkeypatch.setattr(integer_program, "_search_near", lambda *_: True)
     monkeypatch.setattr(integer_program, "_search_all", lambda *_: True)
 
@@ -61,6 +68,7 @@ def test_with_tables_and_implementations_it_proves_no_more_than_is_true(seed: in
         assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
 
 
+@pytest.mark.usefixtures("uncut")
 @pytest.mark.parametrize("seed", [3, 5, 6, 12, 13, 29])
 def test_beside_kernels_it_proves_no_more_than_is_true(seed: int) -> None:
     case = with_engines(random_case(seed, kernels=6 + seed % 2), 1.0)
@@ -70,6 +78,7 @@ def test_beside_kernels_it_proves_no_more_than_is_true(seed: int) -> None:
         assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
 
 
+@pytest.mark.usefixtures("uncut")
 def test_these_steps_need_trees_of_every_kind() -> None:
     plans = [plan_of(random_case(seed, kernels=2 + seed % 5), "synchronous", Limit(2, 1)) for seed in SEEDS]
     plans += [plan_of(exact_case(seed, kernels=2 + seed % 3), "static", Limit(5, 1)) for seed in range(8)]
@@ -84,6 +93,7 @@ def test_what_the_roots_prices_prove_needs_no_tree() -> None:
     assert plan.certificate.tree == (Leaf(0),)
 
 
+@pytest.mark.usefixtures("uncut")
 def test_a_claim_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Branch and bound is done; the tree still tries to prove it, and the plan says what was not."""
     grown = []
@@ -93,6 +103,17 @@ def test_a_claim_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> Non
     assert plan.status is Status.ABOVE_GAP
     assert plan.solver_gap is not None
     assert plan.solver_gap < plan.gap
+
+
+@pytest.mark.parametrize(
+    ("seed", "kernels", "limit"), [(1, 12, Limit(4, 1)), (11, 12, Limit(2, 1)), (23, 12, Limit(2, 1))]
+)
+def test_a_tree_goes_on_where_knapsack_rows_end(seed: int, kernels: int, limit: Limit) -> None:
+    plan = plan_of(random_case(seed, kernels=kernels), "synchronous", limit, SolveOptions(gap=0.0))
+    assert plan.certificate is not None
+    assert plan.certificate.cuts
+    assert Branch in kinds(plan)
+    assert plan.gap < 1e-9
 
 
 def test_a_limit_knows_nothing_of_the_tree_of_the_one_before() -> None:

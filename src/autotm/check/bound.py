@@ -8,7 +8,7 @@ kernels on each operand's tier at prices q of any sign, gives, for any prices,
 
 a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
 asynchronous, so is the capacity of both copying engines, at prices of their parts: a move pays for its parts, and the
-bound is less by the price of all parts. Whole portions of fast memory may have prices too (`rent.py`).
+bound is less by the price of all parts. Weights of tensors may have prices too (`rent.py`).
 
 In a case of the certificate's tree (`cases.py`), tensors are fast somewhere or are not; then only paths that keep to
 this count, and what is larger than the room that is left never is in fast memory. Every plan falls into a case, so the
@@ -29,7 +29,7 @@ from autotm.check.cases import Assumed, Case, Flags, batches, cases_of
 from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
-from autotm.check.rent import Floats, Rent, spread, until
+from autotm.check.rent import Floats, Rent, Weights, spread, until
 from autotm.model.certificate import Prices
 from autotm.model.engine import ENGINE_PARTS
 from autotm.model.graph import Graph, Tensor
@@ -58,6 +58,7 @@ class _Step:
     fixed: Mapping[str, Tier]
     operands_fast: bool
     menus: Menus
+    weights: Weights
 
     @cached_property
     def for_life(self) -> frozenset[str]:
@@ -86,7 +87,8 @@ def certified_bound_us(
     assert plan.certificate is not None
     require(bool(plan.certificate.prices), Fault.CERTIFICATE, "it has no prices")
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
-    step = _Step(graph, profile, links, plan, moves, engines, fixed, fast_operands_only, menus)
+    weights = Weights(plan.certificate, graph, plan.dram_limit_bytes)
+    step = _Step(graph, profile, links, plan, moves, engines, fixed, fast_operands_only, menus, weights)
     least = np.inf
     for cases in batches(cases_of(plan.certificate), _AT_ONCE):
         assumed = Assumed(graph, cases, plan.dram_limit_bytes, step.for_life)
@@ -101,7 +103,7 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
     assert plan.certificate is not None
     sets = plan.certificate.prices
     stated = [sets[case.prices] for case in cases]
-    rent = Rent(stated, count)
+    rent = Rent(step.weights, stated, count)
     idle = not any(each.out.kernels or each.back.kernels for each in stated)
     require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
     parts = {
@@ -152,7 +154,7 @@ class _Charged:
         """Rent of fast memory during kernels [start, end), a kernel that uses it or all between two."""
         if end <= start:
             return 0.0
-        rent_us = self.rent.span_us(tensor.allocated_bytes, start, end)
+        rent_us = self.rent.span_us(tensor.name, tensor.allocated_bytes, start, end)
         return self.unless(self.assumed.excluded(tensor, start, end), rent_us)
 
     def unless(self, excluded: Flags, cost_us: Floats | float) -> Floats | float:
@@ -176,7 +178,7 @@ class _Charged:
         for start, stop in step.engines.windows(tensor, destination, first, end):
             parts = step.engines.use(tensor, destination, start, stop)
             until_us = self.part_us[destination]
-            held_us = self.rent.span_us(tensor.allocated_bytes, start, stop)
+            held_us = self.rent.span_us(tensor.name, tensor.allocated_bytes, start, stop)
             excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
             excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
             held_us = np.where(excluded, np.inf, held_us)

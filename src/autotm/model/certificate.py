@@ -16,14 +16,26 @@ class KernelPrices:
 
 
 @dataclass(frozen=True)
-class PortionPrices:
-    """Prices of whole portions of `divisor_bytes` >= 1 bytes of fast memory, as `KernelPrices` for each of them.
+class Cut:
+    """Tensor `tensors[j]` weighs `weights[j]`, a whole number >= 1, while it is in fast memory; tensors are distinct.
 
-    A tensor of S bytes takes floor(S / divisor) of them, and the limit L has floor(L / divisor); with divisor 1 these
-    are prices of bytes.
+    At any time, what is fast weighs together at most what fits the limit: the most that tensors weigh whose bytes do
+    not exceed it. That is not stated, it follows from the bytes.
     """
 
-    divisor_bytes: int
+    tensors: tuple[str, ...]
+    weights: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CutPrices:
+    """Prices of a unit of weight by cut number `cut`, as `KernelPrices`.
+
+    A fast tensor pays for its weight. The fast workspaces of a kernel's implementation pay together for the weight that
+    fits the limit, but not beside them.
+    """
+
+    cut: int
     kernels: tuple[int, ...]
     prices_us: tuple[float, ...]
 
@@ -42,15 +54,16 @@ class Prices:
     """One set of prices.
 
     Attributes:
-        fast: of portions of fast memory, a divisor once. Each fast tensor, and the fast workspaces of a kernel's
-            implementation together, pay for what they take.
+        fast: of bytes of fast memory, which tensors and workspaces pay for as long as they take them.
+        cuts: of units of weight, each cut once.
         slow: between tensors and tabled kernels. Where the first set of a certificate says nothing, the price is 0;
             where another says nothing, it is that of the first.
         out, back: of parts of the engines towards slow and towards fast memory (`model/engine.py`). An asynchronous
             move pays for the parts that it takes. Empty where all moves are blocking.
     """
 
-    fast: tuple[PortionPrices, ...]
+    fast: KernelPrices = KernelPrices()
+    cuts: tuple[CutPrices, ...] = ()
     slow: SlowPrices = SlowPrices()
     out: KernelPrices = KernelPrices()
     back: KernelPrices = KernelPrices()
@@ -107,14 +120,16 @@ class Certificate:
     """Prices, and a tree whose leaves they bound; whatever both are, the least of the leaves' bounds holds.
 
     A leaf's bound is the sum over tensors of the cheapest path at its prices, plus the sum over kernels of the cheapest
-    implementation and configuration, minus the price of the limit and of both engines. Paths keep to the leaf's case,
-    and nothing is in fast memory that is larger than what the case's fast tensors leave of the limit; where these alone
-    exceed it, the case is empty and counts for nothing.
+    implementation and configuration, minus the price of the limit, of the weights that fit it and of both engines.
+    Paths keep to the leaf's case, and nothing is in fast memory that is larger than what the case's fast tensors leave
+    of the limit; where these alone exceed it, the case is empty and counts for nothing.
 
     Attributes:
         prices: the first set is that of the whole problem, used or not.
         tree: in preorder: a branch, then its first case, then its second.
+        cuts: which the sets have prices for.
     """
 
     prices: tuple[Prices, ...]
     tree: tuple[Split | Leaf, ...] = (Leaf(0),)
+    cuts: tuple[Cut, ...] = ()

@@ -1,13 +1,17 @@
-"""What prices charge: the Lagrangian relaxation of capacity, rounded, marginal and engine rows, term by term."""
+"""What prices charge: the Lagrangian relaxation of capacity, knapsack, marginal and engine rows, term by term."""
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
+from autotm.model.engine import ENGINE_PARTS
+from autotm.solve.cut import Cut
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow
 from autotm.solve.shortest_path import Charges, Way
@@ -26,13 +30,38 @@ class Prices:
         byte_us: for a byte of fast memory during each kernel; none below 0.
         slow_us: per table and operand.
         engines: for parts of the copying engines.
-        rounded: by divisor, for a portion of so many bytes during each kernel; none below 0.
+        cut_us: for a unit of weight by a cut during each kernel; none below 0.
     """
 
     byte_us: Floats
     slow_us: SlowPrices
     engines: EnginePrices
-    rounded: Mapping[int, Floats] = field(default_factory=dict)
+    cut_us: Mapping[Cut, Floats] = field(default_factory=dict)
+
+    def rent_us(self, limit_bytes: int) -> float:
+        """Of all that the step has of what is charged."""
+        total = float(self.byte_us.sum()) * limit_bytes
+        total += sum(float(each.sum()) * cut.most for cut, each in self.cut_us.items())
+        return total + float(self.engines.out_us.sum() + self.engines.back_us.sum()) * ENGINE_PARTS
+
+    @cached_property
+    def weighed_us(self) -> Mapping[str, Floats]:
+        """(kernels + 1,) By tensor that has weights, what it pays for them in the kernels before each."""
+        found: dict[str, Floats] = defaultdict(lambda: np.zeros(len(self.byte_us) + 1))
+        for cut, each in self.cut_us.items():
+            kernels = each.nonzero()[0]
+            for tensor, weight in cut.weights.items():
+                found[tensor][kernels + 1] += weight * each[kernels]
+        return {tensor: np.cumsum(paid) for tensor, paid in found.items()}
+
+    @cached_property
+    def cuts_at(self) -> Mapping[int, Sequence[tuple[Cut, float]]]:
+        """By kernel, the cuts that have a price there."""
+        found: dict[int, list[tuple[Cut, float]]] = defaultdict(list)
+        for cut, each in self.cut_us.items():
+            for kernel in each.nonzero()[0].tolist():
+                found[kernel].append((cut, float(each[kernel])))
+        return found
 
 
 class Rents:
@@ -43,7 +72,7 @@ class Rents:
         self._byte_us = _until(prices.byte_us)
         self._out_us = _until(prices.engines.out_us)
         self._back_us = _until(prices.engines.back_us)
-        self._portion_us = [(divisor, _until(each)) for divisor, each in prices.rounded.items()]
+        self._weighed_us = prices.weighed_us
         self._limit_bytes = limit_bytes
 
     def charges(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> Charges:
@@ -67,8 +96,8 @@ class Rents:
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
         """(sizes,) Rent of so many bytes each during one kernel."""
         total: Floats = self._prices.byte_us[kernel] * size_bytes
-        for divisor, each in self._prices.rounded.items():
-            total = total + each[kernel] * (size_bytes // divisor)
+        for cut, price_us in self._prices.cuts_at.get(kernel, ()):
+            total = total + price_us * cut.of_workspaces(size_bytes)
         return total
 
     def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
@@ -89,10 +118,8 @@ class Rents:
         if flow.size_bytes > self._limit_bytes:
             return math.inf
         total = float(self._byte_us[end] - self._byte_us[start]) * flow.size_bytes
-        for divisor, until in self._portion_us:
-            if flow.size_bytes >= divisor:
-                total += float(until[end] - until[start]) * (flow.size_bytes // divisor)
-        return total
+        until_us = self._weighed_us.get(flow.tensor)
+        return total if until_us is None else total + float(until_us[end] - until_us[start])
 
 
 def _until(prices_us: Floats) -> Floats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyomo.environ as pyo
 from pyomo.core.expr import LinearExpression
@@ -192,7 +193,7 @@ def capacity_chain(made: Formulation) -> None:
     """(F6) u[j] = u[j-1] + bytes entering - bytes leaving between rows j-1 and j, 0 <= u[j] <= room[j]."""
     model, rows = made.model, made.reduced.rows
     changes = [Terms() for _ in rows]
-    for (start, end), variable, size_bytes in holdings(made):
+    for (start, end), variable, size_bytes, _ in holdings(made):
         enter, leave = bisect_left(rows, start), bisect_left(rows, end)
         if enter < leave:
             changes[enter].add(variable, size_bytes / made.bytes_per_unit)
@@ -262,25 +263,42 @@ def _scaled(cost_us: float, scale: float) -> float:
     return 0.0 if cost_us >= 0 else -_SMALLEST
 
 
-def holdings(made: Formulation) -> Iterator[tuple[tuple[int, int], Variable, int]]:
-    """Spans of kernels, the variables that say fast memory is held there, and the bytes held."""
+class Holding(NamedTuple):
+    """Fast memory that is held during kernels [start, end) if a variable is 1.
+
+    Attributes:
+        span: those kernels.
+        variable: which.
+        size_bytes: how much.
+        flow: whose; None for the workspaces of a table's entry.
+    """
+
+    span: tuple[int, int]
+    variable: Variable
+    size_bytes: int
+    flow: int | None
+
+
+def holdings(made: Formulation) -> Iterator[Holding]:
+    """All that the model's variables hold; what a flow holds during a kernel adds up to at most 1."""
     model, flows = made.model, made.reduced.choices.flows
     for (index, k), variable in model.a.items():
         flow = flows[index]
-        yield (flow.stops[k - 1] if k else flow.starts[0], flow.stops[k]), variable, flow.size_bytes
+        yield Holding((flow.stops[k - 1] if k else flow.starts[0], flow.stops[k]), variable, flow.size_bytes, index)
     for (index, k), variable in model.b.items():
         flow = flows[index]
-        yield (flow.starts[k] if flow.may_read[k] else flow.stops[k - 1], flow.stops[k]), variable, flow.size_bytes
+        start = flow.starts[k] if flow.may_read[k] else flow.stops[k - 1]
+        yield Holding((start, flow.stops[k]), variable, flow.size_bytes, index)
     for (index, k), variable in model.s.items():
-        yield flows[index].gap(k), variable, flows[index].size_bytes
+        yield Holding(flows[index].gap(k), variable, flows[index].size_bytes, index)
     for (index, _), windows in [*made.flights.writes.items(), *made.flights.reads.items()]:
         for variable, window in windows:
-            yield (window.start, window.end), variable, made.reduced.choices.flows[index].size_bytes
+            yield Holding((window.start, window.end), variable, flows[index].size_bytes, index)
     for item in made.tables:
         during = (item.table.kernel, item.table.kernel + 1)
         for entry, size_bytes in enumerate(item.table.fast_bytes.tolist()):
             if size_bytes >= _SMALLEST * made.bytes_per_unit:
-                yield during, model.c[item.number, entry], size_bytes
+                yield Holding(during, model.c[item.number, entry], size_bytes, None)
 
 
 def kept_copied(made: Formulation, index: int, k: int) -> Variable:

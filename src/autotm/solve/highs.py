@@ -148,8 +148,15 @@ class Session:
         self._solver.addRows(rows, lower, upper, len(values), starts, indices, values)
 
     def relax(self, time_limit_s: float) -> Solved:
-        """Solve without integrality, by simplex."""
-        return self._run({"solve_relaxation": True, "solver": "choose"}, time_limit_s)
+        """Solve without integrality, by simplex; once more from nothing where its last basis led nowhere."""
+        options: dict[str, OptionValue] = {"solve_relaxation": True, "solver": "choose"}
+        started = time.perf_counter()
+        solved = self._run(options, time_limit_s)
+        left_s = time_limit_s - (time.perf_counter() - started)
+        if self.is_lost or self._solver.getModelStatus() != highspy.HighsModelStatus.kUnknown or left_s <= 0:
+            return solved
+        self._solver.clearSolver()
+        return self._run(options, left_s)
 
     def relax_from_inside(self, time_limit_s: float) -> Solved:
         """Solve without integrality, by an interior point method and a crossover."""

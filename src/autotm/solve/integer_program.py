@@ -14,6 +14,7 @@ from pyomo.common.gc_manager import PauseGC
 from autotm.solve.at_limit import set_limit
 from autotm.solve.base import Optimizer, Placement
 from autotm.solve.choices import Choices
+from autotm.solve.cuts import Cuts
 from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
@@ -23,7 +24,6 @@ from autotm.solve.near import SOLVER_SHARE, decide_fractional, integral
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, narrow, reduce
-from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
 from autotm.solve.settle import plan_of, settle
 from autotm.solve.sift import Sieve, can_be_whole, is_large
@@ -38,8 +38,8 @@ _WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
 """Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
 plans before the integer search, which seldom finds anything but bounds there."""
 _LEAST_S = 0.01
-_CUT_ROUNDS = 8
-"""Times that rounded rows are added; two or three usually suffice."""
+_WORTH = 0.01
+"""Part of the gap that a round of knapsack rows has to close for another to follow."""
 
 
 class IntegerProgram(Optimizer):
@@ -155,18 +155,19 @@ def _search(
         search.timed_out = True
         return search
     if not search.is_done:
-        with Roundings(made, problem.limit_bytes, kernels) as roundings:
-            search.timed_out = not _search_beyond(search, made, session, roundings, deadline)
+        with Cuts(made, problem.limit_bytes, kernels) as cuts:
+            search.cuts = cuts.found
+            search.timed_out = not _search_beyond(search, made, session, cuts, deadline)
     log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
     return search
 
 
-def _search_beyond(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> bool:
+def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
     """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
-    _round_capacity(search, made, session, roundings, deadline)
+    _cut(search, made, session, cuts, deadline)
     if made.flights.are_possible and not search.is_done and not session.is_lost:
         _search_locally(search, search.choices, deadline)
-    is_complete, tree = True, Tree(search, made, session, roundings)
+    is_complete, tree = True, Tree(search, made, session, cuts)
 
     def prove(*_: object) -> bool:
         return tree.grow_in_time(deadline) and is_complete
@@ -176,24 +177,26 @@ def _search_beyond(search: Search, made: Formulation, session: Session, rounding
             return True
         if session.is_lost or time.perf_counter() >= deadline:
             return False
-        is_complete = stage(search, made, session, roundings, deadline)
+        is_complete = stage(search, made, session, deadline)
     return search.is_done or is_complete
 
 
-def _round_capacity(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> None:
-    """Add rounded rows until the relaxation keeps them all; a higher bound, and a plan from what it says then."""
+def _cut(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> None:
+    """Add knapsack rows as long as that closes much of the gap; a higher bound, and a plan from what it says then."""
     kernels = len(search.problem.graph.kernels)
-    before = search.bound_us
-    for _ in range(_CUT_ROUNDS):
-        block = roundings.add_violated()
+    before_us = search.bound_us
+    while not search.is_done:
+        block, last_us = cuts.add_broken(), search.bound_us
         if block is None:
             break
         session.extend(block)
         if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
             return
-        search.charge(prices_of(session, made, roundings, kernels))
-    if roundings.chains and not search.is_done:
-        log.info("%d rounded rows raise the bound by %.3g", roundings.count, search.bound_us / before - 1)
+        search.charge(prices_of(session, made, cuts, kernels))
+        if search.bound_us - last_us < _WORTH * (search.objective_us - search.bound_us):
+            break
+    if cuts.count and not search.is_done:
+        log.info("%d knapsack rows raise the bound by %.3g", cuts.count, search.bound_us / before_us - 1)
         search.propose(*integral(made))
 
 
@@ -217,17 +220,15 @@ def _search_locally(search: Search, choices: Choices, deadline: float) -> None:
         search.keep(plan)
 
 
-def _search_near(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> bool:
+def _search_near(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
     """Decide the tensors that the relaxation left fractional, in a part of the time left."""
-    del roundings
     now = time.perf_counter()
     return decide_fractional(search, made, session, now + _NEAR_SHARE * (deadline - now))
 
 
-def _search_all(search: Search, made: Formulation, session: Session, roundings: Roundings, deadline: float) -> bool:
+def _search_all(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
     """Let HiGHS search the whole program from the best plan on, for the plan, the bound, or both."""
     start_from(made, search.best.journeys, search.best.fast_bytes)
-    roundings.start()
     left_s = deadline - time.perf_counter()
     found = session.search(_ALL_SHARE * left_s, SOLVER_SHARE * search.problem.options.gap, warm=True)
     require_solved(found)

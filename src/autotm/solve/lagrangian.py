@@ -9,7 +9,6 @@ from functools import cached_property
 
 import numpy as np
 
-from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.certificate import Prices, Rents, cheapest_entry_us
 from autotm.solve.choices import Choices, priced
 from autotm.solve.fixed import Fixed
@@ -23,7 +22,7 @@ _NONE: Mapping[int, bool] = {}
 
 
 class Lagrangian:
-    """Bounds of one problem, for any prices of bytes, portions and engines >= 0 and any of slow operands.
+    """Bounds of one problem, for any prices of bytes, weights and engines >= 0 and any of slow operands.
 
     Args:
         choices: of all tensors and kernels.
@@ -69,14 +68,11 @@ class Priced:
         self._problem = problem
         self._rents = Rents(prices, limit_bytes)
         self._flow_us = np.zeros(len(choices.flows))
-        self._flow_us[problem.others] = problem.rented.cheapest(prices.byte_us, prices.rounded).cost_us
+        self._flow_us[problem.others] = problem.rented.cheapest(prices.byte_us, prices.weighed_us).cost_us
         for index in problem.singles:
             self._flow_us[index] = self._journey_us(self._flow(index))
         self._table_us = [self._entry_us(number, -1, limit_bytes) for number in range(len(choices.tables))]
-        rent_us = float(prices.byte_us.sum()) * limit_bytes
-        rent_us += sum(float(each.sum()) * (limit_bytes // divisor) for divisor, each in prices.rounded.items())
-        rent_us += float(prices.engines.out_us.sum() + prices.engines.back_us.sum()) * ENGINE_PARTS
-        self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - rent_us
+        self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - prices.rent_us(limit_bytes)
 
     def bound_in_us(self, fixed: Fixed) -> float:
         """The bound in a case of the problem; infinite where nothing is left."""

@@ -15,12 +15,13 @@ import numpy as np
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
 from autotm.model.plan import Plan
-from autotm.solve.certificate import cheapest_entry_us
+from autotm.solve.certificate import Prices, Rents, cheapest_entry_us
 from autotm.solve.choices import Choices, priced
+from autotm.solve.engines import EnginePrices
 from autotm.solve.flow import Flow, flows_by_use
 from autotm.solve.problem import Problem
 from autotm.solve.rented import Rented
-from autotm.solve.stated import byte_prices, slow_prices
+from autotm.solve.stated import byte_prices, cut_prices, slow_prices
 from autotm.solve.table import Floats
 
 _STEPS = 300
@@ -60,19 +61,22 @@ def potential(problem: Problem, plan: Plan) -> Potential:
             f"plan by '{plan.optimizer}': bounds beyond it start from the prices of a 'synchronous' plan"
         )
     choices = Choices(flows_by_use(problem), problem.tabulation.tables)
-    first = plan.certificate.prices[0]
-    prices = byte_prices(first, len(problem.graph.kernels))
+    first, kernels = plan.certificate.prices[0], len(problem.graph.kernels)
     slow_us = slow_prices(first, choices.tables)
+    sizes_bytes = {tensor.name: tensor.allocated_bytes for tensor in problem.graph.movable}
+    cut_us = cut_prices(plan.certificate, sizes_bytes, problem.limit_bytes, kernels)
+    prices = Prices(byte_prices(first, kernels), slow_us, EnginePrices.zero(kernels), cut_us)
     flows = [
         replace(flow, slow_us=priced(flow, ties, slow_us))
         for flow, ties in zip(choices.flows, choices.ties, strict=True)
     ]
     again_us = np.array([_again_us(problem, flow) for flow in flows])
-    rented = Rented(flows, again_us, problem.limit_bytes, len(problem.graph.kernels))
+    rented = Rented(flows, again_us, problem.limit_bytes, kernels)
 
-    def tables_us(rent: Floats) -> float:
+    def tables_us(byte_us: Floats) -> float:
+        rents = Rents(replace(prices, byte_us=byte_us), problem.limit_bytes)
         return sum(
-            cheapest_entry_us(table, shares, rent[table.kernel] * table.fast_bytes, problem.limit_bytes)
+            cheapest_entry_us(table, shares, rents.during_us(table.kernel, table.fast_bytes), problem.limit_bytes)
             for table, shares in zip(choices.tables, slow_us, strict=True)
         )
 
@@ -80,12 +84,18 @@ def potential(problem: Problem, plan: Plan) -> Potential:
     return Potential(plan.objective_us, plan.bound_us, min(recomputation_us, plan.bound_us), _any_order_us(problem))
 
 
-def _highest(rented: Rented, prices: Floats, target_us: float, tables_us: Callable[[Floats], float]) -> float:
-    """The best Lagrangian bound found from `prices` on by subgradient steps (Polyak's length, towards `target_us`)."""
+def _highest(rented: Rented, start: Prices, target_us: float, tables_us: Callable[[Floats], float]) -> float:
+    """The best Lagrangian bound found from some prices on, those of weights kept.
+
+    It takes subgradient steps of Polyak's length towards `target_us`.
+    """
+    prices, weighed_us = start.byte_us, start.weighed_us
+    weights_us = replace(start, byte_us=np.zeros_like(prices)).rent_us(rented.limit_bytes)
     best, best_prices, stride, stale = -np.inf, prices, _FIRST_STRIDE, 0
     for _ in range(_STEPS):
-        rental = rented.cheapest(prices)
-        value = float(rental.cost_us.sum()) + tables_us(prices) - float(prices.sum()) * rented.limit_bytes
+        rental = rented.cheapest(prices, weighed_us)
+        rent_us = float(prices.sum()) * rented.limit_bytes + weights_us
+        value = float(rental.cost_us.sum()) + tables_us(prices) - rent_us
         if value > best:
             best, best_prices, stale = value, prices, 0
         else:

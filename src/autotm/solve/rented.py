@@ -16,7 +16,7 @@ Flags = npt.NDArray[np.bool_]
 
 _BORN, _COPIED, _SLOW = range(3)
 """In fast memory without a slow copy; in fast memory with one; in slow memory only."""
-_NO_PORTIONS: Mapping[int, Floats] = {}
+_NOTHING: Mapping[str, Floats] = {}
 _NEVER = 1e18
 """A cost that no journey takes; finite, so that differences stay numbers."""
 _MIX = 6364136223846793005
@@ -41,15 +41,21 @@ class _Gadget:
 
 
 class _Rent:
-    """What flows pay that take so many `units` each, at prices of shape (kernels,)."""
+    """What flows pay for their bytes, and what some rows of them pay besides in the kernels before each."""
 
-    def __init__(self, units: Ints, prices_us: Floats) -> None:
-        self._units = units
+    def __init__(self, sizes_bytes: Ints, prices_us: Floats, besides_us: Mapping[int, Floats]) -> None:
+        self._sizes_bytes = sizes_bytes
         self._until_us = np.concatenate(([0.0], np.cumsum(prices_us)))
+        self._rows = np.array(sorted(besides_us), np.int64)
+        self._besides_us = np.array([besides_us[row] for row in sorted(besides_us)])
 
     def of(self, starts: Ints, stops: Ints) -> Floats:
         """Rent of the first flows over spans of kernels, one span each."""
-        paid: Floats = (self._until_us[stops] - self._until_us[starts]) * self._units[: len(starts)]
+        paid: Floats = (self._until_us[stops] - self._until_us[starts]) * self._sizes_bytes[: len(starts)]
+        rows = self._rows[: int(np.searchsorted(self._rows, len(starts)))]
+        if len(rows):
+            places = np.arange(len(rows))
+            paid[rows] += self._besides_us[places, stops[rows]] - self._besides_us[places, starts[rows]]
         return paid
 
 
@@ -86,6 +92,7 @@ class Rented:
         self.limit_bytes = limit_bytes
         self.order = sorted(range(len(flows)), key=lambda index: -len(flows[index]))
         self._kernels = kernels
+        self._rows = {flows[index].tensor: row for row, index in enumerate(self.order)}
         ordered = [flows[index] for index in self.order]
         self._sizes = np.array([flow.size_bytes for flow in ordered], np.int64)
         self._write_us = np.array([flow.write_us for flow in ordered])
@@ -93,20 +100,20 @@ class Rented:
         longest = max(map(len, ordered), default=0)
         self._gadgets = [_gadget([flow for flow in ordered if len(flow) > k], k, limit_bytes) for k in range(longest)]
 
-    def cheapest(self, prices_us_per_byte: Floats, portions: Mapping[int, Floats] = _NO_PORTIONS) -> Rental:
+    def cheapest(self, prices_us_per_byte: Floats, weighed_us: Mapping[str, Floats] = _NOTHING) -> Rental:
         """All tensors' cheapest journeys at these prices, of shape (kernels,), not negative.
 
-        `portions` has prices of portions of so many bytes.
+        `weighed_us` is what tensors pay for being fast besides, of shape (kernels + 1,) in the kernels before each.
         """
-        rents = [_Rent(self._sizes, prices_us_per_byte)]
-        rents += [_Rent(self._sizes // divisor, prices_us) for divisor, prices_us in portions.items()]
+        besides_us = {self._rows[tensor]: paid for tensor, paid in weighed_us.items() if tensor in self._rows}
+        rent = _Rent(self._sizes, prices_us_per_byte, besides_us)
         costs = np.zeros((3, len(self.order)))
         ways: list[npt.NDArray[np.int8]] = []
         for k, gadget in enumerate(self._gadgets):
             count = len(gadget)
-            fast_us = gadget.fast_us + sum(rent.of(gadget.starts, gadget.stops) for rent in rents)
+            fast_us = gadget.fast_us + rent.of(gadget.starts, gadget.stops)
             if k:
-                after, way = self._step(gadget, costs[:, :count], rents)
+                after, way = self._step(gadget, costs[:, :count], rent)
                 ways.append(way)
                 costs[:, :count] = after
             else:
@@ -179,11 +186,11 @@ class Rented:
             )
         return found
 
-    def _step(self, gadget: _Gadget, costs: Floats, rents: Sequence[_Rent]) -> tuple[Floats, npt.NDArray[np.int8]]:
+    def _step(self, gadget: _Gadget, costs: Floats, rent: _Rent) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
         count = len(gadget)
         born, copied, slow = costs
-        stay_us = gadget.stay_us + sum(rent.of(gadget.gap_starts, gadget.gap_stops) for rent in rents)
+        stay_us = gadget.stay_us + rent.of(gadget.gap_starts, gadget.gap_stops)
         write_us, again_us = self._write_us[:count], self._again_us[:count]
         back_us = np.minimum(gadget.read_us, again_us)
         options: tuple[tuple[tuple[Floats, int], ...], ...] = (

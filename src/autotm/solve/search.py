@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autotm.model.certificate import Certificate
+from autotm.model.certificate import Certificate, Leaf
 from autotm.model.certificate import Prices as Stated
 from autotm.model.plan import Status, Stay
 from autotm.solve.certificate import Prices
 from autotm.solve.choices import Choices
 from autotm.solve.conflicts import Conflicts, Member
+from autotm.solve.cut import Cut
 from autotm.solve.ejection import eject
 from autotm.solve.journey import Journey
 from autotm.solve.lagrangian import Lagrangian
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced
 from autotm.solve.repair import Repair
-from autotm.solve.stated import state
+from autotm.solve.stated import certificate_of, state
 
 _OPTIMAL_GAP = 1e-9
 
@@ -33,6 +34,7 @@ class Search:
         problem, choices: what is asked.
         reduced: what is left to decide of it.
         prices: those that prove the highest bound.
+        cuts: all that were found, by number.
         tree: the tree that proves more than the prices; None where there is none.
         bound_us: what that, or the prices alone, prove.
         claimed_us: the highest bound that the solver claims, without a proof.
@@ -49,6 +51,7 @@ class Search:
     claimed_us: float = -math.inf
     repair: Repair | None = None
     objective_us: float = math.inf
+    cuts: Sequence[Cut] = ()
     timed_out: bool = False
     tree: Certificate | None = None
     started_s: float = field(default_factory=time.perf_counter)
@@ -123,7 +126,7 @@ class Search:
     @property
     def certificate(self) -> Certificate:
         """What proves the bound."""
-        return self.tree or Certificate((self.stated,))
+        return self.tree or certificate_of([self.stated], [Leaf(0)], self.cuts)
 
     @property
     def stated(self) -> Stated:

@@ -10,13 +10,14 @@ import numpy as np
 
 from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.certificate import Prices, SlowPrices
+from autotm.solve.cut import Cut
+from autotm.solve.cuts import Cuts
 from autotm.solve.engines import EnginePrices
 from autotm.solve.flights import OUT, Choice
 from autotm.solve.formulation import Formulation, holdings, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.journey import Journey
 from autotm.solve.linear import Variable
-from autotm.solve.rounding import Roundings
 from autotm.solve.table import Floats
 from autotm.solve.window import Window
 
@@ -88,15 +89,15 @@ def _start_chain(chain: Variable, changes: Any, before: Callable[[Any], Any]) ->
         chain[key].set_value((0.0 if last is None else chain[last].value) + change, skip_validation=True)
 
 
-def prices_of(session: Session | None, made: Formulation, roundings: Roundings | None, kernels: int) -> Prices:
+def prices_of(session: Session | None, made: Formulation, cuts: Cuts | None, kernels: int) -> Prices:
     """The duals of a relaxation that converged; without one, prices at which nothing that is shared costs anything."""
     byte_us, engines = np.zeros(kernels), EnginePrices.zero(kernels)
-    rounded: Mapping[int, Floats] = {}
+    cut_us: Mapping[Cut, Floats] = {}
     if session is not None:
         byte_us[list(made.reduced.rows)] = byte_prices(session, made)
         engines = engine_prices(session, made, kernels)
-        rounded = roundings.prices_us(session) if roundings else {}
-    return Prices(byte_us, slow_prices(session, made), engines, rounded)
+        cut_us = cuts.prices_us(session) if cuts else {}
+    return Prices(byte_us, slow_prices(session, made), engines, cut_us)
 
 
 def byte_prices(session: Session, made: Formulation) -> Floats:
@@ -134,7 +135,7 @@ def slow_prices(session: Session | None, made: Formulation) -> SlowPrices:
 
 def used_bytes(made: Formulation, kernels: int) -> Floats:
     """(kernels,) Fast bytes that the variables' values take during each kernel."""
-    held = [(*span, size * float(variable.value or 0.0)) for span, variable, size in holdings(made)]
+    held = [(*span, size * float(variable.value or 0.0)) for span, variable, size, _ in holdings(made)]
     change = np.zeros(kernels + 1)
     if held:
         starts, ends, sizes = (np.array(column) for column in zip(*held, strict=True))

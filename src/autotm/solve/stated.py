@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from autotm.model.certificate import KernelPrices, PortionPrices
+from autotm.model.certificate import Certificate, CutPrices, KernelPrices, Leaf, Split
+from autotm.model.certificate import Cut as StatedCut
 from autotm.model.certificate import Prices as Stated
 from autotm.model.certificate import SlowPrices as StatedSlow
 from autotm.solve.certificate import Prices, SlowPrices
+from autotm.solve.cut import Cut
 from autotm.solve.table import Floats, Table
+
+CutUs = Mapping[Cut, Floats]
 
 _SAME = 1e-9
 """Relative difference below which a slow operand's price is that of the first set: what is left of rounding."""
@@ -19,13 +23,24 @@ _SAME = 1e-9
 
 def state(prices: Prices, tables: Sequence[Table], first: Prices | None = None) -> Stated:
     """The certificate's set of these prices; slow operands are left out where they cost what they do in `first`."""
-    portions = {1: prices.byte_us, **prices.rounded}
-    fast = tuple(PortionPrices(divisor, *_sparse(each)) for divisor, each in portions.items() if each.any())
+    cuts = tuple(CutPrices(cut.number, *_sparse(each)) for cut, each in prices.cut_us.items())
     known = first.slow_us if first else tuple((0.0,) * len(shares) for shares in prices.slow_us)
     told = list(_differences(tables, prices.slow_us, known))
     slow = StatedSlow(*(tuple(column) for column in zip(*told, strict=True))) if told else StatedSlow()
     engines = prices.engines
-    return Stated(fast, slow, KernelPrices(*_sparse(engines.out_us)), KernelPrices(*_sparse(engines.back_us)))
+    out, back = (KernelPrices(*_sparse(each)) for each in (engines.out_us, engines.back_us))
+    return Stated(KernelPrices(*_sparse(prices.byte_us)), cuts, slow, out, back)
+
+
+def certificate_of(sets: Sequence[Stated], tree: Sequence[Split | Leaf], found: Sequence[Cut]) -> Certificate:
+    """A certificate of price sets that number the cuts as they were found; it has those that are priced."""
+    used = sorted({each.cut for stated in sets for each in stated.cuts})
+    place = {number: n for n, number in enumerate(used)}
+    prices = tuple(
+        replace(stated, cuts=tuple(replace(each, cut=place[each.cut]) for each in stated.cuts)) for stated in sets
+    )
+    cuts = (found[number].weights for number in used)
+    return Certificate(prices, tuple(tree), tuple(StatedCut(tuple(each), tuple(each.values())) for each in cuts))
 
 
 def like(first: Prices, prices: Prices) -> Prices:
@@ -40,10 +55,20 @@ def like(first: Prices, prices: Prices) -> Prices:
 def byte_prices(stated: Stated, kernels: int) -> Floats:
     """(kernels,) Price of a byte."""
     prices = np.zeros(kernels)
-    for each in stated.fast:
-        if each.divisor_bytes == 1:
-            prices[list(each.kernels)] = each.prices_us
+    prices[list(stated.fast.kernels)] = stated.fast.prices_us
     return prices
+
+
+def cut_prices(certificate: Certificate, sizes_bytes: Mapping[str, int], limit_bytes: int, kernels: int) -> CutUs:
+    """What a certificate's first set charges by its cuts."""
+    found = {}
+    for each in certificate.prices[0].cuts:
+        stated = certificate.cuts[each.cut]
+        weights = dict(zip(stated.tensors, stated.weights, strict=True))
+        prices = np.zeros(kernels)
+        prices[list(each.kernels)] = each.prices_us
+        found[Cut.of(each.cut, weights, sizes_bytes, limit_bytes)] = prices
+    return found
 
 
 def slow_prices(stated: Stated, tables: Sequence[Table]) -> SlowPrices:

@@ -18,15 +18,15 @@ from autotm.model.certificate import Branch, Certificate, Leaf, Split, WindowBra
 from autotm.model.certificate import Prices as Stated
 from autotm.model.tier import Tier
 from autotm.solve.certificate import Prices
+from autotm.solve.cuts import Cuts
 from autotm.solve.fixed import Decision, Fixed, Flight, Place, Spaces
 from autotm.solve.formulation import Formulation
 from autotm.solve.held import Held
 from autotm.solve.highs import Outcome, Session
 from autotm.solve.lagrangian import Priced
-from autotm.solve.rounding import Roundings
 from autotm.solve.search import Search
 from autotm.solve.solution import journeys, prices_of, ways
-from autotm.solve.stated import like, state
+from autotm.solve.stated import certificate_of, like, state
 
 log = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class Node:
 class Tree:
     """The cases of a search whose root's prices do not prove enough."""
 
-    def __init__(self, search: Search, made: Formulation, session: Session, roundings: Roundings) -> None:
+    def __init__(self, search: Search, made: Formulation, session: Session, cuts: Cuts) -> None:
         self._search = search
         self._made = made
         self._session = session
-        self._roundings = roundings
+        self._cuts = cuts
         self._root: Node | None = None
         self._open: list[tuple[float, int, Node]] = []
         self._numbers = count()
@@ -124,7 +124,7 @@ class Tree:
             else:
                 nodes.append(self._stated_split(node.decision))
                 waiting += reversed(node.cases)
-        return Certificate(tuple(sets), tuple(nodes))
+        return certificate_of(sets, nodes, self._cuts.found)
 
     def _stated_split(self, decision: Decision) -> Split:
         choices = self._search.choices
@@ -151,11 +151,12 @@ class Tree:
         if solved.outcome is Outcome.INFEASIBLE:
             self._take_apart(node)
             return True
-        if solved.outcome is not Outcome.CONVERGED:
+        # Prices prove something wherever simplex stopped.
+        if not solved.has_solution or time.perf_counter() >= deadline:
             return False
         self._relaxations += 1
         search, kernels = self._search, len(node.fixed.room)
-        prices = like(self._first, prices_of(self._session, self._made, self._roundings, kernels))
+        prices = like(self._first, prices_of(self._session, self._made, self._cuts, kernels))
         priced = search.lagrangian.at(prices)
         bound_us = search.problem.base_us + priced.bound_in_us(node.fixed)
         stated = state(prices, search.choices.tables, self._first)

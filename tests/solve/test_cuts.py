@@ -1,20 +1,22 @@
-"""Rounded capacity rows: true for every plan, and worth it where a few tensors fill the limit."""
+"""Knapsack rows: true for every plan, and worth it where a few tensors fill the limit."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 import pytest
 
 from autotm.check import check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
-from autotm.model.certificate import Certificate, PortionPrices
+from autotm.model.certificate import Certificate, Cut, CutPrices
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
+from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve, sweep
-from autotm.solve.rounding import divisors
 from exhaustive import exact_optimum_us, optimum_us
 from random_graphs import (
     Case,
@@ -32,21 +34,16 @@ FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
 """Ends at the first plan: no row is ever added."""
 
 
-def rounded(plan: Plan) -> list[PortionPrices]:
-    """Prices of portions that are more than a byte."""
+def priced(plan: Plan) -> list[CutPrices]:
+    """Prices of weights."""
     assert plan.certificate is not None
-    return [portion for each in plan.certificate.prices for portion in each.fast if portion.divisor_bytes > 1]
+    return [each for stated in plan.certificate.prices for each in stated.cuts]
 
 
-def with_rounded(certificate: Certificate, portions: tuple[PortionPrices, ...]) -> Certificate:
-    """With these prices of portions in place of those in each set."""
-    return replace(
-        certificate,
-        prices=tuple(
-            replace(each, fast=tuple(one for one in each.fast if one.divisor_bytes == 1) + portions)
-            for each in certificate.prices
-        ),
-    )
+def with_cuts(certificate: Certificate, cuts: tuple[Cut, ...], prices: tuple[CutPrices, ...]) -> Certificate:
+    """With these in place of those of each set."""
+    sets = tuple(replace(each, cuts=prices) for each in certificate.prices)
+    return replace(certificate, prices=sets, cuts=cuts)
 
 
 def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
@@ -65,14 +62,6 @@ def crowded_case() -> Case:
     return Case(graph, random_profile(graph, 0, 0.0), make_links(29.0, 12.0))
 
 
-@pytest.mark.parametrize("limit_bytes", [1, 5, 64, 1000, 12345, 10**9 + 7])
-def test_each_divisor_is_the_least_of_its_portions(limit_bytes: int) -> None:
-    found = divisors(limit_bytes)
-    assert found == sorted(set(found), reverse=True)
-    for divisor in found:
-        assert divisor == 1 or limit_bytes // divisor < limit_bytes // (divisor - 1)
-
-
 @pytest.mark.parametrize("fitting", [1, 2, 3, 4])
 def test_equal_tensors_need_no_branching(fitting: int) -> None:
     case = crowded_case()
@@ -84,7 +73,7 @@ def test_equal_tensors_need_no_branching(fitting: int) -> None:
     assert loose.gap > 1e-3
     assert plan.status is Status.OPTIMAL
     assert plan.certificate is not None
-    assert rounded(plan)
+    assert priced(plan)
     assert plan.objective_us == pytest.approx(optimum_us(case, limit.fast_bytes(0), moves=False), rel=1e-9)
 
 
@@ -106,32 +95,31 @@ def test_the_random_graphs_exercise_the_rows() -> None:
         solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
         for case in (random_case(seed, kernels=3 + seed % 4) for seed in range(16))
     ]
-    assert sum(bool(rounded(plan)) for plan in plans) >= 3
+    assert sum(bool(priced(plan)) for plan in plans) >= 3
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_whatever_portions_cost_the_bound_holds(seed: int) -> None:
+def test_whatever_weights_cost_the_bound_holds(seed: int) -> None:
     case, draw = exact_case(seed, kernels=3), random.Random(seed)
     plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1), EXACT)
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=True)
     assert plan.certificate is not None
     kernels = range(len(case.graph.kernels))
+    names = [tensor.name for tensor in case.graph.movable]
     for _ in range(20):
-        portions = tuple(
-            PortionPrices(
-                draw.randint(2, 2 * plan.dram_limit_bytes), tuple(kernels), tuple(_prices(draw, len(kernels)))
-            )
-            for _ in range(3)
-        )
-        assert certified_us(case, plan, with_rounded(plan.certificate, portions)) <= optimum * (1 + 1e-9)
+        chosen = [sorted(draw.sample(names, draw.randint(0, len(names)))) for _ in range(3)]
+        cuts = tuple(Cut(tuple(each), tuple(draw.randint(1, 9) for _ in each)) for each in chosen)
+        prices = tuple(CutPrices(n, tuple(kernels), tuple(_prices(draw, len(kernels)))) for n in range(3))
+        assert certified_us(case, plan, with_cuts(plan.certificate, cuts, prices)) <= optimum * (1 + 1e-9)
 
 
 def _prices(draw: random.Random, count: int) -> list[float]:
     return [draw.expovariate(1.0) if draw.random() < 0.3 else 0.0 for _ in range(count)]
 
 
-DEFECTS = [
-    ({"divisor_bytes": 0}, Fault.CERTIFICATE),
+PRICES = [
+    ({"cut": -1}, Fault.CERTIFICATE),
+    ({"cut": 1}, Fault.CERTIFICATE),
     ({"prices_us": (-1.0,)}, Fault.CERTIFICATE),
     ({"prices_us": (float("nan"),)}, Fault.CERTIFICATE),
     ({"prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
@@ -139,19 +127,61 @@ DEFECTS = [
     ({"kernels": (3, 3), "prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
     ({"kernels": (), "prices_us": ()}, Fault.BOUND),
 ]
+WEIGHTS = [
+    {"weights": (1, 0)},
+    {"weights": (1, -1)},
+    {"weights": (1,)},
+    {"weights": (1, 10**6)},
+    {"tensors": ("t0", "t0")},
+    {"tensors": ("t0", "nobody")},
+]
 
 
-@pytest.mark.parametrize(("changes", "fault"), DEFECTS)
-def test_broken_prices_are_refused(changes: dict[str, object], fault: Fault) -> None:
+def _refused(cut: Cut, prices: tuple[CutPrices, ...]) -> Fault:
     case = crowded_case()
     plan = solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
     assert plan.certificate is not None
-    priced = next(each for each in rounded(plan) if each.divisor_bytes == (640 + 576) // 2 + 1)
-    broken = replace(priced, **{"kernels": (5,), "prices_us": (1.0,)} | changes)
-    certificate = with_rounded(plan.certificate, (broken,))
+    assert priced(plan)
+    certificate = with_cuts(plan.certificate, (cut,), prices)
     with pytest.raises(FaultError) as caught:
         check_plan(case.graph, case.profile, case.links, replace(plan, certificate=certificate))
-    assert caught.value.fault is fault
+    return caught.value.fault
+
+
+@pytest.mark.parametrize(("changes", "fault"), PRICES)
+def test_broken_prices_are_refused(changes: dict[str, Any], fault: Fault) -> None:
+    cut = Cut(("t0", "t1"), (1, 1))
+    assert _refused(cut, (replace(CutPrices(0, (5,), (1e-3,)), **changes),)) is fault
+
+
+def test_a_cut_has_one_price_a_kernel() -> None:
+    prices = CutPrices(0, (5,), (1e-3,))
+    assert _refused(Cut(("t0", "t1"), (1, 1)), (prices, prices)) is Fault.CERTIFICATE
+
+
+@pytest.mark.parametrize("changes", WEIGHTS)
+def test_broken_weights_are_refused(changes: dict[str, Any]) -> None:
+    cut = replace(Cut(("t0", "t1"), (1, 1)), **changes)
+    assert _refused(cut, (CutPrices(0, (5,), (1e-3,)),)) is Fault.CERTIFICATE
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
+    """What the weights of its fast tensors add up to fits, as found by trying all sets."""
+    case = random_case(seed, kernels=6)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
+    assert plan.certificate is not None
+    for cut in plan.certificate.cuts:
+        sizes = [case.graph.by_name[name].allocated_bytes for name in cut.tensors]
+        most = max(
+            sum(weight for weight, inside in zip(cut.weights, chosen, strict=True) if inside)
+            for chosen in product((False, True), repeat=len(sizes))
+            if sum(size for size, inside in zip(sizes, chosen, strict=True) if inside) <= plan.dram_limit_bytes
+        )
+        for kernel in range(len(case.graph.kernels)):
+            fast = {stay.tensor for stay in plan.stays if stay.tier is Tier.DRAM and stay.start <= kernel < stay.end}
+            here = sum(weight for name, weight in zip(cut.tensors, cut.weights, strict=True) if name in fast)
+            assert here <= most
 
 
 def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
@@ -159,7 +189,7 @@ def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
     limits = (Limit(59, 1), Limit(29, 1), Limit(19, 1), Limit(4, 1))
     options = SolveOptions(gap=2e-3)
     plans = sweep(case.graph, case.profile, case.links, "synchronous", limits, options)
-    assert any(rounded(plan) for plan in plans)
+    assert any(priced(plan) for plan in plans)
     for plan in plans:
         check_plan(case.graph, case.profile, case.links, plan)
         alone = solve(case.graph, case.profile, case.links, "synchronous", Limit.parse(plan.limit), options)
@@ -174,4 +204,4 @@ def test_asynchronous_plans_get_them_too() -> None:
     plan = solve(case.graph, case.profile, case.links, "asynchronous", Limit(19, 1), options)
     check_plan(case.graph, case.profile, case.links, plan)
     assert plan.certificate is not None
-    assert rounded(plan)
+    assert priced(plan)
