@@ -42,7 +42,5 @@ def test_a_plan_comes_out(graph: Graph, optimizer: str, limit: str) -> None:
     check_plan(graph, profile, links, plan)
     check_program(graph, plan, compile_program(graph, plan, layout))
     assert layout.fast_bytes <= plan.dram_limit_bytes
-    # What the certificate proves stays a little above the asked gap at 19:1, where the solver claims less.
-    assert (plan.gap if plan.solver_gap is None else plan.solver_gap) <= GAP
-    assert plan.gap <= 2 * GAP
+    assert plan.gap <= GAP
     assert elapsed_s <= MOST_S

@@ -193,7 +193,7 @@ def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
     for plan in plans:
         check_plan(case.graph, case.profile, case.links, plan)
         alone = solve(case.graph, case.profile, case.links, "synchronous", Limit.parse(plan.limit), options)
-        assert (plan.gap if plan.solver_gap is None else plan.solver_gap) <= 2e-3
+        assert plan.gap <= 2e-3
         assert plan.bound_us <= alone.objective_us * (1 + 1e-9)
         assert alone.bound_us <= plan.objective_us * (1 + 1e-9)
 

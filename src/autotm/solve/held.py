@@ -39,8 +39,12 @@ class Held:
             self._made.model.del_component(block)
 
     def hold(self, fixed: Fixed) -> None:
-        """Hold the model to decisions: (F11) rows for what is fast, kept or used, and 0 for what is left out."""
-        places = {place: fast for own in fixed.places.values() for place, fast in own.items()}
+        """Hold the model to decisions: (F11) rows for what is fast, kept or used, and 0 for what is left out.
+
+        What has no variables is left as it is, which only relaxes the case.
+        """
+        decided = ((place, fast) for own in fixed.places.values() for place, fast in own.items())
+        places = {place: fast for place, fast in decided if place in self._places}
         used = {flight for own in fixed.flights.values() for flight, is_used in own.items() if is_used}
         self._let_go(self._held - set(places) - used)
         for place, fast in places.items():
