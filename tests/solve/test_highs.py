@@ -46,6 +46,13 @@ def test_an_accepted_gap_is_not_mistaken_for_optimality() -> None:
     assert sum(1 for variable in model.x.values() if round(variable.value) not in {0, 1}) == 0
 
 
+def test_a_relaxation_after_a_long_search_has_its_own_time() -> None:
+    """HiGHS counts an instance's relaxations from its first run."""
+    session = Session(knapsacks(300, 200), threads=1, seed=0)
+    session.search(1.5, 0.0, warm=False)
+    assert session.relax(1.0).outcome is Outcome.CONVERGED
+
+
 def test_time_limit_without_a_solution() -> None:
     solved = Session(knapsacks(300, 200), threads=1, seed=0).search(1e-3, 0.0, warm=False)
     assert solved == Solved(Outcome.STOPPED_EMPTY, None, solved.bound)

@@ -214,7 +214,9 @@ class Session:
 
     def _run(self, options: Mapping[str, OptionValue], time_limit_s: float) -> Solved:
         limit_s = max(float(time_limit_s), 1e-3)
-        self._set({**options, "time_limit": limit_s})
+        # A relaxation's time is counted from the first run of the instance, a search's from its own start.
+        before_s = self._solver.getRunTime() if options["solve_relaxation"] else 0.0
+        self._set({**options, "time_limit": before_s + limit_s})
         started = time.perf_counter()
         try:
             _run_watched(self._solver, limit_s)
