@@ -129,7 +129,8 @@ def compile_and_profile(
             config.implementations,
         )
         timed = profile_step(
-            counting(step, context.counts),
+            step,
+            context.counts,
             KernelLibrary.load(library),
             machine,
             links,
