@@ -40,7 +40,7 @@ def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
         paths, limit = study.paths(record.network), Limit.parse(record.limit)
         run_stage(
             context,
-            study.config.run,
+            study.scale.of_run(study.config.run),
             graph=paths.graph,
             library=paths.library,
             program=paths.program(record.optimizer, limit),

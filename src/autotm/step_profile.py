@@ -48,7 +48,7 @@ def profile_step(
     effort = Effort(
         options.min_repeats,
         options.max_repeats,
-        options.kernel_s * len(distinct),
+        options.step_s,
         options.spread,
         options.patience_s,
         options.seed,
