@@ -68,7 +68,17 @@ def test_kernels_that_do_not_sum_up_to_the_step_are_said(
     assert not found.is_disturbed
 
 
-def test_what_others_disturbed_to_the_end_is_marked(
+def test_a_step_that_the_store_has_is_not_timed_again(
+    library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = profiled(library, tmp_path, tolerance=100.0)
+    made_up(monkeypatch, 1000.0)
+    again = profiled(library, tmp_path)
+    assert again.timings == first.timings
+    assert again.provenance["held_against"] == first.provenance["held_against"]
+
+
+def test_what_others_disturbed_to_the_end_is_marked_and_timed_again(
     library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made_up(monkeypatch, 1000.0, disturbed=True)
@@ -77,3 +87,5 @@ def test_what_others_disturbed_to_the_end_is_marked(
     assert found.is_disturbed
     assert found.provenance["held_against"]["disturbed"]
     assert "others held the cores" in caplog.text
+    made_up(monkeypatch, 1000.0)
+    assert not profiled(library, tmp_path).is_disturbed

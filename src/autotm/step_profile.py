@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from autotm.model.machine import Machine
 from autotm.model.profile import Profile
 from autotm.profile import KernelStore, ProfileOptions
 from autotm.profile.cases import ways_of
-from autotm.profile.in_step import all_fast_timings, all_fast_us, profile_in_step
+from autotm.profile.in_step import StepTimings, all_fast_timings, all_fast_us, keep, profile_in_step, stored
+from autotm.profile.timing import summary
 from autotm.runtime.all_fast import Effort, time_all_fast
 
 log = logging.getLogger(__name__)
@@ -34,14 +34,43 @@ def profile_step(
 ) -> Profile:
     """Time the kernels of `graph` within its all-fast step, and what slow operands add for limits that count `counts`.
 
-    Whole steps run in turn with those whose kernels are timed, so that both meet the same minutes. The profile's
-    provenance holds what the kernels sum up to and what whole steps took; where these differ by more than a share
-    `tolerance`, that is logged.
+    What the store has of the step is not timed again, unless others disturbed it. Whole steps run in turn with those
+    whose kernels are timed, so that both meet the same minutes. The profile's provenance holds what the kernels sum up
+    to and what whole steps took; where these differ by more than a share `tolerance`, that is logged.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for.
         BadInputError: the library lacks a kernel of the graph.
     """
+    timed = stored(store, machine, graph)
+    if timed is None:
+        timed = _timed(graph, library, machine, options, devices_dir)
+        keep(store, machine, graph, timed)
+    counted = counting(graph, counts)
+    profile = profile_in_step(counted, library, machine, links, store, options, devices_dir, timed.kernels)
+    step_us, kernels_us = timed.step.median_ns / 1e3, all_fast_us(counted, profile)
+    compared = (
+        f"in {timed.step.repeats} rounds, the kernels sum up to {kernels_us / 1e6:.4g} s, the all-fast step took "
+        f"{step_us / 1e6:.4g} s ({kernels_us / step_us - 1:+.1%})"
+    )
+    if timed.step.disturbed:
+        log.warning("others held the cores: %s, both too long", compared)
+    elif abs(kernels_us / step_us - 1) > tolerance:
+        log.warning("%s: predicted seconds will be off by as much", compared)
+    else:
+        log.info("%s", compared)
+    held_against = {
+        "all_fast_step_s": step_us / 1e6,
+        "kernels_s": kernels_us / 1e6,
+        "rounds": timed.step.repeats,
+        "disturbed": timed.step.disturbed,
+    }
+    return replace(profile, provenance={**profile.provenance, "held_against": held_against})
+
+
+def _timed(
+    graph: Graph, library: KernelLibrary, machine: Machine, options: ProfileOptions, devices_dir: Path
+) -> StepTimings:
     ways = ways_of(graph)
     distinct = {kernel.identity for way in ways for kernel in way.kernels}
     log.info("timing %d distinct kernels within the all-fast step", len(distinct))
@@ -54,24 +83,5 @@ def profile_step(
         options.seed,
     )
     rounds = time_all_fast(ways, library, machine, effort, devices_dir)
-    all_fast = all_fast_timings(ways, rounds.kernels_ns, disturbed=rounds.disturbed)
-    counted = counting(graph, counts)
-    profile = profile_in_step(counted, library, machine, links, store, options, devices_dir, all_fast)
-    step_us, kernels_us = statistics.median(rounds.step_ns.tolist()) / 1e3, all_fast_us(counted, profile)
-    compared = (
-        f"in {len(rounds.step_ns)} rounds, the kernels sum up to {kernels_us / 1e6:.4g} s, the all-fast step took "
-        f"{step_us / 1e6:.4g} s ({kernels_us / step_us - 1:+.1%})"
-    )
-    if rounds.disturbed:
-        log.warning("others held the cores: %s, both too long", compared)
-    elif abs(kernels_us / step_us - 1) > tolerance:
-        log.warning("%s: predicted seconds will be off by as much", compared)
-    else:
-        log.info("%s", compared)
-    held_against = {
-        "all_fast_step_s": step_us / 1e6,
-        "kernels_s": kernels_us / 1e6,
-        "rounds": len(rounds.step_ns),
-        "disturbed": rounds.disturbed,
-    }
-    return replace(profile, provenance={**profile.provenance, "held_against": held_against})
+    step = replace(summary(rounds.step_ns.tolist()), disturbed=rounds.disturbed)
+    return StepTimings(step, all_fast_timings(ways, rounds.kernels_ns, disturbed=rounds.disturbed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,41 @@ from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph
 from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.profile import Profile, Timing, TimingKey
-from autotm.profile.cases import cases
+from autotm.model.tier import all_fast
+from autotm.profile.cases import cases, ways_of
 from autotm.profile.options import ProfileOptions
-from autotm.profile.profiler import delay_ns, origin, profile_kernels
-from autotm.profile.store import KernelStore
+from autotm.profile.profiler import delay_ns, describe_context, origin, profile_kernels, timing_context
+from autotm.profile.store import KernelStore, StoreKey
 from autotm.profile.timing import after_a_wait, paired, summary
 
 AllFast = Mapping[tuple[str, str], Timing]
 """All-fast timings by identity and implementation."""
+_STEP = "step", DEFAULT_IMPLEMENTATION
+"""The whole step, where the store has kernels."""
+
+
+@dataclass(frozen=True)
+class StepTimings:
+    """What the all-fast step took as a whole, and its kernels within it."""
+
+    step: Timing
+    kernels: AllFast
+
+
+def stored(store: KernelStore, machine: Machine, graph: Graph) -> StepTimings | None:
+    """What the store has of this step, if that is all of it, and undisturbed."""
+    keys = _store_keys(timing_context(machine, hash_of(graph)), ways_of(graph))
+    found = {key: store.get(stored_as) for key, stored_as in keys.items()}
+    kernels = {key: timing for key, timing in found.items() if timing is not None and not timing.disturbed}
+    if len(kernels) < len(keys):
+        return None
+    return StepTimings(kernels.pop(_STEP), kernels)
+
+
+def keep(store: KernelStore, machine: Machine, graph: Graph, timings: StepTimings) -> None:
+    """Put all of them into the store, or, if killed, none."""
+    keys = _store_keys(describe_context(store, machine, hash_of(graph)), ways_of(graph))
+    store.put({keys[key]: timing for key, timing in {**timings.kernels, _STEP: timings.step}.items()})
 
 
 def all_fast_timings(
@@ -70,9 +97,9 @@ def profile_in_step(
     store: KernelStore,
     options: ProfileOptions,
     devices_dir: Path,
-    all_fast: AllFast,
+    timed: AllFast,
 ) -> Profile:
-    """The profile of a step whose kernels took `all_fast`, by identity and implementation.
+    """The profile of a step whose kernels took `timed`, all fast.
 
     What slow operands add is a wait of known length where slow memory is emulated. Elsewhere kernels are timed alone
     for it, their operands slow and fast in turn, unless the store has it.
@@ -84,15 +111,15 @@ def profile_in_step(
     with open_tiers(machine, links, 0, 0, devices_dir) as tiers:
         if tiers.waits_are_known and not options.times_known_waits:
             timings = {
-                (*case.key, config): after_a_wait(all_fast[case.key], delay_ns(tiers, case, config))
+                (*case.key, config): after_a_wait(timed[case.key], delay_ns(tiers, case, config))
                 if "P" in config
-                else all_fast[case.key]
+                else timed[case.key]
                 for case in cases(graph, options.configurations)
                 for config in case.configurations
             }
             return Profile(hash_of(graph), timings, origin(library, machine, options))
     alone = profile_kernels(graph, library, machine, links, store, options, devices_dir)
-    return replace(alone, timings=dict(_moved(alone.timings, all_fast)))
+    return replace(alone, timings=dict(_moved(alone.timings, timed)))
 
 
 def all_fast_us(graph: Graph, profile: Profile) -> float:
@@ -100,16 +127,22 @@ def all_fast_us(graph: Graph, profile: Profile) -> float:
     return sum(map(profile.base_us, graph.computed_by(()).kernels))
 
 
+def _store_keys(context: str, ways: Sequence[Graph]) -> dict[tuple[str, str], StoreKey]:
+    kernels = (kernel for way in ways for kernel in way.kernels)
+    keys = {(kernel.identity, kernel.implementation): all_fast(kernel) for kernel in kernels}
+    return {key: StoreKey(context, *key, config, 0) for key, config in {**keys, _STEP: ""}.items()}
+
+
 def _mean_ns(times_ns: npt.NDArray[np.int64], places: Sequence[int]) -> list[int]:
     """(rounds,) mean over the calls at these places."""
     return [round(float(mean)) for mean in times_ns[:, places].mean(axis=1)]
 
 
-def _moved(alone: Mapping[TimingKey, Timing], all_fast: AllFast) -> Iterator[tuple[TimingKey, Timing]]:
+def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[TimingKey, Timing]]:
     """Timings of kernels alone with, in place of what they took all fast, what they took so within the step."""
     apart_ns = {key[:2]: timing.median_ns for key, timing in alone.items() if "P" not in key[2]}
     for key, timing in alone.items():
-        inside = all_fast[key[:2]]
+        inside = timed[key[:2]]
         if "P" not in key[2]:
             yield key, replace(inside, disturbed=inside.disturbed or timing.disturbed)
             continue

@@ -95,9 +95,7 @@ def profile_kernels(
     wanted = cases(graph, options.configurations)
     plans = dict(plan for sitting in sittings(wanted) for plan in _plans(sitting, options))
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
-    description = _context(machine)
-    context = timing_context(machine)
-    store.describe(context, json.dumps(description, sort_keys=True))
+    context = describe_context(store, machine)
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(library, tiers, store, options, context)
         missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case) for case in sitting)]
@@ -124,14 +122,22 @@ def delay_ns(tiers: Tiers, case: Case, config: Configuration) -> int:
     return tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
 
 
-def timing_context(machine: Machine) -> str:
-    """The hash under which timings of this process are stored."""
-    return content_hash(_context(machine))
+def timing_context(machine: Machine, step: str = "") -> str:
+    """The hash under which timings of this process are stored: of kernels alone, or within the step of that hash."""
+    return content_hash(_context(machine, step))
 
 
-def _context(machine: Machine) -> dict[str, object]:
+def describe_context(store: KernelStore, machine: Machine, step: str = "") -> str:
+    """As `timing_context`, and let the store know what is behind it."""
+    context = timing_context(machine, step)
+    store.describe(context, json.dumps(_context(machine, step), sort_keys=True))
+    return context
+
+
+def _context(machine: Machine, step: str) -> dict[str, object]:
     """What all timings of this process share, as JSON."""
     return {
+        **({"step": step} if step else {}),
         "slow_tier": machine.slow_tier.model_dump(mode="json"),
         "target": machine.target,
         "threads": machine.threads,
