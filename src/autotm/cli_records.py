@@ -75,8 +75,8 @@ def _remeasure(options: argparse.Namespace) -> None:
     if before := disturbed_before(study):
         names = " ".join(map(str, before))
         log.warning(
-            "others held the cores, too, while what plans are made from was measured: %s. To measure it again, and what "
-            "depends on it: rm %s, then snakemake as before",
+            "others held the cores, too, while what plans are made from was measured: %s. To measure it again, with "
+            "what depends on it: rm %s, then snakemake as before",
             *(names, names),
         )
 
