@@ -18,7 +18,7 @@ from autotm.model.errors import BadInputError, InfeasibleLimitError
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"batch": 8, "width": 64}
-FAST = {"kernel_s": 0.005, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,15 @@ sys.path.insert(0, str(Path(__file__).parent / "study"))
 
 from synthetic_records import PROVENANCE, record
 
+import small_step
 from autotm import remeasure
 from autotm.cli import main
 from autotm.model.files import load, save
 from autotm.model.limit import Limit
+from autotm.model.profile import Profile, Timing
+from autotm.model.profile_file import write_profile
 from autotm.model.record import Record
+from autotm.model.tier import all_fast
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 
@@ -74,6 +78,22 @@ def test_remeasure_runs_what_others_disturbed_and_nothing_else(
     assert set(again) == {paths["static"], paths["numa"]}
     assert main(["remeasure", *options, "--list"]) == 0
     assert capsys.readouterr().out.split() == [str(paths["numa"])], "still disturbed"
+
+
+def test_remeasure_names_what_was_disturbed_before_the_runs(
+    options: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine, step = tmp_path / "laptop-1t", small_step.graph()
+    profile = machine / "tiny" / "mlp" / "profile.parquet"
+    key = (step.kernels[0].identity, "default", all_fast(step.kernels[0]))
+    for is_disturbed in (True, False):
+        links = replace(small_step.links(), disturbed=("copies",) if is_disturbed else ())
+        save(machine / "links.json", "links", links, PROVENANCE)
+        write_profile(profile, Profile("", {key: Timing(1, 1, 1, 1, 9, disturbed=is_disturbed)}, PROVENANCE))
+        caplog.clear()
+        assert main(["remeasure", *options]) == 0
+        named = {str(machine / "links.json"), str(profile)}
+        assert {name for name in named if name in caplog.text} == (named if is_disturbed else set())
 
 
 def test_describe_says_how_many_runs_it_leaves_out(

@@ -72,7 +72,12 @@ def _list(study: Study, network: str, *, only_missing: bool) -> None:
     paths = paths_of(study, network)
     scale = study.config.scale
     rows = stages.coverage_stage(
-        context_of(study), study.network(network), scale, study.config.tune.min_gain, store=paths.store
+        context_of(study),
+        study.network(network),
+        scale,
+        study.config.tune.min_gain,
+        store=paths.store,
+        profile=paths.profile,
     )
     calls, timed, tuned = (
         sum(values) for values in zip(*((r.calls, r.is_timed, r.is_tuned) for r in rows), strict=True)

@@ -61,7 +61,7 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _remeasure(options: argparse.Namespace) -> None:
-    from autotm.remeasure import disturbed_records, remeasure  # noqa: PLC0415 - as above
+    from autotm.remeasure import disturbed_before, disturbed_records, remeasure  # noqa: PLC0415 - as above
 
     study = study_of(options)
     found = disturbed_records(study)
@@ -72,6 +72,13 @@ def _remeasure(options: argparse.Namespace) -> None:
         log.info("%d of %d are sound now; snakemake draws their figures again", len(found) - left, len(found))
     else:
         log.info("no record of the study is marked as disturbed")
+    if before := disturbed_before(study):
+        names = " ".join(map(str, before))
+        log.warning(
+            "others held the cores, too, while what plans are made from was measured: %s. To measure it again, with "
+            "what depends on it: rm %s, then snakemake as before",
+            *(names, names),
+        )
 
 
 def _costs(options: argparse.Namespace) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from autotm.model.files import load
 from autotm.model.limit import Limit
+from autotm.model.link import Links
+from autotm.model.profile_file import read_profile
 from autotm.model.record import Record
 from autotm.stages import Context, run_stage
 from autotm.study.setup import Study
@@ -28,6 +30,21 @@ def disturbed_records(study: Study) -> list[Marked]:
     return [(path, record) for path, record in records if record.disturbed_steps_count]
 
 
+def disturbed_before(study: Study) -> list[Path]:
+    """The links and profiles of the study that are there and were measured while others held the cores.
+
+    Raises:
+        DamagedFileError: one cannot be read.
+    """
+    links = study.machine_paths.links
+    networks = sorted({*study.scale.networks, *study.config.own_networks})
+    profiles = [study.paths(name).profile for name in networks]
+    return [
+        *([links] if links.exists() and load(links, "links", Links).disturbed else []),
+        *(path for path in profiles if path.exists() and read_profile(path).is_disturbed),
+    ]
+
+
 def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
     """Run the programs of these records; each is replaced when the new one is complete. Returns how many stay marked.
 
@@ -40,7 +57,7 @@ def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
         paths, limit = study.paths(record.network), Limit.parse(record.limit)
         run_stage(
             context,
-            study.config.run,
+            study.scale.of_run(study.config.run),
             graph=paths.graph,
             library=paths.library,
             program=paths.program(record.optimizer, limit),

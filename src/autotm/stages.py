@@ -100,7 +100,7 @@ def compile_and_profile(
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
-    These are held against the whole step (`step_profile.py`). Tuned schedules in the store are taken where ours was
+    They are timed within the step (`step_profile.py`). Tuned schedules in the store are taken where ours was
     measured to take longer by more than `min_gain`.
     """
     from autotm.kernels.library import KernelLibrary
@@ -129,7 +129,8 @@ def compile_and_profile(
             config.implementations,
         )
         timed = profile_step(
-            counting(step, context.counts),
+            step,
+            context.counts,
             KernelLibrary.load(library),
             machine,
             links,
@@ -174,9 +175,9 @@ def tune_stage(
 
 
 def coverage_stage(
-    context: Context, network: NetworkSource, scale: str, min_gain: float, *, store: Path
+    context: Context, network: NetworkSource, scale: str, min_gain: float, *, store: Path, profile: Path
 ) -> tuple[Coverage, ...]:
-    """Which kernels of `network` have a timing or a tuned schedule in the store."""
+    """Which kernels of `network` have a timing in the store or, if there is one, the profile, or a tuned schedule."""
     from autotm import zoo
     from autotm.kernels.target import machine_target
     from autotm.lower.lower import scheduled_step
@@ -185,8 +186,9 @@ def coverage_stage(
 
     target = machine_target(context.machine)
     step = scheduled_step(zoo.build_from(network), scale, target, context.machine.threads)
+    timed = read_profile(profile) if profile.exists() else None
     with KernelStore(store) as opened:
-        return coverage(step, target, context.machine, opened, min_gain)
+        return coverage(step, target, context.machine, opened, min_gain, timed)
 
 
 def export_stage(context: Context, *, store: Path, file: Path) -> Mapping[str, int]:

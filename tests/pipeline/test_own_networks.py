@@ -111,7 +111,7 @@ def test_a_name_of_the_zoo_is_taken(ran: Workplace) -> None:
 @pytest.mark.slow
 def test_the_command_compiles_and_times_it(ran: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     results = ran.folder / "made"
-    ran.change("profile", value={"kernel_s": 0.005, "min_repeats": 2, "patience_s": 1.0})
+    ran.change("profile", value={"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0})
     common = ("--config", str(ran.config_file), "--results", str(results), "--scale", "tiny", "--threads", "1")
     assert main(["calibrate", *common]) == 0, caplog.text
     assert main(["profile", "my_mlp", *common]) == 0, caplog.text

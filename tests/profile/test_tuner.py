@@ -72,7 +72,7 @@ def test_the_list_tells_timed_from_tuned(tmp_path: Path) -> None:
             entry, trace=parallel_rows(softmax), tuned_ns=1, own_identity=identity(softmax.scheduled.func, TARGET)
         )
         store.schedules.put(softmax.workload, Where.of(MACHINE, TARGET), found)
-        rows = coverage(step(), TARGET, MACHINE, store, 0.03)
+        rows = coverage(step(), TARGET, MACHINE, store, 0.03, None)
     assert [row.is_timed for row in rows] == [number == 1 for number in range(len(kernels))]
     assert [row.is_tuned for row in rows] == [number == 2 or item is softmax for number, item in enumerate(kernels)]
     assert [row.op for row in rows if row.is_taken] == ["log_softmax"]

@@ -17,7 +17,7 @@ from synthetic_figures import tables
 from autotm.model.figures_config import StyleConfig
 from autotm.model.record import Record
 from autotm.study.describe import headlines
-from autotm.study.disturbed import COLUMN, at_limits, disturbed_text, marked
+from autotm.study.disturbed import BEFORE, COLUMN, at_limits, disturbed_text, marked
 from autotm.study.figures import FIGURES
 from autotm.study.records import _row
 from autotm.study.style import caption, styled
@@ -92,8 +92,17 @@ def test_captions_name_all_of_them(all_tables: dict[str, pd.DataFrame]) -> None:
     assert caption(table).count(" static ") == marked(table).sum() == 2 * table["network"].nunique()
 
 
+def test_captions_name_what_plans_were_made_from(all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables["fig10"]
+    sound = "predictions are made from"
+    assert sound not in caption(table)
+    found = caption(table.assign(**{BEFORE: "kernels of inception_v4; copies"}))
+    assert found.count("kernels of inception_v4; copies. ") == 1
+    assert "Hollow" not in found
+
+
 def test_a_table_from_before_has_none(all_tables: dict[str, pd.DataFrame]) -> None:
-    table = all_tables["fig7"].drop(columns=COLUMN)
+    table = all_tables["fig7"].drop(columns=[COLUMN, BEFORE])
     assert not marked(table).any()
     assert disturbed_text(table) == ""
     assert at_limits(table, ["4:1", "none"]) == [False, False]

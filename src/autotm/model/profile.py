@@ -62,6 +62,11 @@ class Profile:
     timings: Mapping[TimingKey, Timing]
     provenance: Mapping[str, Any]
 
+    @cached_property
+    def is_disturbed(self) -> bool:
+        """Whether others held the cores while some of it was timed."""
+        return any(timing.disturbed for timing in self.timings.values())
+
     def timing(self, kernel: Kernel, config: Configuration) -> Timing | None:
         """The measured timing, if that configuration was measured."""
         return self.timings.get((kernel.identity, kernel.implementation, config))

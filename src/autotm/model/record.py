@@ -49,6 +49,7 @@ class Record:
         all_fast_predicted_s: what the profile says of that step.
         disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
         disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
+        disturbed_before: what the plan was made from that was measured while others held the cores, in words.
         num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
         bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;
             workspaces are not inputs or outputs.
@@ -124,6 +125,7 @@ class Record:
     implementations: dict[str, int]
     verified_steps: int
     seed: int
+    disturbed_before: tuple[str, ...] = ()
     stall_time_us: float = 0.0
     ratio: str | None = None
     num_dram_async_move_nodes: int = 0

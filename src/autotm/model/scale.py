@@ -30,15 +30,16 @@ class ScaleFile(Strict):
         1.0,
         gt=0,
         le=1,
-        description="share of the study's profile.kernel_s and run.min_seconds that its measurements take: steps of a "
-        "few ms need fewer seconds",
+        description="share of the study's profile.step_s, profile.kernel_s and run.min_seconds that its measurements "
+        "take: steps of a few ms need fewer seconds",
     )
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 
     def of_profile(self, config: ProfileConfig) -> ProfileConfig:
         """How kernels of this scale are timed in a study that says `config`."""
-        return config.model_copy(update={"kernel_s": self.measuring * config.kernel_s})
+        shorter = {"step_s": self.measuring * config.step_s, "kernel_s": self.measuring * config.kernel_s}
+        return config.model_copy(update=shorter)
 
     def of_run(self, config: RunConfig) -> RunConfig:
         """How steps of this scale are timed in a study that says `config`."""

@@ -29,14 +29,22 @@ class ProfileConfig(Strict):
         description="additive: all fast, then each tensor slow alone (k + 1 timings a kernel of k tensors); "
         "full: all 2^k placements",
     )
-    min_repeats: int = Field(7, ge=1, le=1000, description="least number of timed runs of a configuration")
-    max_repeats: int = Field(200, ge=1, le=10_000, description="most timed runs of a configuration")
-    kernel_s: float = Field(0.15, ge=0, le=3600, description="time after which a kernel with enough repeats is done, s")
+    min_repeats: int = Field(7, ge=1, le=1000, description="least number of timed runs of a step or a configuration")
+    max_repeats: int = Field(200, ge=1, le=10_000, description="most timed runs of a step or a configuration")
+    step_s: float = Field(
+        20.0, ge=0, le=86_400, description="time for which all-fast steps run, in which kernels are timed, s"
+    )
+    kernel_s: float = Field(
+        0.15,
+        ge=0,
+        le=3600,
+        description="time after which a kernel with enough repeats is done that is timed alone (real slow memory), s",
+    )
     spread: float = Field(
         0.003,
         ge=0,
         le=1,
-        description="a kernel is done earlier once the standard errors of its medians are below this share",
+        description="steps or a kernel are done earlier once the standard errors of their medians are below this share",
     )
     rotation_bytes: int = Field(
         128_000_000,
@@ -47,15 +55,15 @@ class ProfileConfig(Strict):
         PATIENCE_S,
         ge=0,
         le=86_400,
-        description="kernels and (rule calibrate) copies that were timed while others held the cores are timed again "
+        description="steps, kernels and (rule calibrate) copies timed while others held the cores are timed again "
         "for so long, s, or three times as long as the others take",
     )
 
     step_tolerance: float = Field(
         0.03,
         gt=0,
-        description="the all-fast step is run, too: where its kernels sum up to another time by more than this share, "
-        "those that are most at odds with the step are timed again",
+        description="a warning says where kernels sum up to another time than the all-fast step, run in turn, by more "
+        "than this share",
     )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,11 +44,25 @@ class Case:
         return self.kernel.implementation == DEFAULT_IMPLEMENTATION
 
 
+def ways_of(graph: Graph) -> tuple[Graph, ...]:
+    """The step computed by default, then by each other implementation wherever a kernel has it."""
+    others = dict.fromkeys(other.name for kernel in graph.kernels for other in kernel.alternatives)
+    return (
+        graph.computed_by(()),
+        *(
+            graph.computed_by(
+                [name if name in kernel.implementations else kernel.implementation for kernel in graph.kernels]
+            )
+            for name in others
+        ),
+    )
+
+
 def cases(graph: Graph, mode: Literal["additive", "full"]) -> tuple[Case, ...]:
     """Every kernel identity of the graph once, default implementations first, in order of first appearance."""
     examples: dict[tuple[str, str], tuple[Graph, Kernel, str]] = {}
     needed: dict[tuple[str, str], dict[Configuration, None]] = {}
-    for step in _steps(graph):
+    for step in ways_of(graph):
         for kernel, default in zip(step.kernels, graph.kernels, strict=True):
             key = kernel.identity, kernel.implementation
             examples.setdefault(key, (step, kernel, default.identity))
@@ -62,16 +76,6 @@ def sittings(found: Iterable[Case]) -> tuple[tuple[Case, ...], ...]:
     for case in found:
         of_kernel.setdefault(case.default_identity, []).append(case)
     return tuple(tuple(cases) for cases in of_kernel.values())
-
-
-def _steps(graph: Graph) -> Iterator[Graph]:
-    """The step computed by default, then by each other implementation wherever a kernel has it."""
-    yield graph.computed_by(())
-    others = (other.name for kernel in graph.kernels for other in kernel.alternatives)
-    for name in dict.fromkeys(others):
-        yield graph.computed_by(
-            [name if name in kernel.implementations else kernel.implementation for kernel in graph.kernels]
-        )
 
 
 def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "full"]) -> list[Configuration]:

@@ -11,6 +11,7 @@ from autotm.kernels.tuned import choose
 from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
 from autotm.model.machine import Machine
+from autotm.model.profile import Profile
 from autotm.profile.profiler import timing_context
 from autotm.profile.schedule_table import Where
 from autotm.profile.store import KernelStore
@@ -20,14 +21,14 @@ _WIDEST, _GAP = 75, " ... "
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the store knows of one distinct kernel on a machine.
+    """What store and profile know of one distinct kernel on a machine.
 
     Attributes:
         op: name of the kernel's main block.
         shapes: shape of each operand, inputs first, as text.
         calls: how often a step calls it.
         flop_share: its part of the step's floating-point operations.
-        is_timed: whether its code was timed.
+        is_timed: whether its code was timed, within the step or alone.
         is_tuned: whether a schedule was searched for and measured beside our own present one.
         is_taken: whether what was found replaces our own.
     """
@@ -42,13 +43,15 @@ class Coverage:
 
 
 def coverage(
-    step: ScheduledStep, target: Any, machine: Machine, store: KernelStore, min_gain: float
+    step: ScheduledStep, target: Any, machine: Machine, store: KernelStore, min_gain: float, profile: Profile | None
 ) -> tuple[Coverage, ...]:
-    """Every distinct kernel of `step` (scheduled without tuned schedules), heaviest first."""
+    """Every distinct kernel of `step` (scheduled without tuned schedules), heaviest first; `profile` is its own."""
     kernels = distinct_kernels(step)
     place = Where.of(machine, target)
     tuned = store.schedules.elsewhere(place) | store.schedules.here(place)
     usable, timed = store.schedules.usable(place, min_gain), store.timed(timing_context(machine))
+    if profile is not None:
+        timed |= {identity for identity, _, _ in profile.timings}
     total = max(1, sum(item.flops for item in kernels))
 
     def row(item: DistinctKernel) -> Coverage:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from autotm.kernels.library import KernelLibrary
 from autotm.kernels.threads import check_cores, pinned
@@ -52,9 +53,6 @@ class _Bench:
         """Whether slow operands are not timed, since what they add is known."""
         return self.tiers.waits_are_known and not self.options.times_known_waits
 
-    def delay_ns(self, case: Case, config: Configuration) -> int:
-        return self.tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
-
     def timed(self, case: Case) -> tuple[Configuration, ...]:
         """The configurations that are timed, all-fast first; the others follow from these."""
         return case.configurations[:1] if self.knows_waits else case.configurations
@@ -69,7 +67,9 @@ class _Bench:
 
     def key(self, case: Case, config: Configuration) -> StoreKey:
         kernel = case.kernel
-        return StoreKey(self.context, kernel.identity, kernel.implementation, config, self.delay_ns(case, config))
+        return StoreKey(
+            self.context, kernel.identity, kernel.implementation, config, delay_ns(self.tiers, case, config)
+        )
 
 
 def profile_kernels(
@@ -80,15 +80,13 @@ def profile_kernels(
     store: KernelStore,
     options: ProfileOptions,
     devices_dir: Path,
-    again: frozenset[str] = frozenset(),
 ) -> Profile:
-    """Time what the store lacks, and read the rest from it.
+    """Time each kernel alone: what the store lacks, and read the rest from it.
 
     A kernel's timings are stored as soon as it is done, so a killed profile goes on where it was. Kernels that lack any
     configuration or implementation are timed in all, in one sitting, because only then the differences are sharp. What
     slow operands add is not timed where it is a wait of known length. Sittings that others disturbed are repeated, in
-    this call until the options' patience is spent, and in the next. Kernels whose identity is in `again` are timed anew
-    though the store has them.
+    this call until the options' patience is spent, and in the next.
 
     Raises:
         AutotmError: kernels run on fewer threads than the machine asks for.
@@ -97,33 +95,49 @@ def profile_kernels(
     wanted = cases(graph, options.configurations)
     plans = dict(plan for sitting in sittings(wanted) for plan in _plans(sitting, options))
     pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
-    description = _context(machine)
-    context = timing_context(machine)
-    store.describe(context, json.dumps(description, sort_keys=True))
+    context = describe_context(store, machine)
     with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
         bench = _Bench(library, tiers, store, options, context)
-        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case, again) for case in sitting)]
+        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case) for case in sitting)]
         log.info("%d distinct kernels, %d of them known", len(sittings(wanted)), len(sittings(wanted)) - len(missing))
         if missing:
             _time_all(bench, machine, missing, plans)
         timings = dict(_read(bench, wanted))
+    return Profile(hash_of(graph), timings, origin(library, machine, options))
+
+
+def origin(library: KernelLibrary, machine: Machine, options: ProfileOptions) -> dict[str, Any]:
+    """Where a profile comes from."""
     extra = {
         "configurations": options.configurations,
         "options_hash": hash_of(options),
         "library_hash": library.content_hash,
-        "context": context,
+        "context": timing_context(machine),
     }
-    return Profile(hash_of(graph), timings, provenance(machine, options.seed, **extra))
+    return provenance(machine, options.seed, **extra)
 
 
-def timing_context(machine: Machine) -> str:
-    """The hash under which timings of this process are stored."""
-    return content_hash(_context(machine))
+def delay_ns(tiers: Tiers, case: Case, config: Configuration) -> int:
+    """Nanoseconds to wait after a kernel for what its slow operands would have cost."""
+    return tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
 
 
-def _context(machine: Machine) -> dict[str, object]:
+def timing_context(machine: Machine, step: str = "") -> str:
+    """The hash under which timings of this process are stored: of kernels alone, or within the step of that hash."""
+    return content_hash(_context(machine, step))
+
+
+def describe_context(store: KernelStore, machine: Machine, step: str = "") -> str:
+    """As `timing_context`, and let the store know what is behind it."""
+    context = timing_context(machine, step)
+    store.describe(context, json.dumps(_context(machine, step), sort_keys=True))
+    return context
+
+
+def _context(machine: Machine, step: str) -> dict[str, object]:
     """What all timings of this process share, as JSON."""
     return {
+        **({"step": step} if step else {}),
         "slow_tier": machine.slow_tier.model_dump(mode="json"),
         "target": machine.target,
         "threads": machine.threads,
@@ -140,9 +154,9 @@ def _plans(sitting: Sequence[Case], options: ProfileOptions) -> Iterator[tuple[t
     return zip((case.key for case in sitting), in_turn(plans), strict=True)
 
 
-def _lacks(bench: _Bench, case: Case, again: frozenset[str]) -> bool:
+def _lacks(bench: _Bench, case: Case) -> bool:
     found = [bench.stored(case, config) for config in bench.timed(case)]
-    return case.kernel.identity in again or any(timing is None or timing.disturbed for timing in found)
+    return any(timing is None or timing.disturbed for timing in found)
 
 
 def _time_all(
@@ -202,20 +216,20 @@ def _calls(bench: _Bench, case: Case, configs: Iterable[Configuration], plan: Op
     """The kernel with its wait, ready to call, by configuration and copy."""
     return [
         [
-            _waiting(bench.library.bind(case.kernel.function, views), bench.delay_ns(case, config))
+            _waiting(bench.library.bind(case.kernel.function, views), delay_ns(bench.tiers, case, config))
             for views in (plan.views(bench.tiers, config, copy) for copy in range(plan.copies))
         ]
         for config in configs
     ]
 
 
-def _waiting(call: Call, delay_ns: int) -> Call:
-    return functools.partial(_call_and_wait, call, delay_ns) if delay_ns else call
+def _waiting(call: Call, wait_ns: int) -> Call:
+    return functools.partial(_call_and_wait, call, wait_ns) if wait_ns else call
 
 
-def _call_and_wait(call: Call, delay_ns: int) -> None:
+def _call_and_wait(call: Call, wait_ns: int) -> None:
     call()
-    wait_until(time.perf_counter_ns() + delay_ns)
+    wait_until(time.perf_counter_ns() + wait_ns)
 
 
 def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Timing]]:
@@ -225,5 +239,5 @@ def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Ti
             timing = bench.stored(case, config if config in timed else timed[0])
             assert timing is not None, f"{case.kernel.name} was timed but is not in the store"
             if config not in timed:
-                timing = after_a_wait(timing, bench.delay_ns(case, config))
+                timing = after_a_wait(timing, delay_ns(bench.tiers, case, config))
             yield (case.kernel.identity, case.kernel.implementation, config), timing

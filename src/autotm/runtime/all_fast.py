@@ -1,79 +1,132 @@
-"""How long the all-fast step takes, and each kernel within it: what a profile is held against."""
+"""How long the all-fast step takes, and each kernel where it stands in it, by each of its implementations."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter_ns
+
+import numpy as np
+import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary
-from autotm.kernels.threads import pinned
+from autotm.kernels.threads import check_cores, pinned
 from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import open_tiers
 from autotm.model.cores import Watch
 from autotm.model.graph import Graph
 from autotm.model.machine import Machine
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import Executor, prepare
-from autotm.runtime.options import RunOptions
+from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.plain import all_fast_program
-from autotm.runtime.timing import time_steps
 
-_WARM_UP_STEPS = 2
-_INSTRUMENTED_STEPS = 3
-_MOST_STEPS = 300
-"""Of steps that take microseconds, which judging a round takes longer than."""
+Nanoseconds = npt.NDArray[np.int64]
+
+_MEDIAN_EFFICIENCY = 1.2533
+"""Standard error of a median in units of that of a mean, sqrt(pi / 2)."""
 
 
 @dataclass(frozen=True)
-class AllFastStep:
-    """The step with the default implementations and everything in fast memory.
+class Effort:
+    """How many rounds are run, and for how long.
 
     Attributes:
-        step_us: median of undisturbed steps.
-        kernels_us: median of each kernel, by name, in instrumented steps.
+        min_rounds, max_rounds: rounds that count.
+        seconds: after which enough rounds are done.
+        spread: they are done earlier when the standard error of the median step is at most this share of it.
+        patience_s: rounds during which others held the cores are repeated for so long in all, or three times as long as
+            the good ones took.
+        seed: of the arguments.
+    """
+
+    min_rounds: int
+    max_rounds: int
+    seconds: float
+    spread: float
+    patience_s: float
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class AllFastRounds:
+    """Steps with everything in fast memory, run in turn: a round is a whole step and one of each way, kernel by kernel.
+
+    Attributes:
+        step_ns: (rounds,) of the whole step by the first way.
+        kernels_ns: (rounds, kernels) for each way.
         disturbed: whether others held the cores all the same, so that times are too long.
     """
 
-    step_us: float
-    kernels_us: Mapping[str, float]
+    step_ns: Nanoseconds
+    kernels_ns: tuple[Nanoseconds, ...]
     disturbed: bool
 
 
 def time_all_fast(
-    graph: Graph, library: KernelLibrary, machine: Machine, options: RunOptions, devices_dir: Path
-) -> AllFastStep:
-    """Run the all-fast step of `graph` as programs run it, for as long as the options say, or 300 times.
+    ways: Sequence[Graph], library: KernelLibrary, machine: Machine, effort: Effort, devices_dir: Path
+) -> AllFastRounds:
+    """Run the all-fast step as programs run it, computed in each of the `ways`, the default first.
+
+    Whatever speed the machine has at the time is that of the step, of its kernels, and of all ways to compute them.
 
     Raises:
+        AutotmError: kernels run on fewer threads than the machine asks for.
         BadInputError: the library lacks a kernel.
     """
-    step = graph.computed_by(())
-    program, arguments = all_fast_program(step), Arguments.allocate(step)
-    arguments.fill(options.seed)
+    programs = [all_fast_program(way) for way in ways]
+    pool_bytes = max(program.fast_bytes for program in programs)
+    arguments = Arguments.allocate(ways[0])
+    arguments.fill(effort.seed, machine.cpus)
     with (
         pinned(machine),
-        open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers,
+        # No way leaves anything in the pool that the next step reads, so that all can have the same.
+        open_tiers(machine, None, pool_bytes, 0, devices_dir, stretch=1.0) as tiers,
         quiet_interpreter(),
     ):
-        executor = prepare(step, library, program, arguments, tiers)
-        warm_s = min(_seconds(executor) for _ in range(_WARM_UP_STEPS))
-        briefly = replace(options, min_seconds=min(options.min_seconds, _MOST_STEPS * warm_s))
-        times = time_steps(executor, None, machine.cpus, briefly)
-        watch = Watch(machine.cpus, 0.0 if times.disturbed_count else options.patience_s)
-        passes = watch.rounds(executor.instrumented_step, _INSTRUMENTED_STEPS, "instrumented steps")
-    medians_us = [statistics.median(series) / 1e3 for series in zip(*passes, strict=True)]
-    names = [kernel.name for kernel in step.kernels]
-    return AllFastStep(
-        1e6 * statistics.median(times.samples_s),
-        dict(zip(names, medians_us, strict=True)),
-        times.disturbed_count or bool(watch.disturbed),
-    )
+        executors = [
+            prepare(way, library, program, arguments, tiers) for way, program in zip(ways, programs, strict=True)
+        ]
+        check_cores(machine, heaviest_call(ways[0], executors[0]), busy=library.busy_threads(machine.threads))
+        for executor in executors:
+            executor.step()
+        rounds, is_disturbed = _rounds(executors, Watch(machine.cpus, effort.patience_s), effort)
+    steps, passes = zip(*rounds, strict=True)
+    return AllFastRounds(np.asarray(steps), tuple(np.asarray(one) for one in zip(*passes, strict=True)), is_disturbed)
 
 
-def _seconds(executor: Executor) -> float:
-    start = perf_counter()
-    executor.step()
-    return perf_counter() - start
+_Round = tuple[int, tuple[list[int], ...]]
+
+
+def _rounds(executors: Sequence[Executor], watch: Watch, effort: Effort) -> tuple[list[_Round], bool]:
+    """The rounds that count, and whether disturbed ones are among them."""
+
+    def run() -> _Round:
+        start_ns = perf_counter_ns()
+        executors[0].step()
+        whole_ns = perf_counter_ns() - start_ns
+        return whole_ns, tuple(executor.instrumented_step() for executor in executors)
+
+    good: list[_Round] = []
+    every: list[_Round] = []
+    good_ns = 0
+    while not _enough([whole_ns for whole_ns, _ in good], good_ns / 1e9, effort):
+        if watch.is_over and len(every) >= effort.min_rounds:
+            # Too few to be precise are still right.
+            return (good, False) if len(good) >= effort.min_rounds else (every, True)
+        found = watch.timed(run)
+        every.append(found.result)
+        if watch.judge(found.lost_ns, found.wall_ns):
+            good.append(found.result)
+            good_ns += found.wall_ns
+    return good, False
+
+
+def _enough(steps_ns: Sequence[int], seconds: float, effort: Effort) -> bool:
+    if len(steps_ns) < effort.min_rounds:
+        return False
+    if len(steps_ns) >= effort.max_rounds or seconds >= effort.seconds:
+        return True
+    error_ns = _MEDIAN_EFFICIENCY * float(np.std(steps_ns, ddof=1)) / math.sqrt(len(steps_ns))
+    return error_ns <= effort.spread * float(np.median(steps_ns))

@@ -67,6 +67,16 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
     return Executor(program, tuple(calls), tuple(spans))
 
 
+def heaviest_call(graph: Graph, executor: Executor) -> Call:
+    """The kernel of the step with the most arithmetic, without its wait."""
+    spans = [
+        (graph.kernels[step.kernel].flops, first)
+        for step, (first, _) in zip(executor.program.steps, executor.spans, strict=True)
+        if isinstance(step, KernelStep)
+    ]
+    return executor.calls[max(spans)[1]]
+
+
 @dataclass(frozen=True)
 class _Builder:
     graph: Graph

@@ -68,6 +68,7 @@ def build_record(
         all_fast_samples_s=measured.steps.all_fast_s,
         disturbed_steps=measured.steps.disturbed,
         disturbed_steps_count=measured.steps.disturbed_count,
+        disturbed_before=(*([f"kernels of {graph.network}"] if profile.is_disturbed else ()), *links.disturbed),
         kernel_times_us=measured.parts.kernels_us,
         stall_time_us=measured.parts.stall_us,
         move_actual_us=measured.parts.moves_us,

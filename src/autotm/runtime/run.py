@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary
@@ -17,10 +16,10 @@ from autotm.model.link import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile
-from autotm.model.program import KernelStep, Program
+from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import Executor, prepare
+from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.poison import poisoned
@@ -59,7 +58,7 @@ def run(
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, library, program, arguments, tiers)
-        check_cores(machine, _heaviest(chosen, executor), busy=library.busy_threads(machine.threads))
+        check_cores(machine, heaviest_call(chosen, executor), busy=library.busy_threads(machine.threads))
         arguments.fill(options.seed, machine.cpus)
         if options.verify_steps:
             expected = reference(
@@ -129,13 +128,3 @@ def _check_pedigree(graph: Graph, program: Program, plan: Plan, profile: Profile
             raise BadInputError(
                 f"run: the {what} has hash {found}, the one given has {wanted}; rerun kernel_profile and what follows"
             )
-
-
-def _heaviest(graph: Graph, executor: Executor) -> Callable[[], None]:
-    """The kernel with the most arithmetic, without its wait."""
-    spans = [
-        (graph.kernels[step.kernel].flops, first)
-        for step, (first, _) in zip(executor.program.steps, executor.spans, strict=True)
-        if isinstance(step, KernelStep)
-    ]
-    return executor.calls[max(spans)[1]]

@@ -10,6 +10,9 @@ from matplotlib.axes import Axes
 
 COLUMN = "disturbed"
 """Whether others held the cores in so many rounds of a run that these count: its times are too long."""
+BEFORE = "disturbed_before"
+"""What a run's plan was made from that was measured while others held the cores, in words."""
+BEFORE_SEPARATOR = "; "
 
 
 def marked(table: pd.DataFrame) -> pd.Series:
@@ -33,9 +36,12 @@ def hollow_marks(axes: Axes, runs: pd.DataFrame, x: str, y: str, **look: Any) ->
 
 
 def disturbed_text(table: pd.DataFrame) -> str:
-    """The caption's sentence that names disturbed runs; empty where there are none."""
-    shown = table[marked(table)]
-    if shown.empty:
-        return ""
-    named = "; ".join(f"{row['network']} {row['optimizer']} {row['limit']}" for _, row in shown.iterrows())
-    return f"Hollow, too slow: others held the cores during {named}. "
+    """The caption's sentences that name disturbed runs, and what plans were made from; empty where there are none."""
+    shown, sentences = table[marked(table)], ""
+    if not shown.empty:
+        named = "; ".join(f"{row['network']} {row['optimizer']} {row['limit']}" for _, row in shown.iterrows())
+        sentences = f"Hollow, too slow: others held the cores during {named}. "
+    texts = table[BEFORE].dropna() if BEFORE in table else ()
+    if named := "; ".join(dict.fromkeys(one for text in texts for one in text.split(BEFORE_SEPARATOR) if one)):
+        sentences += f"Others held the cores, too, while what predictions are made from was measured: {named}. "
+    return sentences

@@ -9,7 +9,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.figures_config import StyleConfig
 from autotm.model.plan import Status
 from autotm.study.comparison import bars, series_name, title
-from autotm.study.disturbed import COLUMN
+from autotm.study.disturbed import BEFORE, COLUMN
 from autotm.study.style import Drawn, caption, finish, optimizer_colors, panels
 
 _LEAST_S = 1e-4
@@ -54,7 +54,5 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     finish(axes, "", "Time to find a placement (longest over the limits)")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     which = ", ".join(f"{row['network']} {row['optimizer']} {row['limit']}" for _, row in slowest.iterrows())
-    return (
-        figure,
-        f"{caption(table.assign(**{COLUMN: False}))} White lines: building the model alone. Longest: {which}.",
-    )
+    described = caption(table.assign(**{COLUMN: False, BEFORE: ""}))
+    return figure, f"{described} White lines: building the model alone. Longest: {which}."

@@ -15,6 +15,7 @@ from autotm.model.files import load
 from autotm.model.graph import Graph
 from autotm.model.profile_file import read_profile
 from autotm.model.tier import Tier, configuration
+from autotm.study.disturbed import COLUMN, marked
 from autotm.study.records import versions_text
 from autotm.study.style import GRAY, Drawn, finish, machine_text, optimizer_colors, panels
 
@@ -26,7 +27,8 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
     """A row for each placement, in binary order: `data` turns slow last, `output` first.
 
     Columns: `fast` or `slow` for each operand, median and quartiles in nanoseconds, `relative` to the all-fast median,
-    whether the time is `measured` or holds an `emulated` wait, shapes, and where it was measured.
+    whether the time is `measured` or holds an `emulated` wait, whether it was `disturbed`, shapes, and where it was
+    measured.
 
     Raises:
         DamagedFileError: a file cannot be read.
@@ -56,6 +58,7 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
                 "lower_quartile_ns": timing.lower_quartile_ns,
                 "upper_quartile_ns": timing.upper_quartile_ns,
                 "repeats": timing.repeats,
+                COLUMN: timing.disturbed,
                 "time": "measured" if not slow or shared["tier_reality"] == "real" else shared["tier_reality"],
             }
             | shared
@@ -94,6 +97,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     axes.set_ylabel("time, all fast = 1")
     timed = table[table["repeats"] > 0]
     waits = "" if len(timed) == len(table) else " slow operands add an emulated wait of known length;"
+    held = " others held the cores, so times are too long;" if marked(table).any() else ""
     kinds = dict.fromkeys(table["time"])
     handles = [Patch(color=measured if kind == "measured" else other, label=kind) for kind in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
@@ -101,6 +105,6 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     return figure, (
         f"data {first['data_shape']}, weight {first['weight_shape']}, output {first['output_shape']} (batch first, "
         f"channels last), float32, padding 1, scale {first['scale']}; {machine_text(first)}. Medians of at least "
-        f"{timed['repeats'].min()} runs, all fast {base_ns / 1e6:.3g} ms; lines: quartiles;{waits} seed "
+        f"{timed['repeats'].min()} runs, all fast {base_ns / 1e6:.3g} ms; lines: quartiles;{waits}{held} seed "
         f"{first['seed']}. {first['versions']}."
     )

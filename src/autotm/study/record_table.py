@@ -16,6 +16,7 @@ from autotm.model.cache import CacheCounts
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance, write_atomically
 from autotm.model.record import Record
+from autotm.study.disturbed import BEFORE, BEFORE_SEPARATOR
 from autotm.study.style import write_table
 
 _PROVENANCE = ("cpu_model", "autotm_commit", "started", "load_1min", "program_hash")
@@ -25,9 +26,9 @@ def table_of_runs(paths: Sequence[Path]) -> pd.DataFrame:
     """One row for each record file, in the order given.
 
     Columns are the record's fields that hold one value, with their units; of those that hold several: the sum of
-    `creation_times` and `optimization_times`, the number of `samples_s` (`samples`), the median of `all_fast_samples_s`
-    (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s` (`..._median_s`), `drift_s`, and every
-    number of `cache` under `cache_...`. Then where the record comes from.
+    `creation_times` and `optimization_times`, `disturbed_before` as one text, the number of `samples_s` (`samples`),
+    the median of `all_fast_samples_s` (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s`
+    (`..._median_s`), `drift_s`, and every number of `cache` under `cache_...`. Then where the record comes from.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -55,10 +56,12 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
     times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
     waits = {name: fields.pop(f"{name}_s") for name in ("waited", "all_fast_waited")}
+    before = BEFORE_SEPARATOR.join(fields.pop(BEFORE))
     scalars = {name: value for name, value in fields.items() if not isinstance(value, dict | tuple)}
     return {
         **scalars,
         **times,
+        BEFORE: before,
         "samples": len(record.samples_s),
         "all_fast_runtime_median_s": record.all_fast_runtime_median_s,
         "drift_s": record.drift_s,

@@ -16,7 +16,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.limit import Limit
 from autotm.model.record import Record
-from autotm.study.disturbed import COLUMN
+from autotm.study.disturbed import BEFORE, BEFORE_SEPARATOR, COLUMN
 
 _IN_ORDER = ("network", "optimizer")
 _CAPTIONED_VERSIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
@@ -25,7 +25,8 @@ _CAPTIONED_VERSIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 def table_of_records(paths: Iterable[Path], *, needs_all_fast: bool = True) -> pd.DataFrame:
     """One row for each record file, ordered by network and optimizer as given and then by limit, tightest first.
 
-    Columns: what identifies the run, whether it was `disturbed` to the end, then bytes (`_bytes`), seconds (`_s`), and
+    Columns: what identifies the run, whether it was `disturbed` to the end, what was `disturbed_before`
+    it that its plan was made from, then bytes (`_bytes`), seconds (`_s`), and
     shares in [0, 1]. `uncounted_bytes` are
     in fast memory whatever the limit: parameters, inputs and results, unless the limit counts them. `slowdown` divides
     the median step by `all_fast_runtime_s`: the median all-fast step timed in turn with it, or, where there is none,
@@ -120,6 +121,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "actual_runtime_median_s": record.actual_runtime_median_s,
         "samples": len(record.samples_s),
         COLUMN: record.disturbed_steps_count,
+        BEFORE: BEFORE_SEPARATOR.join(record.disturbed_before),
         "dram_input_fraction": _share(record.bytes_dram_input_tensors, record.bytes_input_tensors),
         "dram_output_fraction": _share(record.bytes_dram_output_tensors, record.bytes_output_tensors),
         "bytes_moved_dram": record.bytes_moved_dram,
