@@ -28,7 +28,8 @@ help:
 
 # --- environment -----------------------------------------------------------------------------------------------------
 # A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
-# Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM and pandas.
+# Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM, pandas and
+# autotm.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
@@ -68,6 +69,7 @@ else
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 fi
+$(BIN)/python -m compileall -q src
 touch $@
 endef
 .ONESHELL:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.solve.flow import Flow
 from autotm.solve.formulation import Formulation, holdings
