@@ -55,8 +55,9 @@ $(VENV)/.made-stamp:
 		exit 1
 	fi
 	echo "autotm: making $(VENV) with $$($$python -V)"
+	$$python -m venv $(VENV)/bootstrap & bootstrap=$$!
 	$$python -m venv $(VENV)
-	$$python -m venv $(VENV)/bootstrap
+	wait $$bootstrap
 	$(VENV)/bootstrap/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt \
 		|| echo "autotm: uv is not to be had; pip installs instead"
 	touch $@
