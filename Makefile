@@ -28,7 +28,8 @@ help:
 
 # --- environment -----------------------------------------------------------------------------------------------------
 # A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
-# Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM and pandas.
+# Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM, pandas and
+# autotm.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
@@ -54,8 +55,9 @@ $(VENV)/.made-stamp:
 		exit 1
 	fi
 	echo "autotm: making $(VENV) with $$($$python -V)"
+	$$python -m venv $(VENV)/bootstrap & bootstrap=$$!
 	$$python -m venv $(VENV)
-	$$python -m venv $(VENV)/bootstrap
+	wait $$bootstrap
 	$(VENV)/bootstrap/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt \
 		|| echo "autotm: uv is not to be had; pip installs instead"
 	touch $@
@@ -68,6 +70,7 @@ else
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 fi
+$(BIN)/python -m compileall -q src
 touch $@
 endef
 .ONESHELL:

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent / "study"))
 from synthetic_records import PROVENANCE, record
 
 import small_step
-from autotm import remeasure
+from autotm import study_run
 from autotm.cli import main
 from autotm.model.files import load, save
 from autotm.model.limit import Limit
@@ -70,7 +70,7 @@ def test_remeasure_runs_what_others_disturbed_and_nothing_else(
         again.append(record)
         save(record, "record", replace(old, disturbed_steps_count=old.optimizer == "numa"), PROVENANCE)
 
-    monkeypatch.setattr(remeasure, "run_stage", quiet)
+    monkeypatch.setattr(study_run, "run_stage", quiet)
     assert main(["remeasure", *options, "--list"]) == 0
     assert set(capsys.readouterr().out.split()) == {str(paths["static"]), str(paths["numa"])}
     assert not again

@@ -16,6 +16,7 @@ from autotm.model.errors import AutotmError
 from autotm.model.limit import Limit
 from autotm.model.study_config import StudyConfig
 from autotm.study.setup import require_compiler
+from autotm.study_run import run_of_study
 
 log = logging.getLogger("autotm")
 
@@ -115,19 +116,8 @@ def _compile(options: argparse.Namespace) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     study = study_of(options)
-    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    stages.run_stage(
-        context_of(study),
-        study.scale.of_run(study.config.run),
-        graph=paths.graph,
-        library=paths.library,
-        program=paths.program(options.optimizer, limit),
-        plan=paths.plan(options.optimizer, limit),
-        links=paths.links,
-        profile=paths.profile,
-        reference=paths.reference,
-        record=paths.record(options.optimizer, limit),
-    )
+    paths_of(study, options.network)
+    run_of_study(study, context_of(study), options.network, options.optimizer, Limit.parse(options.limit))
 
 
 def _check(options: argparse.Namespace) -> None:

@@ -11,8 +11,9 @@ from autotm.model.limit import Limit
 from autotm.model.link import Links
 from autotm.model.profile_file import read_profile
 from autotm.model.record import Record
-from autotm.stages import Context, run_stage
+from autotm.stages import Context
 from autotm.study.setup import Study
+from autotm.study_run import run_of_study
 
 log = logging.getLogger(__name__)
 
@@ -49,23 +50,11 @@ def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
     """Run the programs of these records; each is replaced when the new one is complete. Returns how many stay marked.
 
     Raises:
-        as `run_stage`.
+        as `run_of_study`.
     """
     left = 0
     for path, record in marked:
         log.info("running %s %s at %s again", record.network, record.optimizer, record.limit)
-        paths, limit = study.paths(record.network), Limit.parse(record.limit)
-        run_stage(
-            context,
-            study.scale.of_run(study.config.run),
-            graph=paths.graph,
-            library=paths.library,
-            program=paths.program(record.optimizer, limit),
-            plan=paths.plan(record.optimizer, limit),
-            links=paths.links,
-            profile=paths.profile,
-            reference=paths.reference,
-            record=path,
-        )
+        run_of_study(study, context, record.network, record.optimizer, Limit.parse(record.limit))
         left += load(path, "record", Record).disturbed_steps_count
     return left

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from workplace import ROOT, TARGET, Workplace
 
@@ -108,24 +109,41 @@ def test_a_figure_that_is_done_is_named(fresh: Workplace) -> None:
     assert page[-1] == "made: figures/fig10.pdf"
 
 
-def test_an_interrupted_study_ends_with_what_is_done(fresh: Workplace) -> None:
+def page_after(place: Workplace, end: Callable[[int], None]) -> list[str]:
+    """The page of a study that `end`, given its process, ends while a run waits."""
     waits = "Path('started').touch()\n    import time\n    time.sleep(60)"
-    set_stage(fresh, "run", STAGE.format(fault=waits))
+    set_stage(place, "run", STAGE.format(fault=waits))
     command = [sys.executable, "-m", "snakemake", "--cores", "2", TARGET]
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    with (fresh.folder / "output.txt").open("w+", encoding="utf-8") as output:
+    with (place.folder / "output.txt").open("w+", encoding="utf-8") as output:
         study = subprocess.Popen(
-            command, cwd=fresh.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            command, cwd=place.folder, env=environment, stdout=output, stderr=output, start_new_session=True
         )
         deadline = time.monotonic() + 60
-        while not (fresh.folder / "started").exists():
+        while not (place.folder / "started").exists():
             assert study.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        os.killpg(study.pid, signal.SIGINT)
+        end(study.pid)
         assert study.wait(timeout=30) != 0
         output.seek(0)
-        page = page_of(output.read())
+        return page_of(output.read())
+
+
+DONE = r"\d+ of 21 jobs are done; the same command does the rest, and none of these again\."
+
+
+def test_an_interrupted_study_ends_with_what_is_done(fresh: Workplace) -> None:
+    page = page_after(fresh, lambda study: os.killpg(study, signal.SIGINT))
     assert page[0] == "autotm: interrupted"
-    assert re.fullmatch(r"\d+ of 21 jobs are done; the same command does the rest, and none of these again\.", page[2])
+    assert re.fullmatch(DONE, page[2])
     assert page[3:] == ["not made: figures/fig10.pdf"]
+
+
+def test_a_study_that_is_asked_to_end_ends_its_jobs(fresh: Workplace) -> None:
+    page = page_after(fresh, lambda study: os.kill(study, signal.SIGTERM))
+    assert page[0] == "autotm: 1 job failed"
+    assert page[2].startswith("run: mlp, ")
+    assert page[3] == "  why:    killed by signal 15 (SIGTERM)"
+    assert re.fullmatch(DONE, page[-2])
+    assert page[-1] == "not made: figures/fig10.pdf"

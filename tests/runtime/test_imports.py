@@ -11,7 +11,7 @@ import pytest
 from autotm.model.profile import Profile, Timing
 from autotm.model.profile_file import write_profile
 
-HEAVY = {"tvm", "pyomo", "highspy", "pandas", "matplotlib", "seaborn"}
+HEAVY = {"tvm", "pyomo", "pyomo.environ", "highspy", "pandas", "matplotlib", "seaborn"}
 JOBS = {
     "run": ("autotm.runtime.run", set()),
     "compile": ("autotm.layout", set()),

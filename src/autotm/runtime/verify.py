@@ -56,7 +56,8 @@ def digests(graph: Graph, arguments: Arguments, cpus: Sequence[int] = ()) -> dic
     """A digest of the bytes of every result, by tensor name; worked out on `cpus` if given."""
 
     def digest(name: str) -> str:
-        return hashlib.blake2b(arguments.value(name).data, digest_size=16).hexdigest()
+        # Nobody forges tensors, and processors have instructions for this one.
+        return hashlib.sha1(arguments.value(name).data, usedforsecurity=False).hexdigest()
 
     names = results(graph)
     return dict(zip(names, spread(digest, names, cpus), strict=True))

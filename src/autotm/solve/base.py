@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.model.certificate import Certificate
 from autotm.model.counting import counted_by

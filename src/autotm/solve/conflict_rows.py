@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.solve.conflicts import Member, holds
 from autotm.solve.formulation import Formulation, kept_copied

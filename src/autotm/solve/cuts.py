@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.solve.cut import Cut
 from autotm.solve.flow import Flow

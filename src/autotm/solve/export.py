@@ -6,7 +6,7 @@ import gzip
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.model.errors import BadInputError
 from autotm.model.files import write_atomically

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 from pyomo.core.expr import LinearExpression
 
 from autotm.solve.flights import Flights, constrain

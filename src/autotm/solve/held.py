@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Self
 
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.solve.fixed import Decision, Fixed, Flight, Place, Spaces
 from autotm.solve.formulation import Formulation, kept_copied, keys_of

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 import highspy
 import numpy as np
-import pyomo.environ as pyo
+import pyomo.core as pyo
 
 from autotm.model.errors import AutotmError
 from autotm.solve.matrix import Matrix

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import highspy
 import numpy as np
-import pyomo.environ as pyo
+import pyomo.core as pyo
 from pyomo.repn import generate_standard_repn
 
 Untyped: TypeAlias = Any
