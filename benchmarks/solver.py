@@ -36,7 +36,7 @@ from autotm.check.bound import certified_bound_us
 from autotm.check.engine import Engines
 from autotm.layout import fits, pack, solve_and_pack
 from autotm.layout.blocks import Blocks
-from autotm.model.certificate import Certificate
+from autotm.model.certificate import Leaf
 from autotm.model.files import load
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -220,7 +220,7 @@ def measure(row: Row) -> Line:
 def _checked_gap(case: Instance, plan: Plan) -> float:
     """The gap that the certificate's first prices prove, without its tree."""
     assert plan.certificate is not None
-    plan = replace(plan, certificate=Certificate(plan.certificate.prices[:1]))
+    plan = replace(plan, certificate=replace(plan.certificate, tree=(Leaf(0),)))
     moves = plan.optimizer != "static"
     flights = plan.optimizer == "asynchronous"
     engines = Engines.beside(case.graph, case.profile, case.links) if flights else None

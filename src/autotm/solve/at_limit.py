@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from autotm.solve.choices import Choices
-from autotm.solve.formulation import Formulation, keys_of
+from autotm.solve.formulation import Formulation
 from autotm.solve.linear import Variable
+from autotm.solve.variables import keys_of
 
 
 def set_limit(made: Formulation, narrowed: Choices, limit_bytes: int) -> list[Variable]:

@@ -16,14 +16,11 @@ import pyomo.core as pyo
 from pyomo.core.expr import LinearExpression
 
 from autotm.solve.flights import Flights, constrain
-from autotm.solve.flow import Flow
 from autotm.solve.journey import cost_us
 from autotm.solve.linear import Terms, Variable, linear, lookup
 from autotm.solve.prune import Reduced
 from autotm.solve.table import Table
-
-Key = tuple[int, int]
-"""(index of the flow, gadget)."""
+from autotm.solve.variables import Key, keys_of
 
 _LARGEST = 1e3
 _SMALLEST = 1e-3
@@ -129,30 +126,6 @@ def _variables(made: Formulation) -> None:
     menus = {item.number for item in made.tables if item.has_menu}
     entries = [(item.number, entry) for item in made.tables for entry in range(len(item.table))]
     model.c = pyo.Var(entries, domain=lambda _, number, __: pyo.Binary if number in menus else pyo.UnitInterval)
-
-
-def keys_of(index: int, flow: Flow) -> tuple[list[Key], list[Key], list[Key]]:
-    """Keys of the variables `a`, `b` and `s` of a flow."""
-    copied = copied_gadgets(flow)
-    kept = [k for k in copied if k + 1 in copied and flow.may_read[k + 1] and flow.may_between[k]]
-    born = range(_born_fast_gadgets(flow))
-    return [(index, k) for k in born], [(index, k) for k in copied], [(index, k) for k in kept]
-
-
-def _born_fast_gadgets(flow: Flow) -> int:
-    count = 0
-    while count < len(flow) and flow.may[count] and (count == 0 or flow.may_between[count - 1]):
-        count += 1
-    return count
-
-
-def copied_gadgets(flow: Flow) -> set[int]:
-    """Gadgets at which the tensor can be fast with a slow copy: read back there, or read back before and kept."""
-    gadgets: set[int] = set()
-    for k in range(1, len(flow)):
-        if flow.may_read[k] or (k - 1 in gadgets and flow.may[k] and flow.may_between[k - 1]):
-            gadgets.add(k)
-    return gadgets
 
 
 def born_fast_once_left_never_returns(made: Formulation) -> None:

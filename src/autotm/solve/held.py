@@ -9,9 +9,10 @@ from typing import Self
 import pyomo.core as pyo
 
 from autotm.solve.fixed import Decision, Fixed, Flight, Place, Spaces
-from autotm.solve.formulation import Formulation, kept_copied, keys_of
+from autotm.solve.formulation import Formulation, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.linear import Variable, linear, lookup
+from autotm.solve.variables import keys_of
 
 
 class Held:
