@@ -2,7 +2,7 @@
 # It lies in the repository's root, not in workflow/, so that figures/fig10.pdf is a target from where one stands.
 from snakemake.utils import min_version
 
-from autotm.terminate import end_jobs_on_sigterm
+from autotm.terminate import end_jobs_when_asked
 
 min_version("9.27")
 
@@ -31,7 +31,7 @@ onstart:
     starts = workflow.scheduling_settings.max_jobs_per_timespan
     if starts is not None and (starts.max_jobs, starts.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None
-    end_jobs_on_sigterm()
+    end_jobs_when_asked()
 
 
 localrules:

@@ -140,6 +140,13 @@ def test_an_interrupted_study_ends_with_what_is_done(fresh: Workplace) -> None:
     assert page[3:] == ["not made: figures/fig10.pdf"]
 
 
+def test_jobs_that_lose_an_interrupt_are_ended(fresh: Workplace) -> None:
+    """As Python may while it imports."""
+    page = page_after(fresh, lambda study: os.kill(study, signal.SIGINT))
+    assert re.fullmatch(DONE, page[-2])
+    assert page[-1] == "not made: figures/fig10.pdf"
+
+
 def test_a_study_that_is_asked_to_end_ends_its_jobs(fresh: Workplace) -> None:
     page = page_after(fresh, lambda study: os.kill(study, signal.SIGTERM))
     assert page[0] == "autotm: 1 job failed"
