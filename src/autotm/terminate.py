@@ -19,8 +19,8 @@ _BY_THEMSELVES_S = 2.0
 def end_jobs_when_asked() -> None:
     """From now on SIGTERM, and SIGINT after a while, also end all processes below this one, until it ends itself.
 
-    What these signals did before they still do. Call it in the main thread, after Snakemake's scheduler has set its own
-    handlers.
+    What these signals did before they still do; one that is ignored, as SIGINT behind nohup, still is. Call it in the
+    main thread, after Snakemake's scheduler has set its own handlers.
     """
     _end_jobs_on(signal.SIGTERM, after_s=0.0)
     _end_jobs_on(signal.SIGINT, after_s=_BY_THEMSELVES_S)
@@ -28,6 +28,8 @@ def end_jobs_when_asked() -> None:
 
 def _end_jobs_on(number: signal.Signals, after_s: float) -> None:
     before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        return
 
     def end(number: int, frame: FrameType | None) -> None:
         threading.Thread(target=_end_jobs, args=[after_s], daemon=True).start()

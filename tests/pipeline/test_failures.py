@@ -117,7 +117,14 @@ def page_after(place: Workplace, end: Callable[[int], None]) -> list[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     with (place.folder / "output.txt").open("w+", encoding="utf-8") as output:
         study = subprocess.Popen(
-            command, cwd=place.folder, env=environment, stdout=output, stderr=output, start_new_session=True
+            command,
+            cwd=place.folder,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            # As in a terminal: what runs behind others' & has it ignored.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         deadline = time.monotonic() + 60
         while not (place.folder / "started").exists():
