@@ -18,13 +18,9 @@ from autotm.solve.flow import Flow
 from autotm.solve.formulation import Formulation, OpenTable, holdings
 from autotm.solve.highs import Session
 from autotm.solve.journey import fast_spans
-from autotm.solve.linear import Terms, linear
-from autotm.solve.separation import broken
-from autotm.solve.table import Floats
-
-_FRACTION = 1e-6
-_BROKEN = 1e-4
-"""Part of what fits by which a row has to be broken to be worth adding."""
+from autotm.solve.linear import Terms, Variable, linear
+from autotm.solve.separation import BROKEN, WHOLE, broken
+from autotm.solve.table import Floats, Ints
 
 
 class Cuts:
@@ -37,9 +33,11 @@ class Cuts:
         self._variables = [one.variable for one in held]
         self._spans = np.array([one.span for one in held], np.int64).reshape(-1, 2)
         self._owners = np.array([one.flow for one in held], np.int64)
-        self._decided = list(_decided(made))
+        decided = list(_decided(made))
+        self._decided_spans = np.array([span for span, _ in decided], np.int64).reshape(-1, 2)
+        self._decided_owners = np.array([owner for _, owner in decided], np.int64)
         self._tables = {item.table.kernel: item for item in made.tables}
-        self._names = [flow.tensor for flow in made.reduced.choices.flows]
+        self._places = {flow.tensor: index for index, flow in enumerate(made.reduced.choices.flows)}
         self._kernels = kernels
         self._rows: list[tuple[Cut, int, pyo.Constraint]] = []
         self._blocks: list[pyo.Block] = []
@@ -86,7 +84,7 @@ class Cuts:
     def _fractional(self, values: Floats) -> list[int]:
         """Rows at which the solution has a part of a tensor or of an entry."""
         change = np.zeros(self._kernels + 1)
-        parts = (values > _FRACTION) & (values < 1 - _FRACTION)
+        parts = (values > WHOLE) & (values < 1 - WHOLE)
         np.add.at(change, self._spans[parts, 0], 1)
         np.add.at(change, self._spans[parts, 1], -1)
         crowded = np.cumsum(change)
@@ -96,16 +94,14 @@ class Cuts:
     def _sizes_in_use(self, item: OpenTable) -> list[int]:
         """What workspaces take in the entries that the solution has a part of."""
         c, sizes = self._made.model.c, item.table.fast_bytes.tolist()
-        return sorted(
-            {size for entry, size in enumerate(sizes) if float(c[item.number, entry].value or 0.0) > _FRACTION}
-        )
+        return sorted({size for entry, size in enumerate(sizes) if float(c[item.number, entry].value or 0.0) > WHOLE})
 
     def _cuts_at(self, row: int, values: Floats) -> Iterator[Cut]:
         flows: Sequence[Flow] = self._made.reduced.choices.flows
-        here = np.flatnonzero((self._spans[:, 0] <= row) & (row < self._spans[:, 1]))
+        here = _during(self._spans, row)
         owners, places = np.unique(self._owners[here], return_inverse=True)
         used = np.bincount(places, values[here], len(owners)).astype(np.float64)
-        decided = [index for (start, end), index in self._decided if start <= row < end]
+        decided = self._decided_owners[_during(self._decided_spans, row)].tolist()
         indices = [*owners.tolist(), *decided]
         shares = np.concatenate((used, np.ones(len(decided))))
         sizes = np.array([flows[index].size_bytes for index in indices], np.int64)
@@ -123,29 +119,28 @@ class Cuts:
 
     def _where_broken(self, cut: Cut, values: Floats) -> list[int]:
         change = np.zeros(self._kernels + 1)
-        taken = self._weights(cut) * values
-        np.add.at(change, self._spans[:, 0], taken)
-        np.add.at(change, self._spans[:, 1], -taken)
-        for (start, end), index in self._decided:
-            weight = cut.weights.get(self._names[index], 0)
-            change[start] += weight
-            change[end] -= weight
+        weights = self._weights(cut)
+        held = (self._spans, weights[self._owners] * values), (self._decided_spans, weights[self._decided_owners])
+        for spans, taken in held:
+            np.add.at(change, spans[:, 0], taken)
+            np.add.at(change, spans[:, 1], -taken)
         used = np.cumsum(change)
         for kernel, item in self._tables.items():
-            used[kernel] += sum(share * weight for share, weight in self._entries(cut, item))
-        limit = cut.most * (1 + _BROKEN)
+            used[kernel] += sum(weight * float(entry.value or 0.0) for entry, weight in self._entries(cut, item))
+        limit = cut.most * (1 + BROKEN)
         return [row for row in self._made.reduced.rows if used[row] > limit]
 
-    def _entries(self, cut: Cut, item: OpenTable) -> Iterator[tuple[float, int]]:
-        weights = cut.of_workspaces(item.table.fast_bytes).tolist()
-        for entry, weight in enumerate(weights):
+    def _entries(self, cut: Cut, item: OpenTable) -> Iterator[tuple[Variable, int]]:
+        """The entries of a table whose workspaces weigh anything."""
+        for entry, weight in enumerate(cut.of_workspaces(item.table.fast_bytes).tolist()):
             if weight:
-                yield float(self._made.model.c[item.number, entry].value or 0.0), weight
+                yield self._made.model.c[item.number, entry], weight
 
     def _weights(self, cut: Cut) -> Floats:
-        """(held,) What each variable weighs."""
-        by_flow = np.array([cut.weights.get(name, 0) for name in self._names], np.float64)
-        return by_flow[self._owners]
+        """(flows,)."""
+        weights = np.zeros(len(self._places))
+        weights[[self._places[tensor] for tensor in cut.weights]] = list(cut.weights.values())
+        return weights
 
     def _add(self, new: Sequence[tuple[Cut, int]]) -> pyo.Block:
         model = self._made.model
@@ -157,20 +152,22 @@ class Cuts:
         self._rows += [(cut, row, block.knapsack[n]) for n, (cut, row) in enumerate(new)]
         return block
 
-    def _terms(self, cut: Cut, row: int) -> tuple[list[tuple[object, float]], float]:
+    def _terms(self, cut: Cut, row: int) -> tuple[list[tuple[Variable, float]], float]:
         """Weight in use at a row, and what the decided tensors leave, as parts of what fits."""
         most, terms = cut.most, Terms()
         weights = self._weights(cut)
-        for n in np.flatnonzero((self._spans[:, 0] <= row) & (row < self._spans[:, 1]) & (weights > 0)).tolist():
-            terms.add(self._variables[n], weights[n] / most)
-        item = self._tables.get(row)
-        if item:
-            for entry, weight in enumerate(cut.of_workspaces(item.table.fast_bytes).tolist()):
-                if weight:
-                    terms.add(self._made.model.c[item.number, entry], weight / most)
-        decided = (index for (start, end), index in self._decided if start <= row < end)
-        taken = sum(cut.weights.get(self._names[index], 0) for index in decided)
-        return terms.pairs(), 1 - taken / most
+        for n in _during(self._spans, row).tolist():
+            terms.add(self._variables[n], weights[self._owners[n]] / most)
+        if row in self._tables:
+            for entry, weight in self._entries(cut, self._tables[row]):
+                terms.add(entry, weight / most)
+        taken = weights[self._decided_owners[_during(self._decided_spans, row)]].sum()
+        return terms.pairs(), 1 - float(taken) / most
+
+
+def _during(spans: Ints, row: int) -> Ints:
+    """Places of the spans that a kernel is in."""
+    return np.flatnonzero((spans[:, 0] <= row) & (row < spans[:, 1]))
 
 
 def _decided(made: Formulation) -> Iterator[tuple[tuple[int, int], int]]:

@@ -19,8 +19,9 @@ from autotm.solve.fitting import Fitting
 from autotm.solve.highs import set_option
 from autotm.solve.table import Floats, Ints
 
-_WHOLE = 1e-6
-_BROKEN = 1e-4
+WHOLE = 1e-6
+"""Nearer than this to 0 or 1, a value counts as that."""
+BROKEN = 1e-4
 """Part of what fits by which an inequality has to be broken to be worth a row."""
 _MOST_ITEMS = 14
 """Fractional items over which inequalities are found exactly; further ones are lifted."""
@@ -48,9 +49,9 @@ def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[Weig
     """Inequalities that values between 0 and 1 of items break."""
     values_of, sizes = values.tolist(), sizes_bytes.tolist()
     by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
-    whole = [item for item in by_size if values_of[item] >= 1 - _WHOLE]
-    absent = [item for item in by_size if values_of[item] <= _WHOLE]
-    parts = [item for item in by_size if _WHOLE < values_of[item] < 1 - _WHOLE]
+    whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
+    absent = [item for item in by_size if values_of[item] <= WHOLE]
+    parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
     room_bytes = limit_bytes - sum(sizes[item] for item in whole)
     if not parts or room_bytes < 0:
         return
@@ -69,7 +70,7 @@ def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[Weig
     for weights, order in seeds:
         lifted, most = lifting.lift(weights, room_bytes, order)
         excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
-        if most > 0 and excess > _BROKEN * most:
+        if most > 0 and excess > BROKEN * most:
             yield Weighed(lifted, most, excess / most)
 
 
@@ -116,11 +117,11 @@ def _most_broken(values: Floats, sizes_bytes: Ints, room_bytes: int) -> list[int
     while True:
         solver.run()
         weights = np.array(solver.getSolution().col_value)
-        if weights @ values <= 1 + _BROKEN:
+        if weights @ values <= 1 + BROKEN:
             return None
         weighed = sets @ weights
         heaviest = int(weighed.argmax())
-        if weighed[heaviest] <= 1 + _WHOLE or heaviest in known:
+        if weighed[heaviest] <= 1 + WHOLE or heaviest in known:
             return _whole_numbers(weights)
         known.add(heaviest)
         inside = np.flatnonzero(sets[heaviest]).astype(np.int32)
@@ -130,6 +131,6 @@ def _most_broken(values: Floats, sizes_bytes: Ints, room_bytes: int) -> list[int
 def _whole_numbers(weights: Floats) -> list[int]:
     for denominator in range(1, _DENOMINATORS + 1):
         scaled = weights * denominator
-        if np.abs(scaled - np.rint(scaled)).max() < _WHOLE * _DENOMINATORS:
+        if np.abs(scaled - np.rint(scaled)).max() < WHOLE * _DENOMINATORS:
             return [round(weight) for weight in scaled.tolist()]
-    return [int(weight) for weight in np.floor(weights * _FINEST + _WHOLE).tolist()]
+    return [int(weight) for weight in np.floor(weights * _FINEST + WHOLE).tolist()]
