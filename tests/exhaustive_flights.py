@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -14,19 +14,21 @@ from autotm.model.graph import Tensor
 from autotm.model.tier import Tier
 from random_graphs import Case
 
-PARTS = 2**20
 FACTORS = (Fraction(1), Fraction(3, 2), Fraction(5, 2), Fraction(4))
 
 Span = tuple[int, int]
 
+Job = tuple[Tier, int, int, int]
+"""An asynchronous move: destination, kernels [start, end), and nanoseconds of work."""
+
 
 @dataclass(frozen=True)
 class Option:
-    """One way of a tensor: its cost, and per kernel its fast bytes and then its parts of both engines."""
+    """One way of a tensor: its cost, its fast bytes by kernel, and its asynchronous moves."""
 
     cost_us: float
     takes: tuple[int, ...]
-    flights: int
+    jobs: tuple[Job, ...]
 
 
 def optimum_us(case: Case, limit_bytes: int) -> tuple[float, int]:
@@ -34,30 +36,44 @@ def optimum_us(case: Case, limit_bytes: int) -> tuple[float, int]:
     kernels = case.graph.kernels
     ways = sorted((_undominated(list(_options(case, tensor))) for tensor in case.graph.movable), key=len)
     least = np.cumsum([0.0] + [min(option.cost_us for option in options) for options in reversed(ways)])[::-1]
-    left = np.array([limit_bytes] * len(kernels) + [PARTS] * (2 * len(kernels)))
     best = [(math.inf, 0)]
 
-    def descend(depth: int, cost: float, flights: int, left: np.ndarray) -> None:
+    def descend(depth: int, cost: float, jobs: tuple[Job, ...], left: np.ndarray) -> None:
         if cost + least[depth] >= best[0][0]:
             return
         if depth == len(ways):
-            best[0] = (cost, flights)
+            best[0] = (cost, len(jobs))
             return
         for option in ways[depth]:
-            rest = left - option.takes
-            if rest.min() >= 0:
-                descend(depth + 1, cost + option.cost_us, flights + option.flights, rest)
+            rest, all_jobs = left - option.takes, jobs + option.jobs
+            if rest.min() >= 0 and (not option.jobs or _can_be_done(case, all_jobs)):
+                descend(depth + 1, cost + option.cost_us, all_jobs, rest)
 
-    descend(0, 0.0, 0, left)
+    descend(0, 0.0, (), np.full(len(kernels), limit_bytes))
     return sum(case.profile.base_us(kernel) for kernel in kernels) + best[0][0], best[0][1]
+
+
+def _can_be_done(case: Case, jobs: tuple[Job, ...]) -> bool:
+    """Whether no span of kernels is asked for more work than it has time for."""
+    time_ns = _time_ns(case)
+    return all(
+        sum(work for tier, a, b, work in jobs if tier is destination and start <= a and b <= end)
+        <= sum(time_ns[start:end])
+        for destination in Tier
+        for start, end in combinations(range(len(time_ns) + 1), 2)
+    )
+
+
+def _time_ns(case: Case) -> list[int]:
+    return [
+        case.profile.timings[kernel.identity, "default", "D" * len(kernel.operands)].median_ns
+        for kernel in case.graph.kernels
+    ]
 
 
 def windows(case: Case, tensor: Tensor, destination: Tier, gap: Span) -> set[Span]:
     """Each window by definition: of all spans from, or to, an end of the gap the shortest that lasts long enough."""
-    time_ns = [
-        case.profile.timings[kernel.identity, "default", "D" * len(kernel.operands)].median_ns
-        for kernel in case.graph.kernels
-    ]
+    time_ns = _time_ns(case)
     transfer_ns = math.ceil(1e3 * case.links.transfer_us(destination, tensor.size_bytes))
     first, end = gap
     halves = [m for m in range(first, end + 1) if 2 * sum(time_ns[first:m]) >= sum(time_ns[first:end])]
@@ -94,29 +110,35 @@ def _option(
     moves: list[tuple[tuple[Tier, int], Span | None]],
 ) -> Option:
     graph, links = case.graph, case.links
-    takes = np.zeros((3, len(graph.kernels)), np.int64)
-    cost = 0.0
+    takes = np.zeros(len(graph.kernels), np.int64)
+    cost, jobs = 0.0, []
     for user, fast in zip(tensor.users, at, strict=True):
-        takes[0, user] = fast * tensor.allocated_bytes
+        takes[user] = fast * tensor.allocated_bytes
         cost += 0.0 if fast else case.profile.extra_us(graph, graph.kernels[user], tensor.name)
     for gap, stays in zip(gaps, between, strict=True):
-        takes[0, slice(*gap)] = stays * tensor.allocated_bytes
+        takes[slice(*gap)] = stays * tensor.allocated_bytes
     for (tier, _), span in moves:
         price = links.copy_us if span is None else links.beside_us
         cost += price(tier, tensor.size_bytes)
         if span is not None:
             transfer_ns = math.ceil(1e3 * links.transfer_us(tier, tensor.size_bytes))
-            lasts_ns = sum(case.profile.base_us(kernel) * 1e3 for kernel in graph.kernels[slice(*span)])
-            takes[0, slice(*span)] = tensor.allocated_bytes
-            takes[1 if tier is Tier.PMEM else 2, slice(*span)] = math.ceil(
-                Fraction(transfer_ns * PARTS, round(lasts_ns))
-            )
-    return Option(cost, tuple(takes.ravel().tolist()), sum(span is not None for _, span in moves))
+            takes[slice(*span)] = tensor.allocated_bytes
+            jobs.append((tier, *span, transfer_ns))
+    return Option(cost, tuple(takes.tolist()), tuple(jobs))
 
 
 def _undominated(options: list[Option]) -> list[Option]:
     kept: list[Option] = []
-    for option in sorted(options, key=lambda option: (option.cost_us, sum(option.takes))):
-        if not any(all(a <= b for a, b in zip(other.takes, option.takes, strict=True)) for other in kept):
+    for option in sorted(options, key=lambda option: (option.cost_us, sum(option.takes), len(option.jobs))):
+        if not any(_dominates(other, option) for other in kept):
             kept.append(option)
     return kept
+
+
+def _dominates(one: Option, other: Option) -> bool:
+    """Whether it takes no more memory, and has no move that the other has not in the same or a shorter window."""
+    leaner = all(a <= b for a, b in zip(one.takes, other.takes, strict=True))
+    return leaner and all(
+        any(job[0] is its[0] and job[1] <= its[1] and its[2] <= job[2] and job[3] == its[3] for its in other.jobs)
+        for job in one.jobs
+    )

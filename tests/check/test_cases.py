@@ -20,6 +20,7 @@ from autotm.model.certificate import (
     Leaf,
     Prices,
     SlowPrices,
+    SpanPrices,
     Split,
     WindowBranch,
     WorkspaceBranch,
@@ -77,9 +78,14 @@ def random_prices(case: Case, plan: Plan, draw: random.Random) -> Prices:
     told = [(index, name, draw.gauss(0.0, 2.0)) for index, name in keys if name not in own and draw.random() < 0.7]
     slow = SlowPrices(*(tuple(column) for column in zip(*told, strict=True))) if told else SlowPrices()
     flying = plan.optimizer == "asynchronous"
-    out, back = (KernelPrices(kernels, prices(1e-6)) if flying else KernelPrices() for _ in range(2))
+    out, back = (random_spans(len(kernels), draw) if flying else SpanPrices() for _ in range(2))
     cuts = tuple(CutPrices(number, kernels, prices(0.5)) for number in range(2))
     return Prices(KernelPrices(kernels, prices(2e-3)), cuts, slow, out, back)
+
+
+def random_spans(kernels: int, draw: random.Random) -> SpanPrices:
+    spans = [sorted(draw.sample(range(kernels + 1), 2)) for _ in range(draw.randrange(6))]
+    return SpanPrices(*map(tuple, zip(*((*span, 1e-3 * draw.expovariate(1.0)) for span in spans), strict=True)))
 
 
 def random_cut(case: Case, draw: random.Random) -> Cut:

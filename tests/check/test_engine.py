@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import accumulate, combinations, pairwise
 
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
-from autotm.check.engine import Engines
-from autotm.model.certificate import KernelPrices
-from autotm.model.engine import ENGINE_PARTS
+from autotm.check.engine import Engines, _late
+from autotm.model.certificate import SpanPrices
 from autotm.model.limit import Limit
 from autotm.model.plan import Move, Plan, Status
 from autotm.model.tier import Tier
@@ -32,7 +32,7 @@ def plan(case: Case) -> Plan:
     check_plan(case.graph, case.profile, case.links, found)
     assert sum(move.is_asynchronous for move in found.moves) > 2
     assert found.certificate is not None
-    assert any(each.out.kernels or each.back.kernels for each in found.certificate.prices)
+    assert any(each.out.starts or each.back.starts for each in found.certificate.prices)
     return found
 
 
@@ -81,11 +81,13 @@ def higher_bound(plan: Plan) -> Plan:
 DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, optimizer="synchronous"), Fault.MOVES_FORBIDDEN),
     (lambda plan: replace(plan, objective_us=plan.objective_us * 1.001), Fault.OBJECTIVE),
-    (lambda plan: certificate(plan, out=KernelPrices((0,), (-1e-6,))), Fault.CERTIFICATE),
-    (lambda plan: certificate(plan, back=KernelPrices((0, 1), (1.0,))), Fault.CERTIFICATE),
-    (lambda plan: certificate(plan, out=KernelPrices((0,), (float("nan"),))), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, out=SpanPrices((0,), (1,), (-1e-6,))), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, back=SpanPrices((0, 1), (2, 2), (1.0,))), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, out=SpanPrices((0,), (1,), (float("nan"),))), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, out=SpanPrices((1,), (1,), (1.0,))), Fault.CERTIFICATE),
+    (lambda plan: certificate(plan, out=SpanPrices((0,), (10**6,), (1.0,))), Fault.CERTIFICATE),
     (higher_bound, Fault.BOUND),
-    (lambda plan: certificate(plan, back=KernelPrices((0,), (1.0,))), Fault.BOUND),
+    (lambda plan: certificate(plan, back=SpanPrices((0,), (1,), (1.0,))), Fault.BOUND),
 ]
 
 
@@ -97,24 +99,48 @@ def test_each_defect_is_named(case: Case, plan: Plan, break_it: Callable[[Plan],
 
 
 def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
-    """Every tensor that could leave in its shortest window does so."""
+    """Every tensor that could leave in its shortest window does so: some span is asked for more time than it has."""
     engines = Engines.beside(case.graph, case.profile, case.links)
-    moves, taken = [], [0] * len(case.graph.kernels)
+    moves, jobs = [], []
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):
             for start, end in list(engines.windows(tensor, Tier.PMEM, before + 1, after))[:1]:
                 moves.append(Move(tensor.name, Tier.PMEM, end, start))
-                for kernel in range(start, end):
-                    taken[kernel] += engines.use(tensor, Tier.PMEM, start, end)
-    assert max(taken) > ENGINE_PARTS
+                jobs.append((start, end, engines.work_ns(tensor, Tier.PMEM)))
+    assert max(excess_ns(jobs, engines.kernel_ns.tolist())) > 0
     with pytest.raises(FaultError) as caught:
         engines.check(case.graph, moves)
     assert caught.value.fault is Fault.ENGINE
+
+
+def excess_ns(jobs: list[tuple[int, int, int]], kernel_ns: list[int]) -> list[int]:
+    """What windows [start, end) within every span of kernels ask for more than it lasts."""
+    spans = combinations(range(len(kernel_ns) + 1), 2)
+    return [
+        sum(work for start, end, work in jobs if first <= start and end <= last) - sum(kernel_ns[first:last])
+        for first, last in spans
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_engines_keep_up_exactly_where_no_span_is_asked_for_too_much(seed: int) -> None:
+    """The checker serves the move first that must be complete first; the other way to see it counts demand."""
+    draw = random.Random(seed)
+    kernel_ns = [draw.randrange(0, 9) for _ in range(8)]
+    until_ns, jobs = list(accumulate(kernel_ns, initial=0)), []
+    found = set()
+    for number in range(12):
+        start, end = sorted(draw.sample(range(len(kernel_ns) + 1), 2))
+        jobs.append((start, end, draw.randrange(1, 6)))
+        is_late = _late([(until_ns[a], until_ns[b], work, f"{number}") for a, b, work in jobs]) is not None
+        assert is_late == (max(excess_ns(jobs, kernel_ns)) > 0)
+        found.add(is_late)
+    assert found == {True, False} or max(excess_ns(jobs[:1], kernel_ns)) > 0
 
 
 def test_engines_that_nobody_uses_have_no_price() -> None:
     case = random_case(3)
     plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(1, 1))
     with pytest.raises(FaultError) as caught:
-        check_plan(case.graph, case.profile, case.links, certificate(plan, out=KernelPrices((0,), (0.0,))))
+        check_plan(case.graph, case.profile, case.links, certificate(plan, out=SpanPrices((0,), (1,), (0.0,))))
     assert caught.value.fault is Fault.CERTIFICATE

@@ -15,7 +15,7 @@ from autotm.model.profile import Profile, Timing
 from autotm.model.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
 from autotm.solve.certificate import Prices, Rents
-from autotm.solve.engines import EnginePrices
+from autotm.solve.engine_prices import EnginePrices
 from autotm.solve.flow import flows_by_use
 from autotm.solve.potential import potential
 from autotm.solve.problem import Problem
@@ -36,7 +36,7 @@ def test_without_recomputation_rent_is_that_of_the_certificate(seed: int) -> Non
     flows, kernels = flows_by_use(problem), len(problem.graph.kernels)
     prices = np.random.default_rng(seed).exponential(1e-3, kernels)
     rented = Rented(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
-    rents = Rents(Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
+    rents = Rents(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
     expected = sum(best_value(flow, rents.charges(flow)) for flow in flows)
     rental = rented.cheapest(prices)
     value, used = float(rental.cost_us.sum()), rental.used_bytes

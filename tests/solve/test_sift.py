@@ -13,7 +13,7 @@ from autotm.model.plan import Plan
 from autotm.solve import SolveOptions, sift, solve, sweep
 from autotm.solve.certificate import Prices, Rents
 from autotm.solve.choices import Choices
-from autotm.solve.engines import EnginePrices
+from autotm.solve.engine_prices import EnginePrices
 from autotm.solve.flow import Flow, flows_by_use
 from autotm.solve.journey import occupy
 from autotm.solve.problem import Problem
@@ -162,5 +162,5 @@ def test_cheapest_journeys_keep_the_rules_of_their_flows(seed: int) -> None:
     flows = reduce(Choices(flows_by_use(problem)), problem.limit_bytes, kernels).choices.flows
     prices = draw.exponential(1e-3, kernels) * (draw.random(kernels) < 0.5)
     rental = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels).cheapest(prices)
-    rents = Rents(Prices(prices, (), EnginePrices.zero(kernels)), problem.limit_bytes)
+    rents = Rents(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
     assert rental.cost_us == pytest.approx([best_value(flow, rents.charges(flow)) for flow in flows])

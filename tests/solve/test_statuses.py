@@ -60,8 +60,8 @@ def test_time_limit_with_a_plan_in_hand(step: Case, optimizer: str, monkeypatch:
     search = Session.search
     ended: list[Solved] = []
 
-    def hurried(self: Session, _: float, gap: float, *, warm: bool) -> Solved:
-        ended.append(search(self, 1e-3, gap, warm=warm))
+    def hurried(self: Session, _: float, gap: float, *, warm: bool, **asked: float) -> Solved:
+        ended.append(search(self, 1e-3, gap, warm=warm, **asked))
         return ended[-1]
 
     monkeypatch.setattr(Session, "search", hurried)

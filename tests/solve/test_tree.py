@@ -21,7 +21,7 @@ SEEDS = range(16)
 @pytest.fixture
 def uncut(monkeypatch: pytest.MonkeyPatch) -> None:
     """No knapsack rows, which prove most small steps by themselves."""
-    monkeypatch.setattr(integer_program, "_cut", lambda *_: None)
+    monkeypatch.setattr(integer_program, "cut", lambda *_: None)
 
 
 @pytest.fixture

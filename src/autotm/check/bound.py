@@ -7,8 +7,9 @@ kernels on each operand's tier at prices q of any sign, gives, for any prices,
           + sum over tensors (cheapest path, which pays q for being slow) - sum over kernels p_i * limit,
 
 a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
-asynchronous, so is the capacity of both copying engines, at prices of their parts: a move pays for its parts, and the
-bound is less by the price of all parts. Weights of tensors may have prices too (`rent.py`).
+asynchronous, so is the demand on both copying engines (`spans.py`): a move pays for the spans of kernels in which it
+must be made, and the bound is less by the price of what engines can do in all of them. Weights of tensors may have
+prices too (`rent.py`).
 
 In a case of the certificate's tree (`cases.py`), tensors are fast somewhere or are not; then only paths that keep to
 this count, and what is larger than the room that is left never is in fast memory. Every plan falls into a case, so the
@@ -23,15 +24,14 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from autotm.check.cases import Assumed, Case, Flags, batches, cases_of
 from autotm.check.engine import Engines
 from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
-from autotm.check.rent import Floats, Rent, Weights, spread, until
+from autotm.check.rent import Floats, Rent, Weights
+from autotm.check.spans import Spans
 from autotm.model.certificate import Prices
-from autotm.model.engine import ENGINE_PARTS
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
 from autotm.model.plan import Plan
@@ -104,17 +104,17 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
     sets = plan.certificate.prices
     stated = [sets[case.prices] for case in cases]
     rent = Rent(step.weights, stated, count)
-    idle = not any(each.out.kernels or each.back.kernels for each in stated)
+    idle = not any(each.out.starts or each.back.starts for each in stated)
     require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
-    parts = {
-        Tier.PMEM: np.array([spread(each.out, count) for each in stated]),
-        Tier.DRAM: np.array([spread(each.back, count) for each in stated]),
+    spans = {
+        Tier.PMEM: Spans([each.out for each in stated], count),
+        Tier.DRAM: Spans([each.back for each in stated], count),
     }
     slow_us = _slow_prices(step, sets[0], stated)
-    part_us = {tier: until(values) for tier, values in parts.items()}
-    charged = _Charged(step, rent, assumed, slow_us, frozenset(plan.tabled), part_us)
+    charged = _Charged(step, rent, assumed, slow_us, frozenset(plan.tabled), spans)
     total = -rent.whole_us(plan.dram_limit_bytes)
-    total -= sum(values.sum(axis=1) for values in parts.values()) * ENGINE_PARTS
+    if step.engines is not None:
+        total -= sum(each.whole_us(step.engines.until_ns) for each in spans.values())
     none = np.zeros((0, len(cases)))
     for index in range(count):
         names = step.menus.operands(index) if index in charged.tabled else []
@@ -140,7 +140,7 @@ class _Charged:
     assumed: Assumed
     tabled_us: SlowPriceTable
     tabled: frozenset[int]
-    part_us: Mapping[Tier, npt.NDArray[np.float64]]
+    spans: Mapping[Tier, Spans]
 
     def slow_us(self, tensor: Tensor, user: int) -> Floats | float:
         """What a kernel charges for the tensor being slow."""
@@ -162,7 +162,7 @@ class _Charged:
         return cost_us if excluded is self.assumed.never else np.where(excluded, np.inf, cost_us)
 
     def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
-        """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and share of the engine.
+        """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and what its spans cost.
 
         Windows of asynchronous copies that would cost no less than the blocking one need no look.
         """
@@ -176,13 +176,12 @@ class _Charged:
         excluded = self.assumed.not_copied(tensor, destination, first, None)
         least = self.unless(excluded, blocking)
         for start, stop in step.engines.windows(tensor, destination, first, end):
-            parts = step.engines.use(tensor, destination, start, stop)
-            until_us = self.part_us[destination]
+            work_us = step.engines.work_ns(tensor, destination) * self.spans[destination].around_us(start, stop)
             held_us = self.rent.span_us(tensor.name, tensor.allocated_bytes, start, stop)
             excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
             excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
             held_us = np.where(excluded, np.inf, held_us)
-            least = np.minimum(least, beside + held_us + (until_us[:, stop] - until_us[:, start]) * parts)
+            least = np.minimum(least, beside + held_us + work_us)
         return least
 
 

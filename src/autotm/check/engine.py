@@ -5,20 +5,27 @@ Definitions (A1) to (A5) of `docs/formulation.md` §9, written down a second tim
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.model.engine import ENGINE_PARTS, WINDOW_HALVES
+from autotm.model.engine import WINDOW_HALVES
 from autotm.model.graph import Graph, Tensor
 from autotm.model.link import Links
 from autotm.model.plan import Move
 from autotm.model.profile import Profile
 from autotm.model.tier import Tier
+
+_NEVER_NS = 2**62
+
+_Job = tuple[int, int, int, str]
+"""From when and until when a move may be made, how long an engine works at it (nanoseconds), and which it is."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +42,14 @@ class Engines:
         least = [profile.least_us(kernel) for kernel in graph.kernels]
         return cls(graph, links, np.rint(np.array(least) * 1e3).astype(np.int64))
 
-    def use(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:
-        """(A4) Parts of its engine that a move beside kernels [start, end) takes during each of them."""
-        lasts_ns = int(self.kernel_ns[start:end].sum())
-        return -(-self._transfer_ns(tensor, destination) * ENGINE_PARTS // lasts_ns)
+    @cached_property
+    def until_ns(self) -> npt.NDArray[np.int64]:
+        """(kernels + 1,) When each kernel begins, and the last one ends."""
+        return np.concatenate(([0], np.cumsum(self.kernel_ns)))
+
+    def work_ns(self, tensor: Tensor, destination: Tier) -> int:
+        """(A1) How long an engine works at a move."""
+        return math.ceil(1e3 * self.links.transfer_us(destination, tensor.size_bytes))
 
     def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
         """(A3) Kernels [start, end) of the moves that are allowed in the gap [first, end)."""
@@ -46,10 +57,9 @@ class Engines:
         passed_ns = np.concatenate(([0], np.cumsum(gap_ns)))
         whole = int(passed_ns[-1])
         middle = int(np.argmax(2 * passed_ns >= whole))
+        work_ns = self.work_ns(tensor, destination)
         for half in WINDOW_HALVES:
-            enough = 2 * (passed_ns if destination is Tier.PMEM else whole - passed_ns) >= half * self._transfer_ns(
-                tensor, destination
-            )
+            enough = 2 * (passed_ns if destination is Tier.PMEM else whole - passed_ns) >= half * work_ns
             places = np.flatnonzero(enough)
             if destination is Tier.PMEM and len(places) and places[0] <= middle:
                 yield first, first + int(places[0])
@@ -61,19 +71,18 @@ class Engines:
 
         `chosen` is the step with the implementations of the plan, whose workspaces its moves may name.
         """
-        busy = {tier: [0] * (len(self.graph.kernels) + 1) for tier in Tier}
+        asked: dict[Tier, list[_Job]] = {tier: [] for tier in Tier}
         for move in moves:
             if move.since is None:
                 continue
             tensor = chosen.by_name[move.tensor]
             where = f"'{move.tensor}' to {move.destination} beside kernels [{move.since}, {move.before})"
             require((move.since, move.before) in self._allowed(tensor, move), Fault.WINDOW, where)
-            use = self.use(tensor, move.destination, move.since, move.before)
-            busy[move.destination][move.since] += use
-            busy[move.destination][move.before] -= use
-        for tier, changes in busy.items():
-            most = int(np.cumsum(changes).max())
-            require(most <= ENGINE_PARTS, Fault.ENGINE, f"to {tier}: {most} of {ENGINE_PARTS} parts are taken")
+            span_ns = int(self.until_ns[move.since]), int(self.until_ns[move.before])
+            asked[move.destination].append((*span_ns, self.work_ns(tensor, move.destination), where))
+        for jobs in asked.values():
+            late = _late(jobs)
+            require(late is None, Fault.ENGINE, f"{late}: its engine has too much to do to be done in time")
 
     def _allowed(self, tensor: Tensor, move: Move) -> set[tuple[int, int]]:
         """Windows of the gap between two users in which the move begins."""
@@ -84,5 +93,20 @@ class Engines:
             return set()
         return set(self.windows(tensor, move.destination, before + 1, after))
 
-    def _transfer_ns(self, tensor: Tensor, destination: Tier) -> int:
-        return math.ceil(1e3 * self.links.transfer_us(destination, tensor.size_bytes))
+
+def _late(jobs: Iterable[_Job]) -> str | None:
+    """(A4) A move that is late though the one that must be complete first is always served first; None if none is."""
+    waiting: list[tuple[int, int, str]] = []
+    now_ns = 0
+    for begins_ns, due_ns, work_ns, where in [*sorted(jobs), (_NEVER_NS, _NEVER_NS, 0, "")]:
+        while waiting and now_ns < begins_ns:
+            due, left_ns, name = heapq.heappop(waiting)
+            worked_ns = min(left_ns, begins_ns - now_ns)
+            now_ns += worked_ns
+            if now_ns > due:
+                return name
+            if worked_ns < left_ns:
+                heapq.heappush(waiting, (due, left_ns - worked_ns, name))
+        now_ns = max(now_ns, begins_ns)
+        heapq.heappush(waiting, (due_ns, work_ns, where))
+    return None

@@ -16,6 +16,15 @@ class KernelPrices:
 
 
 @dataclass(frozen=True)
+class SpanPrices:
+    """Work that an engine has to do within kernels [`starts[j]`, `ends[j]`) pays `prices_us[j]` >= 0 a nanosecond."""
+
+    starts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    prices_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Cut:
     """Tensor `tensors[j]` weighs `weights[j]`, a whole number >= 1, while it is in fast memory; tensors are distinct.
 
@@ -58,15 +67,15 @@ class Prices:
         cuts: of units of weight, each cut once.
         slow: between tensors and tabled kernels. Where the first set of a certificate says nothing, the price is 0;
             where another says nothing, it is that of the first.
-        out, back: of parts of the engines towards slow and towards fast memory (`model/engine.py`). An asynchronous
-            move pays for the parts that it takes. Empty where all moves are blocking.
+        out, back: of the time of the engines towards slow and towards fast memory. An asynchronous move pays for every
+            span that its window lies within. Empty where all moves are blocking.
     """
 
     fast: KernelPrices = KernelPrices()
     cuts: tuple[CutPrices, ...] = ()
     slow: SlowPrices = SlowPrices()
-    out: KernelPrices = KernelPrices()
-    back: KernelPrices = KernelPrices()
+    out: SpanPrices = SpanPrices()
+    back: SpanPrices = SpanPrices()
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,5 @@
 
 from __future__ import annotations
 
-ENGINE_PARTS = 1 << 20
-"""A copying engine's time is shared in so many parts; whole parts make sums exact."""
-
 WINDOW_HALVES = (2, 3, 5, 8)
 """A window lasts at least so many halves of its transfer time: 1, 1.5, 2.5 and 4 times as long."""

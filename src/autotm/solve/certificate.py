@@ -10,9 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
-from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.cut import Cut
-from autotm.solve.engines import EnginePrices
+from autotm.solve.engine_prices import EnginePrices, SpanPrices
 from autotm.solve.flow import Flow
 from autotm.solve.shortest_path import Charges, Way
 from autotm.solve.table import Floats, Ints, Table
@@ -29,7 +28,7 @@ class Prices:
     Attributes:
         byte_us: for a byte of fast memory during each kernel; none below 0.
         slow_us: per table and operand.
-        engines: for parts of the copying engines.
+        engines: for the time of the copying engines.
         cut_us: for a unit of weight by a cut during each kernel; none below 0.
     """
 
@@ -42,7 +41,7 @@ class Prices:
         """Of all that the step has of what is charged."""
         total = float(self.byte_us.sum()) * limit_bytes
         total += sum(float(each.sum()) * cut.most for cut, each in self.cut_us.items())
-        return total + float(self.engines.out_us.sum() + self.engines.back_us.sum()) * ENGINE_PARTS
+        return total + self.engines.out.whole_us + self.engines.back.whole_us
 
     @cached_property
     def weighed_us(self) -> Mapping[str, Floats]:
@@ -70,8 +69,7 @@ class Rents:
     def __init__(self, prices: Prices, limit_bytes: int) -> None:
         self._prices = prices
         self._byte_us = _until(prices.byte_us)
-        self._out_us = _until(prices.engines.out_us)
-        self._back_us = _until(prices.engines.back_us)
+        self._engines = prices.engines
         self._weighed_us = prices.weighed_us
         self._limit_bytes = limit_bytes
 
@@ -84,14 +82,15 @@ class Rents:
             slow_us=flow.slow_us,
             fast_us=[self.memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self.memory_us(flow, *flow.gap(k)) for k in gaps],
-            out=[self._cheapest(flow, flow.out[k], write_us[k], flow.beside_write_us, self._out_us) for k in gaps],
-            back=[self._cheapest(flow, flow.back[k], read_us[k], flow.beside_read_us, self._back_us) for k in gaps],
+            out=[self._cheapest(flow, flow.out[k], write_us[k], flow.beside_write_us, self._engines.out) for k in gaps],
+            back=[
+                self._cheapest(flow, flow.back[k], read_us[k], flow.beside_read_us, self._engines.back) for k in gaps
+            ],
         )
 
-    def _window_us(self, flow: Flow, window: Window, parts_until_us: Floats) -> float:
+    def _window_us(self, flow: Flow, window: Window, engine: SpanPrices) -> float:
         """Rent of memory and engine over a window."""
-        parts_us = float(parts_until_us[window.end] - parts_until_us[window.start]) * window.use
-        return self.memory_us(flow, window.start, window.end) + parts_us
+        return self.memory_us(flow, window.start, window.end) + engine.of_us(window)
 
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
         """(sizes,) Rent of so many bytes each during one kernel."""
@@ -102,13 +101,13 @@ class Rents:
 
     def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
         """Rent of memory and engine over a window."""
-        return self._window_us(flow, window, self._out_us if is_out else self._back_us)
+        return self._window_us(flow, window, self._engines.out if is_out else self._engines.back)
 
     def _cheapest(
-        self, flow: Flow, windows: Sequence[Window], blocking_us: float, beside_us: float, parts_until_us: Floats
+        self, flow: Flow, windows: Sequence[Window], blocking_us: float, beside_us: float, engine: SpanPrices
     ) -> Way:
         ways: list[Way] = [(blocking_us, None)]
-        ways += [(beside_us + self._window_us(flow, window, parts_until_us), window) for window in windows]
+        ways += [(beside_us + self._window_us(flow, window, engine), window) for window in windows]
         return min(ways, key=lambda way: way[0])
 
     def memory_us(self, flow: Flow, start: int, end: int) -> float:

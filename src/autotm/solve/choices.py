@@ -27,10 +27,12 @@ class Choices:
     Attributes:
         flows: one per tensor that is placed by itself; `slow_us` leaves out what tables price.
         tables: kernels that have entries to choose from.
+        kernel_ns: how long copying engines can work beside each kernel; empty where all moves are blocking.
     """
 
     flows: tuple[Flow, ...]
     tables: tuple[Table, ...] = ()
+    kernel_ns: tuple[int, ...] = ()
 
     @property
     def has_flights(self) -> bool:
@@ -40,7 +42,7 @@ class Choices:
     @property
     def without_flights(self) -> Choices:
         """The same choices with blocking moves only."""
-        return replace(self, flows=tuple(blocking(flow) for flow in self.flows))
+        return replace(self, flows=tuple(blocking(flow) for flow in self.flows), kernel_ns=())
 
     @cached_property
     def ties(self) -> tuple[tuple[Tie, ...], ...]:

@@ -1,20 +1,17 @@
-"""Asynchronous moves in the model: a variable per window, and the engines that the windows share.
+"""Asynchronous moves in the model: a variable per window.
 
-Per gap k of a flow and window j: `w[k, j]` the write uses it, `r[k, j]` the read; per direction and row n: `v[n]`, the
-share of the engine in use. Numbers as in `docs/formulation.md` §9.
+Per gap k of a flow and window j: `w[k, j]` the write uses it, `r[k, j]` the read. What the windows share stands in
+`demand.py`. Numbers as in `docs/formulation.md` §9.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pyomo.core as pyo
 from pyomo.core.expr import LinearExpression
 
-from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.flow import Flow
 from autotm.solve.linear import Terms, Variable, linear, lookup
 from autotm.solve.window import Window
@@ -25,9 +22,6 @@ Gap = tuple[int, int]
 Choice = tuple[tuple[Variable, Window], ...]
 """Variables and windows of one move."""
 
-OUT, BACK = "out", "back"
-"""Engines: copies to slow memory, copies to fast memory."""
-
 
 @dataclass(frozen=True)
 class Flights:
@@ -36,13 +30,11 @@ class Flights:
     Attributes:
         model: the model.
         writes, reads: variables and windows by gap.
-        rows: per engine the kernels at which a window begins, ascending: no kernel between two of them is busier.
     """
 
     model: pyo.ConcreteModel
     writes: dict[Gap, Choice]
     reads: dict[Gap, Choice]
-    rows: dict[str, list[int]]
 
     @property
     def are_possible(self) -> bool:
@@ -56,12 +48,7 @@ class Flights:
         back = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.back) if windows}
         model.w = pyo.Var([(*gap, j) for gap, windows in out.items() for j in range(len(windows))], domain=pyo.Binary)
         model.r = pyo.Var([(*gap, j) for gap, windows in back.items() for j in range(len(windows))], domain=pyo.Binary)
-        rows = {
-            engine: sorted({window.start for windows in moves.values() for window in windows})
-            for engine, moves in ((OUT, out), (BACK, back))
-        }
-        model.v = pyo.Var([(engine, n) for engine in (OUT, BACK) for n in range(len(rows[engine]))], bounds=(0.0, 1.0))
-        return cls(model, _paired(model.w, out), _paired(model.r, back), rows)
+        return cls(model, _paired(model.w, out), _paired(model.r, back))
 
     def prices_us(self, flows: Mapping[int, Flow]) -> Iterator[tuple[Variable, float, float]]:
         """Each variable with the price of its move, and that of the blocking move which it replaces."""
@@ -78,10 +65,9 @@ def _paired(variables: Variable, moves: Mapping[Gap, tuple[Window, ...]]) -> dic
 
 
 def constrain(flights: Flights) -> None:
-    """Add (A6) to (A8) to the model."""
+    """Add (A6) and (A7) to the model."""
     written_when_left(flights)
     read_when_back(flights)
-    engine_chain(flights)
 
 
 def written_when_left(flights: Flights) -> None:
@@ -116,25 +102,3 @@ def _at_most(choice: Choice, more: Variable, less: Variable) -> LinearExpression
 
 def _not_above_zero(body: Mapping[Gap, LinearExpression]) -> pyo.Constraint:
     return pyo.Constraint(list(body), rule=lambda _, index, k: (None, body[index, k], 0.0))
-
-
-def engine_chain(flights: Flights) -> None:
-    """(A8) v[n] = v[n-1] + shares of windows beginning - ended between rows n-1 and n, 0 <= v[n] <= 1."""
-    model = flights.model
-    model.flights_into = {}
-    for engine, moves in ((OUT, flights.writes), (BACK, flights.reads)):
-        rows = flights.rows[engine]
-        changes = [Terms() for _ in rows]
-        for choice in moves.values():
-            for variable, window in choice:
-                enter, leave = bisect_left(rows, window.start), bisect_left(rows, window.end)
-                changes[enter].add(variable, window.use / ENGINE_PARTS)
-                if leave < len(rows):
-                    changes[leave].add(variable, -window.use / ENGINE_PARTS)
-        model.flights_into.update({(engine, n): change.pairs() for n, change in enumerate(changes)})
-
-    def rule(model: pyo.ConcreteModel, engine: str, n: int) -> tuple[float, Any, float]:
-        chain = [(model.v[engine, n], -1.0)] + ([(model.v[engine, n - 1], 1.0)] if n else [])
-        return 0.0, linear(model.flights_into[engine, n] + chain), 0.0
-
-    model.engine_chain = pyo.Constraint(list(model.v), rule=rule)

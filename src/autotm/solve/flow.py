@@ -84,13 +84,12 @@ def _gadgets(tensor: Tensor) -> list[range]:
     return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
 
 
-def flows_beside_kernels(problem: Problem) -> tuple[Flow, ...]:
+def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[Flow, ...]:
     """As `flows_by_use`, with asynchronous moves in the gaps where they are cheaper than blocking ones.
 
     Raises:
         BadInputError: asynchronous copies were not measured.
     """
-    clock = Clock(problem.graph, problem.profile)
     return tuple(_with_windows(problem, flow, clock) for flow in flows_by_use(problem))
 
 

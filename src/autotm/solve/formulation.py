@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pyomo.core as pyo
 from pyomo.core.expr import LinearExpression
 
+from autotm.solve.demand import Demand
 from autotm.solve.flights import Flights, constrain
 from autotm.solve.journey import cost_us
 from autotm.solve.linear import Terms, Variable, linear, lookup
@@ -57,6 +58,7 @@ class Formulation:
         flows: indices of the flows that have variables; smaller ones weigh nothing in the scaled rows.
         tables: those with more than one entry left.
         flights: the asynchronous moves of those flows.
+        demand: the rows that these moves have got so far.
         constant_us: what the rest of the step costs.
     """
 
@@ -67,6 +69,7 @@ class Formulation:
     flows: tuple[int, ...]
     tables: tuple[OpenTable, ...]
     flights: Flights
+    demand: Demand
     constant_us: float
 
     @property
@@ -93,7 +96,8 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     model = pyo.ConcreteModel(name="compact placement")
     model.us_per_unit = pyo.Param(initialize=us_per_unit)
     flights = Flights.of(model, {index: all_flows[index] for index in flows})
-    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, flights, constant_us)
+    demand = Demand(flights, reduced.choices.kernel_ns)
+    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, flights, demand, constant_us)
     _variables(made)
     born_fast_once_left_never_returns(made)
     one_fast_state(made)

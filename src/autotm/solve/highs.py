@@ -162,15 +162,19 @@ class Session:
         """Solve without integrality, by an interior point method and a crossover."""
         return self._run({"solve_relaxation": True, "solver": "ipm"}, time_limit_s)
 
-    def search(self, time_limit_s: float, gap: float, *, warm: bool) -> Solved:
-        """Solve with integrality to a relative `gap`; `warm` starts from the values in the model."""
+    def search(self, time_limit_s: float, gap: float, *, warm: bool, enough: float = -highspy.kHighsInf) -> Solved:
+        """Solve with integrality to a relative `gap`, or until a solution is worth `enough`.
+
+        `warm` starts from the values in the model.
+        """
         if warm:
             start = highspy.HighsSolution()
             start.col_value = [float(variable.value or 0.0) for variable in self._matrix.variables]
             self._solver.setSolution(start)
         else:
             self._solver.clearSolver()
-        return self._run({"solve_relaxation": False, "solver": "choose", "mip_rel_gap": gap}, time_limit_s)
+        self._set({"solver": "choose", "mip_rel_gap": gap, "objective_target": enough})
+        return self._run({"solve_relaxation": False}, time_limit_s)
 
     @contextmanager
     def held(self, variables: Collection[Untyped]) -> Iterator[None]:
@@ -258,7 +262,7 @@ def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
 def outcome(status: Untyped, has_solution: bool) -> Outcome:
     """The one map from HiGHS's statuses to our outcomes."""
     statuses: Untyped = highspy.HighsModelStatus
-    if status == statuses.kOptimal:
+    if status in {statuses.kOptimal, statuses.kObjectiveTarget}:
         return Outcome.CONVERGED
     stopped = {
         statuses.kTimeLimit,
@@ -266,7 +270,6 @@ def outcome(status: Untyped, has_solution: bool) -> Outcome:
         statuses.kSolutionLimit,
         statuses.kMemoryLimit,
         statuses.kObjectiveBound,
-        statuses.kObjectiveTarget,
         statuses.kInterrupt,
         statuses.kHighsInterrupt,
         statuses.kUnknown,

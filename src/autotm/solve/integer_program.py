@@ -24,6 +24,7 @@ from autotm.solve.near import SOLVER_SHARE, decide_fractional, integral
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced, narrow, reduce
+from autotm.solve.rounds import cut, keep_up
 from autotm.solve.search import Search
 from autotm.solve.settle import plan_of, settle
 from autotm.solve.sift import Sieve, can_be_whole, is_large
@@ -32,14 +33,12 @@ from autotm.solve.tree import Tree
 
 log = logging.getLogger(__name__)
 
-_NEAR_SHARE, _ALL_SHARE = 0.2, 0.75
+_NEAR_SHARE, _ALL_SHARE = 0.4, 0.75
 """Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
 _WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
 """Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
 plans before the integer search, which seldom finds anything but bounds there."""
 _LEAST_S = 0.01
-_WORTH = 0.01
-"""Part of the gap that a round of knapsack rows has to close for another to follow."""
 
 
 class IntegerProgram(Optimizer):
@@ -148,6 +147,8 @@ def _search(
         relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
     search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
+    if relaxed.outcome is Outcome.CONVERGED:
+        relaxed = keep_up(search, made, session, relaxed, deadline)
     search.propose(*(integral(made) if relaxed.has_solution else ({}, {})))
     if known:
         search.propose(known, {})
@@ -164,9 +165,12 @@ def _search(
 
 def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
     """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
-    _cut(search, made, session, cuts, deadline)
+    cut(search, made, session, cuts, deadline)
     if made.flights.are_possible and not search.is_done and not session.is_lost:
-        _search_locally(search, search.choices, deadline)
+        _search_near(search, made, session, deadline)
+        if not search.is_done and not session.is_lost:
+            _search_locally(search, search.choices, deadline)
+            cut(search, made, session, cuts, deadline)
     is_complete, tree = True, Tree(search, made, session, cuts)
 
     def prove(*_: object) -> bool:
@@ -179,25 +183,6 @@ def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cu
             return False
         is_complete = stage(search, made, session, deadline)
     return search.is_done or is_complete
-
-
-def _cut(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> None:
-    """Add knapsack rows as long as that closes much of the gap; a higher bound, and a plan from what it says then."""
-    kernels = len(search.problem.graph.kernels)
-    before_us = search.bound_us
-    while not search.is_done:
-        block, last_us = cuts.add_broken(), search.bound_us
-        if block is None:
-            break
-        session.extend(block)
-        if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
-            return
-        search.charge(prices_of(session, made, cuts, kernels))
-        if search.bound_us - last_us < _WORTH * (search.objective_us - search.bound_us):
-            break
-    if cuts.count and not search.is_done:
-        log.info("%d knapsack rows raise the bound by %.3g", cuts.count, search.bound_us / before_us - 1)
-        search.propose(*integral(made))
 
 
 def _search_locally(search: Search, choices: Choices, deadline: float) -> None:
@@ -227,16 +212,25 @@ def _search_near(search: Search, made: Formulation, session: Session, deadline: 
 
 
 def _search_all(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
-    """Let HiGHS search the whole program from the best plan on, for the plan, the bound, or both."""
-    start_from(made, search.best.journeys, search.best.fast_bytes)
-    left_s = deadline - time.perf_counter()
-    found = session.search(_ALL_SHARE * left_s, SOLVER_SHARE * search.problem.options.gap, warm=True)
-    require_solved(found)
-    if found.has_solution:
-        search.propose(*integral(made))
-    if found.bound is not None:
-        search.claim(found.bound * made.us_per_unit)
-    return found.outcome is Outcome.CONVERGED
+    """Let HiGHS search the whole program from the best plan on, for the plan, the bound, or both.
+
+    It is asked again with rows for the engines that cannot keep up with its plan.
+    """
+    now = time.perf_counter()
+    until = now + _ALL_SHARE * (deadline - now)
+    while True:
+        start_from(made, search.best.journeys, search.best.fast_bytes)
+        found = session.search(until - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
+        require_solved(found)
+        if found.has_solution:
+            search.propose(*integral(made))
+        if found.bound is not None:
+            search.claim(found.bound * made.us_per_unit)
+        if found.outcome is not Outcome.CONVERGED:
+            return False
+        if search.is_done or (block := made.demand.add_broken()) is None:
+            return True
+        session.extend(block)
 
 
 def _placement(search: Search, build_s: float, solve_s: float) -> Placement:

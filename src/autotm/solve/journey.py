@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -39,6 +39,10 @@ class Journey:
         while count < len(self.fast) and self.between[count - 1]:
             count += 1
         return count
+
+    def beside(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Journey:
+        """The same with these windows."""
+        return self if (self.out, self.back) == (out, back) else replace(self, out=out, back=back)
 
     def reads(self) -> list[int]:
         """Gadgets just before which the tensor is read back to fast memory."""

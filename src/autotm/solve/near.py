@@ -12,6 +12,8 @@ from autotm.solve.solution import journeys, variables_of, ways
 
 SOLVER_SHARE = 0.9
 """Part of the asked gap that the solver may use up; the rest absorbs rounding and re-pricing."""
+_NEAR_SHARE = 0.1
+"""The same where most is decided already: the best of what is left counts, until the whole plan is close enough."""
 
 
 def integral(made: Formulation) -> tuple[dict[int, Journey], dict[int, int]]:
@@ -23,14 +25,22 @@ def decide_fractional(search: Search, made: Formulation, session: Session, deadl
     """Let HiGHS decide the tensors that the relaxation left fractional, the others staying where it put them.
 
     Berthold's RENS (Mathematical Programming Computation, 2014) without rounding bounds: what it proves holds for
-    these few tensors only, so only its plan is taken. Returns whether it ended in time.
+    these few tensors only, so only its plan is taken. It is asked again with rows for the engines that cannot keep up
+    with its plan. Returns whether it ended in time.
     """
-    left_s = deadline - time.perf_counter()
+    gap = search.problem.options.gap
+    enough = search.bound_us / (1 - SOLVER_SHARE * gap) / made.us_per_unit
     with session.held(variables_of(made, journeys(made))):
-        found = session.search(left_s, SOLVER_SHARE * search.problem.options.gap, warm=False)
-    if found.has_solution:
-        search.propose(*integral(made))
-    return found.outcome is Outcome.CONVERGED
+        while True:
+            left_s = deadline - time.perf_counter()
+            found = session.search(left_s, _NEAR_SHARE * gap, warm=False, enough=enough)
+            if found.has_solution:
+                search.propose(*integral(made))
+            if found.outcome is not Outcome.CONVERGED:
+                return False
+            if search.is_done or (block := made.demand.add_broken()) is None:
+                return True
+            session.extend(block)
 
 
 def search_again(search: Search, made: Formulation, session: Session, deadline: float) -> None:

@@ -17,7 +17,7 @@ from autotm.model.graph import Role
 from autotm.model.plan import Plan
 from autotm.solve.certificate import Prices, Rents, cheapest_entry_us
 from autotm.solve.choices import Choices, priced
-from autotm.solve.engines import EnginePrices
+from autotm.solve.engine_prices import EnginePrices
 from autotm.solve.flow import Flow, flows_by_use
 from autotm.solve.problem import Problem
 from autotm.solve.rented import Rented
@@ -65,7 +65,7 @@ def potential(problem: Problem, plan: Plan) -> Potential:
     slow_us = slow_prices(first, choices.tables)
     sizes_bytes = {tensor.name: tensor.allocated_bytes for tensor in problem.graph.movable}
     cut_us = cut_prices(plan.certificate, sizes_bytes, problem.limit_bytes, kernels)
-    prices = Prices(byte_prices(first, kernels), slow_us, EnginePrices.zero(kernels), cut_us)
+    prices = Prices(byte_prices(first, kernels), slow_us, EnginePrices.none(), cut_us)
     flows = [
         replace(flow, slow_us=priced(flow, ties, slow_us))
         for flow, ties in zip(choices.flows, choices.ties, strict=True)

@@ -1,7 +1,7 @@
 """Legal plans from fractional or overfull ones: insert journeys one by one into the room that is left.
 
-All bytes and parts of engines are integers here, so what this returns keeps the limits exactly, whatever tolerances a
-solver had.
+All bytes and nanoseconds of engines are integers here, so what this returns keeps the limits exactly, whatever
+tolerances a solver had.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from autotm.solve.choices import Choices
 from autotm.solve.conflicts import Conflicts, Member
-from autotm.solve.engines import EngineRoom, fits
+from autotm.solve.engines import Engine, Engines
 from autotm.solve.feasible import required_bytes
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, all_slow, cost_us, fast_spans, occupy
@@ -37,7 +37,7 @@ class Repair:
         entries: by number of the table.
         left: fast bytes free during each kernel.
         worth: per flow, what slow memory costs for each of its bytes.
-        engines: parts of the copying engines free during each kernel.
+        engines: whose moves have the copying engines when.
         conflicts: what must not be fast together.
     """
 
@@ -50,14 +50,17 @@ class Repair:
         self.slow = [2 ** len(table.operands) - 1 for table in self.tables]
         self.entries = [table.best(slow, 0) for table, slow in zip(self.tables, self.slow, strict=True)]
         self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(choices, kernels)
-        self.engines = EngineRoom(kernels)
+        self.engines = Engines(choices.kernel_ns)
         costs = zip(choices.most_us, self.flows, strict=True)
         self.worth = [sum(most_us) / flow.size_bytes for most_us, flow in costs]
         self.order = sorted(range(len(self.flows)), key=lambda index: -self.worth[index])
         self.menus = [number for number, table in enumerate(self.tables) if len(table) > len(table.groups)]
 
     def accept(self, proposed: Mapping[int, Journey], ways: Mapping[int, int]) -> None:
-        """Take the proposed journeys that fit together, the larger tensors first, and then the proposed ways."""
+        """Take the proposed journeys that fit together, the larger tensors first, and then the proposed ways.
+
+        Moves for which the engines have no time are blocking.
+        """
         for index in sorted(proposed, key=lambda index: -self.flows[index].size_bytes):
             if self._fits(index, proposed[index]):
                 self._insert(index, proposed[index])
@@ -99,6 +102,7 @@ class Repair:
         tables = {tie.table for index in group for tie in self.choices.ties[index]}
         entries = {number: self.entries[number] for number in tables}
         before_rank = self._rank(group, tables)
+        self.engines.mark()
         for index in group:
             self._remove(index)
         for index in group:
@@ -109,11 +113,12 @@ class Repair:
         return False
 
     def _undo(self, before: Mapping[int, Journey], entries: Mapping[int, int]) -> None:
-        """Give flows and tables back what they had."""
+        """Give flows and tables back what they had when the engines were marked."""
         for index in before:
-            self._remove(index)
+            self._release(index)
+        self.engines.roll_back()
         for index, journey in before.items():
-            self._insert(index, journey)
+            self._hold(index, journey)
         for number, entry in entries.items():
             self._choose(number, int(self.tables[number].fast_bytes[entry]))
 
@@ -131,6 +136,7 @@ class Repair:
         tables = {tie.table for tie in self.choices.ties[index]}
         entries = {number: self.entries[number] for number in tables}
         rank = self._rank((index,), tables)
+        self.engines.mark()
         self._remove(index)
         self._insert(index, self._best(index))
         loss_us = self._rank((index,), tables) - rank
@@ -176,13 +182,13 @@ class Repair:
         self,
         flow: Flow,
         windows: tuple[Window, ...],
-        engine: npt.NDArray[np.int64],
+        engine: Engine,
         blocking_us: float,
         beside_us: float,
     ) -> Way:
         """The shortest window that memory and engine have room for; else the copy is blocking."""
         for window in windows:
-            if self.left[window.start : window.end].min() >= flow.size_bytes and fits(engine, window):
+            if self.left[window.start : window.end].min() >= flow.size_bytes and engine.make_room(window):
                 return beside_us, window
         return blocking_us, None
 
@@ -195,22 +201,25 @@ class Repair:
         self._reserve(flow, -1)
         room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, journey))
         self._reserve(flow, 1)
-        fits_in = room and self.engines.has_room(journey)
-        return fits_in and self.conflicts.allow(index, journey, self.journeys)
+        return room and self.conflicts.allow(index, journey, self.journeys)
 
     def _insert(self, index: int, journey: Journey) -> None:
-        self._reserve(self.flows[index], -1)
-        occupy(self.left, self.flows[index], journey, -1)
-        self.engines.take(journey)
-        self.journeys[index] = journey
-        self._follow(index, journey)
+        self._hold(index, self.engines.take(index, journey))
 
     def _remove(self, index: int) -> None:
         """Take a journey out; the tables that it is tied to fall back to their leanest ways."""
+        self.engines.give(index, self.journeys[index])
+        self._release(index)
+
+    def _hold(self, index: int, journey: Journey) -> None:
+        self._reserve(self.flows[index], -1)
+        occupy(self.left, self.flows[index], journey, -1)
+        self.journeys[index] = journey
+        self._follow(index, journey)
+
+    def _release(self, index: int) -> None:
         flow = self.flows[index]
-        journey = self.journeys.pop(index)
-        occupy(self.left, flow, journey)
-        self.engines.take(journey, -1)
+        occupy(self.left, flow, self.journeys.pop(index))
         self._reserve(flow, 1)
         self._follow(index, all_slow(flow))
         for tie in self.choices.ties[index]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autotm.solve.flow import Flow
 from autotm.solve.journey import Journey, by_blocking_moves
@@ -62,7 +62,7 @@ def _with_windows(journey: Journey, charges: Charges) -> Journey:
     out = charges.out[left - 1][1] if 0 < left < len(journey.fast) else None
     windows = ((k, charges.back[k - 1][1]) for k in journey.reads())
     back = tuple((k, window) for k, window in windows if window is not None)
-    return journey if out is None and not back else replace(journey, out=out, back=back)
+    return journey.beside(out, back)
 
 
 def _forward(flow: Flow, charges: Charges) -> tuple[list[float], list[list[tuple[int, bool]]]]:

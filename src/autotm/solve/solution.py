@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from autotm.model.engine import ENGINE_PARTS
 from autotm.solve.certificate import Prices, SlowPrices
 from autotm.solve.cut import Cut
 from autotm.solve.cuts import Cuts
-from autotm.solve.engines import EnginePrices
-from autotm.solve.flights import OUT, Choice
+from autotm.solve.engine_prices import EnginePrices
+from autotm.solve.flights import Choice
 from autotm.solve.formulation import Formulation, holdings, kept_copied
 from autotm.solve.highs import Session
 from autotm.solve.journey import Journey
@@ -36,7 +35,7 @@ def journeys(made: Formulation) -> dict[int, Journey]:
 
 def variables_of(made: Formulation, flows: Collection[int]) -> list[Variable]:
     """The variables of some flows."""
-    kinds = (made.model.a, made.model.b, made.model.s, made.model.w, made.model.r)
+    kinds = (made.model.a, made.model.b, made.model.s)
     return [variable for kind in kinds for key, variable in kind.items() if key[0] in flows]
 
 
@@ -62,8 +61,7 @@ def start_from(made: Formulation, found: Mapping[int, Journey], fast_bytes: Sequ
         slow = sum(1 << bit for bit, (index, k) in enumerate(item.keys) if not found[index].fast[k])
         entry = item.table.best(slow, fast_bytes[item.number])
         model.c[item.number, entry].set_value(1, skip_validation=True)
-    _start_chain(model.u, model.flow_into, lambda row: row - 1 if row else None)
-    _start_chain(model.v, model.flights_into, lambda key: (key[0], key[1] - 1) if key[1] else None)
+    _start_chain(model.u, model.flow_into)
 
 
 def _start_flow(made: Formulation, index: int, journey: Journey) -> None:
@@ -81,21 +79,21 @@ def _start_flow(made: Formulation, index: int, journey: Journey) -> None:
         variable.set_value(int(known == journey.out), skip_validation=True)
 
 
-def _start_chain(chain: Variable, changes: Any, before: Callable[[Any], Any]) -> None:
+def _start_chain(chain: Variable, changes: Any) -> None:
     """Sum up an inventory from the values of the variables that enter and leave it."""
-    for key in chain:
-        last = before(key)
-        change = sum(coefficient * variable.value for variable, coefficient in changes[key])
-        chain[key].set_value((0.0 if last is None else chain[last].value) + change, skip_validation=True)
+    held = 0.0
+    for row in chain:
+        held += sum(coefficient * variable.value for variable, coefficient in changes[row])
+        chain[row].set_value(held, skip_validation=True)
 
 
 def prices_of(session: Session | None, made: Formulation, cuts: Cuts | None, kernels: int) -> Prices:
     """The duals of a relaxation that converged; without one, prices at which nothing that is shared costs anything."""
-    byte_us, engines = np.zeros(kernels), EnginePrices.zero(kernels)
+    byte_us, engines = np.zeros(kernels), EnginePrices.none()
     cut_us: Mapping[Cut, Floats] = {}
     if session is not None:
         byte_us[list(made.reduced.rows)] = byte_prices(session, made)
-        engines = engine_prices(session, made, kernels)
+        engines = made.demand.prices(session.duals, made.us_per_unit)
         cut_us = cuts.prices_us(session) if cuts else {}
     return Prices(byte_us, slow_prices(session, made), engines, cut_us)
 
@@ -104,17 +102,6 @@ def byte_prices(session: Session, made: Formulation) -> Floats:
     """Price of a byte at each row: minus the reduced cost of `u` at its upper bound."""
     costs = np.array(session.reduced_costs([made.model.u[row] for row in range(len(made.reduced.rows))]))
     prices: Floats = np.maximum(0.0, -costs) * (made.us_per_unit / made.bytes_per_unit)
-    return prices
-
-
-def engine_prices(session: Session, made: Formulation, kernels: int) -> EnginePrices:
-    """Price of a part of each engine at each row: minus the reduced cost of `v` at its upper bound."""
-    prices = EnginePrices.zero(kernels)
-    keys = list(made.model.v)
-    costs = session.reduced_costs([made.model.v[key] for key in keys]) if keys else []
-    for (engine, n), cost in zip(keys, costs, strict=True):
-        found = prices.out_us if engine == OUT else prices.back_us
-        found[made.flights.rows[engine][n]] = max(0.0, -cost) * made.us_per_unit / ENGINE_PARTS
     return prices
 
 

@@ -11,8 +11,10 @@ from autotm.model.certificate import Certificate, CutPrices, KernelPrices, Leaf,
 from autotm.model.certificate import Cut as StatedCut
 from autotm.model.certificate import Prices as Stated
 from autotm.model.certificate import SlowPrices as StatedSlow
+from autotm.model.certificate import SpanPrices as StatedSpans
 from autotm.solve.certificate import Prices, SlowPrices
 from autotm.solve.cut import Cut
+from autotm.solve.engine_prices import SpanPrices
 from autotm.solve.table import Floats, Table
 
 CutUs = Mapping[Cut, Floats]
@@ -27,8 +29,7 @@ def state(prices: Prices, tables: Sequence[Table], first: Prices | None = None) 
     known = first.slow_us if first else tuple((0.0,) * len(shares) for shares in prices.slow_us)
     told = list(_differences(tables, prices.slow_us, known))
     slow = StatedSlow(*(tuple(column) for column in zip(*told, strict=True))) if told else StatedSlow()
-    engines = prices.engines
-    out, back = (KernelPrices(*_sparse(each)) for each in (engines.out_us, engines.back_us))
+    out, back = (_spans(each) for each in (prices.engines.out, prices.engines.back))
     return Stated(KernelPrices(*_sparse(prices.byte_us)), cuts, slow, out, back)
 
 
@@ -81,6 +82,10 @@ def slow_prices(stated: Stated, tables: Sequence[Table]) -> SlowPrices:
 def _sparse(prices: Floats) -> tuple[tuple[int, ...], tuple[float, ...]]:
     kernels = prices.nonzero()[0]
     return tuple(kernels.tolist()), tuple(prices[kernels].tolist())
+
+
+def _spans(prices: SpanPrices) -> StatedSpans:
+    return StatedSpans(*(tuple(each.tolist()) for each in (prices.starts, prices.ends, prices.price_us)))
 
 
 def _differences(tables: Sequence[Table], slow_us: SlowPrices, known: SlowPrices) -> Iterator[tuple[int, str, float]]:

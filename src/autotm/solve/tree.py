@@ -162,10 +162,17 @@ class Tree:
         stated = state(prices, search.choices.tables, self._first)
         if bound_us >= node.bound_us:
             node.bound_us, node.stated = bound_us, stated
+        block = self._made.demand.add_broken()
+        if block is not None:
+            self._session.extend(block)
         fractions = [(decision, share) for decision, share in held.fractions() if share > _INTEGRAL]
         if not fractions or self._is_time_for_a_plan:
             search.propose(journeys(self._made), ways(self._made))
-        if self._suffices(node.bound_us) or not fractions:
+        if self._suffices(node.bound_us):
+            self._close(node)
+        elif not fractions and block is not None:
+            self._push(node)  # Its solution is one that the engines cannot keep up with.
+        elif not fractions:
             self._close(node)
         else:
             self._branch(node, self._dearest(fractions, priced), priced, stated)

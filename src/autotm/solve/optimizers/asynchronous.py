@@ -8,6 +8,7 @@ from autotm.solve.choices import Choices
 from autotm.solve.flow import flows_beside_kernels
 from autotm.solve.integer_program import IntegerProgram
 from autotm.solve.problem import Problem
+from autotm.solve.window import Clock
 
 
 class Asynchronous(IntegerProgram):
@@ -21,4 +22,5 @@ class Asynchronous(IntegerProgram):
         Raises:
             BadInputError: asynchronous copies were not measured.
         """
-        return Choices(flows_beside_kernels(problem), problem.tabulation.tables)
+        clock = Clock(problem.graph, problem.profile)
+        return Choices(flows_beside_kernels(problem, clock), problem.tabulation.tables, clock.kernel_ns)
