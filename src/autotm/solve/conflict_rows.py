@@ -13,7 +13,7 @@ from autotm.solve.linear import Variable, linear, lookup
 
 
 def not_all_fast(made: Formulation, members: Sequence[Member], decided: dict[int, Journey]) -> pyo.Block | None:
-    """(F11) Of what a conflict's members hold, gadgets and gaps, at least one is given up.
+    """(F12) Of what a conflict's members hold, gadgets and gaps, at least one is given up.
 
     Flows without variables do what is `decided`. None where nothing is left to choose, or nothing forbids it.
     """
