@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -13,6 +13,7 @@ from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Stay
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions, solve
+from autotm.solve.packing import Addresses
 from random_graphs import Case, random_case, with_engines
 
 EXACT = SolveOptions(gap=0.0)
@@ -27,13 +28,21 @@ class Quarrel:
     asked: int = 0
     limits: set[int] = field(default_factory=set)
 
-    def __call__(
-        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
-    ) -> Sequence[Stay] | None:
+    def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
         del implementations
         self.asked += 1
         self.limits.add(limit_bytes)
-        return self.stays if all(any(covers(mine, stay) for mine in stays) for stay in self.stays) else None
+        return not all(any(covers(mine, stay) for mine in stays) for stay in self.stays)
+
+    def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
+        return () if self.fits(stays, implementations, limit_bytes) else self.stays
+
+    def addresses(self, *_: object) -> Iterator[Addresses]:
+        """Nothing has addresses of its own."""
+        return iter(())
+
+    def settle(self, *_: object) -> bool:
+        return False
 
 
 def covers(stay: Stay, other: Stay) -> bool:
@@ -84,10 +93,15 @@ def test_moving_tensors_give_up_a_part_of_their_stay(seed: int, optimizer: str) 
 def test_what_is_never_content_ends_the_search_with_a_plan() -> None:
     case = random_case(3, kernels=9)
 
-    def nothing_fits(stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
-        del implementations, limit_bytes
-        return [stay for stay in stays if stay.tier is Tier.DRAM][:1]
+    class Discontent(Quarrel):
+        """Nothing ever fits."""
 
-    plan = solve(case.graph, case.profile, case.links, "static", LIMIT, EXACT, nothing_fits)
+        def fits(self, *_: object) -> bool:
+            return False
+
+        def conflict(self, stays: Sequence[Stay], *_: object) -> Sequence[Stay]:
+            return [stay for stay in stays if stay.tier is Tier.DRAM][:1]
+
+    plan = solve(case.graph, case.profile, case.links, "static", LIMIT, EXACT, Discontent(()))
     check_plan(case.graph, case.profile, case.links, plan)
     assert plan.objective_us >= plan.bound_us

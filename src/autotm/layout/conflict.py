@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from autotm.layout.addresses import Addresses
 from autotm.layout.blocks import Blocks, Ints
-from autotm.layout.pack import can_pack, pack_blocks
+from autotm.layout.pack import can_pack, pack_blocks, quick_packings
 from autotm.model.graph import Graph
 from autotm.model.plan import Stay
 from autotm.model.tier import Tier
@@ -29,17 +30,41 @@ class StepPacking:
         self._graph = graph
         self._last: tuple[Blocks, int | None, Ints] | None = None
 
-    def __call__(
+    def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
+        """Whether offsets within the limit are found for the fast stays."""
+        _, blocks = self._blocks(stays, implementations)
+        return blocks.height(self.place(blocks, limit_bytes)) <= limit_bytes
+
+    def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
+        """The smallest set of fast stays found that does not fit."""
+        fast, blocks = self._blocks(stays, implementations)
+        return [fast[member] for member in conflict(blocks, limit_bytes)]
+
+    def addresses(
         self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
-    ) -> Sequence[Stay] | None:
-        """None if the fast stays fit; else the smallest set found that does not."""
+    ) -> Iterator[Addresses]:
+        """Those that the fast stays get, as far as they fit, by each quick packing and by the lowest one."""
+        fast, blocks = self._blocks(stays, implementations)
+        for offsets in (self.place(blocks, limit_bytes), *quick_packings(blocks)):
+            yield Addresses.of(fast, blocks, offsets, limit_bytes)
+
+    def settle(
+        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int, addresses: Addresses
+    ) -> bool:
+        """Keep the addresses for fast stays; new workspaces get theirs first. `False` if one of them finds no place."""
+        fast, blocks = self._blocks(stays, implementations)
+        sizes = zip(fast, blocks.sizes.tolist(), strict=True)
+        if not all(stay in addresses or addresses.put(stay, size) for stay, size in sizes):
+            return False
+        self._last = blocks, limit_bytes, addresses.offsets(fast)
+        return True
+
+    def _blocks(self, stays: Sequence[Stay], implementations: Mapping[int, str]) -> tuple[list[Stay], Blocks]:
+        """The fast ones, in a plan's order."""
         kernels = enumerate(self._graph.kernels)
         chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
         fast = sorted((stay for stay in stays if stay.tier is Tier.DRAM), key=stay_order)
-        blocks = Blocks.of(chosen, fast)
-        if blocks.height(self.place(blocks, limit_bytes)) <= limit_bytes:
-            return None
-        return [fast[member] for member in conflict(blocks, limit_bytes)]
+        return fast, Blocks.of(chosen, fast)
 
     def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
         """As `pack_blocks`; nothing is done twice for what was asked last."""

@@ -89,9 +89,13 @@ def _pack_group(blocks: Blocks, targets: list[int]) -> Ints:
 
 def _candidates(blocks: Blocks, target_bytes: int, *, is_first: bool) -> Iterator[Ints]:
     if is_first:
-        for priority in _priorities(blocks):
-            yield skyline(blocks, priority)
+        yield from quick_packings(blocks)
     yield from packings(blocks, target_bytes)
+
+
+def quick_packings(blocks: Blocks) -> Iterator[Ints]:
+    """Offsets on a skyline, in which long lives go first, or large areas."""
+    return (skyline(blocks, priority) for priority in _priorities(blocks))
 
 
 def _priorities(blocks: Blocks) -> Iterator[npt.NDArray[np.float64]]:

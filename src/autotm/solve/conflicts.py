@@ -42,6 +42,15 @@ class Conflicts:
             self._sets.append(members)
         return members
 
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def forget(self, count: int) -> None:
+        """Keep the first `count` sets only."""
+        del self._sets[count:]
+        for index, numbers in self._of.items():
+            self._of[index] = [number for number in numbers if number < count]
+
     def allow(self, index: int, journey: Journey, others: Mapping[int, Journey]) -> bool:
         """Whether a flow's journey completes no conflict beside the journeys that the others have."""
         return not any(holds(journey, member) for member in self._left_to(index, others))

@@ -43,7 +43,7 @@ class Repair:
 
     def __init__(self, choices: Choices, limit_bytes: int, kernels: int, conflicts: Conflicts | None = None) -> None:
         self.choices = choices
-        self.conflicts = conflicts or Conflicts(choices.flows)
+        self.conflicts = Conflicts(choices.flows) if conflicts is None else conflicts
         self.flows = choices.flows
         self.tables = choices.tables
         self.journeys: dict[int, Journey] = {}
@@ -63,7 +63,7 @@ class Repair:
         """
         for index in sorted(proposed, key=lambda index: -self.flows[index].size_bytes):
             if self._fits(index, proposed[index]):
-                self._insert(index, proposed[index])
+                self.insert(index, proposed[index])
         for number, way in ways.items():
             table = self.tables[number]
             first, end = table.groups[self.slow[number]]
@@ -75,7 +75,7 @@ class Repair:
         """Give every flow that has no journey yet its cheapest one in the memory that is left, then the tables."""
         for index in self.order:
             if index not in self.journeys:
-                self._insert(index, self._best(index))
+                self.insert(index, self.best(index))
         self._choose_all()
 
     def improve(self) -> None:
@@ -98,21 +98,24 @@ class Repair:
 
     def exchange(self, group: Sequence[int]) -> bool:
         """Take out the flows of a group and re-insert them in this order; undone and `False` unless that is better."""
-        before = {index: self.journeys[index] for index in group}
-        tables = {tie.table for index in group for tie in self.choices.ties[index]}
-        entries = {number: self.entries[number] for number in tables}
-        before_rank = self._rank(group, tables)
-        self.engines.mark()
+        before, entries = self.marked(group)
+        before_rank = self._rank(group, entries)
         for index in group:
-            self._remove(index)
+            self.remove(index)
         for index in group:
-            self._insert(index, self._best(index))
-        if self._rank(group, tables) < before_rank:
+            self.insert(index, self.best(index))
+        if self._rank(group, entries) < before_rank:
             return True
-        self._undo(before, entries)
+        self.undo(before, entries)
         return False
 
-    def _undo(self, before: Mapping[int, Journey], entries: Mapping[int, int]) -> None:
+    def marked(self, group: Collection[int]) -> tuple[dict[int, Journey], dict[int, int]]:
+        """What `undo` needs to take back what happens to these flows from here on."""
+        self.engines.mark()
+        tables = {tie.table for index in group for tie in self.choices.ties[index]}
+        return {index: self.journeys[index] for index in group}, {number: self.entries[number] for number in tables}
+
+    def undo(self, before: Mapping[int, Journey], entries: Mapping[int, int]) -> None:
         """Give flows and tables back what they had when the engines were marked."""
         for index in before:
             self._release(index)
@@ -126,21 +129,18 @@ class Repair:
         """Take what a conflict forbids away from the one of its members that this costs least, then improve."""
         losses = {index: self._loss_us(index) for index in dict.fromkeys(index for index, _, _ in members)}
         loser = min(losses, key=lambda index: (losses[index], index))
-        self._remove(loser)
-        self._insert(loser, self._best(loser))
+        self.remove(loser)
+        self.insert(loser, self.best(loser))
         self.improve()
 
     def _loss_us(self, index: int) -> float:
         """What another journey than its present one, now forbidden, costs a flow."""
-        before = self.journeys[index]
-        tables = {tie.table for tie in self.choices.ties[index]}
-        entries = {number: self.entries[number] for number in tables}
-        rank = self._rank((index,), tables)
-        self.engines.mark()
-        self._remove(index)
-        self._insert(index, self._best(index))
-        loss_us = self._rank((index,), tables) - rank
-        self._undo({index: before}, entries)
+        before, entries = self.marked((index,))
+        rank = self._rank((index,), entries)
+        self.remove(index)
+        self.insert(index, self.best(index))
+        loss_us = self._rank((index,), entries) - rank
+        self.undo(before, entries)
         return loss_us
 
     def _is_settled(self, index: int) -> bool:
@@ -156,7 +156,8 @@ class Repair:
         own = sum(cost_us(self.flows[index], journey) for index, journey in zip(group, journeys, strict=True))
         return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
 
-    def _best(self, index: int) -> Journey:
+    def best(self, index: int) -> Journey:
+        """The cheapest journey of a flow that has none in the memory and engine time that are left."""
         flow = self.flows[index]
         size = flow.size_bytes
         slow = list(flow.slow_us)
@@ -203,10 +204,11 @@ class Repair:
         self._reserve(flow, 1)
         return room and self.conflicts.allow(index, journey, self.journeys)
 
-    def _insert(self, index: int, journey: Journey) -> None:
+    def insert(self, index: int, journey: Journey) -> None:
+        """Give a flow that has none a journey that fits; moves for which engines have no time are blocking."""
         self._hold(index, self.engines.take(index, journey))
 
-    def _remove(self, index: int) -> None:
+    def remove(self, index: int) -> None:
         """Take a journey out; the tables that it is tied to fall back to their leanest ways."""
         self.engines.give(index, self.journeys[index])
         self._release(index)

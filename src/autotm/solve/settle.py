@@ -12,34 +12,44 @@ from autotm.solve.formulation import Formulation
 from autotm.solve.highs import Session
 from autotm.solve.journey import stays_and_moves
 from autotm.solve.near import search_again
+from autotm.solve.packing import Addresses, Packing
 from autotm.solve.repair import Repair
 from autotm.solve.search import Search
+from autotm.solve.spill import spill
 
 log = logging.getLogger(__name__)
 
+_ORDERS = 6
+"""Orders in which stays that find no address are placed anew, from each packing; milliseconds each."""
+_NEARLY = 1.5
+"""Times the asked gap at which a plan that fits is worth more than the time that a smaller limit would take."""
 _SHARE, _LEAST_S = 1.0, 1.0
 """Time for this as a share of what the search has taken, and at least; after that a smaller limit is the better way."""
 
 
 def settle(search: Search, made: Formulation, session: Session | None) -> None:
-    """Exclude sets of stays that do not fit together from the best plan until it fits, as long as that is worth it.
+    """Change the best plan until it fits, as long as that is worth it.
 
-    The bound stays that of the program without such rows: it holds for every plan within the limit. Where giving up
-    one of a set leaves the gap wider than asked, the set becomes a row and the program is solved on from where it was.
+    Stays that find no address are placed anew around the others. Where that makes the gap wider than asked, sets of
+    stays that do not fit together are excluded, and if giving up one of a set costs as much, the set becomes a row and
+    the program is solved on from where it was. The bound stays that of the program without such rows: it holds for
+    every plan within the limit.
     """
-    packing, limit_bytes = search.problem.packing, search.problem.limit_bytes
+    packing, asked = search.problem.packing, search.problem.options.gap
     if packing is None or search.problem.limit.is_unlimited:
         return
     now = time.perf_counter()
     deadline, blocks = now + max(_LEAST_S, _SHARE * (now - search.started_s)), []
-    while True:
+    while not _fits(search, packing) and not _spill(search, packing, asked):
         stays, _, implementations = plan_of(search.best)
-        conflict = packing(stays, implementations, limit_bytes)
+        conflict = packing.conflict(stays, implementations, search.problem.limit_bytes)
         if not conflict or time.perf_counter() >= deadline:
+            _spill(search, packing, _NEARLY * asked)
             break
         before = dict(search.best.journeys)
         members = search.exclude(conflict)
         if all(search.best.journeys[index] == before[index] for index, _, _ in members):
+            _spill(search, packing, _NEARLY * asked)
             break
         log.info("%d stays do not fit together: %.6g us without one of them", len(conflict), search.objective_us)
         if session is None or session.is_lost or search.is_done:
@@ -51,6 +61,39 @@ def settle(search: Search, made: Formulation, session: Session | None) -> None:
             search_again(search, made, session, deadline)
     for block in blocks:
         made.model.del_component(block)
+
+
+def _fits(search: Search, packing: Packing) -> bool:
+    stays, _, implementations = plan_of(search.best)
+    return packing.fits(stays, implementations, search.problem.limit_bytes)
+
+
+def _spill(search: Search, packing: Packing, gap: float) -> bool:
+    """Place anew what finds no address; kept if the plan is within the gap then, of several tries the best."""
+    repair, limit_bytes, before_us = search.best, search.problem.limit_bytes, search.objective_us
+    seed, base_us = search.problem.options.seed, search.problem.base_us
+    stays, _, implementations = plan_of(repair)
+    best: tuple[float, Addresses, int] | None = None
+    for addresses in packing.addresses(stays, implementations, limit_bytes):
+        for number in range(_ORDERS):
+            undo = spill(repair, addresses.copy(), number, seed)
+            if undo is not None:
+                found = base_us + repair.cost_us, addresses, number
+                best = found if best is None else min(best, found, key=lambda each: each[0])
+                undo()
+    if best is None:
+        return False
+    _, addresses, number = best
+    undo = spill(repair, addresses, number, seed)
+    assert undo is not None
+    search.objective_us = base_us + repair.cost_us
+    log.info("%d stays placed anew: %.6g us", len(addresses.left_out), search.objective_us)
+    stays, _, implementations = plan_of(repair)
+    if search.gap <= gap and packing.settle(stays, implementations, limit_bytes, addresses):
+        return True
+    undo()
+    search.objective_us = before_us
+    return False
 
 
 def plan_of(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:

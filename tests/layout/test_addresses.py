@@ -1,0 +1,112 @@
+"""Addresses of stays that change: none overlaps another or the limit; a plan spilled around them has all it needs."""
+
+from __future__ import annotations
+
+import importlib
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from autotm.check import check_plan, check_program
+from autotm.layout import compile_program, fits, solve_and_pack
+from autotm.layout.addresses import Addresses
+from autotm.layout.blocks import Blocks
+from autotm.model.limit import Limit
+from autotm.model.plan import Stay
+from autotm.model.tier import Tier
+from autotm.solve import SolveOptions
+from autotm.solve.choices import Choices
+from autotm.solve.flow import flows_by_use
+from autotm.solve.problem import Problem
+from autotm.solve.repair import Repair
+from autotm.solve.settle import plan_of
+from autotm.solve.spill import spill
+from random_graphs import Case, random_case, training_step_case, with_engines
+
+LIMIT_BYTES = 4096
+
+
+def overlap(places: dict[Stay, tuple[int, int]]) -> bool:
+    return any(
+        one.start < other.end and other.start < one.end and a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
+        for (one, a), (other, b) in combinations(places.items(), 2)
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: int) -> None:
+    draw = random.Random(seed)
+    addresses, outcomes = Addresses({}, (), LIMIT_BYTES), set()
+    for number in range(60):
+        start, end = sorted(draw.sample(range(20), 2))
+        stay, size = Stay(f"t{number}", Tier.DRAM, start, end), 64 * draw.randint(1, 20)
+        before = dict(addresses._places)
+        meeting = [place for other, place in before.items() if other.start < end and start < other.end]
+        holes = [
+            low
+            for low in range(0, LIMIT_BYTES - size + 1, 64)
+            if all(low + size <= at or at + taken <= low for at, taken in meeting)
+        ]
+        assert addresses.put(stay, size) == bool(holes)
+        assert not overlap(addresses._places)
+        if holes:
+            assert addresses._places[stay] == (holes[0], size)
+        outcomes.add(bool(holes))
+        if before and draw.random() < 0.3:
+            addresses.remove(draw.choice(sorted(before, key=str)))
+    assert outcomes == {True, False}
+
+
+def repaired(case: Case, limit: Limit) -> tuple[Repair, Problem]:
+    problem = Problem(case.graph, case.profile, case.links, limit, SolveOptions())
+    repair = Repair(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels))
+    repair.complete()
+    return repair, problem
+
+
+def stacked(repair: Repair, problem: Problem) -> Addresses:
+    """Addresses that waste most of the limit: no two stays share a byte, whenever they are."""
+    fast = [stay for stay in plan_of(repair)[0] if stay.tier is Tier.DRAM]
+    blocks = Blocks.of(problem.graph, fast)
+    return Addresses.of(fast, blocks, np.cumsum(blocks.sizes) - blocks.sizes, problem.limit_bytes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None:
+    repair, problem = repaired(random_case(seed, kernels=14), Limit(1, 1))
+    addresses, before, before_us = stacked(repair, problem), dict(repair.journeys), repair.cost_us
+    kept = set(addresses._places)
+    assert addresses.left_out
+    conflicts, left = len(repair.conflicts), repair.left.copy()
+    undo = spill(repair, addresses, 0, seed)
+    assert undo is not None
+    fast = [stay for stay in plan_of(repair)[0] if stay.tier is Tier.DRAM]
+    assert set(fast) == set(addresses._places)
+    assert not overlap(addresses._places)
+    assert all(sum(place) <= problem.limit_bytes for place in addresses._places.values())
+    spilled = {stay.tensor for stay in addresses.left_out}
+    assert {stay for stay in kept if stay.tensor not in spilled} <= set(fast)
+    assert repair.cost_us >= before_us - 1e-9
+    assert len(repair.conflicts) == conflicts
+    undo()
+    assert (repair.journeys, repair.cost_us) == (before, pytest.approx(before_us))
+    assert (repair.left == left).all()
+
+
+@pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
+def test_plans_whose_stays_were_placed_anew_are_accepted(
+    optimizer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Quick packings only, at limits at which a few tensors fill the memory: what is free is in pieces."""
+    monkeypatch.setattr(importlib.import_module("autotm.layout.pack"), "packings", lambda *_: iter(()))
+    caplog.set_level("INFO")
+    case = with_engines(training_step_case(layers=8, branches=3), 2.0)
+    for slow in (4, 9, 14, 19, 29, 39):
+        options = SolveOptions(gap=0.05)
+        plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit(slow, 1), options)
+        assert fits(plan, layout)
+        check_plan(case.graph, case.profile, case.links, plan)
+        check_program(case.graph, plan, compile_program(case.graph, plan, layout))
+    assert "placed anew" in caplog.text
