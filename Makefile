@@ -55,6 +55,7 @@ $(VENV)/.made-stamp:
 		exit 1
 	fi
 	echo "autotm: making $(VENV) with $$($$python -V)"
+	mkdir -p $(VENV) # Both would make it, and one of them would then find it there and end.
 	$$python -m venv $(VENV)/bootstrap & bootstrap=$$!
 	$$python -m venv $(VENV)
 	wait $$bootstrap
