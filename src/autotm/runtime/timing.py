@@ -96,8 +96,8 @@ def _enough(quiet: Rounds, options: RunOptions) -> bool:
 def _standard_error(rounds: Rounds) -> float:
     """Of what records report, as a share of it: the ratio of the medians of both steps, or the median of the only one.
 
-    By drawing as many rounds as there are from them, again and again. The two steps of a round stay together, since they
-    share the machine's speed. Rounds that something made long hardly move a median, while a mean would wait for more.
+    By drawing as many rounds as there are from them, again and again. The two steps of a round stay together, since
+    they share the machine's speed. Rounds that something made long hardly move a median; a mean would wait for more.
     """
     count = len(rounds)
     if count < 2:  # noqa: PLR2004 - one has no spread
