@@ -18,7 +18,6 @@ SCALE ?=
 VENV := .venv
 BIN := $(VENV)/bin
 UV := $(VENV)/bootstrap/bin/uv
-PIP := $(VENV)/bootstrap/bin/pip
 # Targets go first: --config takes every word that follows it.
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
@@ -56,9 +55,11 @@ $(VENV)/.made-stamp:
 		exit 1
 	fi
 	echo "autotm: making $(VENV) with $$($$python -V)"
-	$$python -m venv --without-pip $(VENV)
-	$$python -m venv $(VENV)/bootstrap
-	$(PIP) install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt \
+	mkdir -p $(VENV) # Both would make it, and one of them would then find it there and end.
+	$$python -m venv $(VENV)/bootstrap & bootstrap=$$!
+	$$python -m venv $(VENV)
+	wait $$bootstrap
+	$(VENV)/bootstrap/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/uv.txt \
 		|| echo "autotm: uv is not to be had; pip installs instead"
 	touch $@
 
@@ -67,8 +68,8 @@ define install
 	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 else
-	$(PIP) --python $(BIN)/python install --quiet --disable-pip-version-check --no-compile --require-hashes -r $(1)
-	$(PIP) --python $(BIN)/python install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r $(1)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 fi
 $(BIN)/python -m compileall -q -j 0 -x '/(tests?|setuptools|pkg_resources|docutils)/' $(VENV)/lib src || true
 touch $@
