@@ -29,7 +29,7 @@ help:
 # --- environment -----------------------------------------------------------------------------------------------------
 # A stamp a stage: the second call does nothing. uv comes from pip; where it cannot be had, pip does the same, slower.
 # Bytecode is made now: where processes may not keep it (PYTHONDONTWRITEBYTECODE), each job would compile TVM, pandas and
-# autotm.
+# autotm. Packages' own tests would take as long again; a file that cannot be compiled says so where it is imported.
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
@@ -55,6 +55,7 @@ $(VENV)/.made-stamp:
 		exit 1
 	fi
 	echo "autotm: making $(VENV) with $$($$python -V)"
+	mkdir -p $(VENV) # Both would make it, and one of them would then find it there and end.
 	$$python -m venv $(VENV)/bootstrap & bootstrap=$$!
 	$$python -m venv $(VENV)
 	wait $$bootstrap
@@ -64,13 +65,13 @@ $(VENV)/.made-stamp:
 
 define install
 @if [ -x $(UV) ]; then
-	$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r $(1)
+	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1)
 	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 else
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1)
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r $(1)
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 fi
-$(BIN)/python -m compileall -q src
+$(BIN)/python -m compileall -q -j 0 -x '/(tests?|setuptools|pkg_resources|docutils)/' $(VENV)/lib src || true
 touch $@
 endef
 .ONESHELL:

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from autotm.memory import calibration
 from autotm.memory.calibration import calibrate_links
 from autotm.memory.contention import call_us, contention
 from autotm.memory.flight import CHUNK_BYTES, FlightEngine
+from autotm.memory.tiers import Tiers
 from autotm.model.cores import Watch
 from autotm.model.errors import BadInputError
 from autotm.model.machine import EmulatedTier, Machine
@@ -37,6 +39,23 @@ def test_links_hold_measured_times_no_shorter_than_the_device(machine: Machine, 
             assert elapsed_ns >= round(2 * size / bytes_per_s * 1e9)
     assert (links.to_fast.destination, links.to_slow.destination) == (Tier.DRAM, Tier.PMEM)
     assert links.copy_us(Tier.PMEM, SIZES[-1]) > links.copy_us(Tier.DRAM, SIZES[-1])
+
+
+def test_large_copies_are_repeated_less(machine: Machine, devices_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    copy = calibration._timed_copy_ns
+
+    def counted(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
+        seen.append(size_bytes)
+        return copy(tiers, offset, size_bytes, destination)
+
+    monkeypatch.setattr(calibration, "_timed_copy_ns", counted)
+    watch = Watch(machine.cpus, 0.0)
+    links = calibrate_links(machine, devices_dir, 1e12, [work], watch, sizes_bytes=(4096, 16 << 20), repeats=9)
+    assert seen.count(16 << 20) < seen.count(4096)
+    assert seen.count(4096) >= 2 * (1 + 9), "both directions, one to warm up"
+    assert seen.count(16 << 20) >= 2 * (1 + 5)
+    assert links.copy_us(Tier.DRAM, 16 << 20) > links.copy_us(Tier.DRAM, 4096)
 
 
 @pytest.mark.wall_clock

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
@@ -39,6 +39,9 @@ _STRIDE_BYTES = 67 << 20
 _CONTENTION_US = 30_000
 """Length of a copy beside kernels: several calls of a kernel that takes milliseconds."""
 
+_LONG_BYTES, _LONG_REPEATS = 16 << 20, 5
+"""From that size on copies take milliseconds and scatter little, so that a few of them are enough."""
+
 _DESTINATIONS = (Tier.DRAM, Tier.PMEM)
 
 
@@ -62,7 +65,7 @@ def calibrate_links(
         neighbours: kernels that run on all of the machine's cores, milliseconds each; at least one.
         watch: judges rounds; those in which others held the cores are repeated, or noted when its patience ends.
         sizes_bytes: sizes to measure, at least two, ascending; multiples of 64.
-        repeats: copies of each size and direction, after one warm-up.
+        repeats: copies of each size and direction, after one warm-up; of large sizes, 5 at most.
 
     Raises:
         BadInputError: sizes or repeats that measure nothing, or what `open_tiers` raises.
@@ -124,28 +127,36 @@ def _links(
 
     Rounds go through all sizes, so that a disturbance hits one sample of each and not all samples of one; from large
     to small, because the first copy after a large one starts with cold caches, which only a small one would feel.
-    Every copy uses another part of the pools: programs move tensors that other work has pushed out of near caches.
+    Later rounds leave the large ones out. Every copy uses another part of the pools: programs move tensors that other
+    work has pushed out of near caches.
     """
     copies = itertools.count()
 
-    def samples() -> dict[tuple[int, Tier], int]:
+    def samples(sizes: Sequence[int]) -> dict[tuple[int, Tier], int]:
         elapsed_ns = {}
-        for size in reversed(sizes_bytes):
+        for size in reversed(sizes):
             for destination in _DESTINATIONS:
                 place = next(copies) * _STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
                 elapsed_ns[size, destination] = timed_ns(place * size, size, destination)
         return elapsed_ns
 
-    samples()
-    found = watch.rounds(samples, repeats, what)
+    samples(sizes_bytes)
+    first = min(repeats, _LONG_REPEATS)
+    found = watch.rounds(functools.partial(samples, sizes_bytes), first, what)
+    short = [size for size in sizes_bytes if size < _LONG_BYTES]
+    found += watch.rounds(functools.partial(samples, short), repeats - first, what)
     to_fast, to_slow = (
         Link(
             destination,
-            tuple((size, round(statistics.median(one[size, destination] for one in found))) for size in sizes_bytes),
+            tuple((size, round(_median_ns(found, size, destination))) for size in sizes_bytes),
         )
         for destination in _DESTINATIONS
     )
     return to_fast, to_slow
+
+
+def _median_ns(found: Sequence[Mapping[tuple[int, Tier], int]], size_bytes: int, destination: Tier) -> float:
+    return statistics.median(one[size_bytes, destination] for one in found if (size_bytes, destination) in one)
 
 
 def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from autotm.model.errors import DamagedFileError
 
 SCHEMA_VERSION = 1
-_RAISED = {"plan": 4, "reference": 2}
+_RAISED = {"plan": 4, "reference": 3}
 """Kinds of files that have changed since, with their versions."""
 
 T = TypeVar("T")

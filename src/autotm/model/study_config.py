@@ -114,8 +114,8 @@ class RunConfig(Strict):
     precision: float = Field(
         0.015,
         gt=0,
-        description="steps that scatter are timed up to three times as long, until the standard error of their mean "
-        "slow-down over all fast is at most this share of it",
+        description="steps that scatter are timed up to three times as long, until the standard error of their "
+        "slow-down, a ratio of medians, is at most this share of it",
     )
     verify_steps: int = Field(
         2, ge=0, le=100, description="steps whose losses and weights are compared with the plain step, bit for bit"

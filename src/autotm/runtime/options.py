@@ -14,8 +14,8 @@ class RunOptions:
     Attributes:
         min_steps: timed steps at least.
         min_seconds: the timed steps together last at least this long.
-        precision: further steps are timed, for up to three times `min_seconds`, until the standard error of their mean
-            slow-down over the all-fast steps beside them is at most this share of it.
+        precision: further steps are timed, for up to three times `min_seconds`, until the standard error of the
+            slow-down (their median over that of the all-fast steps beside them) is at most this share of it.
         verify_steps: steps compared with the plain step; they come first and also warm up. 0 leaves verification out.
         instrumented_steps: further steps in which every kernel is timed; their median is recorded.
         side_by_side: time the all-fast step in turn with the planned one; needs memory for both.
