@@ -22,7 +22,7 @@ from autotm.solve.flow import flows_by_use
 from autotm.solve.problem import Problem
 from autotm.solve.repair import Repair
 from autotm.solve.settle import plan_of
-from autotm.solve.spill import spill
+from autotm.solve.spill import spill_around
 from random_graphs import Case, random_case, training_step_case, with_engines
 
 LIMIT_BYTES = 4096
@@ -80,17 +80,17 @@ def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None
     kept = set(addresses._places)
     assert addresses.left_out
     conflicts, left = len(repair.conflicts), repair.left.copy()
-    undo = spill(repair, addresses, 0, seed)
-    assert undo is not None
+    spilled = spill_around(repair, addresses, seed % 3, seed)
+    assert spilled is not None
     fast = [stay for stay in plan_of(repair)[0] if stay.tier is Tier.DRAM]
     assert set(fast) == set(addresses._places)
     assert not overlap(addresses._places)
     assert all(sum(place) <= problem.limit_bytes for place in addresses._places.values())
-    spilled = {stay.tensor for stay in addresses.left_out}
-    assert {stay for stay in kept if stay.tensor not in spilled} <= set(fast)
+    anew = {stay.tensor for stay in addresses.left_out}
+    assert {stay for stay in kept if stay.tensor not in anew} <= set(fast)
     assert repair.cost_us >= before_us - 1e-9
     assert len(repair.conflicts) == conflicts
-    undo()
+    spilled.undo()
     assert (repair.journeys, repair.cost_us) == (before, pytest.approx(before_us))
     assert (repair.left == left).all()
 

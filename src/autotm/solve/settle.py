@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 
 from autotm.model.plan import Move, Stay
 from autotm.model.tier import Tier
 from autotm.solve.conflict_rows import not_all_fast
+from autotm.solve.conflicts import Member
 from autotm.solve.formulation import Formulation
 from autotm.solve.highs import Session
 from autotm.solve.journey import stays_and_moves
 from autotm.solve.near import search_again
-from autotm.solve.packing import Addresses, Packing
+from autotm.solve.packing import Packing
 from autotm.solve.repair import Repair
 from autotm.solve.search import Search
 from autotm.solve.spill import spill
 
 log = logging.getLogger(__name__)
 
-_ORDERS = 6
-"""Orders in which stays that find no address are placed anew, from each packing; milliseconds each."""
 _NEARLY = 1.5
 """Times the asked gap at which a plan that fits is worth more than the time that a smaller limit would take."""
 _SHARE, _LEAST_S = 1.0, 1.0
@@ -41,17 +41,10 @@ def settle(search: Search, made: Formulation, session: Session | None) -> None:
     now = time.perf_counter()
     deadline, blocks = now + max(_LEAST_S, _SHARE * (now - search.started_s)), []
     while not _fits(search, packing) and not _spill(search, packing, asked):
-        stays, _, implementations = plan_of(search.best)
-        conflict = packing.conflict(stays, implementations, search.problem.limit_bytes)
-        if not conflict or time.perf_counter() >= deadline:
+        members = _exclude(search, packing) if time.perf_counter() < deadline else ()
+        if not members:
             _spill(search, packing, _NEARLY * asked)
             break
-        before = dict(search.best.journeys)
-        members = search.exclude(conflict)
-        if all(search.best.journeys[index] == before[index] for index, _, _ in members):
-            _spill(search, packing, _NEARLY * asked)
-            break
-        log.info("%d stays do not fit together: %.6g us without one of them", len(conflict), search.objective_us)
         if session is None or session.is_lost or search.is_done:
             continue
         block = not_all_fast(made, members, search.reduced.decided)
@@ -68,30 +61,31 @@ def _fits(search: Search, packing: Packing) -> bool:
     return packing.fits(stays, implementations, search.problem.limit_bytes)
 
 
+def _exclude(search: Search, packing: Packing) -> Sequence[Member]:
+    """Give up one of a set of stays that do not fit together; the set's members, none if that changed nothing."""
+    stays, _, implementations = plan_of(search.best)
+    conflict = packing.conflict(stays, implementations, search.problem.limit_bytes)
+    before = dict(search.best.journeys)
+    members = search.exclude(conflict)
+    if all(search.best.journeys[index] == before[index] for index, _, _ in members):
+        return ()
+    log.info("%d stays do not fit together: %.6g us without one of them", len(conflict), search.objective_us)
+    return members
+
+
 def _spill(search: Search, packing: Packing, gap: float) -> bool:
-    """Place anew what finds no address; kept if the plan is within the gap then, of several tries the best."""
-    repair, limit_bytes, before_us = search.best, search.problem.limit_bytes, search.objective_us
-    seed, base_us = search.problem.options.seed, search.problem.base_us
+    """Place anew what finds no address; kept if the plan is within the gap then."""
+    problem, repair = search.problem, search.best
     stays, _, implementations = plan_of(repair)
-    best: tuple[float, Addresses, int] | None = None
-    for addresses in packing.addresses(stays, implementations, limit_bytes):
-        for number in range(_ORDERS):
-            undo = spill(repair, addresses.copy(), number, seed)
-            if undo is not None:
-                found = base_us + repair.cost_us, addresses, number
-                best = found if best is None else min(best, found, key=lambda each: each[0])
-                undo()
-    if best is None:
+    spilled = spill(repair, packing.addresses(stays, implementations, problem.limit_bytes), problem.options.seed)
+    if spilled is None:
         return False
-    _, addresses, number = best
-    undo = spill(repair, addresses, number, seed)
-    assert undo is not None
-    search.objective_us = base_us + repair.cost_us
-    log.info("%d stays placed anew: %.6g us", len(addresses.left_out), search.objective_us)
+    before_us, search.objective_us = search.objective_us, problem.base_us + repair.cost_us
+    log.info("%d stays placed anew: %.6g us", len(spilled.addresses.left_out), search.objective_us)
     stays, _, implementations = plan_of(repair)
-    if search.gap <= gap and packing.settle(stays, implementations, limit_bytes, addresses):
+    if search.gap <= gap and packing.settle(stays, implementations, problem.limit_bytes, spilled.addresses):
         return True
-    undo()
+    spilled.undo()
     search.objective_us = before_us
     return False
 

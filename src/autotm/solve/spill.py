@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from autotm.model.plan import Stay
 from autotm.model.tier import Tier
@@ -11,12 +12,46 @@ from autotm.solve.journey import Journey, fast_spans
 from autotm.solve.packing import Addresses
 from autotm.solve.repair import Repair
 
+_ORDERS = 6
+"""Orders in which stays that find no address are placed anew, from each packing; milliseconds each."""
 
-def spill(repair: Repair, addresses: Addresses, number: int, seed: int) -> Callable[[], None] | None:
+
+@dataclass(frozen=True)
+class Spilled:
+    """What was done to a plan whose stays did not all have addresses.
+
+    Attributes:
+        addresses: what the stays of its tensors have now.
+        undo: takes all of it back.
+    """
+
+    addresses: Addresses
+    undo: Callable[[], None]
+
+
+def spill(repair: Repair, candidates: Iterable[Addresses], seed: int) -> Spilled | None:
+    """Change the plan as `spill_around` does by that of several addresses, in several orders, that costs least.
+
+    None, with the plan as it was, where no way was found.
+    """
+    ways: list[tuple[float, Addresses, int]] = []
+    for addresses in candidates:
+        for number in range(_ORDERS):
+            spilled = spill_around(repair, addresses.copy(), number, seed)
+            if spilled is not None:
+                ways.append((repair.cost_us, addresses, number))
+                spilled.undo()
+    if not ways:
+        return None
+    _, addresses, number = min(ways, key=lambda way: way[0])
+    return spill_around(repair, addresses, number, seed)
+
+
+def spill_around(repair: Repair, addresses: Addresses, number: int, seed: int) -> Spilled | None:
     """Give the flows whose stays are left out journeys whose stays find addresses, in the order of some number.
 
     Each gets its cheapest journey first, then that without asynchronous moves, then those that avoid what found no
-    address before. Returns what takes all of it back; None, with everything as it was, where one finds no place.
+    address before. None, with everything as it was, where one finds no place.
     """
     by_name = {flow.tensor: index for index, flow in enumerate(repair.flows)}
     names = dict.fromkeys(stay.tensor for stay in addresses.left_out)
@@ -35,7 +70,7 @@ def spill(repair: Repair, addresses: Addresses, number: int, seed: int) -> Calla
     if len(chosen) < len(names) or not all(placed):
         repair.undo(*before)
         return None
-    return lambda: repair.undo(*before)
+    return Spilled(addresses, lambda: repair.undo(*before))
 
 
 def _place(repair: Repair, index: int, addresses: Addresses) -> bool:
