@@ -7,6 +7,7 @@ Fulkerson, 1956), so that a move is refused only if no sharing admits it beside 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -44,6 +45,19 @@ class Engine:
         self._from: Ints = np.arange(len(self._free))
         self._to: Ints = self._from + 1
         self._log: list[Callable[[], None]] | None = None
+
+    def copy(self) -> Engine:
+        """The same, to be changed by itself."""
+        other = copy.copy(self)
+        other.__dict__.update(
+            _free=self._free.copy(),
+            _windows=dict(self._windows),
+            _shares=[dict(shares) for shares in self._shares],
+            _from=self._from.copy(),
+            _to=self._to.copy(),
+            _log=None,
+        )
+        return other
 
     def mark(self) -> None:
         """From here on changes can be taken back."""
@@ -155,6 +169,12 @@ class Engines:
     def __init__(self, kernel_ns: Sequence[int]) -> None:
         self.out = Engine(kernel_ns)
         self.back = Engine(kernel_ns)
+
+    def copy(self) -> Engines:
+        """The same, to be changed by themselves."""
+        other = copy.copy(self)
+        other.out, other.back = self.out.copy(), self.back.copy()
+        return other
 
     def mark(self) -> None:
         """From here on changes can be taken back."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable, Sequence
 
 from autotm.solve.repair import Repair
 
@@ -14,8 +15,16 @@ _PATIENCE = 10
 """Rounds without improvement after which the search ends, as a multiple of the number of flows that matter."""
 
 
-def refine(repair: Repair, deadline_s: float, target_us: float, seed: int) -> None:
+def refine(
+    repair: Repair,
+    deadline_s: float,
+    target_us: float,
+    seed: int,
+    exchange: Callable[[Sequence[int]], bool] | None = None,
+) -> None:
     """Improve the plan until it costs no more than `target_us`, `time.perf_counter` reaches `deadline_s`, or no more.
+
+    `exchange` takes flows out and inserts them again if that helps; the plan's own, if not given.
 
     Only flows that could be cheaper than they are, and those that hold memory when they do, are taken out.
     """
@@ -26,7 +35,7 @@ def refine(repair: Repair, deadline_s: float, target_us: float, seed: int) -> No
     idle, cost_us = 0, repair.cost_us
     while idle < _PATIENCE * len(eligible) and cost_us > target_us and time.perf_counter() < deadline_s:
         chosen = _neighbourhood(repair, eligible, draw)
-        if repair.exchange(chosen):
+        if (exchange or repair.exchange)(chosen):
             idle, cost_us = 0, repair.cost_us
         else:
             idle += 1

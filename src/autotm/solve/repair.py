@@ -6,6 +6,7 @@ tolerances a solver had.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 
@@ -96,15 +97,22 @@ class Repair:
         """What the workspaces of each table's entry take from fast memory."""
         return [int(table.fast_bytes[entry]) for table, entry in zip(self.tables, self.entries, strict=True)]
 
+    def copy(self) -> Repair:
+        """The same plan, to be changed by itself; what must not be fast together is shared."""
+        other = copy.copy(self)
+        other.journeys, other.slow, other.entries = dict(self.journeys), list(self.slow), list(self.entries)
+        other.left, other.engines = self.left.copy(), self.engines.copy()
+        return other
+
     def exchange(self, group: Sequence[int]) -> bool:
         """Take out the flows of a group and re-insert them in this order; undone and `False` unless that is better."""
         before, entries = self.marked(group)
-        before_rank = self._rank(group, entries)
+        before_rank = self.rank(group, entries)
         for index in group:
             self.remove(index)
         for index in group:
             self.insert(index, self.best(index))
-        if self._rank(group, entries) < before_rank:
+        if self.rank(group, entries) < before_rank:
             return True
         self.undo(before, entries)
         return False
@@ -136,10 +144,10 @@ class Repair:
     def _loss_us(self, index: int) -> float:
         """What another journey than its present one, now forbidden, costs a flow."""
         before, entries = self.marked((index,))
-        rank = self._rank((index,), entries)
+        rank = self.rank((index,), entries)
         self.remove(index)
         self.insert(index, self.best(index))
-        loss_us = self._rank((index,), entries) - rank
+        loss_us = self.rank((index,), entries) - rank
         self.undo(before, entries)
         return loss_us
 
@@ -149,7 +157,7 @@ class Repair:
         never_pays = min(flow.slow_us) >= 0 and not self.choices.ties[index]
         return never_pays and all(journey.fast) and all(journey.between)
 
-    def _rank(self, group: Sequence[int], tables: Collection[int]) -> float:
+    def rank(self, group: Sequence[int], tables: Collection[int]) -> float:
         """Cost of flows and tables, less a little for what is fast."""
         journeys = [self.journeys[index] for index in group]
         fast = sum(sum(journey.fast) + sum(journey.between) for journey in journeys)

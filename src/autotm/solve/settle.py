@@ -13,14 +13,17 @@ from autotm.solve.conflicts import Member
 from autotm.solve.formulation import Formulation
 from autotm.solve.highs import Session
 from autotm.solve.journey import stays_and_moves
+from autotm.solve.local_search import refine
 from autotm.solve.near import search_again
 from autotm.solve.packing import Packing
 from autotm.solve.repair import Repair
 from autotm.solve.search import Search
-from autotm.solve.spill import spill
+from autotm.solve.spill import Spilled, spill
 
 log = logging.getLogger(__name__)
 
+_IMPROVING = 0.5
+"""Time for improving a plan whose stays were placed anew, as a share of what the search has taken."""
 _NEARLY = 1.5
 """Times the asked gap at which a plan that fits is worth more than the time that a smaller limit would take."""
 _SHARE, _LEAST_S = 1.0, 1.0
@@ -40,10 +43,13 @@ def settle(search: Search, made: Formulation, session: Session | None) -> None:
         return
     now = time.perf_counter()
     deadline, blocks = now + max(_LEAST_S, _SHARE * (now - search.started_s)), []
-    while not _fits(search, packing) and not _spill(search, packing, asked):
+    while not _fits(search, packing):
+        spilled = _spilled(search, packing)
+        if _take(search, packing, spilled, asked):
+            break
         members = _exclude(search, packing) if time.perf_counter() < deadline else ()
         if not members:
-            _spill(search, packing, _NEARLY * asked)
+            _take(search, packing, spilled, _NEARLY * asked)
             break
         if session is None or session.is_lost or search.is_done:
             continue
@@ -73,21 +79,35 @@ def _exclude(search: Search, packing: Packing) -> Sequence[Member]:
     return members
 
 
-def _spill(search: Search, packing: Packing, gap: float) -> bool:
-    """Place anew what finds no address; kept if the plan is within the gap then."""
+def _spilled(search: Search, packing: Packing) -> Spilled | None:
+    """The best plan with what finds no address placed anew, improved for a while if it is not as close as asked."""
     problem, repair = search.problem, search.best
     stays, _, implementations = plan_of(repair)
     spilled = spill(repair, packing.addresses(stays, implementations, problem.limit_bytes), problem.options.seed)
+    if spilled is not None:
+        count, cost_us = len(spilled.addresses.left_out), spilled.repair.cost_us
+        target_us = search.bound_us / (1 - problem.options.gap) - problem.base_us
+        now = time.perf_counter()
+        deadline = now + _IMPROVING * (now - search.started_s)
+        refine(spilled.repair, deadline, target_us, problem.options.seed, spilled.exchange)
+        found_us = cost_us, spilled.repair.cost_us
+        log.info("%d stays placed anew: %.6g us, improved %.6g us", count, *(problem.base_us + us for us in found_us))
+    return spilled
+
+
+def _take(search: Search, packing: Packing, spilled: Spilled | None, gap: float) -> bool:
+    """Take over a plan all of whose stays have addresses if it is within the gap."""
     if spilled is None:
         return False
-    before_us, search.objective_us = search.objective_us, problem.base_us + repair.cost_us
-    log.info("%d stays placed anew: %.6g us", len(spilled.addresses.left_out), search.objective_us)
+    problem, repair = search.problem, spilled.repair
+    objective_us = problem.base_us + repair.cost_us
+    if objective_us - search.bound_us > gap * objective_us:
+        return False
     stays, _, implementations = plan_of(repair)
-    if search.gap <= gap and packing.settle(stays, implementations, problem.limit_bytes, spilled.addresses):
-        return True
-    spilled.undo()
-    search.objective_us = before_us
-    return False
+    if not packing.settle(stays, implementations, problem.limit_bytes, spilled.addresses):
+        return False
+    search.repair, search.objective_us = repair, objective_us
+    return True
 
 
 def plan_of(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
