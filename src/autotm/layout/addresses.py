@@ -40,18 +40,26 @@ class Addresses:
         """Forget a stay, whether it has an offset or not."""
         self._places.pop(stay, None)
 
+    def has_hole(self, stay: Stay, size_bytes: int) -> bool:
+        """Whether `put` would find an offset."""
+        return self._lowest(stay, size_bytes) + size_bytes <= self._limit_bytes
+
     def put(self, stay: Stay, size_bytes: int) -> bool:
         """Give a stay the lowest offset at which nothing is in its way; `False` if none is within the limit."""
+        offset = self._lowest(stay, size_bytes)
+        if offset + size_bytes > self._limit_bytes:
+            return False
+        self._places[stay] = offset, size_bytes
+        return True
+
+    def _lowest(self, stay: Stay, size_bytes: int) -> int:
         meeting = [place for other, place in self._places.items() if other.start < stay.end and stay.start < other.end]
         lowest = 0
         for offset, size in sorted(meeting):
             if offset - lowest >= size_bytes:
                 break
             lowest = max(lowest, offset + size)
-        if lowest + size_bytes > self._limit_bytes:
-            return False
-        self._places[stay] = lowest, size_bytes
-        return True
+        return lowest
 
     def offsets(self, stays: Sequence[Stay]) -> Ints:
         """Of stays that all have one."""

@@ -21,6 +21,9 @@ class Addresses(Protocol):
     def remove(self, stay: Stay) -> None:
         """Forget a stay, whether it has an address or not."""
 
+    def has_hole(self, stay: Stay, size_bytes: int) -> bool:
+        """Whether a stay could be given an address."""
+
     def put(self, stay: Stay, size_bytes: int) -> bool:
         """Give a stay one beside the others; `False` if there is none."""
 

@@ -22,8 +22,8 @@ from autotm.solve.spill import Spilled, spill
 
 log = logging.getLogger(__name__)
 
-_IMPROVING = 0.5
-"""Time for improving a plan whose stays were placed anew, as a share of what the search has taken."""
+_PLACING = 0.5
+"""Time for placing stays anew, and for improving that, as a share of what the search has taken."""
 _NEARLY = 1.5
 """Times the asked gap at which a plan that fits is worth more than the time that a smaller limit would take."""
 _SHARE, _LEAST_S = 1.0, 1.0
@@ -83,12 +83,13 @@ def _spilled(search: Search, packing: Packing) -> Spilled | None:
     """The best plan with what finds no address placed anew, improved for a while if it is not as close as asked."""
     problem, repair = search.problem, search.best
     stays, _, implementations = plan_of(repair)
-    spilled = spill(repair, packing.addresses(stays, implementations, problem.limit_bytes), problem.options.seed)
+    candidates = packing.addresses(stays, implementations, problem.limit_bytes)
+    now = time.perf_counter()
+    deadline = now + _PLACING * (now - search.started_s)
+    spilled = spill(repair, candidates, problem.options.seed, deadline)
     if spilled is not None:
         count, cost_us = len(spilled.addresses.left_out), spilled.repair.cost_us
         target_us = search.bound_us / (1 - problem.options.gap) - problem.base_us
-        now = time.perf_counter()
-        deadline = now + _IMPROVING * (now - search.started_s)
         refine(spilled.repair, deadline, target_us, problem.options.seed, spilled.exchange)
         found_us = cost_us, spilled.repair.cost_us
         log.info("%d stays placed anew: %.6g us, improved %.6g us", count, *(problem.base_us + us for us in found_us))

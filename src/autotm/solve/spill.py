@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 
 from autotm.model.plan import Stay
 from autotm.model.tier import Tier
-from autotm.solve.journey import Journey, fast_spans
+from autotm.solve.journey import Journey, all_slow, fast_spans
 from autotm.solve.packing import Addresses
 from autotm.solve.repair import Repair
 
@@ -15,10 +16,25 @@ _ORDERS = 6
 """Orders in which stays that find no address are placed anew, from each packing; milliseconds each."""
 
 
-def spill(repair: Repair, candidates: Iterable[Addresses], seed: int) -> Spilled | None:
-    """The cheapest plan of those that `spill_around` makes from several addresses, in several orders; None without."""
-    ways = (spill_around(repair, addresses, number, seed) for addresses in candidates for number in range(_ORDERS))
-    return min((way for way in ways if way is not None), key=lambda way: way.repair.cost_us, default=None)
+_JOURNEYS = 8
+"""Journeys of a flow that are tried before it is slow for life."""
+
+
+def spill(repair: Repair, candidates: Iterable[Addresses], seed: int, deadline_s: float) -> Spilled | None:
+    """The cheapest plan of those that `spill_around` makes from several addresses, in several orders; None without.
+
+    One try at least is made from each, whatever the deadline by `time.perf_counter`.
+    """
+    found = None
+    each = list(candidates)
+    for number in range(_ORDERS):
+        for addresses in each:
+            if number and time.perf_counter() >= deadline_s:
+                return found
+            way = spill_around(repair, addresses, number, seed)
+            if way is not None and (found is None or way.repair.cost_us < found.repair.cost_us):
+                found = way
+    return found
 
 
 def spill_around(repair: Repair, addresses: Addresses, number: int, seed: int) -> Spilled | None:
@@ -63,7 +79,8 @@ class Spilled:
     def replace(self, group: Sequence[int]) -> bool:
         """Take flows out, and give each the cheapest journey whose stays find addresses; whether all found one.
 
-        Of a journey that finds none, that without asynchronous moves comes next, then those without what found none.
+        Of a journey that finds none, that without asynchronous moves comes next, then some without what found none, and
+        last slow memory for life.
         """
         repair, conflicts = self.repair, len(self.repair.conflicts)
         for index in group:
@@ -75,14 +92,11 @@ class Spilled:
         return all(placed)
 
     def _place(self, index: int) -> bool:
-        repair = self.repair
-        tried: set[Journey] = set()
-        while True:
+        """Give a flow that has none a journey; whether its stays have addresses."""
+        repair, flow = self.repair, self.repair.flows[index]
+        repair.conflicts.add_each(self._without_hole(index))
+        for _ in range(_JOURNEYS):
             journey = repair.best(index)
-            if journey in tried:
-                repair.insert(index, journey)
-                return False
-            tried.add(journey)
             failed = self._put(index, journey)
             if failed is not None and self._put(index, blocking := journey.beside(None, ())) is None:
                 failed, journey = None, blocking
@@ -90,6 +104,18 @@ class Spilled:
                 repair.insert(index, journey)
                 return repair.journeys[index] == journey
             repair.conflicts.add([failed])
+        repair.insert(index, repair.best(index) if any(flow.must) else all_slow(flow))
+        return not any(flow.must)
+
+    def _without_hole(self, index: int) -> Iterator[Stay]:
+        """Stays at a gadget, or at two and over the gap between, for which there is no hole."""
+        flow = self.repair.flows[index]
+        for k in range(len(flow)):
+            for last in (k, k + 1):
+                if last < len(flow):
+                    stay = Stay(flow.tensor, Tier.DRAM, flow.starts[k], flow.stops[last])
+                    if not self.addresses.has_hole(stay, flow.size_bytes):
+                        yield stay
 
     def _put(self, index: int, journey: Journey) -> Stay | None:
         """Put all stays of a journey; the one that finds no address, in which case none of them is put."""
