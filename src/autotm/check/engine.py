@@ -53,8 +53,7 @@ class Engines:
 
     def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
         """(A3) Kernels [start, end) of the moves that are allowed in the gap [first, end)."""
-        gap_ns = self.kernel_ns[first:end]
-        passed_ns = np.concatenate(([0], np.cumsum(gap_ns)))
+        passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
         whole = int(passed_ns[-1])
         middle = int(np.argmax(2 * passed_ns >= whole))
         work_ns = self.work_ns(tensor, destination)

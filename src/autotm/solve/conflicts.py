@@ -42,11 +42,6 @@ class Conflicts:
             self._sets.append(members)
         return members
 
-    def add_each(self, stays: Iterable[Stay]) -> None:
-        """Take over stays each of which is a conflict by itself."""
-        for stay in stays:
-            self.add([stay])
-
     def __len__(self) -> int:
         return len(self._sets)
 

@@ -15,13 +15,12 @@ from autotm.solve.engine_prices import EnginePrices, SpanPrices
 from autotm.solve.flights import Choice, Flights, Gap
 from autotm.solve.linear import linear
 from autotm.solve.table import Floats, Ints
+from autotm.solve.window import Span
 
 _BROKEN, _LEAST_NS = 1e-7, 0.5
 """Part of a span, and time, by which work exceeds it if it does so by more than rounding."""
 _ALIKE = 0.9
 """Spans that share so much of what they cover together get one row at a time."""
-
-Span = tuple[int, int]
 
 Duals = Callable[[Iterable[pyo.Constraint]], Sequence[float]]
 """The duals of constraints in the last relaxation."""

@@ -16,12 +16,10 @@ import numpy as np
 
 from autotm.solve.journey import Journey
 from autotm.solve.table import Ints
-from autotm.solve.window import Window
+from autotm.solve.window import Span, Window
 
 Key = tuple[int, int]
 """Who moves: (index of the flow, gadget after the gap)."""
-
-Span = tuple[int, int]
 
 
 class _Shift(NamedTuple):

@@ -13,7 +13,7 @@ from autotm.solve.packing import Addresses
 from autotm.solve.repair import Repair
 
 _ORDERS = 6
-"""Orders in which stays that find no address are placed anew, from each packing; milliseconds each."""
+"""Orders in which stays that find no address are placed anew, from each packing, as far as there is time."""
 
 
 _JOURNEYS = 8
@@ -94,7 +94,8 @@ class Spilled:
     def _place(self, index: int) -> bool:
         """Give a flow that has none a journey; whether its stays have addresses."""
         repair, flow = self.repair, self.repair.flows[index]
-        repair.conflicts.add_each(self._without_hole(index))
+        for stay in self._without_hole(index):
+            repair.conflicts.add([stay])
         for _ in range(_JOURNEYS):
             journey = repair.best(index)
             failed = self._put(index, journey)

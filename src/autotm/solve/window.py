@@ -14,6 +14,9 @@ from autotm.model.engine import WINDOW_HALVES
 from autotm.model.graph import Graph
 from autotm.model.profile import Profile
 
+Span = tuple[int, int]
+"""Kernels [start, end)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
