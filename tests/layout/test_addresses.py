@@ -18,8 +18,11 @@ from autotm.model.limit import Limit
 from autotm.model.plan import Stay
 from autotm.model.tier import Tier
 from autotm.solve import SolveOptions
+from autotm.solve.certificate import Prices
 from autotm.solve.choices import Choices
+from autotm.solve.engine_prices import EnginePrices
 from autotm.solve.flow import flows_by_use
+from autotm.solve.lagrangian import Lagrangian, Priced
 from autotm.solve.local_search import refine
 from autotm.solve.problem import Problem
 from autotm.solve.repair import Repair
@@ -44,7 +47,7 @@ def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: i
     for number in range(60):
         start, end = sorted(draw.sample(range(20), 2))
         stay, size = Stay(f"t{number}", Tier.DRAM, start, end), 64 * draw.randint(1, 20)
-        before = dict(addresses._places)
+        before = dict(addresses.places)
         meeting = [place for other, place in before.items() if other.start < end and start < other.end]
         holes = [
             low
@@ -52,9 +55,9 @@ def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: i
             if all(low + size <= at or at + taken <= low for at, taken in meeting)
         ]
         assert addresses.put(stay, size) == bool(holes)
-        assert not overlap(addresses._places)
+        assert not overlap(addresses.places)
         if holes:
-            assert addresses._places[stay] == (holes[0], size)
+            assert addresses.places[stay] == (holes[0], size)
         outcomes.add(bool(holes))
         if before and draw.random() < 0.3:
             addresses.remove(draw.choice(sorted(before, key=str)))
@@ -75,20 +78,26 @@ def stacked(repair: Repair, problem: Problem) -> Addresses:
     return Addresses.of(fast, blocks, np.cumsum(blocks.sizes) - blocks.sizes, problem.limit_bytes)
 
 
+def without_prices(problem: Problem, repair: Repair) -> Priced:
+    kernels = len(problem.graph.kernels)
+    nothing = Prices(np.zeros(kernels), tuple(() for _ in repair.tables), EnginePrices.none())
+    return Lagrangian(repair.choices, problem.limit_bytes, kernels).at(nothing)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None:
     repair, problem = repaired(random_case(seed, kernels=14), Limit(1, 1))
     addresses, before, before_us = stacked(repair, problem), dict(repair.journeys), repair.cost_us
-    kept = set(addresses._places)
+    kept = set(addresses.places)
     assert addresses.left_out
     conflicts, left = len(repair.conflicts), repair.left.copy()
     spilled = spill_around(repair, addresses, seed % 3, seed)
     assert spilled is not None
     require_addresses(spilled, problem)
     anew = {stay.tensor for stay in addresses.left_out}
-    assert {stay for stay in kept if stay.tensor not in anew} <= set(spilled.addresses._places)
+    assert {stay for stay in kept if stay.tensor not in anew} <= set(spilled.addresses.places)
     spilled_us = spilled.repair.cost_us
-    refine(spilled.repair, math.inf, -math.inf, seed, spilled.exchange)
+    refine(spilled.repair, without_prices(problem, spilled.repair), math.inf, -math.inf, seed, spilled.exchange)
     require_addresses(spilled, problem)
     assert spilled.repair.cost_us <= spilled_us
     assert (repair.journeys, repair.cost_us, len(repair.conflicts)) == (before, before_us, conflicts)
@@ -97,7 +106,7 @@ def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None
 
 def require_addresses(spilled: Spilled, problem: Problem) -> None:
     fast = [stay for stay in plan_of(spilled.repair)[0] if stay.tier is Tier.DRAM]
-    places = spilled.addresses._places
+    places = spilled.addresses.places
     assert set(fast) == set(places)
     assert not overlap(places)
     assert all(sum(place) <= problem.limit_bytes for place in places.values())

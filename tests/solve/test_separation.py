@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from autotm.solve.fitting import Fitting
-from autotm.solve.separation import broken
+from autotm.solve.separation import Separation
 
 
 def sets_of(sizes: list[int], limit_bytes: int) -> list[tuple[int, ...]]:
@@ -46,7 +46,7 @@ def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(
     if whole > limit_bytes:
         values = [min(value, 0.9) for value in values]
     sets = sets_of(sizes, limit_bytes)
-    found = list(broken(np.array(values), np.array(sizes), limit_bytes))
+    found = list(Separation().broken(np.array(values), np.array(sizes), limit_bytes))
     for each in found:
         assert max(weight(each.weights, chosen) for chosen in sets) == each.most
         assert weight(each.weights, tuple(values)) == pytest.approx(each.most * (1 + each.excess))
@@ -60,13 +60,13 @@ def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(
 
 
 def test_two_of_three_fit() -> None:
-    (found,) = broken(np.array([0.7, 0.7, 0.7]), np.array([40, 40, 40]), 100)
+    (found,) = Separation().broken(np.array([0.7, 0.7, 0.7]), np.array([40, 40, 40]), 100)
     assert set(found.weights.values()) == {1}
     assert found.most == 2
 
 
 def test_an_item_beside_a_whole_one_that_leaves_it_no_room() -> None:
-    (found,) = broken(np.array([1.0, 0.5]), np.array([60, 60]), 100)
+    (found,) = Separation().broken(np.array([1.0, 0.5]), np.array([60, 60]), 100)
     assert found.weights == {0: 1, 1: 1}
     assert found.most == 1
 

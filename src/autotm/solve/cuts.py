@@ -19,7 +19,7 @@ from autotm.solve.formulation import Formulation, OpenTable, holdings
 from autotm.solve.highs import Session
 from autotm.solve.journey import fast_spans
 from autotm.solve.linear import Terms, Variable, linear
-from autotm.solve.separation import BROKEN, WHOLE, broken
+from autotm.solve.separation import BROKEN, WHOLE, Separation
 from autotm.solve.table import Floats, Ints
 
 
@@ -62,10 +62,11 @@ class Cuts:
         have = {(cut.number, row) for cut, row, _ in self._rows}
         pairs = [(cut, row) for cut in self.found for row in self._where_broken(cut, values)]
         covered = {row for _, row in pairs}
+        separation = Separation()
         for row in self._fractional(values):
             if row in covered:
                 continue
-            for cut in self._cuts_at(row, values):
+            for cut in self._cuts_at(row, values, separation):
                 rows = self._where_broken(cut, values)
                 pairs += [(cut, one) for one in rows]
                 covered.update(rows)
@@ -82,21 +83,33 @@ class Cuts:
         return dict(found)
 
     def _fractional(self, values: Floats) -> list[int]:
-        """Rows at which the solution has a part of a tensor or of an entry."""
-        change = np.zeros(self._kernels + 1)
+        """Rows at which the solution has a part of a tensor or of an entry, and does not fit if all parts are whole."""
         parts = (values > WHOLE) & (values < 1 - WHOLE)
-        np.add.at(change, self._spans[parts, 0], 1)
-        np.add.at(change, self._spans[parts, 1], -1)
-        crowded = np.cumsum(change)
-        tables = {kernel for kernel, item in self._tables.items() if len(self._sizes_in_use(item)) > 1}
-        return [row for row in self._made.reduced.rows if crowded[row] > 0 or row in tables]
+        crowded = self._during_each((self._spans[parts], np.ones(parts.sum())))
+        sizes = np.array([flow.size_bytes for flow in self._made.reduced.choices.flows], np.float64)
+        used, decided = values > WHOLE, (self._decided_spans, sizes[self._decided_owners])
+        whole = self._during_each((self._spans[used], sizes[self._owners[used]]), decided)
+        for kernel, item in self._tables.items():
+            in_use = self._sizes_in_use(item)
+            crowded[kernel] += len(in_use) > 1
+            whole[kernel] += max(in_use, default=0)
+        doubtful = (crowded > 0) & (whole > self._limit_bytes)
+        return [row for row in self._made.reduced.rows if doubtful[row]]
+
+    def _during_each(self, *held: tuple[Ints, Floats]) -> Floats:
+        """(kernels,): sums of what is held over spans."""
+        change = np.zeros(self._kernels + 1)
+        for spans, amounts in held:
+            change += np.bincount(spans[:, 0], amounts, self._kernels + 1)
+            change -= np.bincount(spans[:, 1], amounts, self._kernels + 1)
+        return np.cumsum(change)[:-1]
 
     def _sizes_in_use(self, item: OpenTable) -> list[int]:
         """What workspaces take in the entries that the solution has a part of."""
         c, sizes = self._made.model.c, item.table.fast_bytes.tolist()
         return sorted({size for entry, size in enumerate(sizes) if float(c[item.number, entry].value or 0.0) > WHOLE})
 
-    def _cuts_at(self, row: int, values: Floats) -> Iterator[Cut]:
+    def _cuts_at(self, row: int, values: Floats, separation: Separation) -> Iterator[Cut]:
         flows: Sequence[Flow] = self._made.reduced.choices.flows
         here = _during(self._spans, row)
         owners, places = np.unique(self._owners[here], return_inverse=True)
@@ -107,7 +120,7 @@ class Cuts:
         sizes = np.array([flows[index].size_bytes for index in indices], np.int64)
         item = self._tables.get(row)
         for size_bytes in self._sizes_in_use(item) if item else [0]:
-            for weighed in broken(shares, sizes, self._limit_bytes - size_bytes):
+            for weighed in separation.broken(shares, sizes, self._limit_bytes - size_bytes):
                 yield self._cut({indices[place]: weight for place, weight in weighed.weights.items()})
 
     def _cut(self, weights: Mapping[int, int]) -> Cut:
@@ -118,13 +131,9 @@ class Cuts:
         return self.found[-1]
 
     def _where_broken(self, cut: Cut, values: Floats) -> list[int]:
-        change = np.zeros(self._kernels + 1)
         weights = self._weights(cut)
-        held = (self._spans, weights[self._owners] * values), (self._decided_spans, weights[self._decided_owners])
-        for spans, taken in held:
-            np.add.at(change, spans[:, 0], taken)
-            np.add.at(change, spans[:, 1], -taken)
-        used = np.cumsum(change)
+        decided = self._decided_spans, weights[self._decided_owners]
+        used = self._during_each((self._spans, weights[self._owners] * values), decided)
         for kernel, item in self._tables.items():
             used[kernel] += sum(weight * float(entry.value or 0.0) for entry, weight in self._entries(cut, item))
         limit = cut.most * (1 + BROKEN)

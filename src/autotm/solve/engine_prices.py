@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from autotm.solve.table import Floats, Ints
 from autotm.solve.window import Window
@@ -38,8 +40,16 @@ class SpanPrices:
 
     def of_us(self, window: Window) -> float:
         """Of a move that has to be done in a window."""
-        around = (self.starts <= window.start) & (self.ends >= window.end)
-        return float(self.price_us[around].sum()) * window.work_ns
+        return float(self.price_us[self.around(window)].sum()) * window.work_ns
+
+    def around(self, window: Window) -> npt.NDArray[np.bool_]:
+        """(spans,) Those that a window lies within."""
+        return (self.starts <= window.start) & (self.ends >= window.end)
+
+    def unused_us(self, windows: Collection[Window]) -> Floats:
+        """(spans,) Price of the time that moves in these windows leave."""
+        work_ns = sum((self.around(window) * window.work_ns for window in windows), np.zeros(len(self.starts)))
+        return (self.lasts_ns - work_ns) * self.price_us
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Fulkerson, 1956), so that a move is refused only if no sharing admits it beside 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -56,6 +56,11 @@ class Engine:
             _log=None,
         )
         return other
+
+    @property
+    def windows(self) -> Mapping[Key, Window]:
+        """Of the moves that have their time."""
+        return self._windows
 
     def mark(self) -> None:
         """From here on changes can be taken back."""

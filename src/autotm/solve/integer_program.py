@@ -6,7 +6,6 @@ import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import pyomo.core as pyo
 from pyomo.common.gc_manager import PauseGC
@@ -19,7 +18,6 @@ from autotm.solve.feasible import require_feasible
 from autotm.solve.formulation import Formulation, build
 from autotm.solve.highs import Outcome, Session, Solved, require_solved
 from autotm.solve.journey import Journey
-from autotm.solve.local_search import refine
 from autotm.solve.near import SOLVER_SHARE, decide_fractional, integral
 from autotm.solve.options import SolveOptions
 from autotm.solve.problem import Problem
@@ -35,10 +33,10 @@ log = logging.getLogger(__name__)
 
 _NEAR_SHARE, _ALL_SHARE = 0.4, 0.75
 """Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
-_WITHOUT_FLIGHTS, _LOCALLY = 0.25, 0.5
-"""Where moves may be asynchronous, parts of the time left for the plan without such moves, and then for improving
-plans before the integer search, which seldom finds anything but bounds there."""
-_LEAST_S = 0.01
+_NEAR_FLIGHTS_SHARE = 0.8
+"""Where moves may be asynchronous, the first of them: the integer search seldom finds anything but bounds there."""
+_LOCALLY = 0.2
+"""Time for improving a plan by itself, as a share of what the search has taken."""
 
 
 class IntegerProgram(Optimizer):
@@ -165,11 +163,16 @@ def _search(
 
 def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
     """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
+    if made.flights.are_possible:
+        _improve(search, deadline)
     cut(search, made, session, cuts, deadline)
     if made.flights.are_possible and not search.is_done and not session.is_lost:
-        _search_near(search, made, session, deadline)
+        _improve(search, deadline)
+        if not search.is_done:
+            _search_near(search, made, session, deadline)
         if not search.is_done and not session.is_lost:
-            _search_locally(search, search.choices, deadline)
+            _improve(search, deadline)
+            session.relax(deadline - time.perf_counter())
             cut(search, made, session, cuts, deadline)
     is_complete, tree = True, Tree(search, made, session, cuts)
 
@@ -185,30 +188,17 @@ def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cu
     return search.is_done or is_complete
 
 
-def _search_locally(search: Search, choices: Choices, deadline: float) -> None:
-    """Improve two plans by asynchronous moves: the best one, and the best one without such moves."""
-    problem, now = search.problem, time.perf_counter()
-    calm_s = max(_LEAST_S, _WITHOUT_FLIGHTS * (deadline - now))
-    calm_problem = replace(problem, options=replace(problem.options, time_limit_s=calm_s))
-    without = choices.without_flights
-    made = _made(_reduced([calm_problem], without), calm_problem)
-    session = _session(made, problem.options) if made.is_open else None
-    calm = _search(calm_problem, without, made, session, {}, time.perf_counter() + calm_s).best
-    first = search.best
-    entries = enumerate(zip(calm.tables, calm.entries, strict=True))
-    search.propose(calm.journeys, {number: int(table.way[entry]) for number, (table, entry) in entries})
-    target_us = search.bound_us / (1 - problem.options.gap) - problem.base_us
-    plans = [first] if search.best is first else [first, search.best]
-    each_s = _LOCALLY * (deadline - time.perf_counter()) / len(plans)
-    for plan in plans:
-        refine(plan, time.perf_counter() + each_s, target_us, problem.options.seed)
-        search.keep(plan)
+def _improve(search: Search, deadline: float) -> None:
+    """Improve the best plan by itself."""
+    now = time.perf_counter()
+    until = min(deadline, now + _LOCALLY * (now - search.started_s))
+    search.refine(until)
 
 
 def _search_near(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
     """Decide the tensors that the relaxation left fractional, in a part of the time left."""
-    now = time.perf_counter()
-    return decide_fractional(search, made, session, now + _NEAR_SHARE * (deadline - now))
+    now, share = time.perf_counter(), _NEAR_FLIGHTS_SHARE if made.flights.are_possible else _NEAR_SHARE
+    return decide_fractional(search, made, session, now + share * (deadline - now))
 
 
 def _search_all(search: Search, made: Formulation, session: Session, deadline: float) -> bool:

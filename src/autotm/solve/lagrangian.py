@@ -13,6 +13,7 @@ from autotm.solve.certificate import Prices, Rents, cheapest_entry_us
 from autotm.solve.choices import Choices, priced
 from autotm.solve.fixed import Fixed
 from autotm.solve.flow import Flow
+from autotm.solve.journey import Journey, cost_us, fast_spans
 from autotm.solve.rented import Rented
 from autotm.solve.shortest_path import best_value
 from autotm.solve.table import Table
@@ -88,6 +89,21 @@ class Priced:
             if more >= 0 or most < self._problem.limit_bytes or tiers:
                 total += self._entry_us(number, more, most, tiers) - self._table_us[number]
         return total
+
+    def regret_us(self, index: int, journey: Journey) -> float:
+        """What a journey costs a flow more than its cheapest one, at these prices; none below 0 but for rounding."""
+        flow, engines = self._flow(index), self.prices.engines
+        rent_us = sum(self.rent_us(flow, *span) for span in fast_spans(flow, journey))
+        rent_us += engines.out.of_us(journey.out) if journey.out else 0.0
+        rent_us += sum(engines.back.of_us(window) for _, window in journey.back)
+        return cost_us(flow, journey) + rent_us - float(self._flow_us[index])
+
+    def entry_regret_us(self, number: int, table: Table, entry: int) -> float:
+        """What an entry of a table, or of what is left of it, costs more than the cheapest of all."""
+        shares = self.prices.slow_us[number]
+        paid_us = sum(share for operand, share in enumerate(shares) if int(table.slow[entry]) >> operand & 1)
+        rent_us = self.entry_rent_us(table, int(table.fast_bytes[entry]))
+        return float(table.time_us[entry]) + rent_us - paid_us - self._table_us[number]
 
     def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
         """What the flow pays for fast memory and its engine over a window."""

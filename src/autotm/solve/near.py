@@ -50,7 +50,8 @@ def search_again(search: Search, made: Formulation, session: Session, deadline: 
     """
     if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
         return
-    search.propose(*integral(made))
+    if not made.flights.are_possible:
+        search.propose(*integral(made))
     if not search.is_done and not session.is_lost:
         decide_fractional(search, made, session, deadline)
     if not (search.is_done or session.is_lost or made.reduced.is_partial):

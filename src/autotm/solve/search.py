@@ -17,7 +17,8 @@ from autotm.solve.conflicts import Conflicts, Member
 from autotm.solve.cut import Cut
 from autotm.solve.ejection import eject
 from autotm.solve.journey import Journey
-from autotm.solve.lagrangian import Lagrangian
+from autotm.solve.lagrangian import Lagrangian, Priced
+from autotm.solve.local_search import refine
 from autotm.solve.problem import Problem
 from autotm.solve.prune import Reduced
 from autotm.solve.repair import Repair
@@ -39,6 +40,7 @@ class Search:
         bound_us: what that, or the prices alone, prove.
         claimed_us: the highest bound that the solver claims, without a proof.
         repair, objective_us: the best plan.
+        reserve_us: what addresses cost the last plan that was tried: the next one has to be better by that much.
         timed_out: whether the time limit ended the search.
         started_s: when it began, by `time.perf_counter`.
     """
@@ -52,6 +54,7 @@ class Search:
     repair: Repair | None = None
     objective_us: float = math.inf
     cuts: Sequence[Cut] = ()
+    reserve_us: float = 0.0
     timed_out: bool = False
     tree: Certificate | None = None
     started_s: float = field(default_factory=time.perf_counter)
@@ -69,8 +72,13 @@ class Search:
 
     @property
     def is_done(self) -> bool:
-        """Whether the gap is as asked."""
-        return self.gap <= self.problem.options.gap
+        """Whether the gap is as asked, with the reserve."""
+        return self.bound_us >= self.needed_us
+
+    @property
+    def needed_us(self) -> float:
+        """The bound with which the best plan is close enough."""
+        return (self.objective_us + self.reserve_us) * (1 - self.problem.options.gap)
 
     def charge(self, prices: Prices) -> None:
         """Keep prices if they prove more than those before."""
@@ -109,6 +117,19 @@ class Search:
         if objective_us < self.objective_us:
             self.repair, self.objective_us = repair, objective_us
 
+    @property
+    def target_us(self) -> float:
+        """What the choices of a plan that is close enough cost at most."""
+        return self.bound_us / (1 - self.problem.options.gap) - self.reserve_us - self.problem.base_us
+
+    def refine(self, deadline_s: float) -> None:
+        """Improve the best plan until it is close enough, `time.perf_counter` reaches `deadline_s`, or no more."""
+        if self.is_done:
+            return
+        problem, repair = self.problem, self.best
+        refine(repair, self.priced, deadline_s, self.target_us, problem.options.seed)
+        self.objective_us = problem.base_us + repair.cost_us
+
     def claim(self, bound_us: float) -> None:
         """Take note of a bound that the solver claims."""
         self.claimed_us = max(self.claimed_us, bound_us)
@@ -140,10 +161,16 @@ class Search:
         return Lagrangian(self.choices, self.problem.limit_bytes, len(self.problem.graph.kernels))
 
     @property
+    def priced(self) -> Priced:
+        """The bound of the best prices, term by term."""
+        assert self.prices is not None
+        return self.lagrangian.at(self.prices)
+
+    @property
     def status(self) -> Status:
         """How the search ended."""
         if self.gap <= _OPTIMAL_GAP:
             return Status.OPTIMAL
-        if self.is_done:
+        if self.gap <= self.problem.options.gap:
             return Status.WITHIN_GAP
         return Status.TIME_LIMIT if self.timed_out else Status.ABOVE_GAP

@@ -45,33 +45,50 @@ class Weighed:
     excess: float
 
 
-def broken(values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[Weighed]:
-    """Inequalities that values between 0 and 1 of items break."""
-    values_of, sizes = values.tolist(), sizes_bytes.tolist()
-    by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
-    whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
-    absent = [item for item in by_size if values_of[item] <= WHOLE]
-    parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
-    room_bytes = limit_bytes - sum(sizes[item] for item in whole)
-    if not parts or room_bytes < 0:
-        return
-    lifting = _Lifting(sizes, limit_bytes, whole)
-    large = [item for item in parts if sizes[item] > room_bytes]
-    small = [item for item in parts if sizes[item] <= room_bytes]
-    seeds: list[tuple[dict[int, int], list[int]]] = []
-    for item in large:
-        others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
-        seeds.append(({item: 1}, others + absent))
-    chosen = small[:_MOST_ITEMS]
-    found = _most_broken(values[chosen], sizes_bytes[chosen], room_bytes) if len(chosen) > 1 else None
-    if found is not None:
-        first = {item: weight for item, weight in zip(chosen, found, strict=True) if weight}
-        seeds.append((first, large + small[_MOST_ITEMS:] + absent))
-    for weights, order in seeds:
-        lifted, most = lifting.lift(weights, room_bytes, order)
-        excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
-        if most > 0 and excess > BROKEN * most:
-            yield Weighed(lifted, most, excess / most)
+class Separation:
+    """Looks for inequalities that one solution breaks, at one row of the limit after the other."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[tuple[int, float], ...], int] = {}
+        """Least room in which parts of items, each a size and a value, were found to break nothing."""
+
+    def broken(self, values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[Weighed]:
+        """Inequalities that values between 0 and 1 of items break."""
+        values_of, sizes = values.tolist(), sizes_bytes.tolist()
+        by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
+        whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
+        absent = [item for item in by_size if values_of[item] <= WHOLE]
+        parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
+        room_bytes = limit_bytes - sum(sizes[item] for item in whole)
+        if room_bytes < 0 or sum(sizes[item] for item in parts) <= room_bytes:
+            return
+        lifting = _Lifting(sizes, limit_bytes, whole)
+        large = [item for item in parts if sizes[item] > room_bytes]
+        small = [item for item in parts if sizes[item] <= room_bytes]
+        seeds: list[tuple[dict[int, int], list[int]]] = []
+        for item in large:
+            others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
+            seeds.append(({item: 1}, others + absent))
+        chosen = small[:_MOST_ITEMS]
+        found = self._most_broken([sizes[item] for item in chosen], [values_of[item] for item in chosen], room_bytes)
+        if found is not None:
+            first = {item: weight for item, weight in zip(chosen, found, strict=True) if weight}
+            seeds.append((first, large + small[_MOST_ITEMS:] + absent))
+        for weights, order in seeds:
+            lifted, most = lifting.lift(weights, room_bytes, order)
+            excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
+            if most > 0 and excess > BROKEN * most:
+                yield Weighed(lifted, most, excess / most)
+
+    def _most_broken(self, sizes: list[int], values: list[float], room_bytes: int) -> list[int] | None:
+        """Weights of the inequality that is broken most; None where all fit, or did not break any in less room."""
+        key = tuple(zip(sizes, values, strict=True))
+        if sum(sizes) <= room_bytes or self._kept.get(key, room_bytes + 1) <= room_bytes:
+            return None
+        found = _most_broken(np.array(values), np.array(sizes), room_bytes)
+        if found is None:
+            self._kept[key] = room_bytes
+        return found
 
 
 class _Lifting:

@@ -22,34 +22,38 @@ from autotm.solve.spill import Spilled, spill
 
 log = logging.getLogger(__name__)
 
-_PLACING = 0.5
-"""Time for placing stays anew, and for improving that, as a share of what the search has taken."""
+_PLACING, _LOCALLY = 0.15, 0.1
+"""Time for placing stays anew and for improving that, as a share of what the search has taken; and for improving the
+plan before, of what is left for a better one."""
 _NEARLY = 1.5
 """Times the asked gap at which a plan that fits is worth more than the time that a smaller limit would take."""
-_SHARE, _LEAST_S = 1.0, 1.0
+_SHARE, _LEAST_S = 1.5, 1.0
 """Time for this as a share of what the search has taken, and at least; after that a smaller limit is the better way."""
 
 
 def settle(search: Search, made: Formulation, session: Session | None) -> None:
     """Change the best plan until it fits, as long as that is worth it.
 
-    Stays that find no address are placed anew around the others. Where that makes the gap wider than asked, sets of
-    stays that do not fit together are excluded, and if giving up one of a set costs as much, the set becomes a row and
-    the program is solved on from where it was. The bound stays that of the program without such rows: it holds for
-    every plan within the limit.
+    Stays that find no address are placed anew around the others. Where that makes the gap wider than asked, a plan is
+    searched that is better by what addresses cost. Then sets of stays that do not fit together are excluded, and if
+    giving up one of a set costs as much, the set becomes a row and the program is solved on from where it was. The
+    bound stays that of the program without such rows: it holds for every plan within the limit.
     """
     packing, asked = search.problem.packing, search.problem.options.gap
     if packing is None or search.problem.limit.is_unlimited:
         return
     now = time.perf_counter()
-    deadline, blocks = now + max(_LEAST_S, _SHARE * (now - search.started_s)), []
+    deadline, blocks, best = now + max(_LEAST_S, _SHARE * (now - search.started_s)), [], None
     while not _fits(search, packing):
         spilled = _spilled(search, packing)
+        best = min((found for found in (best, spilled) if found), key=lambda found: found.repair.cost_us, default=None)
         if _take(search, packing, spilled, asked):
             break
+        if spilled and _find_better(search, spilled, made, session, deadline):
+            continue
         members = _exclude(search, packing) if time.perf_counter() < deadline else ()
         if not members:
-            _take(search, packing, spilled, _NEARLY * asked)
+            _take(search, packing, best, _NEARLY * asked)
             break
         if session is None or session.is_lost or search.is_done:
             continue
@@ -65,6 +69,19 @@ def settle(search: Search, made: Formulation, session: Session | None) -> None:
 def _fits(search: Search, packing: Packing) -> bool:
     stays, _, implementations = plan_of(search.best)
     return packing.fits(stays, implementations, search.problem.limit_bytes)
+
+
+def _find_better(search: Search, spilled: Spilled, made: Formulation, session: Session | None, deadline: float) -> bool:
+    """Search a plan that is close enough even if addresses cost it as much as the last one; whether one was found."""
+    now = time.perf_counter()
+    if now >= deadline:
+        return False
+    search.reserve_us = spilled.repair.cost_us - search.best.cost_us
+    search.refine(now + _LOCALLY * (deadline - now))
+    if not search.is_done and session is not None and not session.is_lost:
+        search_again(search, made, session, deadline)
+    is_found, search.reserve_us = search.is_done, 0.0
+    return is_found
 
 
 def _exclude(search: Search, packing: Packing) -> Sequence[Member]:
@@ -90,7 +107,7 @@ def _spilled(search: Search, packing: Packing) -> Spilled | None:
     if spilled is not None:
         count, cost_us = len(spilled.addresses.left_out), spilled.repair.cost_us
         target_us = search.bound_us / (1 - problem.options.gap) - problem.base_us
-        refine(spilled.repair, deadline, target_us, problem.options.seed, spilled.exchange)
+        refine(spilled.repair, search.priced, deadline, target_us, problem.options.seed, spilled.exchange)
         found_us = cost_us, spilled.repair.cost_us
         log.info("%d stays placed anew: %.6g us, improved %.6g us", count, *(problem.base_us + us for us in found_us))
     return spilled

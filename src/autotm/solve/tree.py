@@ -137,8 +137,7 @@ class Tree:
         return Branch(flow.tensor, decision.span(flow)[0])
 
     def _suffices(self, bound_us: float) -> bool:
-        gap = max(self._search.problem.options.gap, _CLOSE)
-        return bound_us >= self._search.objective_us * (1 - gap)
+        return bound_us >= min(self._search.needed_us, self._search.objective_us * (1 - _CLOSE))
 
     def _push(self, node: Node) -> None:
         # Of equal bounds the newest: the deeper, the sooner something is proven.
