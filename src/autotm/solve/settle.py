@@ -27,7 +27,7 @@ _PLACING, _LOCALLY = 0.15, 0.1
 plan before, of what is left for a better one."""
 _NEARLY = 1.5
 """Times the asked gap at which a plan that fits is worth more than the time that a smaller limit would take."""
-_SHARE, _LEAST_S = 1.5, 1.0
+_SHARE, _LEAST_S = 2.5, 2.0
 """Time for this as a share of what the search has taken, and at least; after that a smaller limit is the better way."""
 
 
