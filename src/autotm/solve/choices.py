@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from autotm.solve.flow import Flow, blocking
+from autotm.solve.flow import Flow
 from autotm.solve.table import Table
 
 
@@ -38,11 +38,6 @@ class Choices:
     def has_flights(self) -> bool:
         """Whether any move may be asynchronous."""
         return any(any(flow.out + flow.back) for flow in self.flows)
-
-    @property
-    def without_flights(self) -> Choices:
-        """The same choices with blocking moves only."""
-        return replace(self, flows=tuple(blocking(flow) for flow in self.flows), kernel_ns=())
 
     @cached_property
     def ties(self) -> tuple[tuple[Tie, ...], ...]:

@@ -107,12 +107,6 @@ def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
     )
 
 
-def blocking(flow: Flow) -> Flow:
-    """The same flow without asynchronous moves."""
-    none = _without_windows(len(flow) - 1)
-    return replace(flow, beside_write_us=math.inf, beside_read_us=math.inf, out=none, back=none)
-
-
 def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[Flow, ...]:
     """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
     chosen = problem.placed if tensors is None else tensors
