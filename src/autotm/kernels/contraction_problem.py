@@ -10,7 +10,8 @@ from functools import cached_property, partial
 from tvm import s_tir, tirx
 from tvm.ir.expr import TensorLoad
 
-from autotm.kernels.tir import Index, flat, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.blocks import variables_of
+from autotm.kernels.tir import Index, flat, loads_of, rewrite, sequence
 from autotm.kernels.tir import load as load_at
 
 KINDS = (

@@ -233,11 +233,6 @@ def loads_of(expr: tirx.Expr) -> list[TensorLoad]:
     return [node for node in _nodes(expr) if isinstance(node, TensorLoad)]
 
 
-def variables_of(expr: tirx.Expr) -> list[tirx.Var]:
-    """Every scalar variable in an expression."""
-    return [node for node in _nodes(expr) if isinstance(node, tirx.Var)]
-
-
 def _nodes(expr: tirx.Expr) -> list[tirx.Expr]:
     found, waiting = [], [expr]
     while waiting:
