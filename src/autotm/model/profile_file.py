@@ -6,36 +6,32 @@ import json
 from dataclasses import astuple
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from autotm.model.files import SCHEMA_VERSION, damaged, write_atomically
 from autotm.model.profile import Profile, Timing
 
-_SCHEMA = pa.schema(
-    [
-        ("identity", pa.string()),
-        ("implementation", pa.string()),
-        ("configuration", pa.string()),
-        ("min_ns", pa.int64()),
-        ("median_ns", pa.int64()),
-        ("lower_quartile_ns", pa.int64()),
-        ("upper_quartile_ns", pa.int64()),
-        ("repeats", pa.int64()),
-        ("beyond_ns", pa.int64()),
-        ("beyond_error_ns", pa.int64()),
-        ("default_identity", pa.string()),
-        ("disturbed", pa.bool_()),
-    ]
-)
-
-_KEY = _SCHEMA.names[:3]
+_KEY = ("identity", "implementation", "configuration")
+_TYPES = {
+    **dict.fromkeys(_KEY, "string"),
+    "min_ns": "int64",
+    "median_ns": "int64",
+    "lower_quartile_ns": "int64",
+    "upper_quartile_ns": "int64",
+    "repeats": "int64",
+    "beyond_ns": "int64",
+    "beyond_error_ns": "int64",
+    "default_identity": "string",
+    "disturbed": "bool",
+}
+"""Arrow's names of the columns' types."""
 
 
 def write_profile(path: Path, profile: Profile) -> None:
     """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata."""
+    import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
     rows = [
-        dict(zip(_SCHEMA.names, (*key, *astuple(timing)), strict=True))
+        dict(zip(_TYPES, (*key, *astuple(timing)), strict=True))
         for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])
     ]
     metadata = {
@@ -44,7 +40,8 @@ def write_profile(path: Path, profile: Profile) -> None:
         "graph_hash": profile.graph_hash,
         "provenance": json.dumps(dict(profile.provenance)),
     }
-    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata(metadata))
+    schema = pa.schema(list(_TYPES.items()), metadata=metadata)
+    table = pa.Table.from_pylist(rows, schema=schema)
     write_atomically(path, lambda temporary: pq.write_table(table, temporary))
 
 
@@ -54,6 +51,9 @@ def read_profile(path: Path) -> Profile:
     Raises:
         DamagedFileError: the file is missing, cut or of another schema.
     """
+    import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
     try:
         table = pq.ParquetFile(path).read()  # `pq.read_table` imports pandas.
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
