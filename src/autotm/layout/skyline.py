@@ -6,36 +6,77 @@ priority whose span lies inside the stretch; a stretch that no block fits into i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
 from autotm.layout.blocks import Blocks, Ints
+
+_PLACED = np.iinfo(np.int64).max
 
 
 def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
     """Offsets when the lowest stretch always takes the fitting block of highest `priority`."""
     offsets = np.zeros(len(blocks), np.int64)
     line = _Skyline(int(blocks.starts.min(initial=0)), int(blocks.ends.max(initial=0)))
-    by_priority = np.argsort(-priority, kind="stable")
-    starts, ends = blocks.starts[by_priority], blocks.ends[by_priority]
-    waiting = np.ones(len(blocks), bool)
-    left = len(blocks)
+    waiting, left = _Waiting.of(blocks, priority), len(blocks)
     while left:
         index = line.lowest()
         start, end, floor = line.stretches[index]
-        fitting = waiting & (starts >= start) & (ends <= end)
-        first = int(fitting.argmax())
-        if not fitting[first]:
+        block = waiting.take(start, end)
+        if block is None:
             line.raise_to_neighbour(index)
             continue
-        block = int(by_priority[first])
         offsets[block] = floor
-        waiting[first] = False
         left -= 1
-        line.put(index, int(starts[first]), int(ends[first]), floor + int(blocks.sizes[block]))
+        line.put(index, int(blocks.starts[block]), int(blocks.ends[block]), floor + int(blocks.sizes[block]))
         if 2 * left < len(waiting):
-            by_priority, starts, ends, waiting = (array[waiting] for array in (by_priority, starts, ends, waiting))
+            waiting = waiting.rest()
     return offsets
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Unplaced blocks by their start, so that those within a stretch are looked for among its own only.
+
+    Attributes:
+        blocks: their indices.
+        starts, ends: of these.
+        ranks: 0 for the highest priority; `_PLACED` once a block is taken.
+    """
+
+    blocks: Ints
+    starts: Ints
+    ends: Ints
+    ranks: Ints
+
+    @classmethod
+    def of(cls, blocks: Blocks, priority: npt.NDArray[np.float64]) -> _Waiting:
+        ranks = np.empty(len(blocks), np.int64)
+        ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
+        by_start = np.argsort(blocks.starts, kind="stable")
+        return cls(by_start, blocks.starts[by_start], blocks.ends[by_start], ranks[by_start])
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def take(self, start: int, end: int) -> int | None:
+        """The block of highest priority whose span lies in [start, end); None where there is none."""
+        first, last = self.starts.searchsorted((start, end)).tolist()
+        if first == last:
+            return None
+        ranks = np.where(self.ends[first:last] <= end, self.ranks[first:last], _PLACED)
+        found = first + int(ranks.argmin())
+        if ranks[found - first] == _PLACED:
+            return None
+        self.ranks[found] = _PLACED
+        return int(self.blocks[found])
+
+    def rest(self) -> _Waiting:
+        """Those that still wait."""
+        left = self.ranks != _PLACED
+        return _Waiting(self.blocks[left], self.starts[left], self.ends[left], self.ranks[left])
 
 
 class _Skyline:
