@@ -14,10 +14,10 @@ from tvm import tirx
 
 from autotm.kernels import passes, share
 from autotm.kernels.link import find_compiler, link
-from autotm.kernels.objects import add_object, code_key, held_in, split
+from autotm.kernels.objects import add_object, code_key, hash_of_sources, held_in, split
 from autotm.kernels.processes import cores, in_processes
 
-_CODE = hashlib.sha256(b"".join(Path(room.__file__).read_bytes() for room in (passes, share))).hexdigest()
+_CODE = hash_of_sources([Path(module.__file__) for module in (passes, share)])
 
 
 def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:

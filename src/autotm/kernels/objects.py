@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,12 @@ class Held:
 
     code: dict[str, Path] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+
+def hash_of_sources(files: Sequence[Path]) -> str:
+    """Of what modules do, wherever other modules of ours are: their lines but for imports of those."""
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
+    return hashlib.sha256("\n".join(line for line in lines if not line.startswith("from autotm")).encode()).hexdigest()
 
 
 def code_key(symbol: str, identity: str) -> str:

@@ -17,15 +17,14 @@ from tvm import tirx
 from autotm.kernels.dispatch import ScheduledKernel, schedule, schedule_as
 from autotm.kernels.facts import KernelFacts
 from autotm.kernels.link import find_compiler, link
-from autotm.kernels.objects import Held, add_object, held_in, split
+from autotm.kernels.objects import Held, add_object, hash_of_sources, held_in, split
 from autotm.kernels.processes import cores, in_processes
 from autotm.kernels.target import target_info
 from autotm.kernels.tuned import choose, workload
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
 from autotm.model.tuning import TunedSchedule
 
-_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
-_CODE = hashlib.sha256(b"".join(path.read_bytes() for path in _SOURCES)).hexdigest()
+_CODE = hash_of_sources(sorted(Path(__file__).parent.glob("*.py")))
 """Schedules change with this package."""
 
 
