@@ -44,9 +44,9 @@ def _print_digests(network: str, scale: str, folder: Path) -> None:
     print(f"{network} graph {hash_of(graph)}", flush=True)
     profile, links = modelled_profile(graph), modelled_links()
     for optimizer, limit in product(OPTIMIZERS, LIMITS):
-        plan, layout = solve_and_pack(graph, profile, links, optimizer, Limit.parse(limit), SolveOptions(gap=0.01))
-        program = compile_program(graph, plan, layout)
+        plan, layout = solve_and_pack(graph, profile, links, optimizer, Limit.parse(limit), SolveOptions(gap=0.05))
         timeless = replace(plan, build_s=0.0, solve_s=0.0, attempts_s=())
+        program = compile_program(graph, timeless, layout)
         print(f"{network} {optimizer} {limit} plan {hash_of(timeless)} program {hash_of(program)}", flush=True)
 
 
