@@ -24,12 +24,12 @@ from pathlib import Path
 from autotm.check import FaultError, check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.check.engine import Engines
-from autotm.model.certificate import Leaf
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.plan import Plan, Status
+from autotm.model.files.files import load
+from autotm.model.measurement.link import Links
+from autotm.model.plan.certificate import Leaf
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance
@@ -113,7 +113,7 @@ def _groups(asked: argparse.Namespace) -> Iterator[tuple[str, str, Iterator[tupl
 
 
 def _measured(folder: Path) -> Instance:
-    from autotm.model.profile_file import read_profile  # noqa: PLC0415 - brings 30 MB that modelled plans do not need
+    from autotm.model.measurement.profile_file import read_profile  # noqa: PLC0415 - brings 30 MB that modelled plans do not need
 
     links = load(folder.parents[1] / "links.json", "links", Links)
     return Instance(load(folder / "graph.json", "graph", Graph), read_profile(folder / "profile.parquet"), links)

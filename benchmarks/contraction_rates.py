@@ -20,11 +20,11 @@ import numpy as np
 import tvm
 from tvm import s_tir, te
 
-from autotm.kernels import conv
-from autotm.kernels.contraction import schedule_contraction
-from autotm.kernels.passes import GENERATED, machine_code
-from autotm.kernels.target import host_target, target_info
-from autotm.kernels.workspace import hoist_workspaces
+from autotm.kernels.code.passes import GENERATED, machine_code
+from autotm.kernels.code.target import host_target, target_info
+from autotm.kernels.code.workspace import hoist_workspaces
+from autotm.kernels.operators import conv
+from autotm.kernels.schedules.contraction.choice import schedule_contraction
 from conv_layers import Layer, inception_v4, vgg19
 from machine_rates import best_seconds, peak_flop_per_s
 

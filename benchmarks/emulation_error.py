@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autotm.memory.device import load_device
 from autotm.memory.emulation import Emulation
-from autotm.model.errors import AutotmError
+from autotm.model.files.errors import AutotmError
 from recorded_kernels import Recording, Table, read_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent

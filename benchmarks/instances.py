@@ -16,7 +16,7 @@ from pathlib import Path
 
 import highspy
 
-from autotm.model.limit import Limit
+from autotm.model.step.limit import Limit
 from autotm.solve import ProgramSize, SolveOptions, export
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph

@@ -11,10 +11,10 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from autotm.kernels import tir
-from autotm.kernels.library import aligned_empty
-from autotm.kernels.passes import machine_code
-from autotm.kernels.target import host_target, target_info
+from autotm.kernels.code import tir
+from autotm.kernels.code.passes import machine_code
+from autotm.kernels.code.target import host_target, target_info
+from autotm.kernels.library.library import aligned_empty
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 200
 _COPIED_BYTES = 256 << 20

@@ -22,12 +22,12 @@ import numpy as np
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels import batch_norm, data_movement, window
-from autotm.kernels import bias as bias_kernel
-from autotm.kernels.build import build_library
-from autotm.kernels.dispatch import ScheduledKernel, schedule
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import host_target
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.making.build import build_library
+from autotm.kernels.operators import batch_norm, data_movement, window
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
+from autotm.kernels.schedules.rows import bias as bias_kernel
 from machine_rates import Copier
 
 POOL = ((3, 3), (2, 2), (0, 0, 0, 0))

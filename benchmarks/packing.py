@@ -28,9 +28,9 @@ from omnimalloc.allocators.supermalloc import SupermallocAllocator
 from autotm.layout.blocks import Blocks, Ints
 from autotm.layout.pack import pack_blocks
 from autotm.layout.skyline import skyline
-from autotm.model.graph import ALIGNMENT_BYTES
-from autotm.model.limit import Limit
-from autotm.model.tier import Tier
+from autotm.model.step.graph import ALIGNMENT_BYTES
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile

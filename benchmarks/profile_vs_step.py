@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.threads import measure_cores, pinned
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library.threads import measure_cores, pinned
 from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import Tiers, open_tiers
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.machine import Machine, load_machine
-from autotm.model.tier import all_fast
+from autotm.model.files.files import load
+from autotm.model.machine.machine import Machine, load_machine
+from autotm.model.step.graph import Graph
+from autotm.model.step.tier import all_fast
 from autotm.profile.cases import Case, cases
 from autotm.profile.operands import Filler, OperandPlan, plan_operands
 from autotm.runtime.arguments import Arguments

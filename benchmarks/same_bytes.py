@@ -17,8 +17,8 @@ from itertools import product
 from pathlib import Path
 
 from autotm.layout import compile_program, solve_and_pack
-from autotm.model.files import hash_of
-from autotm.model.limit import Limit
+from autotm.model.files.files import hash_of
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph

@@ -36,13 +36,13 @@ from autotm.check.bound import certified_bound_us
 from autotm.check.engine import Engines
 from autotm.layout import fits, pack, solve_and_pack
 from autotm.layout.blocks import Blocks
-from autotm.model.certificate import Leaf
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.plan import Plan
-from autotm.model.tier import Tier
+from autotm.model.files.files import load
+from autotm.model.measurement.link import Links
+from autotm.model.plan.certificate import Leaf
+from autotm.model.plan.plan import Plan
+from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, export, optimizers, solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
@@ -161,7 +161,7 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
 def instance_of(row: Row) -> Instance:
     """Step, times and links of a row."""
     if row.profile:
-        from autotm.model.profile_file import read_profile  # noqa: PLC0415 - brings 30 MB that other rows do not need
+        from autotm.model.measurement.profile_file import read_profile  # noqa: PLC0415 - brings 30 MB that other rows do not need
 
         links = load(row.profile.parents[2] / "links.json", "links", Links)
         return Instance(load(row.profile.parent / "graph.json", "graph", Graph), read_profile(row.profile), links)

@@ -24,13 +24,13 @@ from pathlib import Path
 import torch
 
 from autotm import zoo
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import machine_target
-from autotm.kernels.threads import pinned
+from autotm.kernels.code.target import machine_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library.threads import pinned
 from autotm.lower import lower_network
 from autotm.memory.tiers import open_tiers
-from autotm.model.machine import Machine, load_machine
-from autotm.model.scale import load_scale
+from autotm.model.machine.machine import Machine, load_machine
+from autotm.model.study.scale import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import all_fast_program

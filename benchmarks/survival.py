@@ -34,14 +34,14 @@ import numpy as np
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, fits, pack, solve_and_pack
 from autotm.layout.blocks import Blocks
-from autotm.model.counting import Counts, counting
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.profile import Profile, Timing
-from autotm.model.profile_file import read_profile
-from autotm.model.tier import Tier
+from autotm.model.files.files import load
+from autotm.model.measurement.link import Links
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.measurement.profile_file import read_profile
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph

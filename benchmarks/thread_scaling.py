@@ -22,15 +22,15 @@ import tempfile
 from pathlib import Path
 
 from autotm import zoo
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import host_target
-from autotm.kernels.threads import pinned
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library.threads import pinned
 from autotm.lower import lower_network
 from autotm.memory.tiers import open_tiers
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.machine import load_machine
-from autotm.model.scale import load_scale
+from autotm.model.files.files import load
+from autotm.model.machine.machine import load_machine
+from autotm.model.step.graph import Graph
+from autotm.model.study.scale import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import all_fast_program

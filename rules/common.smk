@@ -4,9 +4,9 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from autotm.model.errors import AutotmError
-from autotm.model.limit import Limit
-from autotm.model.scale import MODELLED, scale_named
+from autotm.model.files import AutotmError
+from autotm.model.step import Limit
+from autotm.model.study import MODELLED, scale_named
 from autotm.study import inputs
 from autotm.study.setup import (
     export_source,

@@ -8,10 +8,10 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from autotm.kernels.dispatch import ScheduledKernel, schedule, schedule_as
-from autotm.kernels.passes import machine_code
-from autotm.kernels.target import host_target
-from autotm.model.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.code.passes import machine_code
+from autotm.kernels.code.target import host_target
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
 from guarded_memory import GuardedMemory
 
 TARGET = host_target(2)

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import pytest
 
-from autotm.kernels.library import KernelLibrary
-from autotm.model import cores
+from autotm.kernels.library.library import KernelLibrary
+from autotm.model.machine import cores
 
 TRIES = 10
 """At a test that compares seconds with a limit: other processes and guests of the host fail some, a defect all."""

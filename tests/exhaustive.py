@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
-from autotm.model.graph import Tensor
-from autotm.model.tier import Tier, configuration
+from autotm.model.step.graph import Tensor
+from autotm.model.step.tier import Tier, configuration
 from random_graphs import Case, variants
 
 

@@ -10,8 +10,8 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from autotm.model.graph import Tensor
-from autotm.model.tier import Tier
+from autotm.model.step.graph import Tensor
+from autotm.model.step.tier import Tier
 from random_graphs import Case
 
 FACTORS = (Fraction(1), Fraction(3, 2), Fraction(5, 2), Fraction(4))

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Implementation, Kernel, Operand
-from autotm.model.link import Links
-from autotm.model.profile import Profile, Timing, TimingKey
-from autotm.model.tier import Configuration, all_fast, configuration
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.link import Links
+from autotm.model.measurement.profile import Profile, Timing, TimingKey
+from autotm.model.step.graph import Graph, Implementation, Kernel, Operand
+from autotm.model.step.tier import Configuration, all_fast, configuration
 from autotm.profile.timing import after_a_wait, paired, summary
 from random_graphs import make_links, random_case, variants
 

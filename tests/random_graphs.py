@@ -7,11 +7,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from autotm.model.files import hash_of
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.link import AsynchronousLinks, Link, Links
-from autotm.model.profile import Profile, Timing
-from autotm.model.tier import Tier, all_fast, configuration
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.link import AsynchronousLinks, Link, Links
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.step.graph import (
+    DEFAULT_IMPLEMENTATION,
+    Graph,
+    Implementation,
+    Kernel,
+    OpClass,
+    Operand,
+    Role,
+    Tensor,
+)
+from autotm.model.step.tier import Tier, all_fast, configuration
 
 READ_NS_PER_BYTE = 0.021
 WRITE_NS_PER_BYTE = 0.187

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotm.model.counting import Counts
-from autotm.model.files import hash_of
-from autotm.model.graph import Graph, Tensor
-from autotm.model.plan import Plan, Status
-from autotm.model.profile import Profile, Timing
-from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
-from autotm.model.tier import Tier, all_fast
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.plan.program import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
+from autotm.model.step.counting import Counts
+from autotm.model.step.graph import Graph, Tensor
+from autotm.model.step.tier import Tier, all_fast
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import numpy as np
 import tvm
 from tvm import s_tir, te
 
-from autotm.kernels.target import host_target
-from autotm.model.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.link import Link, Links
-from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.tier import Tier
-from autotm.model.topology import usable_cpus
+from autotm.kernels.code.target import host_target
+from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.machine.topology import usable_cpus
+from autotm.model.measurement.link import Link, Links
+from autotm.model.step.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.step.tier import Tier
 
 RATE = 0.01
 DEVICES = Path(__file__).parents[1] / "config" / "devices"

@@ -16,12 +16,12 @@ from synthetic_records import PROVENANCE, record
 import small_step
 from autotm import study_run
 from autotm.cli import main
-from autotm.model.files import load, save
-from autotm.model.limit import Limit
-from autotm.model.profile import Profile, Timing
-from autotm.model.profile_file import write_profile
-from autotm.model.record import Record
-from autotm.model.tier import all_fast
+from autotm.model.files.files import load, save
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.measurement.profile_file import write_profile
+from autotm.model.measurement.record import Record
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import all_fast
 
 CONFIG = Path(__file__).parents[1] / "config" / "config.yaml"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from autotm.cli import main
-from autotm.model.files import load, save
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.model.profile_file import write_profile
-from autotm.solve import highs
-from autotm.solve.highs import Outcome, Session, Solved
+from autotm.model.files.files import load, save
+from autotm.model.measurement.profile_file import write_profile
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.solve.program import highs
+from autotm.solve.program.highs import Outcome, Session, Solved
 from random_graphs import Case, training_step_case
 
 ROOT = Path(__file__).parents[1]

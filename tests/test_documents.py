@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotm.cli import _parser
-from autotm.model.study_config import parse_study, read_yaml
+from autotm.model.study.study_config import parse_study, read_yaml
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]

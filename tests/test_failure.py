@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotm.failure import FailedJob, Reason, forget, leave, page
-from autotm.model.errors import BadInputError
+from autotm.model.files.errors import BadInputError
 
 WILDCARDS = {"machine": "laptop-2t", "scale": "tiny", "network": "mlp", "optimizer": "static", "limit": "8to1"}
 

@@ -1,9 +1,9 @@
-"""The house's floors: each package imports only from floors below it, and heavy libraries stay in their rooms."""
+"""The floors and rooms of the house: imports go down, rooms are entered by their faces, heavy libraries stay put."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,18 @@ ROOMS = {
     "seaborn": {"study"},
     "snakemake": set(),
 }
+INSIDE = {
+    "model": {"files": 1, "step": 2, "machine": 3, "plan": 3, "measurement": 4, "study": 4},
+    "solve": {"problem": 1, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "optimizers": 7},
+    "kernels": {"library": 1, "code": 1, "operators": 2, "schedules": 3, "making": 4},
+    "kernels/schedules": {"rows": 1, "generic": 1, "contraction": 1},
+    "kernels/schedules/contraction": {"parts": 1, "forms": 2, "weights": 3, "winograd": 3},
+}
+"""Floors of rooms within a room."""
+FACED = ("model", "solve", "kernels")
+"""Packages whose rooms others enter by their faces only: what an `__init__` names."""
 MAX_LINES = 300
+MAX_ENTRIES = 13
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -74,6 +85,81 @@ def violations(source: str, path: Path) -> list[str]:
     return found
 
 
+def module_at(parts: Sequence[str]) -> Path | None:
+    """The file or folder of a module of ours; None where there is none."""
+    path = SOURCE.joinpath(*parts)
+    return path if path.is_dir() else path.with_suffix(".py") if path.with_suffix(".py").is_file() else None
+
+
+def named(face: Path) -> set[str]:
+    """What a room's `__init__` names for others."""
+    for node in ast.parse((face / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def trespasses(source: str, path: Path) -> list[str]:
+    """Imports past a face, or from a room that is not below, within the packages that have rooms."""
+    room, found = path.parent, []
+    for node in ast.walk(ast.parse(source)):
+        parts = (node.module or "").split(".") if isinstance(node, ast.ImportFrom) else []
+        if len(parts) < 2 or parts[0] != "autotm" or parts[1] not in FACED:
+            continue
+        target = module_at(parts[1:])
+        assert target is not None, f"{path}:{node.lineno}: no module {'.'.join(parts)}"
+        home = target if target.is_dir() else target.parent
+        where = f"{path.relative_to(SOURCE)}:{node.lineno}: {'.'.join(parts)}"
+        if not room.is_relative_to(home):
+            hidden = {alias.name for alias in node.names} - named(home) if target.is_dir() else {target.stem}
+            found += [f"{where}: {name} is not in the face of its room" for name in sorted(hidden)]
+        found += [f"{where}: {climb}" for climb in climbs(room, home)]
+    return found
+
+
+def climbs(room: Path, home: Path) -> Iterator[str]:
+    """Where the ways to two rooms part, the one imported from must be on the lower floor."""
+    for outer, floors in INSIDE.items():
+        house = SOURCE / outer
+        if room.is_relative_to(house) and home.is_relative_to(house) and house not in {room, home}:
+            mine, theirs = (each.relative_to(house).parts[0] for each in (room, home))
+            if mine != theirs and floors[theirs] >= floors[mine]:
+                yield f"{theirs} is not below {mine}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_rooms_are_entered_by_their_faces(path: Path) -> None:
+    assert trespasses(path.read_text(encoding="utf-8"), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("solve/bounds/x.py", "from autotm.solve.problem.flow import Flow"),
+        ("solve/bounds/x.py", "from autotm.solve.problem import flags_that_nobody_names"),
+        ("solve/problem/x.py", "from autotm.solve.bounds import Prices"),
+        (
+            "kernels/schedules/contraction/parts/x.py",
+            "from autotm.kernels.schedules.contraction.forms import each_group",
+        ),
+        ("layout/x.py", "from autotm.model.step.graph import Graph"),
+        ("model/step/x.py", "from autotm.model.plan import Plan"),
+    ],
+)
+def test_a_trespass_is_seen(path: str, source: str) -> None:
+    assert len(trespasses(source, SOURCE / path)) >= 1
+
+
+@pytest.mark.parametrize("package", FACED)
+def test_every_room_has_a_floor_and_a_sentence(package: str) -> None:
+    for face in (SOURCE / package).rglob("__init__.py"):
+        assert ast.get_docstring(ast.parse(face.read_text(encoding="utf-8"))), f"{face}: what is this room for?"
+        rooms = {inner.parent.name for inner in face.parent.glob("*/__init__.py")}
+        assert rooms == set(INSIDE.get(str(face.parent.relative_to(SOURCE)), ()))
+        entries = [entry for entry in face.parent.iterdir() if entry.name != "__pycache__"]
+        assert len(entries) <= MAX_ENTRIES, f"{face.parent}: {len(entries)} entries"
+
+
 def test_every_package_has_a_floor() -> None:
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert packages == set(FLOORS)
@@ -87,8 +173,8 @@ def test_imports_go_down(path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("model/graph.py", "from autotm.solve import solve"),
-        ("model/graph.py", "from autotm import solve"),
+        ("model/step/graph.py", "from autotm.solve import solve"),
+        ("model/step/graph.py", "from autotm import solve"),
         ("check/plan.py", "import autotm.layout.pack"),
         ("profile/x.py", "def f():\n    from autotm.runtime.run import run"),
         ("solve/x.py", "import tvm"),

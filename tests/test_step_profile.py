@@ -10,9 +10,9 @@ import pytest
 
 import small_step
 from autotm import step_profile
-from autotm.kernels.library import KernelLibrary
-from autotm.model.counting import Counts, counting
-from autotm.model.profile import Profile
+from autotm.kernels.library.library import KernelLibrary
+from autotm.model.measurement.profile import Profile
+from autotm.model.step.counting import Counts, counting
 from autotm.profile import KernelStore, ProfileOptions
 from autotm.profile.in_step import all_fast_us
 from autotm.runtime.all_fast import AllFastRounds

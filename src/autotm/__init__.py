@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotm.api import Placement, TrainingStep, plan, prepare
-    from autotm.model.errors import AutotmError
-    from autotm.model.graph import Initial
+    from autotm.model.files import AutotmError
+    from autotm.model.step import Initial
     from autotm.zoo import Network, NetworkBuilder
 
 _HOMES = {
-    "AutotmError": "autotm.model.errors",
-    "Initial": "autotm.model.graph",
+    "AutotmError": "autotm.model.files.errors",
+    "Initial": "autotm.model.step.graph",
     "Network": "autotm.zoo",
     "NetworkBuilder": "autotm.zoo",
     "Placement": "autotm.api",

@@ -14,21 +14,12 @@ from autotm import zoo
 from autotm.check import check_plan, check_program
 from autotm.kernels.library import KernelLibrary
 from autotm.layout import compile_program, sweep_and_pack
-from autotm.model.config_errors import explain
-from autotm.model.counting import Counts, counting
-from autotm.model.errors import BadInputError, unknown_name
-from autotm.model.files import load_with_provenance
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.machine import Machine, load_machine
-from autotm.model.paths import MachinePaths
-from autotm.model.plan import Plan, Status
-from autotm.model.profile import Profile
-from autotm.model.program import Program
-from autotm.model.provenance import provenance
-from autotm.model.record import Record
-from autotm.model.study_config import ProfileConfig, RunConfig, SolveConfig, TuneConfig
+from autotm.model.files import BadInputError, explain, load_with_provenance, unknown_name
+from autotm.model.machine import Machine, load_machine, provenance
+from autotm.model.measurement import Links, Profile, Record
+from autotm.model.plan import Plan, Program, Status
+from autotm.model.step import Counts, Graph, Limit, counting
+from autotm.model.study import MachinePaths, ProfileConfig, RunConfig, SolveConfig, TuneConfig
 from autotm.runtime.options import RunOptions
 from autotm.runtime.run import run
 from autotm.solve import SolveOptions

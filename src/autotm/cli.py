@@ -11,10 +11,9 @@ from pathlib import Path
 
 from autotm import cli_kernels, cli_records, cli_sensitivity, cli_solve, stages
 from autotm.cli_study import context_of, paths_of, study_of
-from autotm.model.counting import Counts
-from autotm.model.errors import AutotmError
-from autotm.model.limit import Limit
-from autotm.model.study_config import StudyConfig
+from autotm.model.files import AutotmError
+from autotm.model.step import Counts, Limit
+from autotm.model.study import StudyConfig
 from autotm.study.setup import require_compiler
 from autotm.study_run import run_of_study
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from autotm import stages
 from autotm.cli_study import context_of, paths_of, study_of
-from autotm.model.errors import BadInputError
+from autotm.model.files import BadInputError
 from autotm.study.setup import Study
 
 log = logging.getLogger("autotm")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotm.cli_study import context_of, study_of
-from autotm.model.errors import BadInputError
+from autotm.model.files import BadInputError
 from autotm.study.setup import CONVENTIONAL
 
 log = logging.getLogger("autotm")

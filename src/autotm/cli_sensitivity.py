@@ -9,7 +9,7 @@ from typing import Any
 
 from autotm import solve_stages
 from autotm.cli_study import context_of, paths_of, study_of
-from autotm.model.limit import Limit
+from autotm.model.step import Limit
 
 log = logging.getLogger("autotm")
 

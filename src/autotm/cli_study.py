@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from autotm.model.counting import Counts
-from autotm.model.paths import Paths
-from autotm.model.study_config import read_yaml
+from autotm.model.step import Counts
+from autotm.model.study import Paths, read_yaml
 from autotm.stages import Context
 from autotm.study.setup import Study, load_study
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autotm.model.errors import AutotmError, DamagedFileError
-from autotm.model.files import read_json, write_json
-from autotm.model.limit import Limit
+from autotm.model.files import AutotmError, DamagedFileError, read_json, write_json
+from autotm.model.step import Limit
 
 KIND = "failure"
 _AGAIN = "then the same command again"

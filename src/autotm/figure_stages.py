@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotm.model.counting import Counts, counting
-from autotm.model.figures_config import KernelPlotConfig, PricesConfig, StyleConfig
 from autotm.model.files import load
-from autotm.model.link import Links
-from autotm.model.profile_file import write_profile
-from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig
+from autotm.model.machine import provenance
+from autotm.model.measurement import Links, write_profile
+from autotm.model.step import Counts, counting
+from autotm.model.study import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
 from autotm.stages import Context
 
 
@@ -50,8 +48,8 @@ def convolution_profile_stage(
     profile: Path,
 ) -> None:
     """Compile one convolution, and time it with every operand in fast and in slow memory."""
+    from autotm.kernels.code import machine_target
     from autotm.kernels.library import KernelLibrary
-    from autotm.kernels.target import machine_target
     from autotm.lower.convolution import lower_convolution
     from autotm.profile.options import ProfileOptions
     from autotm.profile.profiler import profile_kernels

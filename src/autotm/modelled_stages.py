@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotm.model.errors import BadInputError
-from autotm.model.files import load, save
-from autotm.model.graph import Graph
-from autotm.model.profile import Profile
-from autotm.model.profile_file import read_profile, write_profile
-from autotm.model.provenance import provenance
+from autotm.model.files import BadInputError, load, save
+from autotm.model.machine import provenance
+from autotm.model.measurement import Profile, read_profile, write_profile
+from autotm.model.step import Graph
 from autotm.profile.extrapolate import extrapolate
 from autotm.stages import Context
 

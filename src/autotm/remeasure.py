@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotm.model.files import load
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.profile_file import read_profile
-from autotm.model.record import Record
+from autotm.model.measurement import Links, Record, read_profile
+from autotm.model.step import Limit
 from autotm.stages import Context
 from autotm.study.setup import Study
 from autotm.study_run import run_of_study

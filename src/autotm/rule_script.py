@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autotm.failure import Reason, forget, leave
-from autotm.model.counting import Counts
-from autotm.model.errors import AutotmError
+from autotm.model.files import AutotmError
 from autotm.model.machine import load_machine
+from autotm.model.step import Counts
 from autotm.stages import Context
 from autotm.supervisor import supervised
 

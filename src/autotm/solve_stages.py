@@ -9,20 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan
-from autotm.model.counting import counting
-from autotm.model.errors import BadInputError
-from autotm.model.files import load, save
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.machine import Machine
-from autotm.model.paths import Paths
+from autotm.model.files import BadInputError, load, save
+from autotm.model.machine import Machine, provenance
+from autotm.model.measurement import Links, Profile, Sensitivity, read_profile
 from autotm.model.plan import Plan, Status
-from autotm.model.profile import Profile
-from autotm.model.profile_file import read_profile
-from autotm.model.provenance import provenance
-from autotm.model.sensitivity import Sensitivity
-from autotm.model.study_config import SolveConfig
+from autotm.model.step import Graph, Limit, counting
+from autotm.model.study import Paths, SolveConfig
 from autotm.stages import Context
 from autotm.study.series import CACHED
 

@@ -11,19 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotm.check import check_plan, check_program
-from autotm.model.cores import Watch
-from autotm.model.counting import Counts, counting
 from autotm.model.files import hash_of, load, save
-from autotm.model.graph import Graph
-from autotm.model.link import Links
-from autotm.model.machine import Machine
-from autotm.model.network_source import NetworkSource
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.profile_file import read_profile, write_profile
-from autotm.model.program import Program
-from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, RunConfig, TuneConfig
+from autotm.model.machine import Machine, Watch, provenance
+from autotm.model.measurement import Links, Profile, read_profile, write_profile
+from autotm.model.plan import Plan, Program
+from autotm.model.step import Counts, Graph, NetworkSource, counting
+from autotm.model.study import ProfileConfig, RunConfig, TuneConfig
 
 if TYPE_CHECKING:
     from autotm.profile.coverage import Coverage
@@ -46,9 +39,8 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
 
     What others disturb is measured again, for `patience_s` or three times as long as the rest takes.
     """
-    from autotm.kernels.contraction_rate import contraction_flop_per_s
-    from autotm.kernels.neighbours import neighbours
-    from autotm.kernels.target import machine_target
+    from autotm.kernels.code import machine_target
+    from autotm.kernels.making import contraction_flop_per_s, neighbours
     from autotm.memory.calibration import calibrate_links
 
     came_from = provenance(context.machine, context.seed)
@@ -103,8 +95,8 @@ def compile_and_profile(
     They are timed within the step (`step_profile.py`). Tuned schedules in the store are taken where ours was
     measured to take longer by more than `min_gain`.
     """
+    from autotm.kernels.code import machine_target
     from autotm.kernels.library import KernelLibrary
-    from autotm.kernels.target import machine_target
     from autotm.lower.lower import lower_network
     from autotm.profile.options import ProfileOptions
     from autotm.profile.schedule_table import Where
@@ -155,8 +147,8 @@ def tune_stage(
 ) -> None:
     """Search better schedules for the kernels of `network` whose operation matches `kernels`, and report."""
     from autotm import zoo
-    from autotm.kernels.search import require_packages
-    from autotm.kernels.target import machine_target
+    from autotm.kernels.code import machine_target
+    from autotm.kernels.making import require_packages
     from autotm.lower.lower import scheduled_step
     from autotm.profile.options import ProfileOptions
     from autotm.profile.store import KernelStore
@@ -179,7 +171,7 @@ def coverage_stage(
 ) -> tuple[Coverage, ...]:
     """Which kernels of `network` have a timing in the store or, if there is one, the profile, or a tuned schedule."""
     from autotm import zoo
-    from autotm.kernels.target import machine_target
+    from autotm.kernels.code import machine_target
     from autotm.lower.lower import scheduled_step
     from autotm.profile.coverage import coverage
     from autotm.profile.store import KernelStore

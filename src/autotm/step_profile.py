@@ -7,11 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary
-from autotm.model.counting import Counts, counting
-from autotm.model.graph import Graph
-from autotm.model.link import Links
 from autotm.model.machine import Machine
-from autotm.model.profile import Profile
+from autotm.model.measurement import Links, Profile
+from autotm.model.step import Counts, Graph, counting
 from autotm.profile import KernelStore, ProfileOptions
 from autotm.profile.cases import ways_of
 from autotm.profile.in_step import StepTimings, all_fast_timings, all_fast_us, keep, profile_in_step, stored

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotm.model.limit import Limit
+from autotm.model.step import Limit
 from autotm.stages import Context, run_stage
 from autotm.study.setup import Study
 

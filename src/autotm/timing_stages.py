@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 
 from autotm.model.files import load, save
-from autotm.model.graph import Graph
-from autotm.model.link import Links
-from autotm.model.provenance import provenance
-from autotm.model.study_config import ProfileConfig, StyleConfig
+from autotm.model.machine import provenance
+from autotm.model.measurement import Links
+from autotm.model.step import Graph
+from autotm.model.study import ProfileConfig, StyleConfig
 from autotm.stages import Context
 
 log = logging.getLogger(__name__)

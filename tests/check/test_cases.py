@@ -11,7 +11,7 @@ import pytest
 from autotm.check import Fault, FaultError, check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.check.engine import Engines
-from autotm.model.certificate import (
+from autotm.model.plan.certificate import (
     Branch,
     Certificate,
     Cut,
@@ -25,9 +25,9 @@ from autotm.model.certificate import (
     WindowBranch,
     WorkspaceBranch,
 )
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
-from autotm.model.tier import Tier
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from exhaustive import exact_optimum_us, optimum_us
 from exhaustive_flights import optimum_us as flying_optimum_us

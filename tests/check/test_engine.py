@@ -11,10 +11,10 @@ import pytest
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.check.engine import Engines, _late
-from autotm.model.certificate import SpanPrices
-from autotm.model.limit import Limit
-from autotm.model.plan import Move, Plan, Status
-from autotm.model.tier import Tier
+from autotm.model.plan.certificate import SpanPrices
+from autotm.model.plan.plan import Move, Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from exhaustive_flights import windows
 from random_graphs import Case, random_case, training_step_case, with_engines

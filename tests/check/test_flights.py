@@ -12,12 +12,12 @@ import small_step
 from autotm.check import Fault, FaultError, check_program
 from autotm.check.residence import Residence
 from autotm.layout import compile_program, pack
-from autotm.model.counting import Counts
-from autotm.model.files import hash_of
-from autotm.model.graph import Graph
-from autotm.model.plan import Move, Plan, Status, Stay
-from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
-from autotm.model.tier import Tier, configuration
+from autotm.model.files.files import hash_of
+from autotm.model.plan.plan import Move, Plan, Status, Stay
+from autotm.model.plan.program import KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
+from autotm.model.step.counting import Counts
+from autotm.model.step.graph import Graph
+from autotm.model.step.tier import Tier, configuration
 
 FAST, SLOW = Tier.DRAM, Tier.PMEM
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
-from autotm.model.certificate import Certificate, KernelPrices, Prices
-from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
-from autotm.model.plan import Move, Plan, Status, Stay
-from autotm.model.tier import Tier
+from autotm.model.files.errors import BadInputError
+from autotm.model.plan.certificate import Certificate, KernelPrices, Prices
+from autotm.model.plan.plan import Move, Plan, Status, Stay
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case, with_engines
 

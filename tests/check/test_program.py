@@ -9,11 +9,11 @@ import pytest
 
 from autotm.check import Fault, FaultError, check_program
 from autotm.layout import compile_program, pack
-from autotm.model.files import hash_of
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Stay
-from autotm.model.program import Address, KernelStep, MoveStep, Program, Step
-from autotm.model.tier import Tier
+from autotm.model.files.files import hash_of
+from autotm.model.plan.plan import Plan, Stay
+from autotm.model.plan.program import Address, KernelStep, MoveStep, Program, Step
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case
 

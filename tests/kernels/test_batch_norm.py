@@ -9,9 +9,9 @@ import pytest
 import tvm
 from tvm import te
 
-from autotm.kernels import batch_norm
-from autotm.kernels.target import host_target
-from autotm.model.graph import OpClass
+from autotm.kernels.code.target import host_target
+from autotm.kernels.operators import batch_norm
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 
 EPSILON = 1e-5

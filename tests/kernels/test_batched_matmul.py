@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tvm import te
 
-from autotm.kernels.batched_matmul import Subscripts, batched_matmul
-from autotm.kernels.contraction_tiles import CHAIN_STEPS
-from autotm.model.graph import OpClass
+from autotm.kernels.code.contraction_tiles import CHAIN_STEPS
+from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 from contraction_cases import aligned, error, function_of, host, random_array
 from contraction_cases import call as call_on

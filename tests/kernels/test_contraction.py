@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from tvm import relax, s_tir, te, tirx
 
-from autotm.kernels.contraction import IMPLEMENTATIONS, others, schedule_contraction
-from autotm.kernels.contraction_tiles import cut, register_tiles
-from autotm.kernels.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
-from autotm.kernels.matmul import matmul, matmul_nt, matmul_tn
-from autotm.kernels.target import TargetInfo, target_info
-from autotm.model.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.code.contraction_tiles import cut, register_tiles
+from autotm.kernels.code.target import TargetInfo, target_info
+from autotm.kernels.operators.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
+from autotm.kernels.operators.matmul import matmul, matmul_nt, matmul_tn
+from autotm.kernels.schedules.contraction.choice import IMPLEMENTATIONS, others, schedule_contraction
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
 from contraction_cases import (
     WINDOWS,
     Window,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tvm import te
 
-from autotm.kernels.contraction_tiles import CHAIN_STEPS
-from autotm.kernels.matmul import matmul_nt
+from autotm.kernels.code.contraction_tiles import CHAIN_STEPS
+from autotm.kernels.operators.matmul import matmul_nt
 from compiled_kernels import call, kernel_of
 from contraction_cases import error, random_array
 

@@ -8,13 +8,15 @@ import pytest
 import tvm
 from tvm import relax, te, tirx, topi
 
-from autotm.kernels import build, conv, dispatch, window
-from autotm.kernels.build import build_library, identity
-from autotm.kernels.dispatch import schedule
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.matmul import matmul
-from autotm.model.errors import AutotmError
-from autotm.model.graph import OpClass
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.making import build
+from autotm.kernels.making.build import build_library, identity
+from autotm.kernels.operators import conv, window
+from autotm.kernels.operators.matmul import matmul
+from autotm.kernels.schedules import dispatch
+from autotm.kernels.schedules.dispatch import schedule
+from autotm.model.files.errors import AutotmError
+from autotm.model.step.graph import OpClass
 from compiled_kernels import TARGET, call, kernel_of
 
 

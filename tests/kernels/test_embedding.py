@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tvm import te
 
-from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
-from autotm.kernels.tiling import PARALLEL_BYTES
-from autotm.model.graph import OpClass
+from autotm.kernels.code.tiling import PARALLEL_BYTES
+from autotm.kernels.operators.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.schedules.dispatch import ScheduledKernel
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 
 RATE = np.float32(0.25)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from autotm.kernels import conv, depthwise
-from autotm.kernels.contraction import others
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass
+from autotm.kernels.operators import conv, depthwise
+from autotm.kernels.schedules.contraction.choice import others
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, OpClass
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, Window, error, random_array, random_windows
 

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from autotm.kernels import batch_norm, bias, conv, depthwise, dispatch, layer_norm, matmul, softmax, window
-from autotm.kernels.batched_matmul import batched_matmul
-from autotm.kernels.contraction import others
-from autotm.kernels.data_movement import concat
-from autotm.kernels.embedding import Use, embedding, embedding_concat, embedding_update
-from autotm.model.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, softmax, window
+from autotm.kernels.operators.batched_matmul import batched_matmul
+from autotm.kernels.operators.data_movement import concat
+from autotm.kernels.operators.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.schedules import dispatch
+from autotm.kernels.schedules.contraction.choice import others
+from autotm.kernels.schedules.rows import bias
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from autotm.kernels.data_movement import concat
-from autotm.kernels.tiling import PARALLEL_BYTES, Machine, divisor_near
-from autotm.model.graph import OpClass
+from autotm.kernels.code.tiling import PARALLEL_BYTES, Machine, divisor_near
+from autotm.kernels.operators.data_movement import concat
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 from memory_bound_cases import CONCATS, SHAPES
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from autotm.kernels.reduction import _blocking
-from autotm.model.graph import OpClass
+from autotm.kernels.schedules.generic.reduction import _blocking
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 from memory_bound_cases import SUMS, summed
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from autotm.kernels import layer_norm, softmax
-from autotm.kernels.rows import exponential
-from autotm.model.graph import OpClass
+from autotm.kernels.operators import layer_norm, softmax
+from autotm.kernels.schedules.rows.rows import exponential
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 
 SHAPES = [(3, 5, 64), (7, 150), (2, 3), (4, 1), (33, 2011)]

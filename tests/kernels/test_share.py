@@ -9,10 +9,10 @@ import pytest
 import tvm
 from tvm import te
 
-from autotm.kernels import batch_norm
-from autotm.kernels.data_movement import concat
-from autotm.kernels.passes import machine_code
-from autotm.kernels.share import SHARED
+from autotm.kernels.code.passes import machine_code
+from autotm.kernels.code.share import SHARED
+from autotm.kernels.operators import batch_norm
+from autotm.kernels.operators.data_movement import concat
 from compiled_kernels import TARGET, compiled, kernel_of
 from guarded_memory import GuardedMemory
 

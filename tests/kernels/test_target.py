@@ -3,7 +3,7 @@
 import pytest
 import tvm
 
-from autotm.kernels.target import TargetInfo, host_target, target_info
+from autotm.kernels.code.target import TargetInfo, host_target, target_info
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 import small_step
 import two_ways
-from autotm.kernels.target import host_target
-from autotm.kernels.threads import check_cores, measure_cores, pinned
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.threads import check_cores, measure_cores, pinned
 from autotm.lower import lower_network
-from autotm.model.errors import AutotmError
+from autotm.model.files.errors import AutotmError
 
 TESTS = Path(__file__).parents[1]
 
@@ -49,7 +49,7 @@ import sys
 sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
 sys.path.insert(0, {str(TESTS)!r})
 import tvm, small_step
-from autotm.kernels.threads import pinned
+from autotm.kernels.library.threads import pinned
 """
     command = [sys.executable, "-c", start + textwrap.dedent(code)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -86,7 +86,7 @@ def bits_on(threads: int, folder: Path) -> subprocess.CompletedProcess[str]:
         from autotm.kernels.library import KernelLibrary
         from autotm.memory.tiers import open_tiers
         from autotm.model.files import load
-        from autotm.model.graph import Graph
+        from autotm.model.step.graph import Graph
         from autotm.runtime.arguments import Arguments
         from autotm.runtime.executor import prepare
         from autotm.runtime.plain import plain_program

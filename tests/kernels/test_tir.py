@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import s_tir, te, tirx
 
-from autotm.kernels import tir
-from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.generated import Code, replace_body
-from autotm.model.graph import OpClass
+from autotm.kernels.code import tir
+from autotm.kernels.code.generated import Code, replace_body
+from autotm.kernels.schedules.dispatch import ScheduledKernel
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call
 
 

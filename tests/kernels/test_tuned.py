@@ -8,10 +8,18 @@ import pytest
 import tvm
 from tvm import te
 
-from autotm.kernels.build import identity
-from autotm.kernels.dispatch import schedule
-from autotm.kernels.tuned import UnusableScheduleError, as_kernel, choose, compiled, replay, workload, workspace_bytes
-from autotm.model.tuning import TunedSchedule
+from autotm.kernels.making.build import identity
+from autotm.kernels.making.tuned import (
+    UnusableScheduleError,
+    as_kernel,
+    choose,
+    compiled,
+    replay,
+    workload,
+    workspace_bytes,
+)
+from autotm.kernels.schedules.dispatch import schedule
+from autotm.model.measurement.tuning import TunedSchedule
 from compiled_kernels import TARGET, call
 from hand_schedule import by_hand, matmul_relu
 

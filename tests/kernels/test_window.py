@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tvm import te
 
-from autotm.kernels import window
-from autotm.kernels.window_grid import Axis
-from autotm.model.graph import OpClass
+from autotm.kernels.operators import window
+from autotm.kernels.operators.window_grid import Axis
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, kernel_of
 from memory_bound_cases import POOLS
 

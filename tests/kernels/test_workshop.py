@@ -10,13 +10,14 @@ import pytest
 import tvm
 from tvm import te
 
-from autotm.kernels import conv, objects, workshop
-from autotm.kernels.facts import KernelFacts
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.processes import in_processes
-from autotm.kernels.target import host_target
-from autotm.kernels.workshop import Desk, Request, Workshop
-from autotm.model.errors import AutotmError
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library.processes import in_processes
+from autotm.kernels.making import objects, workshop
+from autotm.kernels.making.facts import KernelFacts
+from autotm.kernels.making.workshop import Desk, Request, Workshop
+from autotm.kernels.operators import conv
+from autotm.model.files.errors import AutotmError
 from compiled_kernels import TARGET
 
 
@@ -96,7 +97,7 @@ def test_lost_or_damaged_files_are_made_again(tmp_path, damage):
 
 
 def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("autotm.kernels.processes.cores", lambda: 3)
+    monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 3)
 
     def work(task):
         with (tmp_path / str(task)).open("x") as file:
@@ -108,7 +109,7 @@ def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):
 
 
 def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("autotm.kernels.processes.cores", lambda: 2)
+    monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 2)
     parent, reached = os.getpid(), tmp_path / "reached"
 
     def fail_elsewhere(_task):

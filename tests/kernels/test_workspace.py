@@ -6,11 +6,11 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from autotm.kernels import conv, layer_norm, softmax, window
-from autotm.kernels.batched_matmul import batched_matmul
-from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.workspace import STACK_BYTES, hoist_workspaces
-from autotm.model.graph import OpClass
+from autotm.kernels.code.workspace import STACK_BYTES, hoist_workspaces
+from autotm.kernels.operators import conv, layer_norm, softmax, window
+from autotm.kernels.operators.batched_matmul import batched_matmul
+from autotm.kernels.schedules.dispatch import ScheduledKernel
+from autotm.model.step.graph import OpClass
 from compiled_kernels import call, compiled, kernel_of
 
 

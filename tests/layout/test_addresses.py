@@ -14,20 +14,20 @@ from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, fits, solve_and_pack
 from autotm.layout.addresses import Addresses
 from autotm.layout.blocks import Blocks
-from autotm.model.limit import Limit
-from autotm.model.plan import Stay
-from autotm.model.tier import Tier
+from autotm.model.plan.plan import Stay
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions
-from autotm.solve.certificate import Prices
-from autotm.solve.choices import Choices
-from autotm.solve.engine_prices import EnginePrices
-from autotm.solve.flow import flows_by_use
-from autotm.solve.lagrangian import Lagrangian, Priced
-from autotm.solve.local_search import refine
-from autotm.solve.problem import Problem
-from autotm.solve.repair import Repair
-from autotm.solve.settle import plan_of
-from autotm.solve.spill import Spilled, spill_around
+from autotm.solve.bounds.certificate import Prices
+from autotm.solve.bounds.engine_prices import EnginePrices
+from autotm.solve.bounds.lagrangian import Lagrangian, Priced
+from autotm.solve.plans.local_search import refine
+from autotm.solve.plans.repair import Repair
+from autotm.solve.plans.spill import Spilled, spill_around
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.flow import flows_by_use
+from autotm.solve.problem.problem import Problem
+from autotm.solve.search.settle import plan_of
 from random_graphs import Case, random_case, training_step_case, with_engines
 
 LIMIT_BYTES = 4096

@@ -11,11 +11,11 @@ import pytest
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack, solve_and_pack
 from autotm.layout.pack import Place
-from autotm.model.errors import AutotmError
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.model.program import Layout
+from autotm.model.files.errors import AutotmError
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.plan.program import Layout
+from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case
 

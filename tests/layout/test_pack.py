@@ -17,11 +17,11 @@ from autotm.layout.blocks import Blocks
 from autotm.layout.conflict import conflict
 from autotm.layout.pack import can_pack, pack_blocks
 from autotm.layout.skyline import skyline
-from autotm.model.graph import ALIGNMENT_BYTES
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
-from autotm.model.program import Layout
-from autotm.model.tier import Tier
+from autotm.model.plan.plan import Plan
+from autotm.model.plan.program import Layout
+from autotm.model.step.graph import ALIGNMENT_BYTES
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case, training_step_case
 

@@ -10,12 +10,12 @@ import pytest
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, solve_and_pack
-from autotm.model.counting import Counts, counting
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.profile_file import read_profile
+from autotm.model.files.files import load
+from autotm.model.measurement.link import Links
+from autotm.model.measurement.profile_file import read_profile
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "unpackable-inception-19to1"

@@ -9,13 +9,13 @@ import pytest
 
 import small_step
 from autotm.figure_stages import convolution_profile_stage
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import host_target
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
 from autotm.lower.convolution import lower_convolution
-from autotm.model.figures_config import KernelPlotConfig
-from autotm.model.files import load, save
-from autotm.model.graph import Graph, OpClass, Role
-from autotm.model.study_config import ProfileConfig
+from autotm.model.files.files import load, save
+from autotm.model.step.graph import Graph, OpClass, Role
+from autotm.model.study.figures_config import KernelPlotConfig
+from autotm.model.study.study_config import ProfileConfig
 from autotm.stages import Context
 from autotm.study.kernel_plot import OPERANDS, table_of_convolution
 

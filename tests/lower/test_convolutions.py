@@ -6,12 +6,12 @@ import pytest
 from tvm import relax
 
 import small_step
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import host_target
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
 from autotm.lower import lower_network
 from autotm.lower.step import training_step
 from autotm.memory.tiers import open_tiers
-from autotm.model.graph import Initial
+from autotm.model.step.graph import Initial
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import plain_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotm import zoo
-from autotm.kernels.target import host_target
+from autotm.kernels.code.target import host_target
 from autotm.lower.extract import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step

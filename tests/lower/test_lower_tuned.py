@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from autotm import zoo
-from autotm.kernels.build import identity
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.target import host_target
-from autotm.kernels.tuned import copy_of, to_json
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.making.build import identity
+from autotm.kernels.making.tuned import copy_of, to_json
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import lower_network, scheduled_step
-from autotm.model.tuning import TunedSchedule
+from autotm.model.measurement.tuning import TunedSchedule
 from autotm.profile.options import ProfileOptions
 from autotm.profile.tuning_bench import TuningBench, agree
 

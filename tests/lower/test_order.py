@@ -2,7 +2,7 @@
 
 from autotm.lower.extract import Call
 from autotm.lower.order import early_updates
-from autotm.model.graph import Operand
+from autotm.model.step.graph import Operand
 
 
 def call(function: str, inputs: list[str], output: str) -> Call:

@@ -6,13 +6,13 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from autotm.kernels.dispatch import schedule
-from autotm.kernels.target import host_target
+from autotm.kernels.code.target import host_target
+from autotm.kernels.schedules.dispatch import schedule
 from autotm.lower.extract import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
 from autotm.lower.update import TOGETHER, append_updates
-from autotm.model.graph import OpClass
+from autotm.model.step.graph import OpClass
 from autotm.zoo.resnet import resnet
 from compiled_kernels import call
 

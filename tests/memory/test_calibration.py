@@ -13,10 +13,10 @@ from autotm.memory.calibration import calibrate_links
 from autotm.memory.contention import call_us, contention
 from autotm.memory.flight import CHUNK_BYTES, FlightEngine
 from autotm.memory.tiers import Tiers
-from autotm.model.cores import Watch
-from autotm.model.errors import BadInputError
-from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.tier import Tier
+from autotm.model.files.errors import BadInputError
+from autotm.model.machine.cores import Watch
+from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.step.tier import Tier
 
 
 def work() -> None:

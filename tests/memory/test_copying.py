@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from autotm.memory.copying import PARALLEL_BYTES, CopyEngine
-from autotm.model.errors import AutotmError
+from autotm.model.files.errors import AutotmError
 
 CPU = min(os.sched_getaffinity(0))
 SIZES = [0, 1, 63, 4096, PARALLEL_BYTES - 1, PARALLEL_BYTES, PARALLEL_BYTES + 1, 3 * PARALLEL_BYTES + 12345]

@@ -10,7 +10,7 @@ import pytest
 
 from autotm.memory.clock import wait_until
 from autotm.memory.flight import CHUNK_BYTES, FlightEngine
-from autotm.model.errors import AutotmError
+from autotm.model.files.errors import AutotmError
 
 CPUS = os.sched_getaffinity(0)
 Make = Callable[[Callable[[int], int]], FlightEngine]

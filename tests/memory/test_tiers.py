@@ -11,10 +11,10 @@ import pytest
 
 from autotm.memory.copying import PARALLEL_BYTES
 from autotm.memory.tiers import open_tiers, tier_kinds
-from autotm.model.errors import BadInputError
-from autotm.model.graph import OpClass
-from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.tier import Tier
+from autotm.model.files.errors import BadInputError
+from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.step.graph import OpClass
+from autotm.model.step.tier import Tier
 
 
 def test_pools_have_their_sizes_and_tiers(machine: Machine, devices_dir: Path) -> None:

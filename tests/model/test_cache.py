@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from autotm.model.cache import BLOCK_BYTES, CacheCounts, block_bytes_for, cached_pool
-from autotm.model.graph import Graph
+from autotm.model.plan.cache import BLOCK_BYTES, CacheCounts, block_bytes_for, cached_pool
+from autotm.model.step.graph import Graph
 from random_graphs import StepBuilder, random_case
 
 KIB = 256

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
-from autotm.model import files
-from autotm.model.files import content_hash, hash_of
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
+from autotm.model.files import files
+from autotm.model.files.files import content_hash, hash_of
+from autotm.model.plan.plan import Plan
+from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from random_graphs import random_case
 

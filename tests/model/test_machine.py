@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model import machine
-from autotm.model.errors import BadInputError
-from autotm.model.machine import Machine, load_machine
-from autotm.model.provenance import provenance
-from autotm.model.topology import Topology, described, parse_cpu_list
+from autotm.model.files.errors import BadInputError
+from autotm.model.machine import machine
+from autotm.model.machine.machine import Machine, load_machine
+from autotm.model.machine.provenance import provenance
+from autotm.model.machine.topology import Topology, described, parse_cpu_list
 
 CPUS = range(16)
 """As servers count: the first thread of every core, socket 0 then 1, then the second threads likewise."""

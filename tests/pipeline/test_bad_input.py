@@ -13,7 +13,7 @@ import pytest
 import yaml
 from workplace import TARGET, Workplace
 
-from autotm.model.errors import BadInputError
+from autotm.model.files.errors import BadInputError
 from autotm.study.setup import load_study
 
 LIMITS = ("figures", "fig10", "limits")

@@ -12,8 +12,8 @@ import time
 import pytest
 from workplace import ROOT, TARGET, Workplace, make_workplace
 
-from autotm.model.files import load, schema_version
-from autotm.model.record import Record
+from autotm.model.files.files import load, schema_version
+from autotm.model.measurement.record import Record
 from autotm.study.style import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -12,8 +12,8 @@ import yaml
 from packaging.requirements import Requirement
 from workplace import ROOT
 
-from autotm.model.scale import load_scale
-from autotm.model.study_config import StudyConfig, parse_study
+from autotm.model.study.scale import load_scale
+from autotm.model.study.study_config import StudyConfig, parse_study
 
 ENVS = sorted((ROOT / "envs").glob("*.yaml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -17,7 +17,7 @@ from autotm.failure import Reason
 STAGE = """
 import os
 from pathlib import Path
-from autotm.model.errors import InfeasibleLimitError
+from autotm.model.files.errors import InfeasibleLimitError
 from autotm.rule_script import rule
 with rule(snakemake):
     {fault}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from autotm.model.errors import DamagedFileError
-from autotm.model.profile import Timing
+from autotm.model.files.errors import DamagedFileError
+from autotm.model.measurement.profile import Timing
 from autotm.profile import exchange
 from autotm.profile.exchange import Counts, export_store, import_store
 from autotm.profile.schedule_table import Entry, Where

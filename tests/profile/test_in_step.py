@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation
-from autotm.model.profile import Profile
-from autotm.model.tier import all_fast, configuration
+from autotm.kernels.library.library import KernelLibrary
+from autotm.model.measurement.profile import Profile
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation
+from autotm.model.step.tier import all_fast, configuration
 from autotm.profile import KernelStore, ProfileOptions
 from autotm.profile.cases import ways_of
 from autotm.profile.in_step import all_fast_timings, all_fast_us, profile_in_step

@@ -2,7 +2,7 @@ import numpy as np
 
 import small_step
 from autotm.memory.tiers import open_tiers
-from autotm.model.graph import Initial
+from autotm.model.step.graph import Initial
 from autotm.profile.operands import MAX_COPIES, Filler, plan_operands
 
 

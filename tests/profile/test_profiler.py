@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Implementation
-from autotm.model.machine import Machine
-from autotm.model.profile import Profile
-from autotm.model.tier import all_fast, configuration
-from autotm.model.traffic import slow_traffic
+from autotm.model.machine.machine import Machine
+from autotm.model.measurement.profile import Profile
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Implementation
+from autotm.model.step.tier import all_fast, configuration
+from autotm.model.step.traffic import slow_traffic
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
 from autotm.profile.store import count
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import small_step
-from autotm.model.tuning import TunedSchedule
+from autotm.model.measurement.tuning import TunedSchedule
 from autotm.profile.schedule_table import Entry, ScheduleTable, Where
 from autotm.profile.store import KernelStore
 

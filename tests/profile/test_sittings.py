@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from autotm.model.cores import Round, Watch
+from autotm.model.machine.cores import Round, Watch
 from autotm.profile.sittings import undisturbed
 
 SECOND = 10**9

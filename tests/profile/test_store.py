@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.profile import Timing
+from autotm.model.measurement.profile import Timing
 from autotm.profile.store import KernelStore, StoreKey, count
 
 KEY = StoreKey("context", "identity", "default", "DP", 17)

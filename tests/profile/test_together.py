@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import small_step
-from autotm.model.tier import configuration
+from autotm.model.step.tier import configuration
 from autotm.profile.cases import cases
 from autotm.profile.together import rounds, wanted_configurations
 from random_graphs import random_case

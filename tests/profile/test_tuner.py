@@ -15,14 +15,14 @@ from tvm.s_tir import Schedule
 
 import small_step
 from autotm import zoo
-from autotm.kernels.blocks import top_blocks
-from autotm.kernels.build import identity
-from autotm.kernels.target import host_target
-from autotm.kernels.tuned import copy_of, to_json
+from autotm.kernels.code.blocks import top_blocks
+from autotm.kernels.code.target import host_target
+from autotm.kernels.making.build import identity
+from autotm.kernels.making.tuned import copy_of, to_json
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import scheduled_step
-from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.profile import Timing
+from autotm.model.files.errors import AutotmError, BadInputError
+from autotm.model.measurement.profile import Timing
 from autotm.profile.coverage import coverage, table
 from autotm.profile.options import ProfileOptions
 from autotm.profile.profiler import timing_context

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from autotm import zoo
-from autotm.kernels.target import host_target
-from autotm.kernels.tuned import compiled
+from autotm.kernels.code.target import host_target
+from autotm.kernels.making.tuned import compiled
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import scheduled_step
 from autotm.profile.options import ProfileOptions

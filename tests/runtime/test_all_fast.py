@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
-from autotm.model.cores import Round, Watch
+from autotm.kernels.library.library import KernelLibrary
+from autotm.model.machine.cores import Round, Watch
 from autotm.runtime import all_fast
 from autotm.runtime.all_fast import Effort, time_all_fast
 

@@ -9,12 +9,12 @@ import pytest
 
 import small_step
 from autotm.check import check_plan, check_program
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library.library import KernelLibrary
 from autotm.layout import compile_program, solve_and_pack
 from autotm.memory.tiers import open_tiers
-from autotm.model.counting import Counts, counting
-from autotm.model.limit import Limit
-from autotm.model.tier import Tier
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
 from autotm.runtime import RunOptions, run
 from autotm.runtime.arguments import Arguments

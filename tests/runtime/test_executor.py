@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.cores import Round, Watch
-from autotm.model.errors import AutotmError
-from autotm.model.program import Address, KernelStep, Program, StartMoveStep, WaitMoveStep
-from autotm.model.tier import Tier
+from autotm.model.files.errors import AutotmError
+from autotm.model.machine.cores import Round, Watch
+from autotm.model.plan.program import Address, KernelStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.step.tier import Tier
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.options import RunOptions

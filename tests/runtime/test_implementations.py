@@ -11,14 +11,14 @@ from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
 from autotm.layout import compile_program, pack, solve_and_pack
 from autotm.memory.tiers import open_tiers
-from autotm.model.counting import Counts
-from autotm.model.files import hash_of
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status, Stay
-from autotm.model.profile import Profile, Timing
-from autotm.model.program import Program
-from autotm.model.tier import Configuration, Tier
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.plan.plan import Plan, Status, Stay
+from autotm.model.plan.program import Program
+from autotm.model.step.counting import Counts
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Configuration, Tier
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
 from autotm.profile.cases import Case, cases
 from autotm.runtime import RunOptions, run

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.profile import Profile, Timing
-from autotm.model.profile_file import write_profile
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.measurement.profile_file import write_profile
 
 HEAVY = {"tvm", "pyomo", "pyomo.environ", "highspy", "pandas", "matplotlib", "seaborn"}
 JOBS = {
@@ -35,7 +35,7 @@ def test_a_profile_is_read_without_pandas(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from autotm.model.profile_file import read_profile
+from autotm.model.measurement.profile_file import read_profile
 print(len(read_profile(Path({str(file)!r})).timings), "pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -9,15 +9,15 @@ import pytest
 
 import small_step
 from autotm.check import check_plan, check_program
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library.library import KernelLibrary
 from autotm.layout import compile_program, solve_and_pack
 from autotm.memory.tiers import open_tiers
-from autotm.model.files import hash_of, load, save
-from autotm.model.limit import Limit
-from autotm.model.machine import Machine
-from autotm.model.profile import Profile, Timing
-from autotm.model.record import Record
-from autotm.model.tier import all_fast, configuration
+from autotm.model.files.files import hash_of, load, save
+from autotm.model.machine.machine import Machine
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.measurement.record import Record
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import all_fast, configuration
 from autotm.runtime import RunOptions, run
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare

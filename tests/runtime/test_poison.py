@@ -1,6 +1,6 @@
 import small_step
-from autotm.model.program import KernelStep, MoveStep, StartMoveStep, WaitMoveStep
-from autotm.model.tier import Tier
+from autotm.model.plan.program import KernelStep, MoveStep, StartMoveStep, WaitMoveStep
+from autotm.model.step.tier import Tier
 from autotm.runtime.plain import plain_program
 from autotm.runtime.poison import deaths
 from small_programs import Trip, program

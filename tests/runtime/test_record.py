@@ -3,7 +3,7 @@ from dataclasses import fields, replace
 import pytest
 
 import small_step
-from autotm.model.record import Record
+from autotm.model.measurement.record import Record
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.timing import StepParts, StepTimes
 from small_programs import Trip, plan, profile, program

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
-from autotm.model.errors import BadInputError
-from autotm.model.files import load, save
-from autotm.model.program import Program
-from autotm.model.record import Record
+from autotm.kernels.library.library import KernelLibrary
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import load, save
+from autotm.model.measurement.record import Record
+from autotm.model.plan.program import Program
 from autotm.runtime import RunOptions, run
 from small_programs import Trip, plan, profile, program
 

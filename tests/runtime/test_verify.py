@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.graph import Graph, Initial
-from autotm.model.program import Address, KernelStep, MoveStep, Program
-from autotm.model.tier import Tier
+from autotm.model.plan.program import Address, KernelStep, MoveStep, Program
+from autotm.model.step.graph import Graph, Initial
+from autotm.model.step.tier import Tier
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.poison import poisoned

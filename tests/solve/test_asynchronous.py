@@ -8,9 +8,9 @@ import pytest
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
-from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
+from autotm.model.files.errors import BadInputError
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve, sweep
 from exhaustive_flights import optimum_us
 from random_graphs import Case, random_case, training_step_case, with_engines

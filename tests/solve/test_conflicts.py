@@ -9,11 +9,11 @@ from itertools import combinations
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Stay
-from autotm.model.tier import Tier
+from autotm.model.plan.plan import Plan, Stay
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
-from autotm.solve.packing import Addresses
+from autotm.solve.problem.packing import Addresses
 from random_graphs import Case, random_case, with_engines
 
 EXACT = SolveOptions(gap=0.0)

@@ -8,11 +8,11 @@ import pytest
 
 from autotm.check import Fault, FaultError, check_plan, check_program
 from autotm.layout import compile_program, pack
-from autotm.model.counting import Counts, counted_by, counting
-from autotm.model.graph import Role
-from autotm.model.limit import Limit
-from autotm.model.plan import Stay
-from autotm.model.tier import Tier
+from autotm.model.plan.plan import Stay
+from autotm.model.step.counting import Counts, counted_by, counting
+from autotm.model.step.graph import Role
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 from exhaustive import optimum_us
 from random_graphs import Case, random_case, random_profile

@@ -12,10 +12,10 @@ import pytest
 from autotm.check import check_plan
 from autotm.check.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
-from autotm.model.certificate import Certificate, Cut, CutPrices
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.model.tier import Tier
+from autotm.model.plan.certificate import Certificate, Cut, CutPrices
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve, sweep
 from exhaustive import exact_optimum_us, optimum_us
 from random_graphs import (

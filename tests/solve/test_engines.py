@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from autotm.solve.engines import Engine
-from autotm.solve.window import Window
+from autotm.solve.plans.engines import Engine
+from autotm.solve.problem.window import Window
 
 
 def drawn(draw: random.Random, kernels: int) -> Window:

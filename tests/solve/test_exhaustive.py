@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.limit import Limit
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from exhaustive import optimum_us
 from random_graphs import random_case

@@ -8,8 +8,8 @@ from pathlib import Path
 import highspy
 import pytest
 
-from autotm.model.errors import BadInputError, InfeasibleLimitError
-from autotm.model.limit import Limit
+from autotm.model.files.errors import BadInputError, InfeasibleLimitError
+from autotm.model.step.limit import Limit
 from autotm.solve import ProgramSize, SolveOptions, export, solve
 from random_graphs import Case, exact_case, random_case
 

@@ -13,9 +13,9 @@ import highspy
 import pyomo.environ as pyo
 import pytest
 
-from autotm.model.errors import AutotmError
-from autotm.solve import highs
-from autotm.solve.highs import Outcome, Session, Solved, outcome, require_solved, set_option
+from autotm.model.files.errors import AutotmError
+from autotm.solve.program import highs
+from autotm.solve.program.highs import Outcome, Session, Solved, outcome, require_solved, set_option
 
 
 def knapsacks(items: int = 60, rows: int = 40, seed: int = 1) -> pyo.ConcreteModel:

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.graph import Graph, Kernel, Operand
-from autotm.model.limit import Limit
-from autotm.model.link import Link, Links
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile, Timing
+from autotm.model.measurement.link import Link, Links
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.plan.plan import Plan
+from autotm.model.step.graph import Graph, Kernel, Operand
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from random_graphs import Case, random_case, with_engines
 

@@ -7,17 +7,17 @@ import math
 import numpy as np
 import pytest
 
-from autotm.model.limit import Limit
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions
-from autotm.solve.certificate import Prices
-from autotm.solve.choices import Choices
-from autotm.solve.engine_prices import EnginePrices, SpanPrices
-from autotm.solve.lagrangian import Lagrangian
-from autotm.solve.local_search import refine
-from autotm.solve.losses import Losses
+from autotm.solve.bounds.certificate import Prices
+from autotm.solve.bounds.engine_prices import EnginePrices, SpanPrices
+from autotm.solve.bounds.lagrangian import Lagrangian
 from autotm.solve.optimizers.asynchronous import Asynchronous
-from autotm.solve.problem import Problem
-from autotm.solve.repair import Repair
+from autotm.solve.plans.local_search import refine
+from autotm.solve.plans.losses import Losses
+from autotm.solve.plans.repair import Repair
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.problem import Problem
 from random_graphs import exact_case, training_step_case, with_engines
 
 SEEDS = range(12)

@@ -9,15 +9,15 @@ import pytest
 
 from autotm.check import Fault, FaultError, check_plan, check_program
 from autotm.layout import compile_program, pack, solve_and_pack
-from autotm.model.cache import CachedPool
-from autotm.model.counting import Counts, counting
-from autotm.model.errors import BadInputError
-from autotm.model.graph import Graph, Role
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.model.tier import Tier
+from autotm.model.files.errors import BadInputError
+from autotm.model.plan.cache import CachedPool
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.graph import Graph, Role
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import Problem, SolveOptions, solve
-from autotm.solve.recheck import plan_us
+from autotm.solve.bases.recheck import plan_us
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=50_000)]

@@ -8,19 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotm.model.errors import BadInputError
-from autotm.model.graph import DEFAULT_IMPLEMENTATION
-from autotm.model.limit import Limit
-from autotm.model.profile import Profile, Timing
-from autotm.model.tier import all_fast, configuration
+from autotm.model.files.errors import BadInputError
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
-from autotm.solve.certificate import Prices, Rents
-from autotm.solve.engine_prices import EnginePrices
-from autotm.solve.flow import flows_by_use
-from autotm.solve.potential import potential
-from autotm.solve.problem import Problem
-from autotm.solve.rented import Rented
-from autotm.solve.shortest_path import best_value
+from autotm.solve.bounds.certificate import Prices, Rents
+from autotm.solve.bounds.engine_prices import EnginePrices
+from autotm.solve.bounds.potential import potential
+from autotm.solve.bounds.rented import Rented
+from autotm.solve.problem.flow import flows_by_use
+from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.shortest_path import best_value
 from random_graphs import Case, StepBuilder, exact_case, make_links, random_case, training_step_case
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotm.model.limit import Limit
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from published_formulation import solve_published
 from random_graphs import random_case, with_engines

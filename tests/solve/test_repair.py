@@ -7,14 +7,14 @@ import random
 import numpy as np
 import pytest
 
-from autotm.model.limit import Limit
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions
-from autotm.solve.choices import Choices
-from autotm.solve.ejection import eject
-from autotm.solve.flow import flows_by_use, flows_for_life
-from autotm.solve.journey import occupy
-from autotm.solve.problem import Problem
-from autotm.solve.repair import Repair
+from autotm.solve.plans.ejection import eject
+from autotm.solve.plans.repair import Repair
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.flow import flows_by_use, flows_for_life
+from autotm.solve.problem.journey import occupy
+from autotm.solve.problem.problem import Problem
 from random_graphs import exact_case
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile

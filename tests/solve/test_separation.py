@@ -9,8 +9,8 @@ import highspy
 import numpy as np
 import pytest
 
-from autotm.solve.fitting import Fitting
-from autotm.solve.separation import Separation
+from autotm.solve.bounds.fitting import Fitting
+from autotm.solve.program.separation import Separation
 
 
 def sets_of(sizes: list[int], limit_bytes: int) -> list[tuple[int, ...]]:

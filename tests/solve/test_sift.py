@@ -8,18 +8,19 @@ import numpy as np
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
-from autotm.solve import SolveOptions, sift, solve, sweep
-from autotm.solve.certificate import Prices, Rents
-from autotm.solve.choices import Choices
-from autotm.solve.engine_prices import EnginePrices
-from autotm.solve.flow import Flow, flows_by_use
-from autotm.solve.journey import occupy
-from autotm.solve.problem import Problem
-from autotm.solve.prune import reduce
-from autotm.solve.rented import Rented
-from autotm.solve.shortest_path import best_value
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
+from autotm.solve import SolveOptions, solve, sweep
+from autotm.solve.bounds.certificate import Prices, Rents
+from autotm.solve.bounds.engine_prices import EnginePrices
+from autotm.solve.bounds.prune import reduce
+from autotm.solve.bounds.rented import Rented
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.flow import Flow, flows_by_use
+from autotm.solve.problem.journey import occupy
+from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.shortest_path import best_value
+from autotm.solve.search import sift
 from deep_graphs import deepened
 from exhaustive import optimum_us
 from modelled_profile import modelled_links, modelled_profile

@@ -8,16 +8,16 @@ from itertools import pairwise
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.errors import BadInputError, InfeasibleLimitError
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.model.tier import Tier
+from autotm.model.files.errors import BadInputError, InfeasibleLimitError
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, optimizers, solve
-from autotm.solve.base import Placement
-from autotm.solve.choices import Choices
+from autotm.solve.bases.base import Placement
+from autotm.solve.bases.recheck import SolverDefectError
 from autotm.solve.optimizers.static import Static
-from autotm.solve.problem import Problem
-from autotm.solve.recheck import SolverDefectError
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.problem import Problem
 from random_graphs import Case, random_case, training_step_case
 
 LIMITS = [Limit(1, 0), Limit(19, 1), Limit(4, 1), Limit(1, 1), Limit(1, 3), Limit(0, 1)]

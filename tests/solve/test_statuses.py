@@ -8,11 +8,12 @@ import signal
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.solve import SolveOptions, highs, solve
-from autotm.solve.highs import Session, Solved
-from autotm.solve.tree import Tree
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.solve import SolveOptions, solve
+from autotm.solve.program import highs
+from autotm.solve.program.highs import Session, Solved
+from autotm.solve.search.tree import Tree
 from random_graphs import Case, training_step_case, with_engines
 
 OPTIMIZERS = ("static", "synchronous", "asynchronous")

@@ -9,12 +9,12 @@ from itertools import pairwise
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
-from autotm.model.certificate import SlowPrices
-from autotm.model.files import hash_of
-from autotm.model.graph import Implementation, Operand
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile, Timing
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.plan.certificate import SlowPrices
+from autotm.model.plan.plan import Plan
+from autotm.model.step.graph import Implementation, Operand
+from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from exhaustive import exact_optimum_us
 from published_formulation import solve_published

@@ -10,16 +10,16 @@ import pytest
 from pyomo.contrib.solver.solvers.highs import Highs
 
 from autotm.check import check_plan
-from autotm.model.files import hash_of
-from autotm.model.limit import Limit
-from autotm.model.profile import Profile, Timing
-from autotm.model.tier import all_fast, configuration
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
-from autotm.solve.choices import Choices
-from autotm.solve.flow import flows_for_life
-from autotm.solve.journey import Journey
-from autotm.solve.problem import Problem
-from autotm.solve.repair import Repair
+from autotm.solve.plans.repair import Repair
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.flow import flows_for_life
+from autotm.solve.problem.journey import Journey
+from autotm.solve.problem.problem import Problem
 from random_graphs import Case, StepBuilder, make_links
 
 

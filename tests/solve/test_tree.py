@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autotm.check import check_plan
-from autotm.model.certificate import Branch, Leaf, WindowBranch, WorkspaceBranch
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan, Status
-from autotm.solve import SolveOptions, integer_program, solve, sweep
-from autotm.solve.tree import Tree
+from autotm.model.plan.certificate import Branch, Leaf, WindowBranch, WorkspaceBranch
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.solve import SolveOptions, solve, sweep
+from autotm.solve.bases import integer_program
+from autotm.solve.search.tree import Tree
 from exhaustive import exact_optimum_us, optimum_us
 from exhaustive_flights import optimum_us as flying_optimum_us
 from random_graphs import Case, exact_case, random_case, training_step_case, with_engines

@@ -11,14 +11,14 @@ from synthetic_records import PROVENANCE, write_study, write_workload
 
 import random_graphs
 from autotm.layout import compile_program, solve_and_pack
-from autotm.model.counting import Counts, counting
-from autotm.model.figures_config import PricesConfig
-from autotm.model.files import hash_of, save
-from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.limit import Limit
-from autotm.model.profile import Profile, Timing
-from autotm.model.profile_file import write_profile
-from autotm.model.tier import configuration
+from autotm.model.files.files import hash_of, save
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.measurement.profile_file import write_profile
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import configuration
+from autotm.model.study.figures_config import PricesConfig
 from autotm.solve import SolveOptions
 from autotm.study.heap import table_of_heap
 from autotm.study.kernel_plot import table_of_convolution

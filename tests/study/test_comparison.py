@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_records import PROVENANCE, record, write_workload
 
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import PricesConfig, StyleConfig
-from autotm.model.files import save
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import save
+from autotm.model.study.figures_config import PricesConfig, StyleConfig
 from autotm.study import fig7, fig9, fig11
 from autotm.study.figures import FigureFiles, make_figure_of_records
 from autotm.study.records import table_of_records

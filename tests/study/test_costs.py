@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from autotm.cli import main
-from autotm.model.errors import DamagedFileError
-from autotm.model.study_config import read_yaml
+from autotm.model.files.errors import DamagedFileError
+from autotm.model.study.study_config import read_yaml
 from autotm.study.costs import Cost, costs, figure_jobs, table_of_costs
 from autotm.study.setup import Study, load_study
 

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_records import PROVENANCE, record
 
-from autotm.model.errors import BadInputError
-from autotm.model.files import save
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import save
 from autotm.study.describe import describe, headlines, wanted_records
 from autotm.study.records import table_of_records
 from autotm.study.setup import Study, load_study

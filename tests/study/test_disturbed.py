@@ -14,8 +14,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_figures import tables
 
-from autotm.model.figures_config import StyleConfig
-from autotm.model.record import Record
+from autotm.model.measurement.record import Record
+from autotm.model.study.figures_config import StyleConfig
 from autotm.study.describe import headlines
 from autotm.study.disturbed import BEFORE, COLUMN, at_limits, disturbed_text, marked
 from autotm.study.figures import FIGURES

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study, write_workload
 
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import PricesConfig, StyleConfig
+from autotm.model.files.errors import BadInputError
+from autotm.model.study.figures_config import PricesConfig, StyleConfig
 from autotm.study import fig10, fig10a, style
 from autotm.study.figures import FigureFiles, draw, make_figure_of_records
 from autotm.study.records import table_of_records

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_figures import LARGE, LIMITS, tables
 from synthetic_records import IO_BYTES, PEAK_BYTES, write_workload
 
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import PricesConfig, StyleConfig
-from autotm.model.limit import Limit
+from autotm.model.files.errors import BadInputError
+from autotm.model.step.limit import Limit
+from autotm.model.study.figures_config import PricesConfig, StyleConfig
 from autotm.study import cost_performance, fig8, front, ilp_times, price_performance
 from autotm.study.figures import FIGURES, FigureFiles, make_figure
 from autotm.study.prices import ratio_price, with_prices
@@ -30,7 +30,7 @@ STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """
 import sys
 from pathlib import Path
-from autotm.model.figures_config import StyleConfig
+from autotm.model.study.figures_config import StyleConfig
 from autotm.study.figures import FigureFiles, draw
 for csv in sys.argv[1:]:
     draw(FigureFiles.of(Path(csv)), StyleConfig(dots_per_inch=60))

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.errors import BadInputError
-from autotm.model.study_config import read_yaml
+from autotm.model.files.errors import BadInputError
+from autotm.model.study.study_config import read_yaml
 from autotm.study.inputs import comparison_records, predicted_records
 from autotm.study.setup import Study, load_study
 

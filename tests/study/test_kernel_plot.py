@@ -9,10 +9,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_figures import BASE_NS, EXTRA_NS, write_convolution
 
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
-from autotm.model.profile import Profile
-from autotm.model.profile_file import read_profile, write_profile
+from autotm.model.files.errors import BadInputError
+from autotm.model.measurement.profile import Profile
+from autotm.model.measurement.profile_file import read_profile, write_profile
+from autotm.model.study.figures_config import StyleConfig
 from autotm.study.kernel_plot import OPERANDS, draw, table_of_convolution
 
 

@@ -12,11 +12,11 @@ from synthetic_figures import QUICK, SOURCE
 import random_graphs
 from autotm.figure_stages import figure_8_stage
 from autotm.layout import solve_and_pack
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
-from autotm.model.files import load, save
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import load, save
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
+from autotm.model.study.figures_config import StyleConfig
 from autotm.study import fig8
 from autotm.study.modelled import table_of_plans
 from autotm.study.style import read_table

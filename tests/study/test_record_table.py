@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_records import PROVENANCE, record
 
-from autotm.model.cache import CacheCounts
-from autotm.model.errors import BadInputError
-from autotm.model.files import save
-from autotm.model.record import Record
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import save
+from autotm.model.measurement.record import Record
+from autotm.model.plan.cache import CacheCounts
 from autotm.study.record_table import table_of_runs, write_runs
 
 SEVERAL = {

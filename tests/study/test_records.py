@@ -10,8 +10,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, PROVENANCE, record, write_study
 
-from autotm.model.errors import BadInputError, DamagedFileError
-from autotm.model.files import save
+from autotm.model.files.errors import BadInputError, DamagedFileError
+from autotm.model.files.files import save
 from autotm.study.fig10 import with_fast_memory
 from autotm.study.records import table_of_records
 

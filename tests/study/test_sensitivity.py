@@ -10,16 +10,16 @@ import pytest
 
 from autotm.cli import main
 from autotm.layout import solve_and_pack
-from autotm.model.errors import BadInputError
-from autotm.model.files import load, load_with_provenance, save
-from autotm.model.limit import Limit
-from autotm.model.machine import load_machine
-from autotm.model.paths import Paths
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.profile_file import write_profile
-from autotm.model.sensitivity import Draw, Sensitivity
-from autotm.model.tier import configuration
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import load, load_with_provenance, save
+from autotm.model.machine.machine import load_machine
+from autotm.model.measurement.profile import Profile
+from autotm.model.measurement.profile_file import write_profile
+from autotm.model.measurement.sensitivity import Draw, Sensitivity
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import configuration
+from autotm.model.study.paths import Paths
 from autotm.solve import SolveOptions
 from autotm.study.resample import resampled, spread
 from autotm.study.sensitivity import compare, describe, measure_sensitivity

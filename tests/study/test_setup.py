@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.errors import BadInputError, DamagedFileError
-from autotm.model.limit import Limit
-from autotm.model.machine import Machine
-from autotm.model.study_config import SolveConfig
+from autotm.model.files.errors import BadInputError, DamagedFileError
+from autotm.model.machine.machine import Machine
+from autotm.model.step.limit import Limit
+from autotm.model.study.study_config import SolveConfig
 from autotm.solve import optimizers
 from autotm.solve_stages import Given, sweep_stage
 from autotm.stages import Context

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from autotm.model.figures_config import StyleConfig
+from autotm.model.study.figures_config import StyleConfig
 from autotm.study.style import near_text, proven_text, write_caption
 
 

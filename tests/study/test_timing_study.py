@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 
 import small_step
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.errors import BadInputError
-from autotm.model.files import save
-from autotm.model.provenance import provenance
-from autotm.model.study_config import StyleConfig
-from autotm.model.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
-from autotm.model.traffic import slow_traffic
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import save
+from autotm.model.machine.provenance import provenance
+from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
+from autotm.model.step.traffic import slow_traffic
+from autotm.model.study.study_config import StyleConfig
 from autotm.profile import ProfileOptions
 from autotm.study.recorded_kernels import sums_of_recorded
 from autotm.study.style import read_table

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from synthetic_records import PROVENANCE, record
 
-from autotm.model.errors import BadInputError
-from autotm.model.files import save
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import save
 from autotm.study.setup import Study, load_study, optimizer_names
 from autotm.study.style import read_table
 from autotm.study.verification import UnverifiedError, verify_records

@@ -6,7 +6,7 @@ import pytest
 import tvm
 
 from autotm import zoo
-from autotm.model.errors import BadInputError
+from autotm.model.files.errors import BadInputError
 
 
 def calls(network: zoo.Network, operator: str) -> list[tvm.ir.Call]:

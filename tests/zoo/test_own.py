@@ -9,9 +9,9 @@ import pytest
 import tvm
 
 from autotm import zoo
-from autotm.model.errors import AutotmError, BadInputError
-from autotm.model.graph import Initial
-from autotm.model.network_source import NetworkSource
+from autotm.model.files.errors import AutotmError, BadInputError
+from autotm.model.step.graph import Initial
+from autotm.model.step.network_source import NetworkSource
 
 START = """
 from autotm import Initial, NetworkBuilder

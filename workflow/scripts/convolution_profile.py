@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from autotm.figure_stages import convolution_profile_stage
-from autotm.model.figures_config import KernelPlotConfig
-from autotm.model.study_config import ProfileConfig
+from autotm.model.study.figures_config import KernelPlotConfig
+from autotm.model.study.study_config import ProfileConfig
 from autotm.rule_script import rule
 
 with rule(snakemake) as context:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study_config import StyleConfig
+from autotm.model.study.study_config import StyleConfig
 from autotm.rule_script import rule
 from autotm.timing_stages import timing_figure_stage
 

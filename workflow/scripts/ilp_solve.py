@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.model.limit import Limit
-from autotm.model.study_config import SolveConfig
+from autotm.model.step.limit import Limit
+from autotm.model.study.study_config import SolveConfig
 from autotm.rule_script import rule
 from autotm.solve_stages import Given, ilp_solve_stage
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from autotm.figure_stages import kernel_plot_stage
-from autotm.model.figures_config import StyleConfig
+from autotm.model.study.figures_config import StyleConfig
 from autotm.rule_script import rule
 
 with rule(snakemake):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study_config import RunConfig
+from autotm.model.study.study_config import RunConfig
 from autotm.rule_script import rule
 from autotm.stages import run_stage
 

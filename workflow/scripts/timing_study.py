@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study_config import ProfileConfig
+from autotm.model.study.study_config import ProfileConfig
 from autotm.rule_script import rule
 from autotm.timing_stages import timing_study_stage
 

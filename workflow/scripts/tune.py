@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.model.network_source import NetworkSource
-from autotm.model.study_config import ProfileConfig, TuneConfig
+from autotm.model.step.network_source import NetworkSource
+from autotm.model.study.study_config import ProfileConfig, TuneConfig
 from autotm.rule_script import rule
 from autotm.stages import tune_stage
 

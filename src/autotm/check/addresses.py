@@ -6,10 +6,8 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from autotm.check.fault import Fault, require
-from autotm.model.graph import ALIGNMENT_BYTES, Graph
-from autotm.model.limit import Limit
 from autotm.model.plan import Plan
-from autotm.model.tier import Tier
+from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit, Tier
 
 
 def check_addresses(graph: Graph, plan: Plan) -> None:

@@ -31,12 +31,9 @@ from autotm.check.entries import Menus, own_workspaces, shared_us
 from autotm.check.fault import Fault, require
 from autotm.check.rent import Floats, Rent, Weights
 from autotm.check.spans import Spans
-from autotm.model.certificate import Prices
-from autotm.model.graph import Graph, Tensor
-from autotm.model.link import Links
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.tier import Tier
+from autotm.model.measurement import Links, Profile
+from autotm.model.plan import Plan, Prices
+from autotm.model.step import Graph, Tensor, Tier
 
 _AT_ONCE = 128
 """Cases that are computed together; more only take memory."""

@@ -8,13 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autotm.check.fault import Fault, require
-from autotm.model.cache import CachedPool
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
-from autotm.model.program import KernelStep, Program
-from autotm.model.tier import configuration
-from autotm.model.traffic import slow_traffic
+from autotm.model.plan import CachedPool, KernelStep, Plan, Program
+from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, configuration, slow_traffic
 
 _SMALLEST_BLOCK_BYTES = 4096
 _MOST_BLOCKS = 1 << 24

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.model.certificate import Branch, Certificate, Leaf, Split, WindowBranch, WorkspaceBranch
-from autotm.model.graph import Graph, Tensor
-from autotm.model.tier import Tier
+from autotm.model.plan import Branch, Certificate, Leaf, Split, WindowBranch, WorkspaceBranch
+from autotm.model.step import Graph, Tensor, Tier
 
 Flags = npt.NDArray[np.bool_]
 

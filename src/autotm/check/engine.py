@@ -15,12 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.model.engine import WINDOW_HALVES
-from autotm.model.graph import Graph, Tensor
-from autotm.model.link import Links
-from autotm.model.plan import Move
-from autotm.model.profile import Profile
-from autotm.model.tier import Tier
+from autotm.model.measurement import Links, Profile
+from autotm.model.plan import WINDOW_HALVES, Move
+from autotm.model.step import Graph, Tensor, Tier
 
 _NEVER_NS = 2**62
 

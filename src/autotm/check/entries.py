@@ -12,10 +12,9 @@ import numpy.typing as npt
 from autotm.check.cases import Assumed
 from autotm.check.fault import Fault, require
 from autotm.check.rent import Floats, Rent
-from autotm.model.graph import Graph
+from autotm.model.measurement import Profile
 from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.tier import Tier
+from autotm.model.step import Graph, Tier
 
 
 def computed(graph: Graph, plan: Plan) -> Graph:

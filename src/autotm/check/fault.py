@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from autotm.model.errors import IllegalPlanError
+from autotm.model.files import IllegalPlanError
 
 
 class Fault(StrEnum):

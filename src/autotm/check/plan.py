@@ -12,16 +12,10 @@ from autotm.check.engine import Engines
 from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
-from autotm.model.counting import counted_by, fixed_bytes
-from autotm.model.errors import unknown_name
-from autotm.model.files import hash_of
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
+from autotm.model.files import hash_of, unknown_name
+from autotm.model.measurement import Links, Profile, slow_rates
 from autotm.model.plan import Plan, Status
-from autotm.model.profile import Profile
-from autotm.model.slow_rates import slow_rates
-from autotm.model.tier import Tier
+from autotm.model.step import Graph, Limit, Tier, counted_by, fixed_bytes
 
 _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "all-fast": (frozenset({Tier.DRAM}), False, False),

@@ -9,11 +9,8 @@ from autotm.check.cache import check_cached_program
 from autotm.check.fault import Fault, require
 from autotm.check.memory import Memory
 from autotm.model.files import hash_of
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel
-from autotm.model.limit import Limit
-from autotm.model.plan import Move, Plan
-from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
-from autotm.model.tier import Tier
+from autotm.model.plan import Address, KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, WaitMoveStep
+from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, Tier
 
 
 def check_program(graph: Graph, plan: Plan, program: Program) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
-from autotm.model.certificate import Certificate, Cut, CutPrices, KernelPrices, Prices
-from autotm.model.graph import Graph
+from autotm.model.plan import Certificate, Cut, CutPrices, KernelPrices, Prices
+from autotm.model.step import Graph
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

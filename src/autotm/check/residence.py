@@ -6,9 +6,8 @@ from collections import defaultdict
 from itertools import pairwise
 
 from autotm.check.fault import Fault, require
-from autotm.model.graph import Graph
 from autotm.model.plan import Move, Plan, Stay
-from autotm.model.tier import Tier
+from autotm.model.step import Graph, Tier
 
 
 class Residence:

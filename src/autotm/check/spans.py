@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from autotm.check.fault import Fault, require
 from autotm.check.rent import Floats
-from autotm.model.certificate import SpanPrices
+from autotm.model.plan import SpanPrices
 
 
 class Spans:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.graph import Graph
 from autotm.model.plan import Stay
+from autotm.model.step import Graph
 
 Ints = npt.NDArray[np.int64]
 

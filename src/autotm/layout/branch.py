@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autotm.layout.blocks import Blocks, Ints
-from autotm.model.graph import ALIGNMENT_BYTES
+from autotm.model.step import ALIGNMENT_BYTES
 
 if "matplotlib" in sys.modules:
     from omnimalloc import Allocation

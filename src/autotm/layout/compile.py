@@ -6,10 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph
-from autotm.model.plan import Move, Plan
-from autotm.model.program import Address, KernelStep, Layout, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
-from autotm.model.tier import Tier
+from autotm.model.plan import (
+    Address,
+    KernelStep,
+    Layout,
+    Move,
+    MoveStep,
+    Plan,
+    Program,
+    StartMoveStep,
+    Step,
+    WaitMoveStep,
+)
+from autotm.model.step import Graph, Tier
 
 ARGUMENT = Address(Tier.DRAM, None)
 """Parameters, inputs, constants and results have buffers of their own in fast memory."""

@@ -9,10 +9,9 @@ import numpy as np
 from autotm.layout.addresses import Addresses
 from autotm.layout.blocks import Blocks, Ints
 from autotm.layout.pack import can_pack, pack_blocks, quick_packings
-from autotm.model.graph import Graph
 from autotm.model.plan import Stay
-from autotm.model.tier import Tier
-from autotm.solve.journey import stay_order
+from autotm.model.step import Graph, Tier
+from autotm.solve.problem import stay_order
 
 _LARGE = 0.005
 """Blocks of at least this share of the limit make a conflict. Small ones fit somewhere as soon as a little room is
@@ -24,7 +23,7 @@ _MOST = 60
 
 
 class StepPacking:
-    """Judges plans for one step (`solve/packing.py`), and remembers the last offsets that it found."""
+    """Judges plans for one step (`solve/problem/packing.py`), and remembers the last offsets that it found."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph

@@ -12,13 +12,10 @@ from dataclasses import replace
 
 from autotm.layout.conflict import StepPacking
 from autotm.layout.pack import pack
-from autotm.model.errors import AutotmError, InfeasibleLimitError
-from autotm.model.graph import ALIGNMENT_BYTES, Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.plan import Plan, Status
-from autotm.model.profile import Profile
-from autotm.model.program import Layout
+from autotm.model.files import AutotmError, InfeasibleLimitError
+from autotm.model.measurement import Links, Profile
+from autotm.model.plan import Layout, Plan, Status
+from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit
 from autotm.solve import SolveOptions, solve, sweep
 
 log = logging.getLogger(__name__)

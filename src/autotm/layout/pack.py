@@ -10,11 +10,8 @@ import numpy.typing as npt
 from autotm.layout.blocks import Blocks, Ints
 from autotm.layout.branch import packings
 from autotm.layout.skyline import skyline
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.plan import Plan
-from autotm.model.program import Layout
-from autotm.model.tier import Tier
+from autotm.model.plan import Layout, Plan
+from autotm.model.step import Graph, Limit, Tier
 
 _CLOSE = 1.0005
 """This share of the live peak is close enough to stop."""

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 from tvm import tirx
 
-from autotm.kernels.facts import KernelFacts
-from autotm.kernels.workshop import Make, Request
+from autotm.kernels.making import KernelFacts, Make, Request
 from autotm.lower.extract import workspaces
-from autotm.model.graph import Graph, Implementation, Kernel
+from autotm.model.step import Graph, Implementation, Kernel
 
 LEAST_SHARE = 1 / 200
 """Part of the step's peak that an alternative must save: memory that the tightest limits of a study are made of."""

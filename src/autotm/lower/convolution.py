@@ -9,12 +9,11 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autotm.kernels.build import objects_in
-from autotm.kernels.workshop import Request, Workshop
+from autotm.kernels.making import Request, Workshop, objects_in
 from autotm.lower.extract import extract_calls, workspaces
 from autotm.lower.fuse import fused_kernels
 from autotm.model.files import save
-from autotm.model.graph import Graph, Initial, Kernel, Operand, Role, Tensor, workspace
+from autotm.model.step import Graph, Initial, Kernel, Operand, Role, Tensor, workspace
 
 NETWORK = "convolution"
 _WINDOW, _PADDING = 3, 1

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.tuned import workload
+from autotm.kernels.making import workload
+from autotm.kernels.schedules import ScheduledKernel
 from autotm.lower.lower import ScheduledStep
-from autotm.model.graph import Kernel
+from autotm.model.step import Kernel
 
 _FLOP_PER_S, _ITEMS_PER_S = 1e11, 2e9
 """Rough rates of a core or a few, only for putting kernels in order."""

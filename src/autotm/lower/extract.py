@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from autotm.kernels.facts import KernelFacts
+from autotm.kernels.making import KernelFacts
 from autotm.lower.order import early_updates
-from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
+from autotm.model.step import Graph, Kernel, Operand, Role, Tensor
 from autotm.zoo import Network
 
 

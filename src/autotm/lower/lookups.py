@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import tvm
 from tvm import relax
 
-from autotm.kernels.embedding import Lookup
+from autotm.kernels.operators import Lookup
 from autotm.lower.operators.rules import ints, shape_of
 
 _TAKE_BACKWARD = "relax.grad.take_backward"

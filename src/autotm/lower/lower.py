@@ -13,18 +13,15 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from autotm.kernels.build import objects_in
-from autotm.kernels.dispatch import ScheduledKernel
-from autotm.kernels.facts import KernelFacts
-from autotm.kernels.tuned import workload
-from autotm.kernels.workshop import Desk, Make, Request, Workshop
+from autotm.kernels.making import Desk, KernelFacts, Make, Request, Workshop, objects_in, workload
+from autotm.kernels.schedules import ScheduledKernel
 from autotm.lower.alternatives import find_alternatives, with_alternatives
 from autotm.lower.extract import build_graph, extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
 from autotm.model.files import save
-from autotm.model.graph import Graph
-from autotm.model.tuning import TunedSchedule
+from autotm.model.measurement import TunedSchedule
+from autotm.model.step import Graph
 from autotm.zoo import Network
 
 Implementations = Literal["default", "all"]

@@ -9,7 +9,7 @@ from tvm import relax
 
 from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
 from autotm.lower.update import append_updates
-from autotm.model.errors import AutotmError
+from autotm.model.files import AutotmError
 from autotm.zoo import Network
 
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tvm import relax, te, tirx
 
-from autotm.kernels.embedding import Lookup, call_embedding_update
-from autotm.kernels.generated import OPAQUE
+from autotm.kernels.code import OPAQUE
+from autotm.kernels.operators import Lookup, call_embedding_update
 from autotm.lower.lookups import lookups_of, together
 
 TOGETHER = 6

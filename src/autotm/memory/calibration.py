@@ -20,12 +20,10 @@ from autotm.memory.device import load_device
 from autotm.memory.emulation import emulation_stretch
 from autotm.memory.flight import Flight
 from autotm.memory.tiers import Tiers, open_tiers
-from autotm.model.cores import Watch
-from autotm.model.errors import BadInputError
-from autotm.model.graph import ALIGNMENT_BYTES
-from autotm.model.link import AsynchronousLinks, Link, Links
-from autotm.model.machine import Machine
-from autotm.model.tier import Tier
+from autotm.model.files import BadInputError
+from autotm.model.machine import Machine, Watch
+from autotm.model.measurement import AsynchronousLinks, Link, Links
+from autotm.model.step import ALIGNMENT_BYTES, Tier
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from functools import partial
 from time import perf_counter_ns
 
 from autotm.memory.flight import Flight
-from autotm.model.cores import Watch
+from autotm.model.machine import Watch
 
 
 def contention(flight: Flight, neighbours: Sequence[Callable[[], None]], repeats: int, watch: Watch) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.errors import AutotmError
+from autotm.model.files import AutotmError
 
 PARALLEL_BYTES = 2 << 20
 """Smaller copies stay on the calling thread: waking the others would take longer than they save."""

@@ -9,9 +9,8 @@ from typing import Annotated, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from autotm.model.config_errors import explain
-from autotm.model.errors import BadInputError, unknown_name
-from autotm.model.graph import OpClass
+from autotm.model.files import BadInputError, explain, unknown_name
+from autotm.model.step import OpClass
 
 _Cost = Annotated[float, Field(ge=0)]
 _Rate = Annotated[float, Field(gt=0)]

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotm.memory.device import Device, MoveBandwidth
-from autotm.model.errors import BadInputError
-from autotm.model.graph import OpClass
-from autotm.model.link import Links
+from autotm.model.files import BadInputError
 from autotm.model.machine import EmulatedTier
-from autotm.model.tier import Tier
+from autotm.model.measurement import Links
+from autotm.model.step import OpClass, Tier
 
 
 @dataclass(frozen=True, slots=True)

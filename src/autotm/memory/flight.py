@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.copying import flat_bytes
-from autotm.model.errors import AutotmError
+from autotm.model.files import AutotmError
 
 CHUNK_BYTES = 256 << 10
 """Small enough to take tens of microseconds from a kernel thread's core, large enough to copy at full bandwidth."""

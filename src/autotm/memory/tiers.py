@@ -15,11 +15,10 @@ import numpy.typing as npt
 from autotm.memory import kinds
 from autotm.memory.flight import Flight, FlightEngine
 from autotm.memory.pool import Pool
-from autotm.model.errors import unknown_name
-from autotm.model.graph import OpClass
-from autotm.model.link import Links
+from autotm.model.files import unknown_name
 from autotm.model.machine import Machine
-from autotm.model.tier import Tier
+from autotm.model.measurement import Links
+from autotm.model.step import OpClass, Tier
 
 
 class Tiers(ABC):

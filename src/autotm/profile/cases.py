@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel
-from autotm.model.tier import Configuration, configuration
+from autotm.model.step import DEFAULT_IMPLEMENTATION, Configuration, Graph, Kernel, configuration
 
 log = logging.getLogger(__name__)
 

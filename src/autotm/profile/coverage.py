@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from autotm.kernels.build import identity
-from autotm.kernels.tuned import choose
+from autotm.kernels.making import choose, identity
 from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
 from autotm.model.machine import Machine
-from autotm.model.profile import Profile
+from autotm.model.measurement import Profile
 from autotm.profile.profiler import timing_context
 from autotm.profile.schedule_table import Where
 from autotm.profile.store import KernelStore

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotm.model.errors import DamagedFileError
-from autotm.model.files import write_atomically
+from autotm.model.files import DamagedFileError, write_atomically
 from autotm.profile.schedule_table import Entry
 from autotm.profile.store import KernelStore
 

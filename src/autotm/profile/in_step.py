@@ -12,11 +12,9 @@ import numpy.typing as npt
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.files import hash_of
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph
-from autotm.model.link import Links
 from autotm.model.machine import Machine
-from autotm.model.profile import Profile, Timing, TimingKey
-from autotm.model.tier import all_fast
+from autotm.model.measurement import Links, Profile, Timing, TimingKey
+from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, all_fast
 from autotm.profile.cases import cases, ways_of
 from autotm.profile.options import ProfileOptions
 from autotm.profile.profiler import delay_ns, describe_context, origin, profile_kernels, timing_context

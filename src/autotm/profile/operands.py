@@ -10,9 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.memory.tiers import Tiers
-from autotm.model.counting import storage_of
-from autotm.model.graph import ALIGNMENT_BYTES, Graph, Initial, Kernel, Operand
-from autotm.model.tier import Configuration
+from autotm.model.step import ALIGNMENT_BYTES, Configuration, Graph, Initial, Kernel, Operand, storage_of
 
 Array = npt.NDArray[Any]
 

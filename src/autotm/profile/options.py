@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from autotm.model.cores import PATIENCE_S
+from autotm.model.machine import PATIENCE_S
 
 
 @dataclass(frozen=True)

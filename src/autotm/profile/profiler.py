@@ -11,19 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.threads import check_cores, pinned
+from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.clock import quiet_interpreter, wait_until
 from autotm.memory.tiers import Tiers, open_tiers
-from autotm.model.cores import Round, Watch
 from autotm.model.files import content_hash, hash_of
-from autotm.model.graph import Graph
-from autotm.model.link import Links
-from autotm.model.machine import Machine
-from autotm.model.profile import Profile, Timing, TimingKey
-from autotm.model.provenance import cpu_signature, provenance, versions
-from autotm.model.tier import Configuration
-from autotm.model.traffic import slow_traffic
+from autotm.model.machine import Machine, Round, Watch, cpu_signature, provenance, versions
+from autotm.model.measurement import Links, Profile, Timing, TimingKey
+from autotm.model.step import Configuration, Graph, slow_traffic
 from autotm.profile.cases import Case, cases, sittings
 from autotm.profile.operands import Filler, OperandPlan, in_turn, plan_operands
 from autotm.profile.options import ProfileOptions

@@ -7,9 +7,8 @@ import sqlite3
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 
-from autotm.model.machine import Machine
-from autotm.model.provenance import cpu_signature, versions
-from autotm.model.tuning import TunedSchedule
+from autotm.model.machine import Machine, cpu_signature, versions
+from autotm.model.measurement import TunedSchedule
 
 SCHEDULES = """
 CREATE TABLE IF NOT EXISTS schedules (

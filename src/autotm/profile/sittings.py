@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from autotm.model.cores import TICK_NS, Round, Watch
+from autotm.model.machine import TICK_NS, Round, Watch
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from autotm.model.profile import Timing
+from autotm.model.measurement import Timing
 from autotm.profile.schedule_table import SCHEDULES, ScheduleTable
 
 log = logging.getLogger(__name__)

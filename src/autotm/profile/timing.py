@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.profile import Timing
+from autotm.model.measurement import Timing
 from autotm.profile.options import ProfileOptions
 
 Call = Callable[[], None]

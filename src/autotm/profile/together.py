@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotm.model.graph import Graph
-from autotm.model.tier import Configuration
+from autotm.model.step import Configuration, Graph
 from autotm.profile.cases import cases
 
 

@@ -9,17 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from autotm.kernels.build import identity
-from autotm.kernels.search import require_packages, search
-from autotm.kernels.threads import pinned
-from autotm.kernels.tuned import UnusableScheduleError, compiled, replay
+from autotm.kernels.library import pinned
+from autotm.kernels.making import UnusableScheduleError, compiled, identity, replay, require_packages, search
 from autotm.lower.distinct import DistinctKernel, distinct_kernels
 from autotm.lower.lower import ScheduledStep
-from autotm.model.cores import Watch
-from autotm.model.errors import BadInputError
-from autotm.model.machine import Machine
-from autotm.model.profile import Timing
-from autotm.model.tuning import TunedKernel, TuningReport
+from autotm.model.files import BadInputError
+from autotm.model.machine import Machine, Watch
+from autotm.model.measurement import Timing, TunedKernel, TuningReport
 from autotm.profile.coverage import shorten
 from autotm.profile.options import ProfileOptions
 from autotm.profile.progress import track

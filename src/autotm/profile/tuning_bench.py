@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotm.kernels.dispatch import ScheduledKernel
 from autotm.kernels.library import KernelLibrary, aligned_empty
-from autotm.kernels.tuned import workspace_bytes
+from autotm.kernels.making import workspace_bytes
+from autotm.kernels.schedules import ScheduledKernel
 from autotm.memory.clock import quiet_interpreter
-from autotm.model.counting import storage_of
-from autotm.model.graph import Graph, Kernel, Operand
-from autotm.model.profile import Timing
+from autotm.model.measurement import Timing
+from autotm.model.step import Graph, Kernel, Operand, storage_of
 from autotm.profile.operands import MAX_COPIES, Filler
 from autotm.profile.options import ProfileOptions
 from autotm.profile.timing import Call, time_interleaved

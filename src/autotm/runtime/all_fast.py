@@ -11,13 +11,11 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.threads import check_cores, pinned
+from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import open_tiers
-from autotm.model.cores import Watch
-from autotm.model.graph import Graph
-from autotm.model.machine import Machine
+from autotm.model.machine import Machine, Watch
+from autotm.model.step import Graph
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.plain import all_fast_program

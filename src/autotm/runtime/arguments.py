@@ -12,11 +12,9 @@ import numpy.typing as npt
 
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
-from autotm.model.counting import storage_of
-from autotm.model.errors import AutotmError
-from autotm.model.graph import Graph, Initial, Operand, Role, Tensor
-from autotm.model.program import KernelStep, Program
-from autotm.model.tier import Tier
+from autotm.model.files import AutotmError
+from autotm.model.plan import KernelStep, Program
+from autotm.model.step import Graph, Initial, Operand, Role, Tensor, Tier, storage_of
 from autotm.runtime.spread import spread
 
 Array = npt.NDArray[Any]
@@ -113,7 +111,7 @@ class Arguments:
 
         Args:
             graph: as lowered.
-            counted: the same with what the limit counts (`model/counting.py`).
+            counted: the same with what the limit counts (`model/step/counting.py`).
             program: of `counted`.
             tiers: opened for the program.
         """

@@ -11,9 +11,8 @@ from autotm.kernels.library import Array, KernelLibrary
 from autotm.memory.clock import wait_until
 from autotm.memory.flight import Flight
 from autotm.memory.tiers import Tiers
-from autotm.model.graph import Graph, Kernel
-from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
-from autotm.model.traffic import slow_traffic
+from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
+from autotm.model.step import Graph, Kernel, slow_traffic
 from autotm.runtime.arguments import Arguments
 
 Call = Callable[[], None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autotm.model.cores import PATIENCE_S
+from autotm.model.machine import PATIENCE_S
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,8 @@ from collections.abc import Collection
 from autotm.layout.blocks import Blocks
 from autotm.layout.pack import pack_blocks
 from autotm.model.files import hash_of
-from autotm.model.graph import Graph
-from autotm.model.plan import Stay
-from autotm.model.program import Address, KernelStep, Program
-from autotm.model.tier import Tier
+from autotm.model.plan import Address, KernelStep, Program, Stay
+from autotm.model.step import Graph, Tier
 
 
 def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:

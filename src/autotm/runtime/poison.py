@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotm.memory.tiers import Tiers
-from autotm.model.graph import Graph
-from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
-from autotm.model.tier import Tier
+from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.step import Graph, Tier
 from autotm.runtime.executor import Call, Executor
 
 

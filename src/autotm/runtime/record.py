@@ -8,16 +8,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from autotm.model.cache import CacheCounts
-from autotm.model.graph import Graph, Kernel, Operand
-from autotm.model.limit import Limit
-from autotm.model.link import Links
 from autotm.model.machine import Machine
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep
-from autotm.model.record import Record
-from autotm.model.tier import Configuration, Tier
+from autotm.model.measurement import Links, Profile, Record
+from autotm.model.plan import Address, CacheCounts, KernelStep, MoveStep, Plan, Program, StartMoveStep
+from autotm.model.step import Configuration, Graph, Kernel, Limit, Operand, Tier
 from autotm.runtime.arguments import io_bytes
 from autotm.runtime.timing import StepParts, StepTimes
 

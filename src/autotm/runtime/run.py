@@ -5,19 +5,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.threads import check_cores, pinned
+from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.tiers import open_tiers
-from autotm.model.counting import Counts, counting
-from autotm.model.errors import BadInputError
-from autotm.model.files import hash_of
-from autotm.model.graph import Graph
-from autotm.model.link import Links
+from autotm.model.files import BadInputError, hash_of
 from autotm.model.machine import Machine
-from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.program import Program
-from autotm.model.record import Record
+from autotm.model.measurement import Links, Profile, Record
+from autotm.model.plan import Plan, Program
+from autotm.model.step import Counts, Graph, counting
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.options import RunOptions

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotm.memory.clock import quiet_interpreter
-from autotm.model.cores import Round, Watch
-from autotm.model.graph import Graph
-from autotm.model.program import KernelStep, MoveStep, WaitMoveStep
+from autotm.model.machine import Round, Watch
+from autotm.model.plan import KernelStep, MoveStep, WaitMoveStep
+from autotm.model.step import Graph
 from autotm.runtime.executor import Executor
 from autotm.runtime.options import RunOptions
 

@@ -12,11 +12,9 @@ import numpy as np
 
 from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.errors import AutotmError, DamagedFileError
-from autotm.model.files import content_hash, hash_of, load, save
-from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Role
-from autotm.model.machine import Machine
-from autotm.model.provenance import provenance
+from autotm.model.files import AutotmError, DamagedFileError, content_hash, hash_of, load, save
+from autotm.model.machine import Machine, provenance
+from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, Role
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.plain import plain_program

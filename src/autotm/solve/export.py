@@ -8,16 +8,11 @@ from pathlib import Path
 
 import pyomo.core as pyo
 
-from autotm.model.errors import BadInputError
-from autotm.model.files import write_atomically
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
-from autotm.model.profile import Profile
-from autotm.solve.highs import mps_of
-from autotm.solve.matrix import Matrix
-from autotm.solve.options import SolveOptions
-from autotm.solve.problem import Problem
+from autotm.model.files import BadInputError, write_atomically
+from autotm.model.measurement import Links, Profile
+from autotm.model.step import Graph, Limit
+from autotm.solve.problem import Problem, SolveOptions
+from autotm.solve.program import Matrix, mps_of
 from autotm.solve.registry import optimizer_named
 
 

@@ -7,17 +7,13 @@ import pkgutil
 from collections.abc import Sequence
 from functools import cache
 
-from autotm.model.errors import unknown_name
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
+from autotm.model.files import unknown_name
+from autotm.model.measurement import Links, Profile
 from autotm.model.plan import Plan
-from autotm.model.profile import Profile
+from autotm.model.step import Graph, Limit
 from autotm.solve import optimizers as package
-from autotm.solve.base import Optimizer
-from autotm.solve.options import SolveOptions
-from autotm.solve.packing import Packing
-from autotm.solve.problem import Problem
+from autotm.solve.bases import Optimizer
+from autotm.solve.problem import Packing, Problem, SolveOptions
 
 
 @cache

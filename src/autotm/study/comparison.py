@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from autotm.model.limit import Limit
+from autotm.model.step import Limit
 
 TITLES = {
     "densenet264": "DenseNet-264",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.errors import BadInputError, DamagedFileError
-from autotm.model.limit import Limit
-from autotm.model.scale import MODELLED
+from autotm.model.files import BadInputError, DamagedFileError
+from autotm.model.step import Limit
+from autotm.model.study import MODELLED
 from autotm.study.inputs import comparison_records, front_records, large_files, predicted_records
 from autotm.study.setup import CONVENTIONAL, Study
 

@@ -10,7 +10,7 @@ from statistics import geometric_mean
 
 import pandas as pd
 
-from autotm.model.limit import Limit
+from autotm.model.step import Limit
 from autotm.study.disturbed import marked
 from autotm.study.records import table_of_records
 from autotm.study.series import CACHED, FIRST_TOUCH, MOVER

@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from autotm.model.figures_config import StyleConfig
+from autotm.model.study import StyleConfig
 from autotm.study.comparison import series_name
 from autotm.study.disturbed import hollow_marks
 from autotm.study.records import require_one

@@ -7,9 +7,8 @@ import math
 import pandas as pd
 from matplotlib.axes import Axes
 
-from autotm.model.config_values import ALL_FAST, ALL_SLOW
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
+from autotm.model.study import ALL_FAST, ALL_SLOW, StyleConfig
 from autotm.study.comparison import series_name, title
 from autotm.study.disturbed import hollow_marks
 from autotm.study.fig10 import FAST_MEMORY, MOVER, draw_memory_axis, with_fast_memory

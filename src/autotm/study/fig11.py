@@ -6,7 +6,7 @@ import string
 
 import pandas as pd
 
-from autotm.model.figures_config import StyleConfig
+from autotm.model.study import StyleConfig
 from autotm.study.comparison import bars, limits_of, series_name, title, values
 from autotm.study.disturbed import at_limits, marked
 from autotm.study.style import GRAY, Drawn, caption, finish, network_colors, panels

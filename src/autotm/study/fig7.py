@@ -9,9 +9,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from autotm.model.config_values import ALL_SLOW
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
+from autotm.model.study import ALL_SLOW, StyleConfig
 from autotm.study.comparison import bars, limits_of, series_name, title, values
 from autotm.study.disturbed import at_limits, marked
 from autotm.study.style import Drawn, caption, finish, grid, optimizer_colors

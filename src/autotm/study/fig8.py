@@ -5,9 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from autotm.model.config_values import ALL_FAST
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
+from autotm.model.study import ALL_FAST, StyleConfig
 from autotm.study.comparison import bars, series_name, title
 from autotm.study.disturbed import COLUMN, marked
 from autotm.study.modelled import is_modelled, modelled_caption

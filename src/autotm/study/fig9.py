@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from autotm.model.config_values import ALL_FAST
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
+from autotm.model.study import ALL_FAST, StyleConfig
 from autotm.study.comparison import bars, in_order, limits_of, title, values
 from autotm.study.disturbed import at_limits
 from autotm.study.prices import prices_remark

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.errors import unknown_name
-from autotm.model.figures_config import PricesConfig, StyleConfig
+from autotm.model.files import unknown_name
+from autotm.model.study import PricesConfig, StyleConfig
 from autotm.study import (
     cost_performance,
     fig7,

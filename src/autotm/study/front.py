@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from autotm.model.config_values import ALL_FAST, ALL_SLOW
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
+from autotm.model.study import ALL_FAST, ALL_SLOW, StyleConfig
 from autotm.study.comparison import limits_of, series_name, title
 from autotm.study.disturbed import COLUMN
 from autotm.study.records import require_one

@@ -13,16 +13,11 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from autotm.model.counting import counting
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
-from autotm.model.files import hash_of, load, load_with_provenance
-from autotm.model.graph import Graph
-from autotm.model.plan import Move, Plan, Stay
-from autotm.model.profile import Profile
-from autotm.model.profile_file import read_profile
-from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep
-from autotm.model.tier import Tier
+from autotm.model.files import BadInputError, hash_of, load, load_with_provenance
+from autotm.model.measurement import Profile, read_profile
+from autotm.model.plan import KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, Stay
+from autotm.model.step import Graph, Tier, counting
+from autotm.model.study import StyleConfig
 from autotm.study.comparison import title
 from autotm.study.records import versions_text
 from autotm.study.style import GRAY, Drawn, count_bytes, finish, grid, machine_text, near_text, optimizer_colors

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
 from autotm.model.plan import Status
+from autotm.model.study import StyleConfig
 from autotm.study.comparison import bars, series_name, title
 from autotm.study.disturbed import BEFORE, COLUMN
 from autotm.study.style import Drawn, caption, finish, optimizer_colors, panels

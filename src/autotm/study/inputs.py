@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotm.model.config_values import ALL_FAST, ALL_SLOW
-from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
-from autotm.model.scale import MODELLED
+from autotm.model.files import BadInputError
+from autotm.model.step import Limit
+from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED
 from autotm.study.series import FIRST_TOUCH, MOVER
 from autotm.study.setup import CONVENTIONAL, Study
 

@@ -8,13 +8,10 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.patches import Patch
 
-from autotm.model.counting import Counts, counting
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
-from autotm.model.files import load
-from autotm.model.graph import Graph
-from autotm.model.profile_file import read_profile
-from autotm.model.tier import Tier, configuration
+from autotm.model.files import BadInputError, load
+from autotm.model.measurement import read_profile
+from autotm.model.step import Counts, Graph, Tier, configuration, counting
+from autotm.model.study import StyleConfig
 from autotm.study.disturbed import COLUMN, marked
 from autotm.study.records import versions_text
 from autotm.study.style import GRAY, Drawn, finish, machine_text, optimizer_colors, panels

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.counting import counting
-from autotm.model.errors import BadInputError
-from autotm.model.files import hash_of, load, load_with_provenance
-from autotm.model.graph import Graph
+from autotm.model.files import BadInputError, hash_of, load, load_with_provenance
 from autotm.model.plan import Plan
+from autotm.model.step import Graph, counting
 from autotm.study.records import require_one, versions_text
 from autotm.study.style import machine_text, proven_text
 

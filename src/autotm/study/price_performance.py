@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from autotm.model.errors import BadInputError
-from autotm.model.figures_config import StyleConfig
+from autotm.model.files import BadInputError
+from autotm.model.study import StyleConfig
 from autotm.study.comparison import limits_of, title
 from autotm.study.disturbed import marked
 from autotm.study.prices import prices_remark

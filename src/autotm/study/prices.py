@@ -6,8 +6,8 @@ import math
 
 import pandas as pd
 
-from autotm.model.figures_config import PricesConfig
-from autotm.model.limit import Limit
+from autotm.model.step import Limit
+from autotm.model.study import PricesConfig
 
 BYTES_PER_GB = 1e9
 

@@ -12,10 +12,9 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from autotm.model.cache import CacheCounts
-from autotm.model.errors import BadInputError
-from autotm.model.files import load_with_provenance, write_atomically
-from autotm.model.record import Record
+from autotm.model.files import BadInputError, load_with_provenance, write_atomically
+from autotm.model.measurement import Record
+from autotm.model.plan import CacheCounts
 from autotm.study.disturbed import BEFORE, BEFORE_SEPARATOR
 from autotm.study.style import write_table
 

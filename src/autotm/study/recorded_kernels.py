@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.errors import BadInputError
+from autotm.model.files import BadInputError
 
 MIN_US = 100
 """Kernels that took less all fast are left out: times are whole microseconds, and small ones mostly noise."""

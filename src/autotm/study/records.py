@@ -11,11 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from autotm.model.counting import Counts
-from autotm.model.errors import BadInputError
-from autotm.model.files import load_with_provenance
-from autotm.model.limit import Limit
-from autotm.model.record import Record
+from autotm.model.files import BadInputError, load_with_provenance
+from autotm.model.measurement import Record
+from autotm.model.step import Counts, Limit
 from autotm.study.disturbed import BEFORE, BEFORE_SEPARATOR, COLUMN
 
 _IN_ORDER = ("network", "optimizer")

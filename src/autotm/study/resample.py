@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from autotm.model.profile import Profile, Timing, TimingKey
+from autotm.model.measurement import Profile, Timing, TimingKey
 from autotm.profile.timing import NORMAL_QUARTILES
 
 

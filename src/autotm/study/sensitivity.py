@@ -9,17 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from autotm.layout import solve_and_pack
-from autotm.model.errors import BadInputError
-from autotm.model.files import hash_of
-from autotm.model.graph import Graph
-from autotm.model.limit import Limit
-from autotm.model.link import Links
+from autotm.model.files import BadInputError, hash_of
+from autotm.model.measurement import Draw, Links, Profile, Sensitivity
 from autotm.model.plan import Plan
-from autotm.model.profile import Profile
-from autotm.model.sensitivity import Draw, Sensitivity
+from autotm.model.step import Graph, Limit
 from autotm.solve import SolveOptions
+from autotm.solve.bases import plan_us
 from autotm.solve.problem import Problem
-from autotm.solve.recheck import plan_us
 from autotm.study.resample import resampled
 
 SURE = 0.95

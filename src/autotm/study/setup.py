@@ -12,15 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import autotm
-from autotm.model.config_values import ALL_FAST
-from autotm.model.errors import AutotmError, BadInputError, unknown_name
-from autotm.model.figures_config import CaseStudyConfig
-from autotm.model.limit import Limit
+from autotm.model.files import AutotmError, BadInputError, unknown_name
 from autotm.model.machine import Machine, load_machine
-from autotm.model.network_source import NetworkSource
-from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
-from autotm.model.scale import ScaleFile, scale_named, sizes_at
-from autotm.model.study_config import StudyConfig, parse_study, read_yaml
+from autotm.model.step import Limit, NetworkSource
+from autotm.model.study import (
+    ALL_FAST,
+    CaseStudyConfig,
+    ConvolutionPaths,
+    MachinePaths,
+    Paths,
+    ScaleFile,
+    StudyConfig,
+    parse_study,
+    read_yaml,
+    scale_named,
+    sizes_at,
+)
 
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"

@@ -16,9 +16,9 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from autotm.model.figures_config import StyleConfig
 from autotm.model.files import write_atomically
 from autotm.model.plan import Status
+from autotm.model.study import StyleConfig
 from autotm.study.disturbed import disturbed_text
 
 CM_PER_INCH = 2.54

@@ -10,8 +10,8 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from autotm.model.study_config import StyleConfig
-from autotm.model.timing_study import Way
+from autotm.model.measurement import Way
+from autotm.model.study import StyleConfig
 from autotm.study.recorded_kernels import MIN_US
 from autotm.study.style import (
     GRAY,

@@ -9,15 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotm.kernels.library import KernelLibrary
-from autotm.kernels.threads import check_cores, pinned
+from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import Tiers, open_tiers
-from autotm.model.graph import Graph
-from autotm.model.link import Links
 from autotm.model.machine import Machine
-from autotm.model.profile import Profile, Timing
-from autotm.model.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
+from autotm.model.measurement import ConfigurationTime, Links, Profile, Timing, TimingStudy, Way, WayCost
+from autotm.model.step import Graph
 from autotm.profile import KernelStore, ProfileOptions, profile_kernels
 from autotm.profile.timing import summary
 from autotm.profile.together import Wanted, rounds, wanted_configurations

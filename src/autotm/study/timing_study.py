@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from autotm.model.files import load_with_provenance
-from autotm.model.timing_study import TimingStudy, Way
+from autotm.model.measurement import TimingStudy, Way
 from autotm.study.recorded_kernels import sums_of_recorded
 from autotm.study.records import versions_text
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.errors import AutotmError
+from autotm.model.files import AutotmError
 from autotm.study.record_table import table_of_runs, write_runs
 
 _COLUMNS = ("network", "optimizer", "limit", "scale", "machine", "tier_reality", "counts", "verified_steps", "seed")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from tvm import relax
 
-from autotm.model.graph import Initial
+from autotm.model.step import Initial
 from autotm.zoo.network import Network
 
 Size = int | tuple[int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autotm.model.graph import Initial
+from autotm.model.step import Initial
 from autotm.zoo.builder import NetworkBuilder
 from autotm.zoo.network import Network
 

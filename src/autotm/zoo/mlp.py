@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotm.model.graph import Initial
+from autotm.model.step import Initial
 from autotm.zoo.builder import NetworkBuilder
 from autotm.zoo.network import Network
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import tvm
 
-from autotm.model.errors import BadInputError
-from autotm.model.graph import Initial
+from autotm.model.files import BadInputError
+from autotm.model.step import Initial
 
 
 @dataclass(frozen=True)

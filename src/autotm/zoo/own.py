@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.files import AutotmError, BadInputError, unknown_name
 from autotm.zoo.network import Network
 
 _NAME = re.compile(r"[a-z0-9_]+")

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from autotm.model.errors import BadInputError, unknown_name
-from autotm.model.network_source import NetworkSource
+from autotm.model.files import BadInputError, unknown_name
+from autotm.model.step import NetworkSource
 from autotm.zoo.densenet import densenet264
 from autotm.zoo.dlrm import dlrm
 from autotm.zoo.inception import inception_v4

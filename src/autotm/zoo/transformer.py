@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from autotm.model.graph import Initial
+from autotm.model.step import Initial
 from autotm.zoo.builder import NetworkBuilder
 from autotm.zoo.network import Network
 

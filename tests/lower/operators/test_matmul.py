@@ -5,10 +5,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from autotm.kernels.target import host_target
+from autotm.kernels.code.target import host_target
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
-from autotm.model.graph import Initial
+from autotm.model.step.graph import Initial
 from autotm.zoo import Network, NetworkBuilder
 
 RATE = 0.5

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autotm.kernels import batch_norm
-from autotm.kernels.generated import OPAQUE
+from autotm.kernels.code import OPAQUE
+from autotm.kernels.operators import batch_norm
 from autotm.lower.operators.rules import differentiates, legalizes, shape_of
 
 

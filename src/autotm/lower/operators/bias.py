@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autotm.kernels import bias
-from autotm.kernels.generated import OPAQUE
+from autotm.kernels.code import OPAQUE
+from autotm.kernels.schedules.rows import bias
 from autotm.lower.operators.rules import builtin, legalizes, shape_of
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax
 from tvm.relax.op import _op_gradient as relax_rules
 
-from autotm.kernels import conv, depthwise
+from autotm.kernels.operators import conv, depthwise
 from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, shape_of
 
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.op.grad import no_grad, take_backward
 
-from autotm.kernels import embedding
+from autotm.kernels.operators import embedding
 from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
 
 _MATRIX = 2

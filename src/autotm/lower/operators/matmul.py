@@ -8,8 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax.op import _op_gradient as relax_rules
 
-from autotm.kernels import matmul
-from autotm.kernels.batched_matmul import Subscripts, batched_matmul
+from autotm.kernels.operators import Subscripts, batched_matmul, matmul
 from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
 
 _LETTERS = "abcdefgh"

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax, te
 from tvm.relax.op import _op_gradient as relax_rules
 
-from autotm.kernels import layer_norm, softmax
-from autotm.kernels.generated import OPAQUE
+from autotm.kernels.code import OPAQUE
+from autotm.kernels.operators import layer_norm, softmax
 from autotm.lower.operators.rules import builtin, differentiates, ints, legalizes, shape_of
 
 _REDUCTION = {"op_pattern": 3}

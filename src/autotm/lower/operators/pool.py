@@ -7,7 +7,7 @@ from collections.abc import Callable
 from tvm import relax
 from tvm.relax.op import _op_gradient as relax_rules
 
-from autotm.kernels import window
+from autotm.kernels.operators import window
 from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, shape_of
 
 

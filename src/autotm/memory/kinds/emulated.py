@@ -14,10 +14,9 @@ from autotm.memory.device import load_device
 from autotm.memory.emulation import Emulation, stretch_of
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
-from autotm.model.graph import OpClass
-from autotm.model.link import Links
 from autotm.model.machine import Machine
-from autotm.model.tier import Tier
+from autotm.model.measurement import Links
+from autotm.model.step import OpClass, Tier
 
 
 class EmulatedTiers(Tiers):

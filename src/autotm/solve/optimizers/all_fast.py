@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotm.model.errors import BadInputError
-from autotm.model.tier import Tier
-from autotm.solve.choices import Choices
-from autotm.solve.flow import flows_in
-from autotm.solve.problem import Problem
-from autotm.solve.single_tier import SingleTier
+from autotm.model.files import BadInputError
+from autotm.model.step import Tier
+from autotm.solve.bases import SingleTier
+from autotm.solve.problem import Choices, Problem, flows_in
 
 
 class AllFast(SingleTier):

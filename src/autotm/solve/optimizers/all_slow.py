@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotm.solve.choices import Choices
-from autotm.solve.problem import Problem
-from autotm.solve.single_tier import SingleTier
+from autotm.solve.bases import SingleTier
+from autotm.solve.problem import Choices, Problem
 
 
 class AllSlow(SingleTier):

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotm.solve.choices import Choices
-from autotm.solve.flow import flows_beside_kernels
-from autotm.solve.integer_program import IntegerProgram
-from autotm.solve.problem import Problem
-from autotm.solve.window import Clock
+from autotm.solve.bases import IntegerProgram
+from autotm.solve.problem import Choices, Clock, Problem, flows_beside_kernels
 
 
 class Asynchronous(IntegerProgram):

@@ -11,15 +11,10 @@ from bisect import insort
 from dataclasses import replace
 from typing import ClassVar
 
-from autotm.model.cache import cached_pool
-from autotm.model.graph import Graph
-from autotm.model.plan import Plan
-from autotm.solve.base import Placement
-from autotm.solve.choices import Choices
-from autotm.solve.heap import Heap
-from autotm.solve.problem import Problem
-from autotm.solve.recheck import cached_us
-from autotm.solve.single_tier import SingleTier
+from autotm.model.plan import Plan, cached_pool
+from autotm.model.step import Graph
+from autotm.solve.bases import Heap, Placement, SingleTier, cached_us
+from autotm.solve.problem import Choices, Problem
 
 
 class MemoryMode(SingleTier):

@@ -11,14 +11,11 @@ from bisect import insort
 from collections.abc import Sequence
 from typing import ClassVar
 
-from autotm.model.errors import BadInputError
+from autotm.model.files import BadInputError
 from autotm.model.plan import Status, Stay
-from autotm.model.tier import Tier
-from autotm.solve.base import Optimizer, Placement
-from autotm.solve.choices import Choices
-from autotm.solve.flow import Flow, flows_for_life
-from autotm.solve.heap import Heap
-from autotm.solve.problem import Problem
+from autotm.model.step import Tier
+from autotm.solve.bases import Heap, Optimizer, Placement
+from autotm.solve.problem import Choices, Flow, Problem, flows_for_life
 
 
 class FirstTouch(Optimizer):

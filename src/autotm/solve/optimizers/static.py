@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from autotm.solve.choices import Choices
-from autotm.solve.flow import flows_for_life
-from autotm.solve.integer_program import IntegerProgram
-from autotm.solve.problem import Problem
+from autotm.solve.bases import IntegerProgram
+from autotm.solve.problem import Choices, Problem, flows_for_life
 
 
 class Static(IntegerProgram):

@@ -1,0 +1,199 @@
+"""One PrimFunc, possibly fused, unscheduled -> a scheduled one that allocates nothing."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+
+from autotm.kernels.code import (
+    GENERATED,
+    SHARED,
+    Machine,
+    Nest,
+    TargetInfo,
+    Workspace,
+    hoist_workspaces,
+    read_nest,
+    target_info,
+    top_blocks,
+)
+from autotm.kernels.operators import schedule_embedding_update
+from autotm.kernels.schedules.contraction import schedule_contraction
+from autotm.kernels.schedules.generic import inline_intermediates, schedule_blocks
+from autotm.kernels.schedules.rows import (
+    schedule_bias_gradient,
+    schedule_gradient_sums,
+    schedule_layer_norm,
+    schedule_layer_norm_gradient,
+    schedule_log_softmax_gradient,
+    schedule_softmax,
+    schedule_statistics,
+)
+from autotm.model.step import OpClass
+
+_LOG = logging.getLogger(__name__)
+
+_NAMED = {
+    "conv2d": OpClass.CONV_FORWARD,
+    "conv2d_data_gradient": OpClass.CONV_DATA_GRADIENT,
+    "conv2d_weight_gradient": OpClass.CONV_WEIGHT_GRADIENT,
+    "matmul": OpClass.MATMUL,
+    "matmul_nt": OpClass.MATMUL,
+    "matmul_tn": OpClass.MATMUL,
+    "batched_matmul": OpClass.MATMUL,
+    "max_pool2d_gradient": OpClass.WINDOW_GRADIENT,
+    "avg_pool2d_gradient": OpClass.WINDOW_GRADIENT,
+    "max_pool2d": OpClass.WINDOW,
+    "avg_pool2d": OpClass.WINDOW,
+    "batch_norm_statistics": OpClass.NORMALIZATION,
+    "batch_norm_gradient_sums": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "batch_norm": OpClass.NORMALIZATION,
+    "depthwise_conv2d": OpClass.WINDOW,
+    "depthwise_conv2d_data_gradient": OpClass.WINDOW_GRADIENT,
+    "depthwise_conv2d_weight_gradient": OpClass.REDUCTION,
+    "layer_norm_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "layer_norm": OpClass.NORMALIZATION,
+    "log_softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "log_softmax": OpClass.NORMALIZATION,
+    "softmax_gradient": OpClass.NORMALIZATION_GRADIENT,
+    "softmax": OpClass.NORMALIZATION,
+    "bias_gradient": OpClass.REDUCTION,
+    "sgd_update": OpClass.ELEMENTWISE,
+    "concat": OpClass.DATA_MOVEMENT,
+    "embedding_concat": OpClass.DATA_MOVEMENT,
+    "embedding": OpClass.DATA_MOVEMENT,
+    "embedding_update": OpClass.DATA_MOVEMENT,
+}
+"""Main blocks by name, the one that names a fused function first."""
+CONTRACTIONS = {
+    OpClass.CONV_FORWARD,
+    OpClass.CONV_DATA_GRADIENT,
+    OpClass.CONV_WEIGHT_GRADIENT,
+    OpClass.MATMUL,
+}
+_Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], tuple[str, ...] | None]
+_GENERATED: dict[str, _Generator] = {
+    **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},
+    "batch_norm_statistics": schedule_statistics,
+    "batch_norm_gradient_sums": schedule_gradient_sums,
+    "embedding_update": schedule_embedding_update,
+    **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax"), schedule_softmax),
+    "log_softmax_gradient": schedule_log_softmax_gradient,
+    "layer_norm": schedule_layer_norm,
+    "layer_norm_gradient": schedule_layer_norm_gradient,
+    "bias_gradient": schedule_bias_gradient,
+}
+"""Main blocks whose whole function is replaced by generated code for a target and a number of threads."""
+
+
+@dataclass(frozen=True)
+class ScheduledKernel:
+    """A function ready to be compiled.
+
+    Attributes:
+        func: parameters are inputs, outputs, then workspaces.
+        workspaces: shape and dtype of each workspace, in order.
+        op: name of the main block.
+        op_class: what the kernel does to memory.
+        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
+        others: implementations that would be other code.
+    """
+
+    func: tirx.PrimFunc
+    workspaces: tuple[Workspace, ...]
+    op: str
+    op_class: OpClass
+    flops: int
+    others: tuple[str, ...] = ()
+
+
+def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
+    """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
+    sch = Schedule(tvm.IRModule({"main": func}))
+    nests, names = _survey(sch)
+    op, op_class = classify(nests, names)
+    scheduled, others = _schedule(sch, op, target, threads)
+    hoisted, workspaces = _hoist(scheduled)
+    if op_class not in CONTRACTIONS:
+        hoisted = hoisted.with_attr(SHARED, True)
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class), others)
+
+
+def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
+    """A contraction that `schedule` knows, computed in another of its `IMPLEMENTATIONS`."""
+    sch = Schedule(tvm.IRModule({"main": func}))
+    nests, names = _survey(sch)
+    op, op_class = classify(nests, names)
+    schedule_contraction(sch, sch.get_sblock(op), target_info(target), threads, implementation)
+    hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+
+
+def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
+    # Generated code allocates where it means to, and keeps partial sums from one block of loops to the next.
+    marked = scheduled.with_attr("tirx.noalias", True)
+    return hoist_workspaces(marked, relocate=GENERATED not in scheduled.attrs)
+
+
+def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
+    """Name and class of a function from its blocks: a known name first, else the largest block decides."""
+    plain = [re.sub(r"_\d+$", "", name) for name in names]
+    for name, op_class in _NAMED.items():
+        if name in plain:
+            return name, op_class
+    reductions = [nest for nest in nests if nest.reduction]
+    if reductions:
+        main = max(reductions, key=lambda nest: nest.iterations)
+        return ("softmax_chain" if any("softmax" in name for name in plain) else _combination(main)), OpClass.REDUCTION
+    if not nests:
+        return plain[-1], OpClass.ELEMENTWISE
+    if all(nest.arithmetic == 0 and len(nest.loads) <= 1 for nest in nests):
+        return "copy", OpClass.DATA_MOVEMENT
+    return "elementwise", OpClass.ELEMENTWISE
+
+
+def _combination(nest: Nest) -> str:
+    """What a reduction computes; TVM names such blocks after variables of the program, which say nothing."""
+    return {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}.get(nest.combines, "reduction")
+
+
+def _survey(sch: Schedule) -> tuple[list[Nest], list[str]]:
+    blocks = top_blocks(sch)
+    nests = [read_nest(sch, block) for block in blocks]
+    names = [sch.get(block).name_hint for block in blocks] or [sch.mod["main"].body.block.name_hint]
+    return [nest for nest in nests if nest is not None], names
+
+
+def _schedule(sch: Schedule, op: str, target: tvm.target.Target, threads: int) -> tuple[tirx.PrimFunc, tuple[str, ...]]:
+    """The scheduled function, and implementations that would be other code."""
+    func = sch.mod["main"]
+    try:
+        if op in _GENERATED:
+            others = _GENERATED[op](sch, sch.get_sblock(op), target_info(target), threads)
+            return sch.mod["main"].with_attr(GENERATED, True), others or ()
+        schedule_blocks(sch, Machine.of(target, threads))
+    except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
+        _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
+        return _plain(func), ()
+    return sch.mod["main"], ()
+
+
+def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The last resort: the function as it is, but for what TVM cannot compile without inlining."""
+    schedule = Schedule(tvm.IRModule({"main": func}))
+    inline_intermediates(schedule)
+    return schedule.mod["main"]
+
+
+def _flops(nests: list[Nest], op: str, op_class: OpClass) -> int:
+    if op_class in CONTRACTIONS:
+        return sum(2 * nest.iterations for nest in nests if nest.reduction and nest.name.startswith(op))
+    return sum(nest.arithmetic * nest.iterations for nest in nests)

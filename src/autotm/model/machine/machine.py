@@ -1,0 +1,192 @@
+"""A machine file: which memory is fast, which is slow and how real it is, which cores run the kernels."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from autotm.model.files import BadInputError, explain
+from autotm.model.machine.topology import Topology, usable_cpus
+from autotm.model.step import Limit
+
+Reality = Literal["real", "emulated", "modelled"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EmulatedTier(_Strict):
+    """Slow memory made of DRAM and delays (`docs/emulation.md`)."""
+
+    kind: Literal["emulated"]
+    device: str = Field(description="name of a file in config/devices, without .yaml")
+    share: Literal["balanced", "whole"] = Field(
+        "balanced",
+        description="balanced: the device's delays are stretched by how much slower this process computes than the "
+        "original socket did; whole: the device's constants as they are",
+    )
+
+
+class MachineFile(_Strict):
+    """The contents of config/machines/NAME.yaml."""
+
+    description: str
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="kernel threads; auto = as many as cores allow, see threads_per_core, or all of `cpus`",
+    )
+    threads_per_core: int = Field(
+        1, ge=1, le=8, description="kernel threads on a physical core: 1 leaves its other hardware threads idle"
+    )
+    socket: int | None = Field(None, ge=0, description="only cores of this socket, counted from 0")
+    numa_node: int | None = Field(None, ge=0, description="only cores next to this memory node, counted from 0")
+    cpus: Literal["auto"] | tuple[int, ...] = Field(
+        "auto", description="hardware threads to pin to, by number, the first `threads` of them; auto = as above"
+    )
+    target: str = Field("host", description="TVM target of the kernels; host = this CPU")
+    slow_tier: EmulatedTier
+    memory_mode: bool = Field(
+        default=False,
+        description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
+        "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
+    )
+    cache: str | None = Field(
+        None, description="with memory_mode: size of that DRAM, such as 192GB; memory-mode is then solved for no other"
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> Self:
+        others = self.model_fields_set & {"threads_per_core", "socket", "numa_node"}
+        if self.cpus != "auto" and others:
+            raise ValueError(f"cpus names the cores itself: leave out {', '.join(sorted(others))}, or cpus")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_has_a_size(self) -> Self:
+        if self.cache is not None:
+            if not self.memory_mode:
+                raise ValueError(
+                    "cache is the DRAM of a machine in memory mode: leave it out, or set memory_mode: true"
+                )
+            if not self.cache_bytes:
+                raise ValueError(f"cache: '{self.cache}' is no size; give bytes such as 192GB or 192GiB")
+        return self
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Size of the real cache, if it is known."""
+        if self.cache is None:
+            return None
+        try:
+            limit = Limit.parse(self.cache)
+        except BadInputError:
+            return 0
+        return 0 if limit.less_io or limit.size_bytes is None else limit.size_bytes
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine file with everything automatic resolved.
+
+    Attributes:
+        name: the file's name without .yaml.
+        threads: kernel threads.
+        cpus: the hardware threads they are pinned to, `threads` of them.
+        target: `host` or a TVM target string.
+        slow_tier: what plays slow memory.
+        file_hash: hash of the machine file's text.
+        memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
+        cache_bytes: size of that cache, if it is known.
+        spare_cpus: the best of the hardware threads that the file allows beside `cpus`, if any.
+    """
+
+    name: str
+    threads: int
+    cpus: tuple[int, ...]
+    target: str
+    slow_tier: EmulatedTier
+    file_hash: str
+    memory_mode: bool = False
+    cache_bytes: int | None = None
+    spare_cpus: tuple[int, ...] = ()
+
+    @property
+    def copying_cpus(self) -> tuple[int, ...]:
+        """Hardware threads for copies beside kernels: those without a kernel thread, or all where there are none."""
+        return self.spare_cpus or self.cpus
+
+    @property
+    def slug(self) -> str:
+        """The `{machine}` of paths: name and threads, so that thread counts stand side by side."""
+        return f"{self.name}-{self.threads}t"
+
+    @property
+    def tier_reality(self) -> Reality:
+        """Whether slow memory is `real`, `emulated` or `modelled`."""
+        return "emulated"
+
+    def reality_of(self, *, cached: bool) -> Reality:
+        """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
+        return "real" if cached and self.memory_mode else self.tier_reality
+
+
+def load_machine(path: Path, threads: int | None = None, asked_in: object = None) -> Machine:
+    """Read a machine file; `threads`, which `asked_in` asks for, overrides its thread count.
+
+    Raises:
+        BadInputError: no such file, an unknown key, a bad value, or cores that this process may not use.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
+        raise BadInputError(f"{path}: no such machine file (known: {known or 'none'})") from None
+    try:
+        parsed = MachineFile.model_validate(yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise BadInputError(f"{path}: not valid YAML: {error}") from None
+    except ValidationError as error:
+        raise BadInputError(explain(path, error, MachineFile)) from None
+    count = threads or (None if parsed.threads == "auto" else parsed.threads)
+    cpus, spare = _pinned(path, parsed, count, (asked_in or path) if threads else path)
+    return Machine(
+        name=path.stem,
+        threads=len(cpus),
+        cpus=cpus,
+        target=parsed.target,
+        slow_tier=parsed.slow_tier,
+        file_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+        memory_mode=parsed.memory_mode,
+        cache_bytes=parsed.cache_bytes,
+        spare_cpus=spare,
+    )
+
+
+def _pinned(
+    path: Path, parsed: MachineFile, threads: int | None, asked_in: object
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Hardware threads for kernels, and those that are left."""
+    usable = usable_cpus()
+    if parsed.cpus == "auto":
+        topology = Topology.of(usable).within(str(path), socket=parsed.socket, numa_node=parsed.numa_node)
+        cpus = topology.pinned(str(path), None, parsed.threads_per_core)
+        if threads:
+            cpus = topology.pinned(str(asked_in), threads, parsed.threads_per_core)
+        return cpus, topology.spare(cpus)
+    if twice := sorted({cpu for cpu in parsed.cpus if parsed.cpus.count(cpu) > 1}):
+        raise BadInputError(f"{path}: cpus: {twice} appear twice; a thread needs a place of its own")
+    if absent := sorted(set(parsed.cpus) - set(usable)):
+        raise BadInputError(f"{path}: cpus: this process may not use {absent}; give cores among {list(usable)}")
+    if not parsed.cpus or (threads or 0) > len(parsed.cpus):
+        raise BadInputError(
+            f"{asked_in}: threads: {threads or 'auto'} is not allowed: {path} names {len(parsed.cpus)} cpus; "
+            f"give auto or 1 to {len(parsed.cpus)}, or name more"
+        )
+    count = threads or len(parsed.cpus)
+    return parsed.cpus[:count], parsed.cpus[count:]

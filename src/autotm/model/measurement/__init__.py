@@ -1,0 +1,32 @@
+"""What was measured: profiles, links, records."""
+
+from autotm.model.measurement.link import AsynchronousLinks, Link, Links
+from autotm.model.measurement.profile import Profile, Timing, TimingKey
+from autotm.model.measurement.profile_file import read_profile, write_profile
+from autotm.model.measurement.record import Record
+from autotm.model.measurement.sensitivity import Draw, Sensitivity
+from autotm.model.measurement.slow_rates import slow_rates
+from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
+from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
+
+__all__ = [
+    "AsynchronousLinks",
+    "ConfigurationTime",
+    "Draw",
+    "Link",
+    "Links",
+    "Profile",
+    "Record",
+    "Sensitivity",
+    "Timing",
+    "TimingKey",
+    "TimingStudy",
+    "TunedKernel",
+    "TunedSchedule",
+    "TuningReport",
+    "Way",
+    "WayCost",
+    "read_profile",
+    "slow_rates",
+    "write_profile",
+]

@@ -1,0 +1,69 @@
+"""`profile.parquet`: one row per (kernel identity, implementation, configuration)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from pathlib import Path
+
+from autotm.model.files import SCHEMA_VERSION, damaged, write_atomically
+from autotm.model.measurement.profile import Profile, Timing
+
+_KEY = ("identity", "implementation", "configuration")
+_TYPES = {
+    **dict.fromkeys(_KEY, "string"),
+    "min_ns": "int64",
+    "median_ns": "int64",
+    "lower_quartile_ns": "int64",
+    "upper_quartile_ns": "int64",
+    "repeats": "int64",
+    "beyond_ns": "int64",
+    "beyond_error_ns": "int64",
+    "default_identity": "string",
+    "disturbed": "bool",
+}
+"""Arrow's names of the columns' types."""
+
+
+def write_profile(path: Path, profile: Profile) -> None:
+    """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata."""
+    import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    rows = [
+        dict(zip(_TYPES, (*key, *astuple(timing)), strict=True))
+        for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])
+    ]
+    metadata = {
+        "kind": "profile",
+        "schema_version": str(SCHEMA_VERSION),
+        "graph_hash": profile.graph_hash,
+        "provenance": json.dumps(dict(profile.provenance)),
+    }
+    schema = pa.schema(list(_TYPES.items()), metadata=metadata)
+    table = pa.Table.from_pylist(rows, schema=schema)
+    write_atomically(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def read_profile(path: Path) -> Profile:
+    """Read what `write_profile` wrote; files from before configurations were paired lack their differences.
+
+    Raises:
+        DamagedFileError: the file is missing, cut or of another schema.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
+    import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+    try:
+        table = pq.ParquetFile(path).read()  # `pq.read_table` imports pandas.
+        metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+        if metadata.get("schema_version") != str(SCHEMA_VERSION):
+            raise damaged(
+                path,
+                "profile",
+                f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}",
+            )
+        timings = {tuple(row.pop(name) for name in _KEY): Timing(**row) for row in table.to_pylist()}
+        return Profile(metadata["graph_hash"], timings, json.loads(metadata["provenance"]))
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise damaged(path, "profile", str(error)) from None

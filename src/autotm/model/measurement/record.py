@@ -1,0 +1,158 @@
+"""What one run of one program measured, under the field names of the original artifact with their units.
+
+Units: `_s` seconds, `_us` microseconds, `_bytes` or `bytes_` bytes, `_size` bytes. `dram` is the fast tier, `pmem` the
+slow one. Where a name, unit or meaning is not the original's (whose list of fields is in its artifact document):
+
+- one file is one run; what stood at the top of the original's files (`io_size`, `default_alloc_size`,
+  `gpu_managed_runtime`) stands in each;
+- `predicted_runtime_s`, `actual_runtime_s`, `gpu_managed_runtime_s`: seconds (its prediction: hundredths of a second);
+- `dram_limit_bytes`: the limit asked, in bytes (its `dram_limit`: whole megabytes, after the limit was lowered against
+  fragments; for first touch bytes);
+- `ratio` is as asked, as its was; `ratio_achieved` is what its search for a ratio aimed at. Here a ratio is turned into
+  bytes once, and the placement is solved for these: nothing is searched;
+- `num_..._move_nodes` and `bytes_moved...` count blocking moves only, as its document says and its code did not; the
+  `async` fields count the others;
+- `tensor_size_map`: arguments have their true size (its: 0);
+- `move_time_us`, `oracle_time_us`, `kernel_times_us`: microseconds, as there, but not whole ones. `oracle_time_us` is
+  there on every machine (its: GPU only), `gpu_managed_runtime_s` on a GPU only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+from autotm.model.plan import CacheCounts
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run of one program.
+
+    Attributes:
+        network, scale, batch, machine, threads, optimizer, limit: what ran, where, how.
+        tier_reality: `real`, `emulated` or `modelled` slow memory.
+        dram_limit_bytes: the budget asked of the solver.
+        ratio: slow:fast as asked, e.g. `4:1`; None where the limit was asked in bytes.
+        ratio_achieved: slow pool bytes / fast pool bytes (None when the fast pool is empty). In memory mode the cache
+            is the fast memory and adds nothing to the slow pool, which holds all: a limit r:1 gives about r + 1.
+        counts: what the limit counts: `intermediates` (with workspaces), or `all` (arguments too).
+        io_size: bytes of all parameters, inputs, constants and results; in fast memory and outside the limit, unless
+            the limit counts all.
+        default_alloc_size: peak live bytes of the step when nothing is slow.
+        dram_alloc_size, pmem_alloc_size: pool sizes, bytes; in memory mode `dram_alloc_size` is the cache.
+        predicted_runtime_s, bound_s, gap, solver_status: from the plan.
+        creation_times, optimization_times: seconds to build and to solve, one per attempt.
+        actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
+        samples_s: wall time of every timed step that counts.
+        all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
+        all_fast_predicted_s: what the profile says of that step.
+        disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
+        disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
+        disturbed_before: what the plan was made from that was measured while others held the cores, in words.
+        num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
+        bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;
+            workspaces are not inputs or outputs.
+        num_move_nodes, bytes_moved: blocking moves; `_dram` and `_pmem` by destination.
+        num_async_move_nodes, bytes_async_moved: overlapped moves; `_dram` and `_pmem` by destination.
+        move_time_us: predicted time of the blocking moves.
+        stall_time_us: measured time that a step waits for asynchronous moves, from a separate instrumented step.
+        move_actual_us: measured time of the blocking moves, from that step.
+        waited_s, all_fast_waited_s: for each timed step that counts, planned and all-fast, how long threads of the run
+            were kept from a core by others, added up over threads.
+        machine_memory_mode: whether the machine really is in memory mode: what is called fast memory here is then
+            itself behind its cache.
+        kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
+        oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
+            in the profile, or the chosen one in this run.
+        gpu_managed_runtime_s: time of the step in memory that the GPU's driver manages; None where there is no GPU.
+        tensor_size_map: bytes of every tensor by name.
+        config_map: configuration of every kernel by name, as it ran: a letter a slot, D fast, P slow.
+        cache: in memory mode, hits and misses of a step as the model counts them; None elsewhere.
+        implementations: number of kernels by the name of the implementation that ran.
+        verified_steps: steps whose losses and updated parameters equalled the plain step bit for bit.
+
+    Fields with a default were added later: older files lack them.
+    """
+
+    network: str
+    scale: str
+    batch: int
+    machine: str
+    threads: int
+    tier_reality: str
+    optimizer: str
+    limit: str
+    counts: str
+    dram_limit_bytes: int
+    ratio_achieved: float | None
+    io_size: int
+    default_alloc_size: int
+    dram_alloc_size: int
+    pmem_alloc_size: int
+    predicted_runtime_s: float
+    bound_s: float
+    gap: float
+    solver_status: str
+    creation_times: tuple[float, ...]
+    optimization_times: tuple[float, ...]
+    actual_runtime_s: float
+    actual_runtime_median_s: float
+    samples_s: tuple[float, ...]
+    all_fast_samples_s: tuple[float, ...]
+    disturbed_steps: int
+    disturbed_steps_count: bool
+    num_kernels: int
+    num_input_tensors: int
+    num_output_tensors: int
+    num_dram_input_tensors: int
+    num_dram_output_tensors: int
+    bytes_input_tensors: int
+    bytes_output_tensors: int
+    bytes_dram_input_tensors: int
+    bytes_dram_output_tensors: int
+    num_move_nodes: int
+    num_dram_move_nodes: int
+    num_pmem_move_nodes: int
+    num_async_move_nodes: int
+    bytes_moved: int
+    bytes_moved_dram: int
+    bytes_moved_pmem: int
+    bytes_async_moved: int
+    move_time_us: float
+    kernel_times_us: dict[str, float]
+    oracle_time_us: float
+    implementations: dict[str, int]
+    verified_steps: int
+    seed: int
+    disturbed_before: tuple[str, ...] = ()
+    stall_time_us: float = 0.0
+    ratio: str | None = None
+    num_dram_async_move_nodes: int = 0
+    num_pmem_async_move_nodes: int = 0
+    bytes_async_moved_dram: int = 0
+    bytes_async_moved_pmem: int = 0
+    gpu_managed_runtime_s: float | None = None
+    tensor_size_map: dict[str, int] = field(default_factory=dict)
+    config_map: dict[str, str] = field(default_factory=dict)
+    cache: CacheCounts | None = None
+    move_actual_us: float | None = None
+    waited_s: tuple[float, ...] = ()
+    all_fast_waited_s: tuple[float, ...] = ()
+    machine_memory_mode: bool = False
+    all_fast_predicted_s: float | None = None
+
+    @property
+    def all_fast_runtime_median_s(self) -> float | None:
+        """The median of `all_fast_samples_s`; None if there are none."""
+        return median(self.all_fast_samples_s) if self.all_fast_samples_s else None
+
+    @property
+    def drift_s(self) -> float | None:
+        """How much longer than profiled the all-fast step took, median beside the planned one; None if not timed.
+
+        None of it is due to the plan: the machine's speed has changed since the kernels were timed, or they take
+        another time one after the other than alone.
+        """
+        measured_s, predicted_s = self.all_fast_runtime_median_s, self.all_fast_predicted_s
+        return None if measured_s is None or predicted_s is None else measured_s - predicted_s

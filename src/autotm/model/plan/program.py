@@ -1,0 +1,96 @@
+"""A plan with addresses: the flat list of steps that the executor runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autotm.model.plan.plan import Stay
+from autotm.model.step import Tier
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Byte offset of every stay in the pool of its tier; `offsets[i]` belongs to `stays[i]`."""
+
+    stays: tuple[Stay, ...]
+    offsets: tuple[int, ...]
+    fast_bytes: int
+    slow_bytes: int
+
+    def __post_init__(self) -> None:
+        if len(self.stays) != len(self.offsets):
+            raise ValueError(f"layout has {len(self.stays)} stays but {len(self.offsets)} offsets")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an operand is: an offset in a pool, or (offset None) the tensor's own argument buffer in fast memory."""
+
+    tier: Tier
+    offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelStep:
+    """Run kernel `kernel` of the graph on operands at `addresses`, one per slot."""
+
+    kernel: int
+    addresses: tuple[Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoveStep:
+    """Copy `size_bytes` of `tensor` from one pool to the other, and wait for it."""
+
+    tensor: str
+    size_bytes: int
+    source: Address
+    destination: Address
+
+
+@dataclass(frozen=True, slots=True)
+class StartMoveStep:
+    """Start asynchronous move number `move`, which copies `size_bytes` of `tensor` beside the steps that follow."""
+
+    move: int
+    tensor: str
+    size_bytes: int
+    source: Address
+    destination: Address
+
+
+@dataclass(frozen=True, slots=True)
+class WaitMoveStep:
+    """Wait until asynchronous move number `move` is complete."""
+
+    move: int
+
+
+Step = KernelStep | MoveStep | StartMoveStep | WaitMoveStep
+
+
+@dataclass(frozen=True)
+class Program:
+    """What `runtime` executes: one training step as addresses in a fast and a slow pool.
+
+    Attributes:
+        graph_hash: hash of the graph it belongs to.
+        plan_hash: hash of the plan it was made from.
+        optimizer, limit, dram_limit_bytes: as in the plan.
+        fast_bytes, slow_bytes: sizes of the pools (`dram_alloc_size`, `pmem_alloc_size` of the record).
+        steps: in execution order.
+        implementations: one per kernel, as in the plan.
+        cache_traffic_bytes: where fast memory is a cache of the slow pool, the bytes that each kernel has fetched from
+            slow memory and written back there; empty elsewhere. Then operands in the slow pool cost nothing else.
+    """
+
+    graph_hash: str
+    plan_hash: str
+    optimizer: str
+    limit: str
+    dram_limit_bytes: int
+    fast_bytes: int
+    slow_bytes: int
+    steps: tuple[Step, ...]
+    implementations: tuple[str, ...] = ()
+    cache_traffic_bytes: tuple[tuple[int, int], ...] = ()

@@ -1,0 +1,299 @@
+"""The training step as data: kernels in execution order, the tensors between them, and their liveness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache, cached_property
+from typing import Literal
+
+import numpy as np
+
+from autotm.model.files import unknown_name
+
+ALIGNMENT_BYTES = 64
+"""Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
+
+DEFAULT_IMPLEMENTATION = "default"
+
+
+class Role(StrEnum):
+    """What a tensor is to the step."""
+
+    PARAMETER = "parameter"
+    INPUT = "input"
+    CONSTANT = "constant"
+    INTERMEDIATE = "intermediate"
+    WORKSPACE = "workspace"
+    RESULT = "result"
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether a plan always decides where the tensor lives; the other roles are the step's arguments."""
+        return self in {Role.INTERMEDIATE, Role.WORKSPACE}
+
+
+class OpClass(StrEnum):
+    """What a kernel does to memory; the emulated tier and the schedules are chosen by it."""
+
+    CONV_FORWARD = "conv_forward"
+    CONV_DATA_GRADIENT = "conv_data_gradient"
+    CONV_WEIGHT_GRADIENT = "conv_weight_gradient"
+    MATMUL = "matmul"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    WINDOW = "window"
+    WINDOW_GRADIENT = "window_gradient"
+    NORMALIZATION = "normalization"
+    NORMALIZATION_GRADIENT = "normalization_gradient"
+    DATA_MOVEMENT = "data_movement"
+
+
+_one_tuple = cache(tuple[int, ...])
+"""One object for equal slots: a step has hundreds of thousands of them, few of them different."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One slot of a kernel: the tensor bound to it, and the shape and dtype the kernel sees (a view may differ)."""
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the values, without padding."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One way to compute a kernel: another function on the same inputs and outputs, with workspaces of its own."""
+
+    name: str
+    function: str
+    identity: str
+    workspaces: tuple[Operand, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One call of one compiled function.
+
+    Slots are ordered inputs, outputs, workspaces; the function takes its buffers in that order. `identity` is the
+    hash of the scheduled TIR: kernels with equal identity run the same code on the same shapes. `implementation` names
+    the way it is computed, `alternatives` other ways that a plan may choose instead.
+    """
+
+    name: str
+    function: str
+    identity: str
+    op: str
+    op_class: OpClass
+    flops: int
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    workspaces: tuple[Operand, ...] = ()
+    implementation: str = DEFAULT_IMPLEMENTATION
+    alternatives: tuple[Implementation, ...] = ()
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """All slots in calling order."""
+        return self.inputs + self.outputs + self.workspaces
+
+    @property
+    def implementations(self) -> tuple[str, ...]:
+        """Names of all ways to compute it, the present one first."""
+        return (self.implementation, *(other.name for other in self.alternatives))
+
+    def computed_by(self, implementation: str) -> Kernel:
+        """The same kernel with that implementation and no other.
+
+        Raises:
+            BadInputError: it has no such implementation.
+        """
+        if implementation == self.implementation:
+            return replace(self, alternatives=())
+        for other in self.alternatives:
+            if other.name == implementation:
+                return replace(
+                    self,
+                    function=other.function,
+                    identity=other.identity,
+                    workspaces=other.workspaces,
+                    implementation=other.name,
+                    alternatives=(),
+                )
+        raise unknown_name(f"implementation of kernel '{self.name}'", implementation, self.implementations)
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """How a parameter, input or constant is filled before the first step, from the run's seed and the tensor's name.
+
+    `normal` draws N(0, scale^2), `uniform` draws [0, scale), `integers` draws whole numbers in [0, scale) (indices into
+    a table, say), `zeros` and `ones` need no scale, `one_hot` puts a one at a random column of each row. Not drawn:
+    `sinusoids` are the positions of Vaswani et al. (arXiv:1706.03762, 3.5), a row each; `future` has `scale` above the
+    diagonal, zero elsewhere.
+    """
+
+    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot", "integers", "sinusoids", "future"]
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A value in memory.
+
+    `producer` is the index of the kernel that writes it (None for parameters, inputs and constants); `readers` are
+    the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
+    over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills
+    tensors that no kernel produces. `held` is given to arguments where the limit counts them too: kernel indices
+    [start, end) during which the tensor holds memory in one tier, never moved (`model/step/counting.py`).
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    size_bytes: int
+    producer: int | None
+    readers: tuple[int, ...]
+    alias_of: str | None = None
+    initial: Initial | None = None
+    held: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.role.is_movable and self.producer is None:
+            raise ValueError(f"tensor '{self.name}' has role {self.role} but no producer")
+        if list(self.readers) != sorted(set(self.readers)):
+            raise ValueError(f"tensor '{self.name}': readers must ascend and be distinct, got {self.readers}")
+        if self.producer is not None and self.readers and self.readers[0] <= self.producer:
+            raise ValueError(f"tensor '{self.name}' is read by kernel {self.readers[0]}, not after its producer")
+
+    @property
+    def is_movable(self) -> bool:
+        """Whether a plan decides where it lives; all else stays in fast memory, outside the pools and the limit."""
+        return self.role.is_movable or self.held is not None
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes that an allocation of the tensor takes: its size rounded up to the alignment."""
+        return math.ceil(max(self.size_bytes, 1) / ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+    @property
+    def users(self) -> tuple[int, ...]:
+        """Producer first, then the readers: the kernels at which the tensor must be somewhere."""
+        return self.readers if self.producer is None else (self.producer, *self.readers)
+
+    @property
+    def live(self) -> range:
+        """Kernel indices during which a movable tensor holds memory: [producer, last reader + 1), or as `held`."""
+        return range(*self.held) if self.held is not None else range(self.users[0], self.users[-1] + 1)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One training step of one network.
+
+    Attributes:
+        network: registered name of the network.
+        scale: `tiny`, `laptop`, `paper` or a user's own.
+        batch: samples per step.
+        kernels: in execution order.
+        tensors: every tensor any slot names, each with its own storage unless it is an alias.
+    """
+
+    network: str
+    scale: str
+    batch: int
+    kernels: tuple[Kernel, ...]
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        seen: dict[str, Tensor] = {}
+        for tensor in self.tensors:
+            if tensor.name in seen:
+                raise ValueError(f"tensor '{tensor.name}' appears twice")
+            seen[tensor.name] = tensor
+        for index, kernel in enumerate(self.kernels):
+            for operand in kernel.operands:
+                used = seen.get(operand.tensor)
+                if used is None:
+                    raise ValueError(f"kernel '{kernel.name}' names unknown tensor '{operand.tensor}'")
+                if index not in used.users:
+                    raise ValueError(f"tensor '{used.name}' does not list its user, kernel {index} '{kernel.name}'")
+
+    @cached_property
+    def by_name(self) -> dict[str, Tensor]:
+        """Tensor by its name."""
+        return {tensor.name: tensor for tensor in self.tensors}
+
+    @cached_property
+    def movable(self) -> tuple[Tensor, ...]:
+        """What a plan places: intermediates, workspaces, and arguments where the limit counts them."""
+        return tuple(tensor for tensor in self.tensors if tensor.is_movable)
+
+    @cached_property
+    def live_bytes(self) -> tuple[int, ...]:
+        """Allocated bytes of movable tensors live during each kernel, wherever they are."""
+        change = [0] * (len(self.kernels) + 1)
+        for tensor in self.movable:
+            change[tensor.live.start] += tensor.allocated_bytes
+            change[tensor.live.stop] -= tensor.allocated_bytes
+        totals, total = [], 0
+        for difference in change[:-1]:
+            total += difference
+            totals.append(total)
+        return tuple(totals)
+
+    @property
+    def peak_live_bytes(self) -> int:
+        """Fast memory that the step needs when nothing is ever slow: what ratios divide."""
+        return max(self.live_bytes, default=0)
+
+    def computed_by(self, implementations: Sequence[str]) -> Graph:
+        """The step with one implementation for each kernel: what runs once a plan has chosen.
+
+        Workspaces of implementations that are not chosen are no tensors of it. With `()` every kernel keeps the
+        implementation it has.
+
+        Raises:
+            BadInputError: a kernel has no such implementation.
+        """
+        if not implementations and not any(kernel.alternatives for kernel in self.kernels):
+            return self
+        names = implementations or [kernel.implementation for kernel in self.kernels]
+        kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
+        if kernels == self.kernels:
+            return self
+        kept = tuple(tensor for tensor in self.tensors if tensor.role is not Role.WORKSPACE)
+        workspaces = tuple(
+            workspace(operand, index) for index, kernel in enumerate(kernels) for operand in kernel.workspaces
+        )
+        return replace(self, kernels=kernels, tensors=kept + workspaces)
+
+    def slots_of(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
+        """Movable tensors of a kernel, by first appearance, each with the slots it fills (all share one tier)."""
+        return self._slots.get(id(kernel)) or self._find_slots(kernel)
+
+    @cached_property
+    def _slots(self) -> dict[int, dict[str, tuple[int, ...]]]:
+        """`slots_of` for the step's own kernels, by identity: prices are asked for by the hundred thousand."""
+        return {id(kernel): self._find_slots(kernel) for kernel in self.kernels}
+
+    def _find_slots(self, kernel: Kernel) -> dict[str, tuple[int, ...]]:
+        slots: dict[str, tuple[int, ...]] = {}
+        for slot, operand in enumerate(kernel.operands):
+            if self.by_name[operand.tensor].is_movable:
+                slots[operand.tensor] = _one_tuple((*slots.get(operand.tensor, ()), slot))
+        return slots
+
+
+def workspace(operand: Operand, kernel: int) -> Tensor:
+    """The tensor behind a workspace of kernel number `kernel`."""
+    return Tensor(operand.tensor, Role.WORKSPACE, operand.shape, operand.dtype, operand.size_bytes, kernel, ())

@@ -1,0 +1,111 @@
+"""Where the files of a study lie. The rules write the same paths as patterns; a test compares the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotm.model.machine import Machine
+from autotm.model.step import Limit
+
+
+@dataclass(frozen=True)
+class MachinePaths:
+    """The files that all networks on one machine share, under `results`."""
+
+    results: Path
+    machine: Machine
+
+    @property
+    def _of_machine(self) -> Path:
+        return self.results / self.machine.slug
+
+    @property
+    def links(self) -> Path:
+        """What calibration measured."""
+        return self._of_machine / "links.json"
+
+    @property
+    def store(self) -> Path:
+        """The kernel store: timings and tuned schedules kept across networks and runs; a cache, not a result."""
+        return self._of_machine / "kernels.sqlite"
+
+    @property
+    def objects(self) -> Path:
+        """Machine code of kernels, kept across networks and runs; a cache, not a result."""
+        return self._of_machine / "objects"
+
+
+@dataclass(frozen=True)
+class ConvolutionPaths(MachinePaths):
+    """The files of the kernel plot's convolution at one scale on one machine, beside those of the networks."""
+
+    scale: str
+
+    @property
+    def graph(self) -> Path:
+        """The convolution as a step of its own."""
+        return self._of_machine / self.scale / "convolution_graph.json"
+
+    @property
+    def profile(self) -> Path:
+        """Its times in all placements."""
+        return self._of_machine / self.scale / "convolution_profile.parquet"
+
+
+@dataclass(frozen=True)
+class Paths(MachinePaths):
+    """The files of one network at one scale on one machine, under `results`."""
+
+    scale: str
+    network: str
+
+    @property
+    def _of_network(self) -> Path:
+        return self._of_machine / self.scale / self.network
+
+    @property
+    def graph(self) -> Path:
+        """The training step."""
+        return self._of_network / "graph.json"
+
+    @property
+    def library(self) -> Path:
+        """Its compiled kernels."""
+        return self._of_network / "kernels.so"
+
+    @property
+    def profile(self) -> Path:
+        """Times of its kernels by configuration."""
+        return self._of_network / "profile.parquet"
+
+    @property
+    def tuned(self) -> Path:
+        """What tuning its kernels came to; nothing depends on it."""
+        return self._of_network / "tuned.json"
+
+    @property
+    def timing_study(self) -> Path:
+        """Its kernels, timed in several ways."""
+        return self._of_network / "timing_study.json"
+
+    @property
+    def reference(self) -> Path:
+        """What the plain step computes, for verifying the others; a cache, not a result."""
+        return self._of_network / "reference.json"
+
+    def plan(self, optimizer: str, limit: Limit) -> Path:
+        """The solver's answer."""
+        return self._of_network / optimizer / limit.slug / "plan.json"
+
+    def program(self, optimizer: str, limit: Limit) -> Path:
+        """The plan with addresses."""
+        return self._of_network / optimizer / limit.slug / "program.json"
+
+    def record(self, optimizer: str, limit: Limit) -> Path:
+        """What running the program measured."""
+        return self._of_network / optimizer / limit.slug / "record.json"
+
+    def sensitivity(self, limit: Limit) -> Path:
+        """What resampled kernel times did to the plans for a limit; nothing depends on it."""
+        return self._of_network / "sensitivity" / f"{limit.slug}.json"

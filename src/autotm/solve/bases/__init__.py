@@ -1,0 +1,9 @@
+"""What optimizers are made of."""
+
+from autotm.solve.bases.base import Optimizer, Placement
+from autotm.solve.bases.heap import Heap
+from autotm.solve.bases.integer_program import IntegerProgram
+from autotm.solve.bases.recheck import cached_us, plan_us
+from autotm.solve.bases.single_tier import SingleTier
+
+__all__ = ["Heap", "IntegerProgram", "Optimizer", "Placement", "SingleTier", "cached_us", "plan_us"]

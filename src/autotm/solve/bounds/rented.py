@@ -1,0 +1,258 @@
+"""The cheapest journeys of all tensors at once when fast memory is rented, and a lost tensor may be computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.solve.problem import Floats, Flow, Ints, Journey, by_blocking_moves
+
+Flags = npt.NDArray[np.bool_]
+
+_BORN, _COPIED, _SLOW = range(3)
+"""In fast memory without a slow copy; in fast memory with one; in slow memory only."""
+_NOTHING: Mapping[str, Floats] = {}
+_NEVER = 1e18
+"""A cost that no journey takes; finite, so that differences stay numbers."""
+_MIX = 6364136223846793005
+"""Odd, large: products of small numbers with it differ in most bits (Knuth's MMIX generator)."""
+
+
+@dataclass(frozen=True)
+class _Gadget:
+    """The k-th gadgets of the flows that have one, and the gaps before them."""
+
+    starts: Ints
+    stops: Ints
+    slow_us: Floats
+    fast_us: Floats
+    gap_starts: Ints
+    gap_stops: Ints
+    stay_us: Floats
+    read_us: Floats
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+
+class _Rent:
+    """What flows pay for their bytes, and what some rows of them pay besides in the kernels before each."""
+
+    def __init__(self, sizes_bytes: Ints, prices_us: Floats, besides_us: Mapping[int, Floats]) -> None:
+        self._sizes_bytes = sizes_bytes
+        self._until_us = np.concatenate(([0.0], np.cumsum(prices_us)))
+        self._rows = np.array(sorted(besides_us), np.int64)
+        self._besides_us = np.array([besides_us[row] for row in sorted(besides_us)])
+
+    def of(self, starts: Ints, stops: Ints) -> Floats:
+        """Rent of the first flows over spans of kernels, one span each."""
+        paid: Floats = (self._until_us[stops] - self._until_us[starts]) * self._sizes_bytes[: len(starts)]
+        rows = self._rows[: int(np.searchsorted(self._rows, len(starts)))]
+        if len(rows):
+            places = np.arange(len(rows))
+            paid[rows] += self._besides_us[places, stops[rows]] - self._besides_us[places, starts[rows]]
+        return paid
+
+
+@dataclass(frozen=True)
+class Rental:
+    """Cheapest journeys at some prices.
+
+    Attributes:
+        cost_us: (flows,) of each, rent included, at the prices at which it was the cheapest.
+        used_bytes: (kernels,) what all of them hold in fast memory.
+        fast, between: by gadget k, whether the flows that have one are fast there, and over the gap before; in the
+            order of `Rented.order`.
+        signature: (flows,) different for different journeys of a flow.
+    """
+
+    cost_us: Floats
+    used_bytes: Ints
+    fast: Sequence[Flags]
+    between: Sequence[Flags]
+    signature: Ints
+
+
+class Rented:
+    """Flows as arrays, the longest first, so that the flows that have a k-th gadget are the first ones.
+
+    Args:
+        flows: the tensors' choices, with blocking moves.
+        again_us: per flow, what computing it again costs at least; infinite where that cannot be.
+        limit_bytes: tensors larger than this never are in fast memory.
+        kernels: of the step.
+    """
+
+    def __init__(self, flows: Sequence[Flow], again_us: Floats, limit_bytes: int, kernels: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.order = sorted(range(len(flows)), key=lambda index: -len(flows[index]))
+        self._kernels = kernels
+        self._rows = {flows[index].tensor: row for row, index in enumerate(self.order)}
+        ordered = [flows[index] for index in self.order]
+        self._sizes = np.array([flow.size_bytes for flow in ordered], np.int64)
+        self._write_us = np.array([flow.write_us for flow in ordered])
+        self._again_us = np.minimum(again_us[self.order], _NEVER)
+        longest = max(map(len, ordered), default=0)
+        self._gadgets = [_gadget([flow for flow in ordered if len(flow) > k], k, limit_bytes) for k in range(longest)]
+
+    def cheapest(self, prices_us_per_byte: Floats, weighed_us: Mapping[str, Floats] = _NOTHING) -> Rental:
+        """All tensors' cheapest journeys at these prices, of shape (kernels,), not negative.
+
+        `weighed_us` is what tensors pay for being fast besides, of shape (kernels + 1,) in the kernels before each.
+        """
+        besides_us = {self._rows[tensor]: paid for tensor, paid in weighed_us.items() if tensor in self._rows}
+        rent = _Rent(self._sizes, prices_us_per_byte, besides_us)
+        costs = np.zeros((3, len(self.order)))
+        ways: list[npt.NDArray[np.int8]] = []
+        for k, gadget in enumerate(self._gadgets):
+            count = len(gadget)
+            fast_us = gadget.fast_us + rent.of(gadget.starts, gadget.stops)
+            if k:
+                after, way = self._step(gadget, costs[:, :count], rent)
+                ways.append(way)
+                costs[:, :count] = after
+            else:
+                costs[_COPIED] = _NEVER
+            costs[_BORN, :count] += fast_us
+            costs[_COPIED, :count] += fast_us
+            costs[_SLOW, :count] += gadget.slow_us
+        found = np.empty(len(self.order))
+        found[self.order] = costs.min(axis=0)
+        return self._rental(found, costs.argmin(axis=0), ways)
+
+    def mixed(self, first: Rental, second: Rental, from_first: Flags) -> Rental:
+        """The journeys of some flows from one, those of the others from another; `from_first` is of shape (flows,)."""
+        ordered = from_first[self.order]
+
+        def mix(some: Sequence[Flags], others: Sequence[Flags]) -> list[Flags]:
+            return [np.where(ordered[: len(one)], one, other) for one, other in zip(some, others, strict=True)]
+
+        return Rental(
+            np.where(from_first, first.cost_us, second.cost_us),
+            self.used_bytes(first, from_first) + self.used_bytes(second, ~from_first),
+            mix(first.fast, second.fast),
+            mix(first.between, second.between),
+            np.where(from_first, first.signature, second.signature),
+        )
+
+    def rent_us(self, rental: Rental, prices_us_per_byte: Floats) -> Floats:
+        """(flows,) What those journeys would pay for fast memory at these prices."""
+        rent = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
+        paid = np.zeros(len(self.order))
+        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+            held = np.where(fast, rent[gadget.stops] - rent[gadget.starts], 0.0)
+            held += np.where(stayed, rent[gadget.gap_stops] - rent[gadget.gap_starts], 0.0)
+            paid[: len(gadget)] += held * self._sizes[: len(gadget)]
+        found = np.empty_like(paid)
+        found[self.order] = paid
+        return found
+
+    def used_bytes(self, rental: Rental, chosen: Flags) -> Ints:
+        """(kernels,) What the journeys of some flows hold in fast memory; `chosen` is of shape (flows,)."""
+        change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
+        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+            self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)
+            self._hold(change, stayed & ordered[: len(gadget)], gadget.gap_starts, gadget.gap_stops)
+        return _summed(change)
+
+    def holders(self, rental: Rental, kernel: int) -> Flags:
+        """(flows,) Whether each is fast during a kernel."""
+        holds = np.zeros(len(self.order), bool)
+        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+            at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)
+            at |= stayed & (gadget.gap_starts <= kernel) & (kernel < gadget.gap_stops)
+            holds[: len(gadget)] |= at
+        found = np.empty_like(holds)
+        found[self.order] = holds
+        return found
+
+    def journeys(self, rental: Rental, chosen: Sequence[int]) -> dict[int, Journey]:
+        """The journeys of some flows."""
+        place = {index: row for row, index in enumerate(self.order)}
+        fast = [flags.tolist() for flags in rental.fast]
+        between = [flags.tolist() for flags in rental.between]
+        counts = [len(gadget) for gadget in self._gadgets]
+        found = {}
+        for index in chosen:
+            row = place[index]
+            length = sum(1 for count in counts if row < count)
+            found[index] = by_blocking_moves(
+                tuple(fast[k][row] for k in range(length)), tuple(between[k][row] for k in range(1, length))
+            )
+        return found
+
+    def _step(self, gadget: _Gadget, costs: Floats, rent: _Rent) -> tuple[Floats, npt.NDArray[np.int8]]:
+        """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
+        count = len(gadget)
+        born, copied, slow = costs
+        stay_us = gadget.stay_us + rent.of(gadget.gap_starts, gadget.gap_stops)
+        write_us, again_us = self._write_us[:count], self._again_us[:count]
+        back_us = np.minimum(gadget.read_us, again_us)
+        options: tuple[tuple[tuple[Floats, int], ...], ...] = (
+            ((born + stay_us, 2 * _BORN + 1), (born + again_us, 2 * _BORN)),
+            (
+                (copied + stay_us, 2 * _COPIED + 1),
+                (copied + back_us, 2 * _COPIED),
+                (slow + back_us, 2 * _SLOW),
+                (born + write_us + gadget.read_us, 2 * _BORN),
+            ),
+            ((slow, 2 * _SLOW), (copied, 2 * _COPIED), (born + np.minimum(write_us, again_us), 2 * _BORN)),
+        )
+        after, way = np.empty((3, count)), np.empty((3, count), np.int8)
+        for state, ((cost, first), *others) in enumerate(options):
+            after[state], way[state] = cost, first
+            for other, code in others:
+                way[state][other < after[state]] = code
+                np.minimum(after[state], other, out=after[state])
+        return after, way
+
+    def _rental(self, cost_us: Floats, states: Ints, ways: Sequence[npt.NDArray[np.int8]]) -> Rental:
+        change = np.zeros(self._kernels + 1)
+        signature = states + 1
+        fast, between = [], []
+        for k in range(len(self._gadgets) - 1, -1, -1):
+            gadget = self._gadgets[k]
+            count = len(gadget)
+            is_fast = states[:count] != _SLOW
+            self._hold(change, is_fast, gadget.starts, gadget.stops)
+            fast.append(is_fast)
+            stayed = np.zeros(count, bool)
+            if k:
+                code = ways[k - 1][states[:count], np.arange(count)].astype(np.int64)
+                stayed = code % 2 == 1
+                self._hold(change, stayed, gadget.gap_starts, gadget.gap_stops)
+                states[:count] = code // 2
+                signature[:count] = signature[:count] * _MIX + code + 1
+            between.append(stayed)
+        found = np.empty_like(signature)
+        found[self.order] = signature
+        return Rental(cost_us, _summed(change), fast[::-1], between[::-1], found)
+
+    def _hold(self, change: Floats, which: Flags, starts: Ints, stops: Ints) -> None:
+        sizes = self._sizes[: len(which)][which]
+        change += np.bincount(starts[which], sizes, len(change))
+        change -= np.bincount(stops[which], sizes, len(change))
+
+
+def _summed(change: Floats) -> Ints:
+    return np.rint(np.cumsum(change)[:-1]).astype(np.int64)
+
+
+def _gadget(flows: Sequence[Flow], k: int, limit_bytes: int) -> _Gadget:
+    def allowed(flags: list[bool]) -> Floats:
+        return np.where(np.array(flags, bool), 0.0, _NEVER)
+
+    before = [flow.stops[k - 1] if k else flow.starts[0] for flow in flows]
+    return _Gadget(
+        starts=np.array([flow.starts[k] for flow in flows], np.int64),
+        stops=np.array([flow.stops[k] for flow in flows], np.int64),
+        slow_us=np.array([_NEVER if flow.must[k] else flow.slow_us[k] for flow in flows]),
+        fast_us=allowed([flow.may[k] and flow.size_bytes <= limit_bytes for flow in flows]),
+        gap_starts=np.array(before, np.int64),
+        gap_stops=np.array([flow.starts[k] for flow in flows], np.int64),
+        stay_us=allowed([k > 0 and flow.may_between[k - 1] for flow in flows]),
+        read_us=np.array([flow.read_us if flow.may_read[k] else _NEVER for flow in flows]),
+    )

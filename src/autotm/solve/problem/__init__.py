@@ -1,0 +1,58 @@
+"""What is asked and what there is to choose from: tensors' ways through the step, kernels' tables, what must fit."""
+
+from autotm.solve.problem.choices import Choices, priced
+from autotm.solve.problem.feasible import require_feasible, required_bytes
+from autotm.solve.problem.flow import Flow, flags, flows_beside_kernels, flows_by_use, flows_for_life, flows_in
+from autotm.solve.problem.journey import (
+    Journey,
+    all_slow,
+    by_blocking_moves,
+    cost_us,
+    fast_spans,
+    move_order,
+    occupy,
+    stay_order,
+    stays_and_moves,
+)
+from autotm.solve.problem.options import SolveOptions
+from autotm.solve.problem.packing import Addresses, Packing
+from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.shortest_path import Charges, Way, best_journey, best_value
+from autotm.solve.problem.table import Floats, Ints, Table
+from autotm.solve.problem.window import Clock, Span, Window
+
+__all__ = [
+    "Addresses",
+    "Charges",
+    "Choices",
+    "Clock",
+    "Floats",
+    "Flow",
+    "Ints",
+    "Journey",
+    "Packing",
+    "Problem",
+    "SolveOptions",
+    "Span",
+    "Table",
+    "Way",
+    "Window",
+    "all_slow",
+    "best_journey",
+    "best_value",
+    "by_blocking_moves",
+    "cost_us",
+    "fast_spans",
+    "flags",
+    "flows_beside_kernels",
+    "flows_by_use",
+    "flows_for_life",
+    "flows_in",
+    "move_order",
+    "occupy",
+    "priced",
+    "require_feasible",
+    "required_bytes",
+    "stay_order",
+    "stays_and_moves",
+]

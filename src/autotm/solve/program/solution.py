@@ -1,0 +1,168 @@
+"""Values of the model's variables as journeys, ways and prices, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from autotm.solve.bounds import Cut, EnginePrices, Prices, SlowPrices
+from autotm.solve.problem import Floats, Journey, Window
+from autotm.solve.program.cuts import Cuts
+from autotm.solve.program.flights import Choice
+from autotm.solve.program.formulation import Formulation, holdings, kept_copied
+from autotm.solve.program.highs import Session
+from autotm.solve.program.linear import Variable
+
+_INTEGRAL = 1e-6
+
+
+def journeys(made: Formulation) -> dict[int, Journey]:
+    """The flows whose values are integral, as journeys."""
+    found = {}
+    for index in made.flows:
+        journey = _journey(made, index)
+        if journey is not None:
+            found[index] = journey
+    return found
+
+
+def variables_of(made: Formulation, flows: Collection[int]) -> list[Variable]:
+    """The variables of some flows."""
+    kinds = (made.model.a, made.model.b, made.model.s)
+    return [variable for kind in kinds for key, variable in kind.items() if key[0] in flows]
+
+
+def ways(made: Formulation) -> dict[int, int]:
+    """The ways of the tables whose entry is chosen without doubt, by number of the table."""
+    by_number = {item.number: item.table for item in made.tables}
+    return {
+        number: int(by_number[number].way[entry])
+        for (number, entry), variable in made.model.c.items()
+        if float(variable.value or 0.0) > 1 - _INTEGRAL
+    }
+
+
+def start_from(made: Formulation, found: Mapping[int, Journey], fast_bytes: Sequence[int]) -> None:
+    """Put journeys, and entries of so many bytes per table, into the values, as a start for the search."""
+    model = made.model
+    for variables in (model.a, model.b, model.s, model.c, model.w, model.r):
+        for variable in variables.values():
+            variable.set_value(0, skip_validation=True)
+    for index in made.flows:
+        _start_flow(made, index, found[index])
+    for item in made.tables:
+        slow = sum(1 << bit for bit, (index, k) in enumerate(item.keys) if not found[index].fast[k])
+        entry = item.table.best(slow, fast_bytes[item.number])
+        model.c[item.number, entry].set_value(1, skip_validation=True)
+    _start_chain(model.u, model.flow_into)
+
+
+def _start_flow(made: Formulation, index: int, journey: Journey) -> None:
+    model, flights = made.model, made.flights
+    for k in range(len(journey.fast)):
+        kind = model.a if k < journey.first_leave else model.b
+        if journey.fast[k] and (index, k) in kind:
+            kind[index, k].set_value(1, skip_validation=True)
+        if k and journey.between[k - 1] and k >= journey.first_leave and (index, k - 1) in model.s:
+            model.s[index, k - 1].set_value(1, skip_validation=True)
+    for k, window in journey.back:
+        for variable, known in flights.reads.get((index, k - 1), ()):
+            variable.set_value(int(known == window), skip_validation=True)
+    for variable, known in flights.writes.get((index, journey.first_leave - 1), ()):
+        variable.set_value(int(known == journey.out), skip_validation=True)
+
+
+def _start_chain(chain: Variable, changes: Any) -> None:
+    """Sum up an inventory from the values of the variables that enter and leave it."""
+    held = 0.0
+    for row in chain:
+        held += sum(coefficient * variable.value for variable, coefficient in changes[row])
+        chain[row].set_value(held, skip_validation=True)
+
+
+def prices_of(session: Session | None, made: Formulation, cuts: Cuts | None, kernels: int) -> Prices:
+    """The duals of a relaxation that converged; without one, prices at which nothing that is shared costs anything."""
+    byte_us, engines = np.zeros(kernels), EnginePrices.none()
+    cut_us: Mapping[Cut, Floats] = {}
+    if session is not None:
+        byte_us[list(made.reduced.rows)] = byte_prices(session, made)
+        engines = made.demand.prices(session.duals, made.us_per_unit)
+        cut_us = cuts.prices_us(session) if cuts else {}
+    return Prices(byte_us, slow_prices(session, made), engines, cut_us)
+
+
+def byte_prices(session: Session, made: Formulation) -> Floats:
+    """Price of a byte at each row: minus the reduced cost of `u` at its upper bound."""
+    costs = np.array(session.reduced_costs([made.model.u[row] for row in range(len(made.reduced.rows))]))
+    prices: Floats = np.maximum(0.0, -costs) * (made.us_per_unit / made.bytes_per_unit)
+    return prices
+
+
+def slow_prices(session: Session | None, made: Formulation) -> SlowPrices:
+    """What each operand of each table pays for being slow: minus the dual of its marginal row (F9).
+
+    An operand without a row was decided by itself: its price is one at which its tensor and its table agree on that.
+    """
+    found = [list(_by_itself(made, number)) for number in range(len(made.reduced.choices.tables))]
+    rows = made.model.entry_follows_operands
+    duals = session.duals([rows[key] for key in rows]) if session is not None else []
+    keys_of = {item.number: item.keys for item in made.tables}
+    for (number, bit), dual in zip(rows, duals, strict=True):
+        columns = made.reduced.choices.operands[number]
+        found[number][columns.index(keys_of[number][bit])] = -dual * made.us_per_unit
+    return tuple(map(tuple, found))
+
+
+def used_bytes(made: Formulation, kernels: int) -> Floats:
+    """(kernels,) Fast bytes that the variables' values take during each kernel."""
+    held = [(*span, size * float(variable.value or 0.0)) for span, variable, size, _ in holdings(made)]
+    change = np.zeros(kernels + 1)
+    if held:
+        starts, ends, sizes = (np.array(column) for column in zip(*held, strict=True))
+        change += np.bincount(starts, sizes, kernels + 1) - np.bincount(ends, sizes, kernels + 1)
+    return np.cumsum(change)[:-1]
+
+
+def _by_itself(made: Formulation, number: int) -> list[float]:
+    choices, table = made.reduced.choices, made.reduced.choices.tables[number]
+    prices = []
+    for operand, (index, gadget) in enumerate(choices.operands[number]):
+        decided = made.reduced.decided.get(index)
+        is_slow = decided is not None and not decided.fast[gadget]
+        prices.append(table.most_us[operand] if is_slow else table.least_us[operand])
+    return prices
+
+
+def _journey(made: Formulation, index: int) -> Journey | None:
+    flow, model = made.reduced.choices.flows[index], made.model
+    fast = [_value(model.a, index, k) + _value(model.b, index, k) for k in range(len(flow))]
+    between = [_between(made, index, k) for k in range(len(flow) - 1)]
+    writes, reads = made.flights.writes, made.flights.reads
+    flying = [
+        float(variable.value or 0.0)
+        for moves in (writes, reads)
+        for k in range(len(flow) - 1)
+        for variable, _ in moves.get((index, k), ())
+    ]
+    if any(abs(value - round(value)) > _INTEGRAL for value in fast + between + flying):
+        return None
+    journey = Journey(tuple(round(value) > 0 for value in fast), tuple(round(value) > 0 for value in between))
+    out = _chosen(writes.get((index, journey.first_leave - 1), ()))
+    back = ((k, _chosen(reads.get((index, k - 1), ()))) for k in journey.reads())
+    return replace(journey, out=out, back=tuple((k, window) for k, window in back if window is not None))
+
+
+def _chosen(windows: Choice) -> Window | None:
+    return next((window for variable, window in windows if float(variable.value or 0.0) > 1 - _INTEGRAL), None)
+
+
+def _between(made: Formulation, index: int, k: int) -> float:
+    kept = kept_copied(made, index, k)
+    return _value(made.model.a, index, k + 1) + (0.0 if kept is None else float(kept.value or 0.0))
+
+
+def _value(variables: Variable, index: int, k: int) -> float:
+    return float(variables[index, k].value or 0.0) if (index, k) in variables else 0.0
