@@ -37,10 +37,9 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
     if request.param != "winograd":
         return request.param
-    for limit in ("winograd.LEAST_SQUARES", "winograd.LEAST_CHANNELS"):
-        monkeypatch.setattr(f"autotm.kernels.contraction_{limit}", 1)
-    for limit in ("winograd_weights.LEAST_PRODUCTS", "winograd_weights.LEAST_CHANNELS"):
-        monkeypatch.setattr(f"autotm.kernels.contraction_{limit}", 1)
+    winograd = "autotm.kernels.schedules.contraction.winograd"
+    for limit in ("images.LEAST_SQUARES", "images.LEAST_CHANNELS", "weights.LEAST_PRODUCTS", "weights.LEAST_CHANNELS"):
+        monkeypatch.setattr(f"{winograd}.{limit}", 1)
     return DEFAULT_IMPLEMENTATION
 
 

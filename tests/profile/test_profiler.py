@@ -134,7 +134,7 @@ CHILD = """
     from pathlib import Path
     import small_step
     from autotm.kernels.library import KernelLibrary
-    from autotm.model import cores
+    from autotm.model.machine import cores
     from autotm.profile import KernelStore, ProfileOptions, profile_kernels
     cores.lost_ns = lambda _: 0  # As in conftest.py: a neighbour's work would have kernels timed again.
     options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000,
