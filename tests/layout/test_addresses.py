@@ -33,6 +33,12 @@ from random_graphs import Case, random_case, training_step_case, with_engines
 LIMIT_BYTES = 4096
 
 
+def places_of(addresses: Addresses) -> dict[Stay, tuple[int, int]]:
+    """Offsets and sizes."""
+    extents = {stay: addresses._extents[row].tolist() for stay, row in addresses._rows.items()}
+    return {stay: (low, high - low) for stay, (low, high) in extents.items()}
+
+
 def overlap(places: dict[Stay, tuple[int, int]]) -> bool:
     return any(
         one.start < other.end and other.start < one.end and a[0] < b[0] + b[1] and b[0] < a[0] + a[1]
@@ -47,7 +53,7 @@ def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: i
     for number in range(60):
         start, end = sorted(draw.sample(range(20), 2))
         stay, size = Stay(f"t{number}", Tier.DRAM, start, end), 64 * draw.randint(1, 20)
-        before = dict(addresses.places)
+        before = dict(places_of(addresses))
         meeting = [place for other, place in before.items() if other.start < end and start < other.end]
         holes = [
             low
@@ -55,9 +61,9 @@ def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: i
             if all(low + size <= at or at + taken <= low for at, taken in meeting)
         ]
         assert addresses.put(stay, size) == bool(holes)
-        assert not overlap(addresses.places)
+        assert not overlap(places_of(addresses))
         if holes:
-            assert addresses.places[stay] == (holes[0], size)
+            assert places_of(addresses)[stay] == (holes[0], size)
         outcomes.add(bool(holes))
         if before and draw.random() < 0.3:
             addresses.remove(draw.choice(sorted(before, key=str)))
@@ -88,14 +94,14 @@ def without_prices(problem: Problem, repair: Repair) -> Priced:
 def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None:
     repair, problem = repaired(random_case(seed, kernels=14), Limit(1, 1))
     addresses, before, before_us = stacked(repair, problem), dict(repair.journeys), repair.cost_us
-    kept = set(addresses.places)
+    kept = set(places_of(addresses))
     assert addresses.left_out
     conflicts, left = len(repair.conflicts), repair.left.copy()
     spilled = spill_around(repair, addresses, seed % 3, seed)
     assert spilled is not None
     require_addresses(spilled, problem)
     anew = {stay.tensor for stay in addresses.left_out}
-    assert {stay for stay in kept if stay.tensor not in anew} <= set(spilled.addresses.places)
+    assert {stay for stay in kept if stay.tensor not in anew} <= set(places_of(spilled.addresses))
     spilled_us = spilled.repair.cost_us
     refine(spilled.repair, without_prices(problem, spilled.repair), math.inf, -math.inf, seed, spilled.exchange)
     require_addresses(spilled, problem)
@@ -106,7 +112,7 @@ def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None
 
 def require_addresses(spilled: Spilled, problem: Problem) -> None:
     fast = [stay for stay in plan_of(spilled.repair)[0] if stay.tier is Tier.DRAM]
-    places = spilled.addresses.places
+    places = places_of(spilled.addresses)
     assert set(fast) == set(places)
     assert not overlap(places)
     assert all(sum(place) <= problem.limit_bytes for place in places.values())

@@ -47,12 +47,6 @@ class Addresses:
         )
         return other
 
-    @property
-    def places(self) -> Mapping[Stay, tuple[int, int]]:
-        """Offsets and sizes."""
-        extents = {stay: self._extents[row].tolist() for stay, row in self._rows.items()}
-        return {stay: (low, high - low) for stay, (low, high) in extents.items()}
-
     def __contains__(self, stay: Stay) -> bool:
         return stay in self._rows
 

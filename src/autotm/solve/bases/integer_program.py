@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _NEAR_SHARE, _ALL_SHARE = 0.4, 0.75
 """Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
 _NEAR_FLIGHTS_SHARE = 0.8
-"""Where moves may be asynchronous, the first of them: the integer search seldom finds anything but bounds there."""
+"""The former where moves may be asynchronous: the search of the whole seldom finds anything but bounds there."""
 _LOCALLY = 0.2
 """Time for improving a plan by itself, as a share of what the search has taken."""
 

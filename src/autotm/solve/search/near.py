@@ -48,7 +48,7 @@ def search_again(search: Search, made: Formulation, session: Session, deadline: 
     """
     if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
         return
-    if not made.flights.are_possible:
+    if not made.flights.are_possible:  # As in `cut`.
         search.propose(*integral(made))
     if not search.is_done and not session.is_lost:
         decide_fractional(search, made, session, deadline)

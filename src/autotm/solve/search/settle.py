@@ -101,8 +101,7 @@ def _spilled(search: Search, packing: Packing) -> Spilled | None:
     spilled = spill(repair, candidates, problem.options.seed, deadline)
     if spilled is not None:
         count, cost_us = len(spilled.addresses.left_out), spilled.repair.cost_us
-        target_us = search.bound_us / (1 - problem.options.gap) - problem.base_us
-        refine(spilled.repair, search.priced, deadline, target_us, problem.options.seed, spilled.exchange)
+        refine(spilled.repair, search.priced, deadline, search.target_us, problem.options.seed, spilled.exchange)
         found_us = cost_us, spilled.repair.cost_us
         log.info("%d stays placed anew: %.6g us, improved %.6g us", count, *(problem.base_us + us for us in found_us))
     return spilled
