@@ -2,7 +2,7 @@
 # It lies in the repository's root, not in workflow/, so that figures/fig10.pdf is a target from where one stands.
 from snakemake.utils import min_version
 
-from autotm.terminate import end_jobs_when_asked
+from autotm.stages.jobs import end_jobs_when_asked
 
 min_version("9.27")
 

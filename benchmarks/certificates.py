@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from autotm.check import FaultError, check_plan
-from autotm.check.bound import certified_bound_us
-from autotm.check.engine import Engines
+from autotm.check.bound.bound import certified_bound_us
+from autotm.check.bound.engine import Engines
 from autotm.model.files.files import load
 from autotm.model.measurement.link import Links
 from autotm.model.plan.certificate import Leaf

@@ -25,8 +25,8 @@ from autotm.model.files.files import load
 from autotm.model.machine.machine import Machine, load_machine
 from autotm.model.step.graph import Graph
 from autotm.model.step.tier import all_fast
-from autotm.profile.cases import Case, cases
-from autotm.profile.operands import Filler, OperandPlan, plan_operands
+from autotm.profile.timing.cases import Case, cases
+from autotm.profile.timing.operands import Filler, OperandPlan, plan_operands
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.plain import plain_program

@@ -32,9 +32,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from autotm.check import check_plan
-from autotm.check.bound import certified_bound_us
-from autotm.check.engine import Engines
-from autotm.layout import fits, pack, solve_and_pack
+from autotm.check.bound.bound import certified_bound_us
+from autotm.check.bound.engine import Engines
+from autotm.layout import pack
 from autotm.layout.blocks import Blocks
 from autotm.model.files.files import load
 from autotm.model.measurement.link import Links
@@ -43,7 +43,7 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, export, optimizers, solve
+from autotm.solve import SolveOptions, export, fits, optimizers, solve, solve_and_pack
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance, solve_published

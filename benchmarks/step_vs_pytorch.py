@@ -27,7 +27,7 @@ from autotm import zoo
 from autotm.kernels.code.target import machine_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.kernels.library.threads import pinned
-from autotm.lower import lower_network
+from autotm.lower.lower import lower_network
 from autotm.memory.tiers import open_tiers
 from autotm.model.machine.machine import Machine, load_machine
 from autotm.model.study.scale import load_scale

@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, fits, pack, solve_and_pack
+from autotm.layout import compile_program, pack
 from autotm.layout.blocks import Blocks
 from autotm.model.files.files import load
 from autotm.model.measurement.link import Links
@@ -42,7 +42,7 @@ from autotm.model.step.counting import Counts, counting
 from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.solve import SolveOptions, fits, solve, solve_and_pack
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph
 

@@ -7,8 +7,8 @@ from snakemake.exceptions import WorkflowError
 from autotm.model.files import AutotmError
 from autotm.model.step import Limit
 from autotm.model.study import MODELLED, scale_named
-from autotm.study import inputs
 from autotm.study.setup import (
+    inputs,
     export_source,
     load_study,
     machine_named,

@@ -2,7 +2,7 @@
 import atexit
 import sys
 
-from autotm.failure import FailedJob, page
+from autotm.stages.jobs import FailedJob, page
 
 
 def failed_jobs():

@@ -13,7 +13,7 @@ from autotm.model.measurement.link import Links
 from autotm.model.measurement.profile import Profile, Timing, TimingKey
 from autotm.model.step.graph import Graph, Implementation, Kernel, Operand
 from autotm.model.step.tier import Configuration, all_fast, configuration
-from autotm.profile.timing import after_a_wait, paired, summary
+from autotm.profile.timing.timing import after_a_wait, paired, summary
 from random_graphs import make_links, random_case, variants
 
 ROUNDS = 9

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.cli import main
+from autotm.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 

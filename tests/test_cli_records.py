@@ -15,7 +15,7 @@ from synthetic_records import PROVENANCE, record
 
 import small_step
 from autotm import study_run
-from autotm.cli import main
+from autotm.cli.main import main
 from autotm.model.files.files import load, save
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.measurement.profile_file import write_profile

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.cli import main
+from autotm.cli.main import main
 from autotm.model.files.files import load, save
 from autotm.model.measurement.profile_file import write_profile
 from autotm.model.plan.plan import Plan, Status

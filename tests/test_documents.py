@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.cli import _parser
+from autotm.cli.main import _parser
 from autotm.model.study.study_config import parse_study, read_yaml
 
 ROOT = Path(__file__).parents[1]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.failure import FailedJob, Reason, forget, leave, page
 from autotm.model.files.errors import BadInputError
+from autotm.stages.jobs.failure import FailedJob, Reason, forget, leave, page
 
 WILDCARDS = {"machine": "laptop-2t", "scale": "tiny", "network": "mlp", "optimizer": "static", "limit": "8to1"}
 

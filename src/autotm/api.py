@@ -11,19 +11,16 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from autotm import zoo
-from autotm.check import check_plan, check_program
 from autotm.kernels.library import KernelLibrary
-from autotm.layout import compile_program, sweep_and_pack
 from autotm.model.files import BadInputError, explain, load_with_provenance, unknown_name
 from autotm.model.machine import Machine, load_machine, provenance
 from autotm.model.measurement import Links, Profile, Record
 from autotm.model.plan import Plan, Program, Status
 from autotm.model.step import Counts, Graph, Limit, counting
 from autotm.model.study import MachinePaths, ProfileConfig, RunConfig, SolveConfig, TuneConfig
-from autotm.runtime.options import RunOptions
-from autotm.runtime.run import run
+from autotm.runtime import RunOptions, run
 from autotm.solve import SolveOptions
-from autotm.stages import Context, calibrate_stage, compile_and_profile
+from autotm.stages import Context, calibrate_stage, compile_and_profile, place, program_of
 from autotm.study.setup import require_compiler, require_optimizer
 
 SCALE = "own"
@@ -80,11 +77,8 @@ class TrainingStep:
         config = _options(SolveConfig, solver, "solver option")
         options = SolveOptions(**config.model_dump(), seed=self.context.seed)
         asked = [Limit.parse(limit) for limit in limits]
-        for placed, layout in sweep_and_pack(self.graph, self.profile, self.links, optimizer, asked, options):
-            check_plan(self.graph, self.profile, self.links, placed)
-            program = compile_program(self.graph, placed, layout)
-            check_program(self.graph, placed, program)
-            yield Placement(self, placed, program)
+        for placed in place(self.graph, self.profile, self.links, optimizer, asked, options):
+            yield Placement(self, placed, program_of(self.graph, placed))
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ import pytest
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.check.addresses import check_addresses
-from autotm.layout import solve_and_pack
 from autotm.model.plan.plan import Plan
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
+from autotm.solve import solve_and_pack
 from random_graphs import Case, random_case
 
 LIMIT = Limit(1, 1)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
-from autotm.check.bound import certified_bound_us
-from autotm.check.engine import Engines
+from autotm.check.bound.bound import certified_bound_us
+from autotm.check.bound.engine import Engines
 from autotm.model.plan.certificate import (
     Branch,
     Certificate,

@@ -10,7 +10,7 @@ from itertools import accumulate, combinations, pairwise
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan
-from autotm.check.engine import Engines, _late
+from autotm.check.bound.engine import Engines, _late
 from autotm.model.plan.certificate import SpanPrices
 from autotm.model.plan.plan import Move, Plan, Status
 from autotm.model.step.limit import Limit

@@ -12,7 +12,7 @@ import small_step
 import two_ways
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.threads import check_cores, measure_cores, pinned
-from autotm.lower import lower_network
+from autotm.lower.lower import lower_network
 from autotm.model.files.errors import AutotmError
 
 TESTS = Path(__file__).parents[1]

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, fits, solve_and_pack
+from autotm.layout import compile_program
 from autotm.layout.addresses import Addresses
 from autotm.layout.blocks import Blocks
 from autotm.model.plan.plan import Stay
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions
+from autotm.solve import SolveOptions, fits, solve_and_pack
 from autotm.solve.bounds.certificate import Prices
 from autotm.solve.bounds.engine_prices import EnginePrices
 from autotm.solve.bounds.lagrangian import Lagrangian, Priced

@@ -9,17 +9,17 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.layout import compile_program, pack
 from autotm.layout.pack import Place
 from autotm.model.files.errors import AutotmError
 from autotm.model.plan.plan import Plan, Status
 from autotm.model.plan.program import Layout
 from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.solve import SolveOptions, solve, solve_and_pack
 from random_graphs import Case, random_case
 
-fit = importlib.import_module("autotm.layout.fit")
+fit = importlib.import_module("autotm.solve.placing")
 EXACT = SolveOptions(gap=0.0)
 
 

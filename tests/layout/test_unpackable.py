@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, solve_and_pack
+from autotm.layout import compile_program
 from autotm.model.files.files import load
 from autotm.model.measurement.link import Links
 from autotm.model.measurement.profile_file import read_profile
 from autotm.model.step.counting import Counts, counting
 from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions
+from autotm.solve import SolveOptions, solve_and_pack
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "unpackable-inception-19to1"
 GAP, MOST_S = 0.01, 10.0

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import small_step
-from autotm.figure_stages import convolution_profile_stage
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.lower.convolution import lower_convolution
@@ -16,8 +15,9 @@ from autotm.model.files.files import load, save
 from autotm.model.step.graph import Graph, OpClass, Role
 from autotm.model.study.figures_config import KernelPlotConfig
 from autotm.model.study.study_config import ProfileConfig
-from autotm.stages import Context
-from autotm.study.kernel_plot import OPERANDS, table_of_convolution
+from autotm.stages.context import Context
+from autotm.stages.figures import convolution_profile_stage
+from autotm.study.figures.kernel_plot import OPERANDS, table_of_convolution
 
 BATCH, IMAGE, CHANNELS = 2, 6, 16
 QUICK = ProfileConfig(patience_s=1.0, min_repeats=2, max_repeats=3, kernel_s=0.0, rotation_bytes=0)

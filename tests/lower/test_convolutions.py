@@ -8,7 +8,7 @@ from tvm import relax
 import small_step
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
-from autotm.lower import lower_network
+from autotm.lower.lower import lower_network
 from autotm.lower.step import training_step
 from autotm.memory.tiers import open_tiers
 from autotm.model.step.graph import Initial

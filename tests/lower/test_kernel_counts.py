@@ -6,7 +6,7 @@ import pytest
 
 from autotm import zoo
 from autotm.kernels.code.target import host_target
-from autotm.lower.extract import extract_calls
+from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
 from autotm.zoo.densenet import densenet

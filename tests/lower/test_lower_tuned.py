@@ -16,8 +16,8 @@ from autotm.kernels.making.tuned import copy_of, to_json
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import lower_network, scheduled_step
 from autotm.model.measurement.tuning import TunedSchedule
-from autotm.profile.options import ProfileOptions
-from autotm.profile.tuning_bench import TuningBench, agree
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.tuning.tuning_bench import TuningBench, agree
 
 SIZES = {"batch": 16, "width": 40}
 TARGET = host_target(2)

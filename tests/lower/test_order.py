@@ -1,6 +1,6 @@
 """Updates run early, and never before a reader of the old parameter."""
 
-from autotm.lower.extract import Call
+from autotm.lower.calls import Call
 from autotm.lower.order import early_updates
 from autotm.model.step.graph import Operand
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from autotm import zoo  # noqa: E402
 from autotm.kernels.code.target import host_target  # noqa: E402
 from autotm.kernels.library.library import KernelLibrary  # noqa: E402
-from autotm.lower import lower_network  # noqa: E402
+from autotm.lower.lower import lower_network  # noqa: E402
 from autotm.memory.tiers import open_tiers  # noqa: E402
 from autotm.model.machine.machine import load_machine  # noqa: E402
 from autotm.runtime.arguments import Arguments  # noqa: E402

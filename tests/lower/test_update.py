@@ -8,7 +8,7 @@ from tvm import relax
 
 from autotm.kernels.code.target import host_target
 from autotm.kernels.schedules.dispatch import schedule
-from autotm.lower.extract import extract_calls
+from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import training_step
 from autotm.lower.update import TOGETHER, append_updates

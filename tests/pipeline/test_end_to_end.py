@@ -14,7 +14,7 @@ from workplace import ROOT, TARGET, Workplace, make_workplace
 
 from autotm.model.files.files import load, schema_version
 from autotm.model.measurement.record import Record
-from autotm.study.style import read_table
+from autotm.study.tables.csv import read_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from workplace import ROOT, TARGET, Workplace
 
-from autotm.failure import Reason
+from autotm.stages.jobs.failure import Reason
 
 STAGE = """
 import os
 from pathlib import Path
 from autotm.model.files.errors import InfeasibleLimitError
-from autotm.rule_script import rule
+from autotm.stages.jobs import rule
 with rule(snakemake):
     {fault}
     for output in snakemake.output:

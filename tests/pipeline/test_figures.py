@@ -9,9 +9,9 @@ import pytest
 import yaml
 from workplace import ROOT, Workplace, make_workplace
 
-from autotm.study.costs import figure_jobs
-from autotm.study.figures import FIGURES
-from autotm.study.setup import load_study
+from autotm.study.figures.figures import FIGURES
+from autotm.study.setup.setup import load_study
+from autotm.study.tables.costs import figure_jobs
 
 NETWORKS = ["mlp", "test_vgg"]
 LIMITS = ["1:0", "1:1", "0:1"]

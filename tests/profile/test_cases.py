@@ -1,5 +1,5 @@
 import small_step
-from autotm.profile.cases import cases
+from autotm.profile.timing.cases import cases
 
 
 def test_every_identity_appears_once_with_what_any_of_its_calls_needs() -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from autotm.model.files.errors import DamagedFileError
 from autotm.model.measurement.profile import Timing
-from autotm.profile import exchange
-from autotm.profile.exchange import Counts, export_store, import_store
-from autotm.profile.schedule_table import Entry, Where
-from autotm.profile.store import KernelStore, StoreKey
+from autotm.profile.store import exchange
+from autotm.profile.store.exchange import Merged, export_store, import_store
+from autotm.profile.store.schedule_table import Entry, Where
+from autotm.profile.store.store import KernelStore, StoreKey
 
 HERE = Where("llvm -mcpu=x", 2, "this processor", "0.27")
 ENTRY = Entry("matmul", "[[],[]]", "own", 900, 1000, 64)
@@ -41,10 +41,10 @@ def file(tmp_path: Path) -> Path:
 
 def test_an_empty_store_takes_everything(file: Path, tmp_path: Path) -> None:
     with KernelStore(tmp_path / "to.sqlite") as store:
-        assert import_store(store, file) == Counts(added=2)
+        assert import_store(store, file) == Merged(added=2)
         assert store.get(KEY) == TIMING
         assert store.schedules.here(HERE) == {"work": ENTRY}
-        assert import_store(store, file) == Counts(kept=2), "nothing is new the second time"
+        assert import_store(store, file) == Merged(kept=2), "nothing is new the second time"
 
 
 def test_the_file_says_where_it_comes_from(file: Path) -> None:
@@ -62,7 +62,7 @@ def test_timings_of_another_processor_stay_apart(file: Path, tmp_path: Path) -> 
 
 def test_a_timing_of_ones_own_is_never_replaced(file: Path, tmp_path: Path) -> None:
     with made(tmp_path / "to.sqlite", timing=Timing(7, 7, 7, 7, 7)) as store:
-        assert import_store(store, file) == Counts(kept=2)
+        assert import_store(store, file) == Merged(kept=2)
         assert store.get(KEY) == Timing(7, 7, 7, 7, 7)
 
 
@@ -101,7 +101,7 @@ def test_entries_of_another_schema_are_skipped_and_counted(
 ) -> None:
     rewritten(file, lambda manifest, _: manifest["tables"].update(schedules={"schema": 2, "entries": 5}))
     with KernelStore(tmp_path / "to.sqlite") as store, caplog.at_level(logging.WARNING):
-        assert import_store(store, file) == Counts(added=1, skipped=5)
+        assert import_store(store, file) == Merged(added=1, skipped=5)
     assert "schema 2" in caplog.text
 
 
@@ -118,7 +118,7 @@ def test_entries_of_another_schema_are_skipped_and_counted(
 def test_what_is_no_entry_is_skipped_and_counted(line: str, file: Path, tmp_path: Path) -> None:
     rewritten(file, lambda _, texts: texts.update(schedules=texts["schedules"] + line + "\n"))
     with KernelStore(tmp_path / "to.sqlite") as store:
-        assert import_store(store, file) == Counts(added=2, skipped=1)
+        assert import_store(store, file) == Merged(added=2, skipped=1)
 
 
 def cut(path: Path) -> None:

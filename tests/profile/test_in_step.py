@@ -13,9 +13,10 @@ from autotm.kernels.library.library import KernelLibrary
 from autotm.model.measurement.profile import Profile
 from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation
 from autotm.model.step.tier import all_fast, configuration
-from autotm.profile import KernelStore, ProfileOptions
-from autotm.profile.cases import ways_of
-from autotm.profile.in_step import all_fast_timings, all_fast_us, profile_in_step
+from autotm.profile.step.in_step import all_fast_timings, all_fast_us, profile_in_step
+from autotm.profile.store.store import KernelStore
+from autotm.profile.timing.cases import ways_of
+from autotm.profile.timing.options import ProfileOptions
 
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 GRAPH = small_step.graph()

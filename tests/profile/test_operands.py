@@ -3,7 +3,7 @@ import numpy as np
 import small_step
 from autotm.memory.tiers import open_tiers
 from autotm.model.step.graph import Initial
-from autotm.profile.operands import MAX_COPIES, Filler, plan_operands
+from autotm.profile.timing.operands import MAX_COPIES, Filler, plan_operands
 
 
 def test_an_updated_parameter_shares_its_parameters_memory() -> None:

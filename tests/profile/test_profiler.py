@@ -18,8 +18,9 @@ from autotm.model.measurement.profile import Profile
 from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Implementation
 from autotm.model.step.tier import all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
-from autotm.profile import KernelStore, ProfileOptions, profile_kernels
-from autotm.profile.store import count
+from autotm.profile.store.store import KernelStore, count
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.timing.profiler import profile_kernels
 
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 TESTS = Path(__file__).parents[1]
@@ -135,7 +136,9 @@ CHILD = """
     import small_step
     from autotm.kernels.library import KernelLibrary
     from autotm.model.machine import cores
-    from autotm.profile import KernelStore, ProfileOptions, profile_kernels
+    from autotm.profile.options import ProfileOptions
+    from autotm.profile.profiler import profile_kernels
+    from autotm.profile.store import KernelStore
     cores.lost_ns = lambda _: 0  # As in conftest.py: a neighbour's work would have kernels timed again.
     options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000,
                              patience_s=1.0)

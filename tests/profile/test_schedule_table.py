@@ -8,8 +8,8 @@ import pytest
 
 import small_step
 from autotm.model.measurement.tuning import TunedSchedule
-from autotm.profile.schedule_table import Entry, ScheduleTable, Where
-from autotm.profile.store import KernelStore
+from autotm.profile.store.schedule_table import Entry, ScheduleTable, Where
+from autotm.profile.store.store import KernelStore
 
 HERE = Where("llvm -mcpu=x", 2, "this processor", "0.27")
 ENTRY = Entry("matmul", "[[],[]]", "own", 900, 1000, 64)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from autotm.model.machine.cores import Round, Watch
-from autotm.profile.sittings import undisturbed
+from autotm.profile.timing.sittings import undisturbed
 
 SECOND = 10**9
 

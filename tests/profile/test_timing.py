@@ -4,8 +4,8 @@ import time
 import pytest
 
 from autotm.memory.clock import wait_until
-from autotm.profile.options import ProfileOptions
-from autotm.profile.timing import paired, summary, time_interleaved
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.timing.timing import paired, summary, time_interleaved
 
 
 def busy(us: float) -> None:

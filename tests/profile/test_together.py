@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import small_step
 from autotm.model.step.tier import configuration
-from autotm.profile.cases import cases
-from autotm.profile.together import rounds, wanted_configurations
+from autotm.profile.step.together import rounds, wanted_configurations
+from autotm.profile.timing.cases import cases
 from random_graphs import random_case
 
 

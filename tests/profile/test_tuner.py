@@ -23,12 +23,12 @@ from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import scheduled_step
 from autotm.model.files.errors import AutotmError, BadInputError
 from autotm.model.measurement.profile import Timing
-from autotm.profile.coverage import coverage, table
-from autotm.profile.options import ProfileOptions
-from autotm.profile.profiler import timing_context
-from autotm.profile.schedule_table import Entry, Where
-from autotm.profile.store import KernelStore, StoreKey
-from autotm.profile.tuner import TuneOptions, least_gain, matching, tune_kernels
+from autotm.profile.store.schedule_table import Entry, Where
+from autotm.profile.store.store import KernelStore, StoreKey
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.timing.profiler import timing_context
+from autotm.profile.tuning.coverage import coverage, table
+from autotm.profile.tuning.tuner import TuneOptions, least_gain, matching, tune_kernels
 from compiled_kernels import call
 
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=20, kernel_s=0.01, rotation_bytes=100_000)

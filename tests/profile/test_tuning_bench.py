@@ -12,8 +12,8 @@ from autotm.kernels.code.target import host_target
 from autotm.kernels.making.tuned import compiled
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import scheduled_step
-from autotm.profile.options import ProfileOptions
-from autotm.profile.tuning_bench import TuningBench, agree
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.tuning.tuning_bench import TuningBench, agree
 
 TARGET = host_target(2)
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=5, kernel_s=0.001, rotation_bytes=1 << 20)

@@ -10,15 +10,17 @@ import pytest
 import small_step
 from autotm.check import check_plan, check_program
 from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program, solve_and_pack
+from autotm.layout import compile_program
 from autotm.memory.tiers import open_tiers
 from autotm.model.step.counting import Counts, counting
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
-from autotm.profile import KernelStore, ProfileOptions, profile_kernels
+from autotm.profile.store.store import KernelStore
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.timing.profiler import profile_kernels
 from autotm.runtime import RunOptions, run
 from autotm.runtime.arguments import Arguments
-from autotm.solve import SolveOptions
+from autotm.solve import SolveOptions, solve_and_pack
 
 GRAPH = small_step.graph()
 COUNTED = counting(GRAPH, Counts.ALL)

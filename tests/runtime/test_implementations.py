@@ -9,7 +9,7 @@ import small_step
 import two_ways
 from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
-from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.layout import compile_program, pack
 from autotm.memory.tiers import open_tiers
 from autotm.model.files.files import hash_of
 from autotm.model.measurement.profile import Profile, Timing
@@ -19,13 +19,15 @@ from autotm.model.step.counting import Counts
 from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Configuration, Tier
-from autotm.profile import KernelStore, ProfileOptions, profile_kernels
-from autotm.profile.cases import Case, cases
+from autotm.profile.store.store import KernelStore
+from autotm.profile.timing.cases import Case, cases
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.timing.profiler import profile_kernels
 from autotm.runtime import RunOptions, run
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import plain_program
-from autotm.solve import SolveOptions
+from autotm.solve import SolveOptions, solve_and_pack
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)

@@ -15,7 +15,7 @@ HEAVY = {"tvm", "pyomo", "pyomo.environ", "highspy", "pandas", "matplotlib", "se
 JOBS = {
     "run": ("autotm.runtime.run", set()),
     "compile": ("autotm.layout", set()),
-    "ilp_solve": ("autotm.layout.fit", {"pyomo", "highspy"}),
+    "ilp_solve": ("autotm.solve.placing", {"pyomo", "highspy"}),
     "figure": ("autotm.study.figures", {"pandas", "matplotlib", "seaborn"}),
 }
 
@@ -23,7 +23,7 @@ JOBS = {
 @pytest.mark.parametrize("job", JOBS)
 def test_a_job_imports_what_it_needs(job: str) -> None:
     module, wanted = JOBS[job]
-    program = f"import sys, autotm.rule_script, {module}; print(*({HEAVY} & set(sys.modules)))"
+    program = f"import sys, autotm.stages.jobs, {module}; print(*({HEAVY} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) == wanted
 

@@ -10,7 +10,7 @@ import pytest
 import small_step
 from autotm.check import check_plan, check_program
 from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program, solve_and_pack
+from autotm.layout import compile_program
 from autotm.memory.tiers import open_tiers
 from autotm.model.files.files import hash_of, load, save
 from autotm.model.machine.machine import Machine
@@ -21,6 +21,7 @@ from autotm.model.step.tier import all_fast, configuration
 from autotm.runtime import RunOptions, run
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
+from autotm.solve import solve_and_pack
 
 GRAPH = small_step.graph()
 BASE_NS, SLOW_NS_PER_BYTE = 1_000_000, 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from autotm.check import check_plan
-from autotm.check.bound import certified_bound_us
+from autotm.check.bound.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
 from autotm.model.plan.certificate import Certificate, Cut, CutPrices
 from autotm.model.plan.plan import Plan, Status

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from autotm.check import Fault, FaultError, check_plan, check_program
-from autotm.layout import compile_program, pack, solve_and_pack
+from autotm.layout import compile_program, pack
 from autotm.model.files.errors import BadInputError
 from autotm.model.plan.cache import CachedPool
 from autotm.model.plan.plan import Plan, Status
@@ -16,7 +16,7 @@ from autotm.model.step.counting import Counts, counting
 from autotm.model.step.graph import Graph, Role
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
-from autotm.solve import Problem, SolveOptions, solve
+from autotm.solve import Problem, SolveOptions, solve, solve_and_pack
 from autotm.solve.bases.recheck import plan_us
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, solve_and_pack
+from autotm.layout import compile_program
 from autotm.model.files.errors import BadInputError
 from autotm.model.plan.plan import Plan
 from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.solve import SolveOptions, solve, solve_and_pack
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 KB = 256

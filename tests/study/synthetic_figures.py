@@ -10,7 +10,7 @@ import pandas as pd
 from synthetic_records import PROVENANCE, write_study, write_workload
 
 import random_graphs
-from autotm.layout import compile_program, solve_and_pack
+from autotm.layout import compile_program
 from autotm.model.files.files import hash_of, save
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.measurement.profile_file import write_profile
@@ -19,11 +19,11 @@ from autotm.model.step.graph import Graph, Kernel, OpClass, Operand, Role, Tenso
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import configuration
 from autotm.model.study.figures_config import PricesConfig
-from autotm.solve import SolveOptions
-from autotm.study.heap import table_of_heap
-from autotm.study.kernel_plot import table_of_convolution
-from autotm.study.prices import with_prices
-from autotm.study.records import table_of_records
+from autotm.solve import SolveOptions, solve_and_pack
+from autotm.study.figures.heap import table_of_heap
+from autotm.study.figures.kernel_plot import table_of_convolution
+from autotm.study.tables.prices import with_prices
+from autotm.study.tables.records import table_of_records
 
 CONVENTIONAL = ("inception_v4", "resnet200", "vgg19", "densenet264")
 LARGE = ("vgg416", "inception_v4", "resnet200", "densenet264")

@@ -16,10 +16,10 @@ from synthetic_records import PROVENANCE, record, write_workload
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
 from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.study import fig7, fig9, fig11
-from autotm.study.figures import FigureFiles, make_figure_of_records
-from autotm.study.records import table_of_records
-from autotm.study.style import read_table
+from autotm.study.figures.comparisons import fig7, fig9, fig11
+from autotm.study.figures.figures import FigureFiles, make_figure_of_records
+from autotm.study.tables.csv import read_table
+from autotm.study.tables.records import table_of_records
 
 NETWORKS = ("resnet200", "vgg19", "densenet264")
 LIMITS = ("0:1", "1:0", "1:1", "4:1", "8:1")

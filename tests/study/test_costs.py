@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from autotm.cli import main
+from autotm.cli.main import main
 from autotm.model.files.errors import DamagedFileError
 from autotm.model.study.study_config import read_yaml
-from autotm.study.costs import Cost, costs, figure_jobs, table_of_costs
-from autotm.study.setup import Study, load_study
+from autotm.study.setup.setup import Study, load_study
+from autotm.study.tables.costs import Cost, costs, figure_jobs, table_of_costs
 
 CONFIG = Path(__file__).parents[2] / "config"
 MIB = 1 << 20

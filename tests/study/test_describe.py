@@ -14,9 +14,9 @@ from synthetic_records import PROVENANCE, record
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
-from autotm.study.describe import describe, headlines, wanted_records
-from autotm.study.records import table_of_records
-from autotm.study.setup import Study, load_study
+from autotm.study.setup.setup import Study, load_study
+from autotm.study.tables.describe import describe, headlines, wanted_records
+from autotm.study.tables.records import table_of_records
 
 CONFIG = Path(__file__).parents[2] / "config"
 WORKLOAD = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits": ["1:0", "4:1", "1:1", "0:1"]}

@@ -16,11 +16,12 @@ from synthetic_figures import tables
 
 from autotm.model.measurement.record import Record
 from autotm.model.study.figures_config import StyleConfig
-from autotm.study.describe import headlines
-from autotm.study.disturbed import BEFORE, COLUMN, at_limits, disturbed_text, marked
-from autotm.study.figures import FIGURES
-from autotm.study.records import _row
-from autotm.study.style import caption, styled
+from autotm.study.drawing.captions import caption, disturbed_text
+from autotm.study.drawing.look import styled
+from autotm.study.figures.figures import FIGURES
+from autotm.study.tables.describe import headlines
+from autotm.study.tables.disturbed import BEFORE, COLUMN, at_limits, marked
+from autotm.study.tables.records import _row
 
 OF_RUNS = (
     "fig7", "fig8", "fig9", "fig10", "fig10a_all_slow", "fig10a_synchronous", "fig11", "front", "price_performance",

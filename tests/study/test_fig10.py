@@ -15,10 +15,11 @@ from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study, write_w
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.study import fig10, fig10a, style
-from autotm.study.figures import FigureFiles, draw, make_figure_of_records
-from autotm.study.records import table_of_records
-from autotm.study.style import read_table
+from autotm.study import style
+from autotm.study.figures import fig10, fig10a
+from autotm.study.figures.figures import FigureFiles, draw, make_figure_of_records
+from autotm.study.tables.csv import read_table
+from autotm.study.tables.records import table_of_records
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,13 @@ from synthetic_records import IO_BYTES, PEAK_BYTES, write_workload
 from autotm.model.files.errors import BadInputError
 from autotm.model.step.limit import Limit
 from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.study import cost_performance, fig8, front, ilp_times, price_performance
-from autotm.study.figures import FIGURES, FigureFiles, make_figure
-from autotm.study.prices import ratio_price, with_prices
-from autotm.study.records import table_of_records
-from autotm.study.style import network_colors, read_table, styled
+from autotm.study.drawing.look import network_colors, styled
+from autotm.study.figures import front
+from autotm.study.figures.comparisons import cost_performance, fig8, ilp_times, price_performance
+from autotm.study.figures.figures import FIGURES, FigureFiles, make_figure
+from autotm.study.tables.csv import read_table
+from autotm.study.tables.prices import ratio_price, with_prices
+from autotm.study.tables.records import table_of_records
 
 STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """

@@ -19,7 +19,7 @@ from autotm.model.plan.plan import Plan
 from autotm.model.plan.program import Program
 from autotm.model.step.graph import Graph
 from autotm.model.study.figures_config import StyleConfig
-from autotm.study.heap import draw, table_of_heap
+from autotm.study.figures.heap import draw, table_of_heap
 
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous"])

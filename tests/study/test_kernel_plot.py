@@ -13,7 +13,7 @@ from autotm.model.files.errors import BadInputError
 from autotm.model.measurement.profile import Profile
 from autotm.model.measurement.profile_file import read_profile, write_profile
 from autotm.model.study.figures_config import StyleConfig
-from autotm.study.kernel_plot import OPERANDS, draw, table_of_convolution
+from autotm.study.figures.kernel_plot import OPERANDS, draw, table_of_convolution
 
 
 def test_bars_carry_the_labels_of_their_placements(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 from synthetic_figures import QUICK, SOURCE
 
 import random_graphs
-from autotm.figure_stages import figure_8_stage
-from autotm.layout import solve_and_pack
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import load, save
 from autotm.model.plan.plan import Plan
 from autotm.model.step.limit import Limit
 from autotm.model.study.figures_config import StyleConfig
-from autotm.study import fig8
-from autotm.study.modelled import table_of_plans
-from autotm.study.style import read_table
+from autotm.solve import solve_and_pack
+from autotm.stages.figures import figure_8_stage
+from autotm.study.figures.comparisons import fig8
+from autotm.study.tables.csv import read_table
+from autotm.study.tables.modelled import table_of_plans
 
 EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
 MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}

@@ -17,7 +17,7 @@ from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
 from autotm.model.measurement.record import Record
 from autotm.model.plan.cache import CacheCounts
-from autotm.study.record_table import table_of_runs, write_runs
+from autotm.study.tables.record_table import table_of_runs, write_runs
 
 SEVERAL = {
     "samples_s", "all_fast_samples_s", "waited_s", "all_fast_waited_s",

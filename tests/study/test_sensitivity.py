@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotm.cli import main
-from autotm.layout import solve_and_pack
+from autotm.cli.main import main
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import load, load_with_provenance, save
 from autotm.model.machine.machine import load_machine
@@ -20,9 +19,9 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import configuration
 from autotm.model.study.paths import Paths
-from autotm.solve import SolveOptions
-from autotm.study.resample import resampled, spread
-from autotm.study.sensitivity import compare, describe, measure_sensitivity
+from autotm.solve import SolveOptions, solve_and_pack
+from autotm.study.noise.resample import resampled, spread
+from autotm.study.noise.sensitivity import compare, describe, measure_sensitivity
 from random_graphs import Case, make_links, training_step_case
 
 LIMIT = Limit(4, 1)

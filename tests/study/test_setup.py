@@ -10,9 +10,9 @@ from autotm.model.machine.machine import Machine
 from autotm.model.step.limit import Limit
 from autotm.model.study.study_config import SolveConfig
 from autotm.solve import optimizers
-from autotm.solve_stages import Given, sweep_stage
-from autotm.stages import Context
-from autotm.study.setup import machine_named, machine_settings, optimizer_names
+from autotm.stages.context import Context
+from autotm.stages.solve import Given, sweep_stage
+from autotm.study.setup.setup import machine_named, machine_settings, optimizer_names
 
 CONFIG = Path(__file__).parents[2] / "config"
 

@@ -7,7 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from autotm.model.study.figures_config import StyleConfig
-from autotm.study.style import near_text, proven_text, write_caption
+from autotm.study.drawing.captions import near_text, proven_text
+from autotm.study.drawing.saving import write_caption
 
 
 def test_a_number_keeps_its_percent_sign_and_a_name_its_hyphen() -> None:

@@ -18,12 +18,12 @@ from autotm.model.machine.provenance import provenance
 from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
 from autotm.model.step.traffic import slow_traffic
 from autotm.model.study.study_config import StyleConfig
-from autotm.profile import ProfileOptions
-from autotm.study.recorded_kernels import sums_of_recorded
-from autotm.study.style import read_table
-from autotm.study.timing_figure import draw, make_figure
-from autotm.study.timing_runs import measure
-from autotm.study.timing_study import RECORDED, summary, timing_table
+from autotm.profile.step.timing_runs import measure
+from autotm.profile.timing.options import ProfileOptions
+from autotm.study.figures.timing_figure import draw, make_timing_figure
+from autotm.study.tables.csv import read_table
+from autotm.study.timing.recorded_kernels import sums_of_recorded
+from autotm.study.timing.timing_study import RECORDED, summary, timing_table
 
 STYLE = StyleConfig()
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
@@ -65,7 +65,7 @@ def study_file(tmp_path: Path) -> Path:
 
 def make(study_file: Path, folder: Path, recorded: Path | None = None) -> pd.DataFrame:
     files = [folder / name for name in ("t.csv", "summary.csv", "t.pdf", "t.png")]
-    return make_figure(study_file, recorded, *files, STYLE)
+    return make_timing_figure(study_file, recorded, *files, STYLE)
 
 
 def test_the_summary_says_what_the_times_say(study_file: Path) -> None:

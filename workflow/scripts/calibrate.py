@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.rule_script import rule
 from autotm.stages import calibrate_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     calibrate_stage(context, snakemake.params.patience_s, links=Path(snakemake.output.links))

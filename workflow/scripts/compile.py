@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.rule_script import rule
 from autotm.stages import compile_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     compile_stage(

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from autotm.figure_stages import convolution_profile_stage
 from autotm.model.study.figures_config import KernelPlotConfig
 from autotm.model.study.study_config import ProfileConfig
-from autotm.rule_script import rule
+from autotm.stages import convolution_profile_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     convolution_profile_stage(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.modelled_stages import extrapolate_stage
-from autotm.rule_script import rule
+from autotm.stages import extrapolate_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     extrapolate_stage(

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from autotm.figure_stages import figure_of_records_stage
 from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.rule_script import rule
+from autotm.stages import figure_of_records_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake):
     figure_of_records_stage(

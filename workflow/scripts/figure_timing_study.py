@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from autotm.model.study.study_config import StyleConfig
-from autotm.rule_script import rule
-from autotm.timing_stages import timing_figure_stage
+from autotm.stages import timing_figure_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake):
     recorded = snakemake.input.get("recorded")

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from autotm.figure_stages import heap_stage
 from autotm.model.study.figures_config import StyleConfig
-from autotm.rule_script import rule
+from autotm.stages import heap_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake):
     heap_stage(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from autotm.model.step.limit import Limit
 from autotm.model.study.study_config import SolveConfig
-from autotm.rule_script import rule
-from autotm.solve_stages import Given, ilp_solve_stage
+from autotm.stages import Given, ilp_solve_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     ilp_solve_stage(

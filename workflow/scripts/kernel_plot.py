@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from autotm.figure_stages import kernel_plot_stage
 from autotm.model.study.figures_config import StyleConfig
-from autotm.rule_script import rule
+from autotm.stages import kernel_plot_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake):
     kernel_plot_stage(

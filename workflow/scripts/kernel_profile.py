@@ -4,8 +4,8 @@ from pathlib import Path
 
 from autotm.model.step.network_source import NetworkSource
 from autotm.model.study.study_config import ProfileConfig
-from autotm.rule_script import rule
 from autotm.stages import kernel_profile_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     kernel_profile_stage(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.rule_script import rule
-from autotm.study.record_table import table_of_runs, write_runs
+from autotm.stages.jobs import rule
+from autotm.study.tables import table_of_runs, write_runs
 
 with rule(snakemake):
     table = table_of_runs([Path(record) for record in snakemake.input.records])

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from autotm.model.study.study_config import RunConfig
-from autotm.rule_script import rule
 from autotm.stages import run_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     run_stage(

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from autotm.model.step.network_source import NetworkSource
 from autotm.model.study.study_config import ProfileConfig, TuneConfig
-from autotm.rule_script import rule
 from autotm.stages import tune_stage
+from autotm.stages.jobs import rule
 
 with rule(snakemake) as context:
     tune_stage(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.rule_script import rule
-from autotm.study.verification import verify_records
+from autotm.stages.jobs import rule
+from autotm.study.tables import verify_records
 
 with rule(snakemake):
     verify_records([Path(record) for record in snakemake.input.records], Path(snakemake.output.csv))

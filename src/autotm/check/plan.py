@@ -6,10 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 
 from autotm.check.addresses import check_addresses
-from autotm.check.bound import certified_bound_us
+from autotm.check.bound import Engines, certified_bound_us, check_tabled, computed, kernel_us
 from autotm.check.cache import check_cached
-from autotm.check.engine import Engines
-from autotm.check.entries import check_tabled, computed, kernel_us
 from autotm.check.fault import Fault, require
 from autotm.check.residence import Residence
 from autotm.model.files import hash_of, unknown_name

@@ -11,7 +11,6 @@ from autotm.layout.blocks import Blocks, Ints
 from autotm.layout.pack import can_pack, pack_blocks, quick_packings
 from autotm.model.plan import Stay
 from autotm.model.step import Graph, Tier
-from autotm.solve.problem import stay_order
 
 _LARGE = 0.005
 """Blocks of at least this share of the limit make a conflict. Small ones fit somewhere as soon as a little room is
@@ -62,7 +61,7 @@ class StepPacking:
         """The fast ones, in a plan's order."""
         kernels = enumerate(self._graph.kernels)
         chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
-        fast = sorted((stay for stay in stays if stay.tier is Tier.DRAM), key=stay_order)
+        fast = sorted((stay for stay in stays if stay.tier is Tier.DRAM), key=lambda stay: stay.order)
         return fast, Blocks.of(chosen, fast)
 
     def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:

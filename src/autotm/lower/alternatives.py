@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 
 from autotm.kernels.making import KernelFacts, Make, Request
-from autotm.lower.extract import workspaces
+from autotm.lower.graph import workspaces
 from autotm.model.step import Graph, Implementation, Kernel
 
 LEAST_SHARE = 1 / 200

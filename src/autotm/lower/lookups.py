@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from autotm.kernels.operators import Lookup
-from autotm.lower.operators.rules import ints, shape_of
+from autotm.lower.operators import ints, shape_of
 
 _TAKE_BACKWARD = "relax.grad.take_backward"
 

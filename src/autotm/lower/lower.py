@@ -16,8 +16,9 @@ from tvm import tirx
 from autotm.kernels.making import Desk, KernelFacts, Make, Request, Workshop, objects_in, workload
 from autotm.kernels.schedules import ScheduledKernel
 from autotm.lower.alternatives import find_alternatives, with_alternatives
-from autotm.lower.extract import build_graph, extract_calls
+from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
+from autotm.lower.graph import build_graph
 from autotm.lower.step import training_step
 from autotm.model.files import save
 from autotm.model.measurement import TunedSchedule

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from autotm.lower.extract import Call
+from autotm.lower.calls import Call
 
 
 def early_updates(calls: list[Call], aliases: Mapping[str, str]) -> list[Call]:

@@ -1,7 +1,5 @@
 """Pricing kernels: every distinct kernel in every configuration that a plan may choose."""
 
-from autotm.profile.options import ProfileOptions
-from autotm.profile.profiler import profile_kernels
-from autotm.profile.store import KernelStore
+from autotm.profile.extrapolate import extrapolate
 
-__all__ = ["KernelStore", "ProfileOptions", "profile_kernels"]
+__all__ = ["extrapolate"]

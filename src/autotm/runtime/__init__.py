@@ -1,6 +1,10 @@
-"""Running a program: filling its arguments, executing, verifying, timing and recording it."""
+"""Running programs: kernels and moves over two pools, verified against the plain step and timed."""
 
+from autotm.runtime.all_fast import Effort, time_all_fast
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
+from autotm.runtime.plain import plain_program
 from autotm.runtime.run import run
 
-__all__ = ["RunOptions", "run"]
+__all__ = ["Arguments", "Effort", "Executor", "RunOptions", "plain_program", "prepare", "run", "time_all_fast"]

@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.clock import quiet_interpreter
-from autotm.memory.tiers import open_tiers
+from autotm.memory import open_tiers, quiet_interpreter
 from autotm.model.machine import Machine, Watch
 from autotm.model.step import Graph
 from autotm.runtime.arguments import Arguments

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.pool import Pool
-from autotm.memory.tiers import Tiers
+from autotm.memory import Pool, Tiers
 from autotm.model.files import AutotmError
 from autotm.model.plan import KernelStep, Program
 from autotm.model.step import Graph, Initial, Operand, Role, Tensor, Tier, storage_of

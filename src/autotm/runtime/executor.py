@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotm.kernels.library import Array, KernelLibrary
-from autotm.memory.clock import wait_until
-from autotm.memory.flight import Flight
-from autotm.memory.tiers import Tiers
+from autotm.memory import Flight, Tiers, wait_until
 from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.step import Graph, Kernel, slow_traffic
 from autotm.runtime.arguments import Arguments

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from autotm.layout.blocks import Blocks
-from autotm.layout.pack import pack_blocks
+from autotm.layout import Blocks, pack_blocks
 from autotm.model.files import hash_of
 from autotm.model.plan import Address, KernelStep, Program, Stay
 from autotm.model.step import Graph, Tier

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotm.memory.tiers import Tiers
+from autotm.memory import Tiers
 from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 from autotm.model.step import Graph, Tier
 from autotm.runtime.executor import Call, Executor

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory.tiers import open_tiers
+from autotm.memory import open_tiers
 from autotm.model.files import BadInputError, hash_of
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Record

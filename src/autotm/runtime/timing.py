@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotm.memory.clock import quiet_interpreter
+from autotm.memory import quiet_interpreter
 from autotm.model.machine import Round, Watch
 from autotm.model.plan import KernelStep, MoveStep, WaitMoveStep
 from autotm.model.step import Graph

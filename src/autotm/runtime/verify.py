@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from autotm.kernels.library import KernelLibrary
-from autotm.memory.tiers import open_tiers
+from autotm.memory import open_tiers
 from autotm.model.files import AutotmError, DamagedFileError, content_hash, hash_of, load, save
 from autotm.model.machine import Machine, provenance
 from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, Role

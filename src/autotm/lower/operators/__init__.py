@@ -4,18 +4,8 @@ Importing this package registers the gradients over Relax's own for every later 
 `LEGALIZE`. Where a rule does not cover a case (another layout, more dimensions), Relax's own rule still answers.
 """
 
-from autotm.lower.operators import (
-    batch_norm,
-    bias,
-    concat,
-    conv,
-    elementwise,
-    embedding,
-    matmul,
-    normalize,
-    pool,
-)
-from autotm.lower.operators.rules import LEGALIZE
+from autotm.lower.operators import batch_norm, bias, concat, conv, elementwise, embedding, matmul, normalize, pool
+from autotm.lower.operators.rules import LEGALIZE, ints, shape_of
 
 __all__ = [
     "LEGALIZE",
@@ -25,7 +15,9 @@ __all__ = [
     "conv",
     "elementwise",
     "embedding",
+    "ints",
     "matmul",
     "normalize",
     "pool",
+    "shape_of",
 ]

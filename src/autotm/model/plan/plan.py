@@ -33,6 +33,11 @@ class Stay:
     start: int
     end: int
 
+    @property
+    def order(self) -> tuple[int, str, Tier]:
+        """Sorts the stays of a plan."""
+        return self.start, self.tensor, self.tier
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -56,6 +61,11 @@ class Move:
     def __post_init__(self) -> None:
         if self.since is not None and self.since >= self.before:
             raise ValueError(f"move of '{self.tensor}' starts before kernel {self.since}, ends before {self.before}")
+
+    @property
+    def order(self) -> tuple[int, bool, bool, str]:
+        """Sorts the moves of a plan: before one kernel, asynchronous ones first, then those to slow memory."""
+        return self.before, not self.is_asynchronous, self.destination is Tier.DRAM, self.tensor
 
     @property
     def is_asynchronous(self) -> bool:

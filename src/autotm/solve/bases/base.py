@@ -13,7 +13,7 @@ from autotm.model.files import hash_of
 from autotm.model.plan import Certificate, Move, Plan, Status, Stay
 from autotm.model.step import Limit, counted_by
 from autotm.solve.bases.recheck import price
-from autotm.solve.problem import Choices, Problem, move_order, require_feasible, stay_order
+from autotm.solve.problem import Choices, Problem, require_feasible
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Optimizer(ABC):
         return tuple(plans[index] for index in range(len(problems)))
 
     def _plan(self, problem: Problem, placement: Placement) -> Plan:
-        stays = tuple(sorted(placement.stays, key=stay_order))
-        moves = tuple(sorted(placement.moves, key=move_order))
+        stays = tuple(sorted(placement.stays, key=lambda stay: stay.order))
+        moves = tuple(sorted(placement.moves, key=lambda move: move.order))
         kernels = problem.graph.kernels
         implementations = tuple(placement.implementations.get(i, k.implementation) for i, k in enumerate(kernels))
         is_default = all(name == kernel.implementation for name, kernel in zip(implementations, kernels, strict=True))

@@ -9,9 +9,7 @@ from autotm.solve.problem.journey import (
     by_blocking_moves,
     cost_us,
     fast_spans,
-    move_order,
     occupy,
-    stay_order,
     stays_and_moves,
 )
 from autotm.solve.problem.options import SolveOptions
@@ -48,11 +46,9 @@ __all__ = [
     "flows_by_use",
     "flows_for_life",
     "flows_in",
-    "move_order",
     "occupy",
     "priced",
     "require_feasible",
     "required_bytes",
-    "stay_order",
     "stays_and_moves",
 ]

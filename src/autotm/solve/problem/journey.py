@@ -115,13 +115,3 @@ def stays_and_moves(flow: Flow, journey: Journey) -> tuple[list[Stay], list[Move
             before, since = (start, None) if journey.out is None else (journey.out.end, journey.out.start)
             moves.append(Move(flow.tensor, Tier.PMEM, before, since))
     return stays, moves
-
-
-def stay_order(stay: Stay) -> tuple[int, str, Tier]:
-    """Sort key of a plan's stays."""
-    return stay.start, stay.tensor, stay.tier
-
-
-def move_order(move: Move) -> tuple[int, bool, bool, str]:
-    """Sort key of a plan's moves: before one kernel, asynchronous ones first, then those to slow memory."""
-    return move.before, not move.is_asynchronous, move.destination is Tier.DRAM, move.tensor

@@ -1,0 +1,87 @@
+"""The fused step as calls of kernels, in Relax's order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import relax
+
+from autotm.model.step import Operand
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a fused function, in Relax's words."""
+
+    function: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+
+
+@dataclass
+class _Walk:
+    """What is known of each variable while the bindings are read in order."""
+
+    storage: dict[relax.Var, str] = field(default_factory=dict)
+    tuples: dict[relax.Var, tuple[str, ...]] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+
+    def fresh(self, var: relax.Var) -> str:
+        """A name of its own for a variable: Relax lets several share one."""
+        return f"{var.name}#{len(self.calls)}"
+
+    def operand(self, expression: relax.Expr) -> Operand:
+        return Operand(self.storage[expression], *_type(expression.ty))
+
+
+def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[str]]:
+    """Calls of `main` in order, and the names of the tensors it returns; reshapes become views.
+
+    Raises:
+        NotImplementedError: an operator was left that is neither a kernel call nor a view.
+    """
+    main = module["main"]
+    walk = _Walk({var: var.name for var in main.params})
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            _read(walk, binding.var, binding.value)
+    result = main.body.body
+    names = (
+        walk.tuples[result] if isinstance(result, relax.Var) else tuple(walk.storage[item] for item in result.fields)
+    )
+    return walk.calls, list(names)
+
+
+def _read(walk: _Walk, var: relax.Var, value: relax.Expr) -> None:
+    if isinstance(value, relax.Var):
+        walk.storage[var] = walk.storage[value]
+    elif isinstance(value, relax.Tuple):
+        walk.tuples[var] = tuple(walk.storage[item] for item in value.fields)
+    elif isinstance(value, relax.TupleGetItem):
+        walk.storage[var] = walk.tuples[value.tuple_value][value.index]
+    elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.reshape"):
+        walk.storage[var] = walk.storage[value.args[0]]
+    elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.call_tir"):
+        _read_call(walk, var, value)
+    else:
+        raise NotImplementedError(f"cannot lower {value}: not a kernel call; give the operator a legalization")
+
+
+def _read_call(walk: _Walk, var: relax.Var, value: tvm.ir.Call) -> None:
+    function, arguments = value.args[0].name_hint, value.args[1]
+    inputs = tuple(walk.operand(argument) for argument in arguments.fields)
+    if isinstance(var.ty, relax.TupleType):
+        types = list(var.ty.fields)
+        walk.tuples[var] = tuple(f"{walk.fresh(var)}.{index}" for index in range(len(types)))
+        names = walk.tuples[var]
+    else:
+        types, names = [var.ty], (walk.fresh(var),)
+        walk.storage[var] = names[0]
+    outputs = tuple(Operand(name, *_type(item)) for name, item in zip(names, types, strict=True))
+    walk.calls.append(Call(function, inputs, outputs))
+
+
+def _type(item: relax.TensorType) -> tuple[tuple[int, ...], str]:
+    dtype = item.dtype
+    return tuple(int(extent) for extent in item.shape), str(getattr(dtype, "dtype", dtype))

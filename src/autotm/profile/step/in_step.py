@@ -1,0 +1,167 @@
+"""A profile from kernels timed where they stand: within the step, whose caches are as full as they then are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.kernels.library import KernelLibrary
+from autotm.memory import open_tiers
+from autotm.model.files import hash_of
+from autotm.model.machine import Machine
+from autotm.model.measurement import Links, Profile, Timing, TimingKey
+from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, all_fast
+from autotm.profile.store import KernelStore, StoreKey
+from autotm.profile.timing import (
+    ProfileOptions,
+    after_a_wait,
+    cases,
+    delay_ns,
+    describe_context,
+    origin,
+    paired,
+    profile_kernels,
+    summary,
+    timing_context,
+    ways_of,
+)
+
+AllFast = Mapping[tuple[str, str], Timing]
+"""All-fast timings by identity and implementation."""
+_STEP = "step", DEFAULT_IMPLEMENTATION
+"""The whole step, where the store has kernels."""
+
+
+@dataclass(frozen=True)
+class StepTimings:
+    """What the all-fast step took as a whole, and its kernels within it."""
+
+    step: Timing
+    kernels: AllFast
+
+
+def stored(store: KernelStore, machine: Machine, graph: Graph) -> StepTimings | None:
+    """What the store has of this step, if that is all of it, and undisturbed."""
+    keys = _store_keys(timing_context(machine, hash_of(graph)), ways_of(graph))
+    found = {key: store.get(stored_as) for key, stored_as in keys.items()}
+    kernels = {key: timing for key, timing in found.items() if timing is not None and not timing.disturbed}
+    if len(kernels) < len(keys):
+        return None
+    return StepTimings(kernels.pop(_STEP), kernels)
+
+
+def keep(store: KernelStore, machine: Machine, graph: Graph, timings: StepTimings) -> None:
+    """Put all of them into the store, or, if killed, none."""
+    keys = _store_keys(describe_context(store, machine, hash_of(graph)), ways_of(graph))
+    store.put({keys[key]: timing for key, timing in {**timings.kernels, _STEP: timings.step}.items()})
+
+
+def all_fast_timings(
+    ways: Sequence[Graph], kernels_ns: Sequence[npt.NDArray[np.int64]], *, disturbed: bool
+) -> dict[tuple[str, str], Timing]:
+    """What each implementation of each kernel took.
+
+    A kernel that the step calls several times takes in each round the mean of these calls, so that all kernels sum up
+    to what the step took. Other implementations are paired with the default one at the same places of the step.
+
+    Args:
+        ways: the step by default implementations, and then by others (`cases.ways_of`).
+        kernels_ns: (rounds, kernels) for each of them, run in turn.
+        disturbed: whether others held the cores meanwhile.
+    """
+    default, default_ns = ways[0], kernels_ns[0]
+    places: dict[tuple[str, str], list[int]] = {}
+    times: dict[tuple[str, str], npt.NDArray[np.int64]] = {}
+    for way, ns in zip(ways, kernels_ns, strict=True):
+        for place, kernel in enumerate(way.kernels):
+            if way is default or kernel.implementation != DEFAULT_IMPLEMENTATION:
+                key = kernel.identity, kernel.implementation
+                same = places.setdefault(key, [])
+                if not same or default.kernels[same[0]].identity == default.kernels[place].identity:
+                    same.append(place)
+                    times[key] = ns
+    found = {}
+    for key, same in places.items():
+        series = _mean_ns(times[key], same)
+        if key[1] == DEFAULT_IMPLEMENTATION:
+            timing = summary(series)
+        else:
+            identity = default.kernels[same[0]].identity
+            timing = replace(paired(series, _mean_ns(default_ns, same)), default_identity=identity)
+        found[key] = replace(timing, disturbed=disturbed)
+    return found
+
+
+def profile_in_step(
+    graph: Graph,
+    library: KernelLibrary,
+    machine: Machine,
+    links: Links,
+    store: KernelStore,
+    options: ProfileOptions,
+    devices_dir: Path,
+    timed: AllFast,
+) -> Profile:
+    """The profile of a step whose kernels took `timed`, all fast.
+
+    What slow operands add is a wait of known length where slow memory is emulated. Elsewhere kernels are timed alone
+    for it, their operands slow and fast in turn, unless the store has it.
+
+    Raises:
+        AutotmError: kernels run on fewer threads than the machine asks for.
+        BadInputError: the library lacks a kernel of the graph.
+    """
+    with open_tiers(machine, links, 0, 0, devices_dir) as tiers:
+        if tiers.waits_are_known and not options.times_known_waits:
+            timings = {
+                (*case.key, config): after_a_wait(timed[case.key], delay_ns(tiers, case, config))
+                if "P" in config
+                else timed[case.key]
+                for case in cases(graph, options.configurations)
+                for config in case.configurations
+            }
+            return Profile(hash_of(graph), timings, origin(library, machine, options))
+    alone = profile_kernels(graph, library, machine, links, store, options, devices_dir)
+    return replace(alone, timings=dict(_moved(alone.timings, timed)))
+
+
+def all_fast_us(graph: Graph, profile: Profile) -> float:
+    """What the kernels of the step sum up to, all fast, by their default implementations."""
+    return sum(map(profile.base_us, graph.computed_by(()).kernels))
+
+
+def _store_keys(context: str, ways: Sequence[Graph]) -> dict[tuple[str, str], StoreKey]:
+    kernels = (kernel for way in ways for kernel in way.kernels)
+    keys = {(kernel.identity, kernel.implementation): all_fast(kernel) for kernel in kernels}
+    return {key: StoreKey(context, *key, config, 0) for key, config in {**keys, _STEP: ""}.items()}
+
+
+def _mean_ns(times_ns: npt.NDArray[np.int64], places: Sequence[int]) -> list[int]:
+    """(rounds,) mean over the calls at these places."""
+    return [round(float(mean)) for mean in times_ns[:, places].mean(axis=1)]
+
+
+def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[TimingKey, Timing]]:
+    """Timings of kernels alone with, in place of what they took all fast, what they took so within the step."""
+    apart_ns = {key[:2]: timing.median_ns for key, timing in alone.items() if "P" not in key[2]}
+    for key, timing in alone.items():
+        inside = timed[key[:2]]
+        if "P" not in key[2]:
+            yield key, replace(inside, disturbed=inside.disturbed or timing.disturbed)
+            continue
+        by_ns = inside.median_ns - apart_ns[key[:2]]
+        yield (
+            key,
+            replace(
+                timing,
+                min_ns=max(1, timing.min_ns + by_ns),
+                median_ns=max(1, timing.median_ns + by_ns),
+                lower_quartile_ns=max(1, timing.lower_quartile_ns + by_ns),
+                upper_quartile_ns=max(1, timing.upper_quartile_ns + by_ns),
+                disturbed=inside.disturbed or timing.disturbed,
+            ),
+        )

@@ -1,0 +1,64 @@
+"""The pipeline's stages: each reads files, asks the packages, and writes its files whole, saying where they come from.
+
+Snakemake's scripts and the commands call these; nothing else decides how files and packages meet.
+"""
+
+from autotm.stages.calibrate import calibrate_stage
+from autotm.stages.compile import check_stage, compile_stage, program_of
+from autotm.stages.context import Context
+from autotm.stages.figures import (
+    convolution_profile_stage,
+    figure_8_stage,
+    figure_of_records_stage,
+    heap_stage,
+    kernel_plot_stage,
+)
+from autotm.stages.modelled import extrapolate_stage
+from autotm.stages.profile import compile_and_profile, kernel_profile_stage
+from autotm.stages.remeasure import disturbed_before, disturbed_records, remeasure
+from autotm.stages.run import run_of_study, run_stage
+from autotm.stages.solve import (
+    Given,
+    export_program_stage,
+    ilp_solve_stage,
+    place,
+    potential_stage,
+    sensitivity_stage,
+    sweep_stage,
+)
+from autotm.stages.store import coverage_stage, export_store_stage, import_store_stage, tune_stage
+from autotm.stages.timing_study import timing_figure_stage, timing_study_stage
+
+__all__ = [
+    "Context",
+    "Given",
+    "calibrate_stage",
+    "check_stage",
+    "compile_and_profile",
+    "compile_stage",
+    "convolution_profile_stage",
+    "coverage_stage",
+    "disturbed_before",
+    "disturbed_records",
+    "export_program_stage",
+    "export_store_stage",
+    "extrapolate_stage",
+    "figure_8_stage",
+    "figure_of_records_stage",
+    "heap_stage",
+    "ilp_solve_stage",
+    "import_store_stage",
+    "kernel_plot_stage",
+    "kernel_profile_stage",
+    "place",
+    "potential_stage",
+    "program_of",
+    "remeasure",
+    "run_of_study",
+    "run_stage",
+    "sensitivity_stage",
+    "sweep_stage",
+    "timing_figure_stage",
+    "timing_study_stage",
+    "tune_stage",
+]

@@ -1,0 +1,47 @@
+"""The stages that give a plan its addresses, and that check both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autotm.check import check_plan, check_program
+from autotm.model.files import load, save
+from autotm.model.machine import provenance
+from autotm.model.measurement import Links, read_profile
+from autotm.model.plan import Plan, Program
+from autotm.model.step import Graph, counting
+from autotm.stages.context import Context
+
+
+def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+    """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
+    came_from = provenance(context.machine, context.seed, plan_file=str(plan))
+    placed = load(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
+    check_plan(step, read_profile(profile), load(links, "links", Links), placed)
+    save(program, "program", program_of(step, placed), came_from)
+
+
+def program_of(step: Graph, plan: Plan) -> Program:
+    """A checked plan with the steps that run it, which are checked too.
+
+    Raises:
+        IllegalPlanError: as `check_program`; a fault of ours.
+    """
+    from autotm.layout import compile_program, pack
+
+    compiled = compile_program(step, plan, pack(step, plan))
+    check_program(step, plan, compiled)
+    return compiled
+
+
+def check_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+    """Raise unless plan and program are legal.
+
+    Raises:
+        IllegalPlanError: names the rule that is broken, and where.
+    """
+    placed = load(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
+    check_plan(step, read_profile(profile), load(links, "links", Links), placed)
+    check_program(step, placed, load(program, "program", Program))

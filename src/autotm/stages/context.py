@@ -1,0 +1,19 @@
+"""What every stage is told: machine, devices, seed, and what limits count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotm.model.machine import Machine
+from autotm.model.step import Counts
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where and with which randomness a stage runs, and what limits count."""
+
+    machine: Machine
+    devices_dir: Path
+    seed: int
+    counts: Counts = Counts.INTERMEDIATES

@@ -1,0 +1,95 @@
+"""The pipeline's last stages: from what was measured to pictures with their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autotm.model.files import load
+from autotm.model.machine import provenance
+from autotm.model.measurement import Links, write_profile
+from autotm.model.step import Counts, counting
+from autotm.model.study import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
+from autotm.stages.context import Context
+
+
+def figure_of_records_stage(style: StyleConfig, prices: PricesConfig, records: Sequence[Path], *, csv: Path) -> None:
+    """Records -> the figure that `csv` names."""
+    from autotm.study.figures import FigureFiles, make_figure_of_records
+
+    make_figure_of_records(records, FigureFiles.of(csv), style, prices)
+
+
+def figure_8_stage(
+    style: StyleConfig, *, records: Sequence[Path], plans: Sequence[Path], graphs: Sequence[Path], csv: Path
+) -> None:
+    """Records of large networks, or plans of their modelled steps -> figure 8 as `csv` names it."""
+    from autotm.study.figures import FigureFiles, make_figure
+    from autotm.study.tables import table_of_plans, table_of_records
+
+    table = table_of_plans(plans, graphs) if plans else table_of_records(records, needs_all_fast=False)
+    make_figure(table, FigureFiles.of(csv), style)
+
+
+def convolution_profile_stage(
+    context: Context,
+    convolution: KernelPlotConfig,
+    batch: int,
+    scale: str,
+    config: ProfileConfig,
+    *,
+    links: Path,
+    store: Path,
+    objects: Path,
+    graph: Path,
+    library: Path,
+    profile: Path,
+) -> None:
+    """Compile one convolution, and time it with every operand in fast and in slow memory."""
+    from autotm.kernels.code import machine_target
+    from autotm.kernels.library import KernelLibrary
+    from autotm.lower import lower_convolution
+    from autotm.profile.store import KernelStore
+    from autotm.profile.timing import ProfileOptions, profile_kernels
+
+    machine = context.machine
+    came_from = provenance(machine, context.seed, sizes={"batch": batch, **convolution.model_dump()})
+    step = lower_convolution(
+        batch,
+        convolution.image,
+        convolution.channels,
+        scale,
+        machine_target(machine),
+        machine.threads,
+        graph,
+        library,
+        came_from,
+        objects,
+    )
+    options = replace(ProfileOptions(**config.timing, seed=context.seed), configurations="full")
+    with KernelStore(store) as opened:
+        timed = profile_kernels(
+            counting(step, Counts.ALL),
+            KernelLibrary.load(library),
+            machine,
+            load(links, "links", Links),
+            opened,
+            options,
+            context.devices_dir,
+        )
+    write_profile(profile, timed)
+
+
+def kernel_plot_stage(style: StyleConfig, *, graph: Path, profile: Path, csv: Path) -> None:
+    """Times of one convolution -> the kernel plot."""
+    from autotm.study.figures import FigureFiles, make_figure, table_of_convolution
+
+    make_figure(table_of_convolution(graph, profile), FigureFiles.of(csv), style)
+
+
+def heap_stage(style: StyleConfig, *, graph: Path, profile: Path, plan: Path, program: Path, csv: Path) -> None:
+    """A program and its plan -> the heap plot."""
+    from autotm.study.figures import FigureFiles, make_figure, table_of_heap
+
+    make_figure(table_of_heap(graph, profile, plan, program), FigureFiles.of(csv), style)

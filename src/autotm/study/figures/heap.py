@@ -1,0 +1,211 @@
+"""The heap plot: where each tensor of a plan is in the two pools, over the predicted time of a step."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from autotm.model.files import BadInputError, hash_of, load, load_with_provenance
+from autotm.model.measurement import Profile, read_profile
+from autotm.model.plan import KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, Stay
+from autotm.model.step import Graph, Tier, counting
+from autotm.model.study import StyleConfig
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    count_bytes,
+    finish,
+    grid,
+    machine_text,
+    near_text,
+    optimizer_colors,
+    title,
+)
+from autotm.study.tables import versions_text
+
+_POOLS = ((Tier.DRAM, "fast pool"), (Tier.PMEM, "slow pool"))
+_US_PER_MS = 1e3
+_EDGED_SHARE = 0.004
+"""Rectangles that are smaller than this share of their panel would be all edge."""
+
+
+def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.DataFrame:
+    """A row for each stay of each tensor, by start.
+
+    Columns: the tensor, its tier, `offset_bytes` and `size_bytes` in that tier's pool, the kernels [`start`, `end`)
+    and their predicted times `start_us`, `end_us`, whether the tensor `moves` in the step, and how the stay began
+    (`born`, `blocking` or `asynchronous` move) with `arrival_us`, at which such a move is complete; and what the
+    caption needs. Times are sums of kernels as the plan places them; moves that a step waits for add nothing.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: the program was made from another plan, or its memory is one pool behind a cache.
+    """
+    whole, source = load_with_provenance(graph, "graph", Graph)
+    placed, laid = load(plan, "plan", Plan), load(program, "program", Program)
+    if laid.plan_hash != hash_of(placed):
+        raise BadInputError(f"{program}: made from another plan than {plan}; rebuild it: snakemake {program}")
+    if placed.cached is not None:
+        raise BadInputError(
+            f"{plan}: optimizer '{placed.optimizer}' has one pool behind a cache; the heap plot shows two"
+        )
+    step = counting(whole, placed.counts).computed_by(placed.implementations)
+    timed = read_profile(profile)
+    times = _times_us(step, timed, placed)
+    offsets = _offsets(step, laid)
+    arrivals = {(move.tensor, move.destination, move.start): move for move in placed.moves}
+    moving = {move.tensor for move in placed.moves}
+    shared = {
+        "network": step.network,
+        "batch": step.batch,
+        "scale": step.scale,
+        "optimizer": placed.optimizer,
+        "limit": placed.limit,
+        "dram_limit_bytes": placed.dram_limit_bytes,
+        "gap": placed.gap,
+        "solver_status": str(placed.status),
+        "seed": source["seed"],
+        **{key: timed.provenance[key] for key in ("machine", "cpu_model", "threads", "tier_reality")},
+        "versions": versions_text(timed.provenance),
+    }
+    return pd.DataFrame(
+        {
+            "tensor": stay.tensor,
+            "tier": str(stay.tier),
+            "offset_bytes": _offset_of(stay, offsets),
+            "size_bytes": step.by_name[stay.tensor].allocated_bytes,
+            "start": stay.start,
+            "end": stay.end,
+            "start_us": times[stay.start],
+            "end_us": times[stay.end],
+            "moves": stay.tensor in moving,
+            **_beginning(arrivals.get((stay.tensor, stay.tier, stay.start)), times, stay),
+        }
+        | shared
+        for stay in placed.stays
+    )
+
+
+def _times_us(step: Graph, timed: Profile, placed: Plan) -> list[float]:
+    """Predicted time at which each kernel starts, and the last one ends."""
+    took = []
+    for kernel, config in zip(step.kernels, placed.configurations, strict=True):
+        slow = {item.tensor for item, letter in zip(kernel.operands, config, strict=True) if letter == "P"}
+        took.append(timed.time_us(step, kernel, frozenset(slow)))
+    return [0.0, *accumulate(took)]
+
+
+def _offsets(step: Graph, laid: Program) -> dict[tuple[str, Tier], list[tuple[int, int]]]:
+    """Every (kernel, offset) at which the program uses a tensor in a tier; a move counts for the kernel after it."""
+    found: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
+    following = 0
+    for item in laid.steps:
+        if isinstance(item, KernelStep):
+            operands = step.kernels[item.kernel].operands
+            for operand, address in zip(operands, item.addresses, strict=True):
+                if address.offset is not None:
+                    found[operand.tensor, address.tier].append((item.kernel, address.offset))
+            following = item.kernel + 1
+        elif isinstance(item, MoveStep | StartMoveStep) and item.destination.offset is not None:
+            found[item.tensor, item.destination.tier].append((following, item.destination.offset))
+    return found
+
+
+def _offset_of(stay: Stay, offsets: dict[tuple[str, Tier], list[tuple[int, int]]]) -> int:
+    """A stay begins at a kernel that writes it or at a move: both name its address."""
+    return next(at for kernel, at in offsets[stay.tensor, stay.tier] if stay.start <= kernel < stay.end)
+
+
+def _beginning(move: Move | None, times: list[float], stay: Stay) -> dict[str, object]:
+    if move is None:
+        return {"began": "born", "arrival_us": times[stay.start]}
+    return {"began": "asynchronous" if move.is_asynchronous else "blocking", "arrival_us": times[move.before]}
+
+
+def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel for each pool, a rectangle for each stay."""
+    figure, axes_of = grid(len(_POOLS), 1, style, widen=2.0)
+    first, last_ms = table.iloc[0], float(table["end_us"].max()) / _US_PER_MS
+    limit = float(first["dram_limit_bytes"])
+    ends = table["offset_bytes"] + table["size_bytes"]
+    tops = {str(tier): float(of_tier.max()) for tier, of_tier in ends.groupby(table["tier"])}
+    for letter, axes, (tier, name) in zip("ab", axes_of, _POOLS, strict=True):
+        top = tops.get(str(tier), 1.0)
+        _draw_pool(axes, table[table["tier"] == str(tier)], (last_ms, top), style)
+        if tier is Tier.DRAM:
+            axes.axhline(limit, color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)))
+            top = max(top, limit)
+        axes.set_xlim(0, last_ms)
+        axes.set_ylim(0, 1.03 * top)
+        axes.set_ylabel(f"address ({count_bytes(axes.yaxis, min(tops.values()))})")
+        axes.grid(visible=False)
+        finish(axes, letter, name)
+    axes_of[-1].set_xlabel("predicted time of kernels (ms)")
+    figure.legend(handles=_legend(table, style), loc="outside lower center", ncols=5)
+    return figure, _caption(table)
+
+
+def _draw_pool(axes: Axes, stays: pd.DataFrame, extent: tuple[float, float], style: StyleConfig) -> None:
+    """Rectangles of one pool, with edges where `extent` (milliseconds, bytes) leaves room for them; moves as lines."""
+    colors = optimizer_colors(style)
+    wide_ms, high_bytes = (_EDGED_SHARE * whole for whole in extent)
+    for is_moving, color in ((False, colors["static"]), (True, colors["synchronous"])):
+        shown = stays[stays["moves"] == is_moving]
+        lasting = shown["end_us"] - shown["start_us"] > wide_ms * _US_PER_MS
+        edges = [0.25 if edged else 0.0 for edged in lasting & (shown["size_bytes"] > high_bytes)]
+        look = {"facecolor": color, "edgecolor": "white", "linewidth": edges, "alpha": 0.75}
+        axes.add_collection(PolyCollection(list(_corners(shown)), **look))
+    for began, color in _moves(style).items():
+        lines = [[(left, low), (left, high)] for left, low, high in _arrivals(stays[stays["began"] == began])]
+        axes.add_collection(LineCollection(lines, colors=[color], linewidth=1.2))
+
+
+def _arrivals(stays: pd.DataFrame) -> Iterator[tuple[float, float, float]]:
+    for at_us, low, size in zip(stays["arrival_us"], stays["offset_bytes"], stays["size_bytes"], strict=True):
+        yield at_us / _US_PER_MS, low, low + size
+
+
+def _corners(stays: pd.DataFrame) -> Iterator[list[tuple[float, float]]]:
+    columns = (stays[name] for name in ("start_us", "end_us", "offset_bytes", "size_bytes"))
+    for start_us, end_us, low, size in zip(*columns, strict=True):
+        left, right, high = start_us / _US_PER_MS, end_us / _US_PER_MS, low + size
+        yield [(left, low), (right, low), (right, high), (left, high)]
+
+
+def _moves(style: StyleConfig) -> dict[str, object]:
+    return {"blocking": "black", "asynchronous": optimizer_colors(style)["numa"]}
+
+
+def _legend(table: pd.DataFrame, style: StyleConfig) -> list[Patch | Line2D]:
+    """What the plan has; a limit always."""
+    colors, moves, began = optimizer_colors(style), _moves(style), set(table["began"])
+    handles: dict[str, Patch | Line2D] = {
+        "born": Patch(color=colors["static"], alpha=0.75, label="tensor that stays"),
+        "moved": Patch(color=colors["synchronous"], alpha=0.75, label="tensor that moves"),
+        "blocking": Line2D([], [], color=moves["blocking"], label="arrives by a move that the step waits for"),
+        "asynchronous": Line2D([], [], color=moves["asynchronous"], label="arrives by a move beside kernels"),
+    }
+    shown = {"born", *began, *(["moved"] if began - {"born"} else [])}
+    limit = Line2D([], [], color=GRAY, linewidth=0.8, linestyle=(0, (4, 2)), label="limit")
+    return [*(handle for name, handle in handles.items() if name in shown), limit]
+
+
+def _caption(table: pd.DataFrame) -> str:
+    first = table.iloc[0]
+    arrived = table[table["began"] != "born"]
+    proven = "" if first["solver_status"] == "not_optimized" else f", {near_text(first['gap'])}"
+    return (
+        f"{title(str(first['network']))} (batch {first['batch']}), scale {first['scale']}, {first['optimizer']}, "
+        f"slow : fast memory {first['limit']}{proven}; {machine_text(first)}. Addresses are those of the program; "
+        f"times are PREDICTED, sums of the kernels' times in the profile without those of moves. {len(table)} stays of "
+        f"{table['tensor'].nunique()} tensors, {len(arrived)} moves of "
+        f"{arrived['size_bytes'].sum() / 1e6:.4g} MB. Seed {first['seed']}. {first['versions']}."
+    )

@@ -1,0 +1,36 @@
+"""From `config/` to a study whose every file is known: what the rules and the commands start from."""
+
+from autotm.study.setup import inputs
+from autotm.study.setup.inputs import comparison_records, front_records, large_files, predicted_records
+from autotm.study.setup.series import CACHED, FIRST_TOUCH, MOVER
+from autotm.study.setup.setup import (
+    CONVENTIONAL,
+    Study,
+    export_source,
+    load_study,
+    machine_named,
+    machine_settings,
+    network_source,
+    require_compiler,
+    require_optimizer,
+)
+
+__all__ = [
+    "CACHED",
+    "CONVENTIONAL",
+    "FIRST_TOUCH",
+    "MOVER",
+    "Study",
+    "comparison_records",
+    "export_source",
+    "front_records",
+    "inputs",
+    "large_files",
+    "load_study",
+    "machine_named",
+    "machine_settings",
+    "network_source",
+    "predicted_records",
+    "require_compiler",
+    "require_optimizer",
+]
