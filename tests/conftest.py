@@ -1,11 +1,11 @@
-"""Makes the shared helpers beside this file, and those of the benchmarks, importable from every test folder."""
+"""Makes the tests' helpers, and those of the benchmarks, importable from every test folder."""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 import pytest
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import small_step
 from tvm import relax
 
 import autotm
-import small_step
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError
 from autotm.model.step.counting import fixed_bytes
 

@@ -44,7 +44,7 @@ INSIDE = {
     "kernels/schedules/contraction": {"parts": 1, "forms": 2, "weights": 3, "winograd": 3},
 }
 """Floors of rooms within a room."""
-MAX_LINES = 300
+MAX_LINES, MEDIAN_LINES = 300, 90
 MAX_ENTRIES, MAX_AT_ROOT = 13, 16
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -205,6 +205,16 @@ def test_a_broken_rule_is_seen(path: str, source: str) -> None:
 def test_a_file_holds_one_idea(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= MAX_LINES, f"{lines} lines; {MAX_LINES} are the most that reads in one go"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_test_file_says_what_it_holds(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def test_files_are_short() -> None:
+    lines = sorted(len(path.read_text(encoding="utf-8").splitlines()) for path in FILES)
+    assert lines[len(lines) // 2] < MEDIAN_LINES
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "workflow" / "scripts").glob("*.py")), ids=lambda path: path.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from random_graphs import Case, random_case
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.check.addresses import check_addresses
@@ -12,7 +13,6 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import solve_and_pack
-from random_graphs import Case, random_case
 
 LIMIT = Limit(1, 1)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
-
 import small_step
+
 from autotm.check import Fault, FaultError, check_program
 from autotm.check.residence import Residence
 from autotm.layout import compile_program, pack

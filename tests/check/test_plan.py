@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from random_graphs import Case, random_case, with_engines
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.model.files.errors import BadInputError
@@ -14,7 +15,6 @@ from autotm.model.plan.plan import Move, Plan, Status, Stay
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
-from random_graphs import Case, random_case, with_engines
 
 
 @pytest.fixture(scope="module")

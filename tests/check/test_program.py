@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from random_graphs import Case, random_case
 
 from autotm.check import Fault, FaultError, check_program
 from autotm.layout import compile_program, pack
@@ -15,7 +16,6 @@ from autotm.model.plan.program import Address, KernelStep, MoveStep, Program, St
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
-from random_graphs import Case, random_case
 
 
 @pytest.fixture(scope="module")

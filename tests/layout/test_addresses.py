@@ -9,6 +9,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program
@@ -28,7 +29,6 @@ from autotm.solve.problem.choices import Choices
 from autotm.solve.problem.flow import flows_by_use
 from autotm.solve.problem.problem import Problem
 from autotm.solve.search.settle import plan_of
-from random_graphs import Case, random_case, training_step_case, with_engines
 
 LIMIT_BYTES = 4096
 

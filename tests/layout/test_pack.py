@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
@@ -23,7 +24,6 @@ from autotm.model.step.graph import ALIGNMENT_BYTES
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
-from random_graphs import Case, random_case, training_step_case
 
 
 def random_blocks(seed: int, count: int, kernels: int, longest: int) -> Blocks:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 import small_step
+
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.lower.convolution import lower_convolution

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import small_step
 from tvm import relax
 
-import small_step
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.lower.lower import lower_network

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import small_step
 import tvm
 from tvm import relax
 
-import small_step
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.lower.lower import lower_network

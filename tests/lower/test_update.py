@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
+from compiled_kernels import call
 from tvm import relax
 
 from autotm.kernels.code.target import host_target
@@ -14,7 +15,6 @@ from autotm.lower.step import training_step
 from autotm.lower.update import TOGETHER, append_updates
 from autotm.model.step.graph import OpClass
 from autotm.zoo.resnet import resnet
-from compiled_kernels import call
 
 
 def test_results_keep_the_order_of_the_parameters():

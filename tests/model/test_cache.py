@@ -6,10 +6,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from random_graphs import StepBuilder, random_case
 
 from autotm.model.plan.cache import BLOCK_BYTES, CacheCounts, block_bytes_for, cached_pool
 from autotm.model.step.graph import Graph
-from random_graphs import StepBuilder, random_case
 
 KIB = 256
 """Elements of 4 bytes in 1 KiB."""

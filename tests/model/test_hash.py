@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from pydantic import TypeAdapter
+from random_graphs import random_case
 
 from autotm.model.files import files
 from autotm.model.files.files import content_hash, hash_of
@@ -13,7 +14,6 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
-from random_graphs import random_case
 
 
 def whole_hash(value: object) -> str:

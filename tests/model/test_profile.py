@@ -1,8 +1,11 @@
+"""A profile: what slow operands and other implementations add, measured, summed, kept in a file."""
+
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from random_graphs import StepBuilder
 
 from autotm.model.files.errors import AutotmError, DamagedFileError
 from autotm.model.files.files import hash_of
@@ -10,7 +13,6 @@ from autotm.model.measurement.profile import TIE_NS, Profile, Timing
 from autotm.model.measurement.profile_file import read_profile, write_profile
 from autotm.model.step.graph import Implementation
 from autotm.model.step.tier import all_fast, configuration
-from random_graphs import StepBuilder
 
 BASE = Timing(900, 1000, 950, 1100, 9)
 

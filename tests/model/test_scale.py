@@ -1,3 +1,5 @@
+"""A scale shortens what the study says, and nothing else."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""A workplace for each test of the pipeline."""
+
 from __future__ import annotations
 
 import shutil

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 import pytest
+from random_graphs import StepBuilder
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import hash_of
@@ -13,7 +14,6 @@ from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import Graph, Role
 from autotm.model.step.tier import all_fast, configuration
 from autotm.profile.extrapolate import Extrapolation, extrapolate
-from random_graphs import StepBuilder
 
 NS_PER_BYTE = 3
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-
 import small_step
+
 from autotm.kernels.library.library import KernelLibrary
 from autotm.model.machine.cores import Round, Watch
 from autotm.runtime import all_fast

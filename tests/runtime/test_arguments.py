@@ -1,9 +1,11 @@
+"""What parameters and inputs are filled with: a function of seed and name alone."""
+
 from dataclasses import replace
 
 import numpy as np
 import pytest
-
 import small_step
+
 from autotm.model.files.errors import AutotmError
 from autotm.model.step.graph import Graph, Initial, Role, Tensor
 from autotm.runtime.arguments import Arguments, initial_value, io_bytes

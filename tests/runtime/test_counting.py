@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 import small_step
+
 from autotm.check import check_plan, check_program
 from autotm.kernels.library.library import KernelLibrary
 from autotm.layout import compile_program

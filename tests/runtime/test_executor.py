@@ -1,3 +1,5 @@
+"""A program computes the step, takes the time of its moves, and leaves nothing behind."""
+
 import itertools
 import statistics
 import threading
@@ -6,8 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 import small_step
+from small_programs import Trip, program, with_address
+
 from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.files.errors import AutotmError
@@ -19,7 +22,6 @@ from autotm.runtime.executor import prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.timing import time_kernels, time_steps
-from small_programs import Trip, program, with_address
 
 FLIGHTS = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
 """Out and back between two kernels that use the tensor."""

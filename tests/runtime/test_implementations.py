@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 import small_step
 import two_ways
+
 from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
 from autotm.layout import compile_program, pack

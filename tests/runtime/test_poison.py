@@ -1,9 +1,12 @@
+"""Tensors are overwritten as soon as they are dead, and not before."""
+
 import small_step
+from small_programs import Trip, program
+
 from autotm.model.plan.program import KernelStep, MoveStep, StartMoveStep, WaitMoveStep
 from autotm.model.step.tier import Tier
 from autotm.runtime.plain import plain_program
 from autotm.runtime.poison import deaths
-from small_programs import Trip, program
 
 
 def test_a_tensor_dies_at_its_last_reader_and_a_workspace_at_its_kernel() -> None:

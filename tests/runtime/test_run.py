@@ -1,3 +1,5 @@
+"""A run verifies, times and records, or leaves no file."""
+
 import os
 import signal
 import subprocess
@@ -8,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 import small_step
+from small_programs import Trip, plan, profile, program
+
 from autotm.kernels.library.library import KernelLibrary
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import load, save
 from autotm.model.measurement.record import Record
 from autotm.model.plan.program import Program
 from autotm.runtime import RunOptions, run
-from small_programs import Trip, plan, profile, program
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[1] / "helpers"
 GRAPH = small_step.graph()
 QUICK = RunOptions(patience_s=1.0, min_seconds=0.01)
 

@@ -1,3 +1,5 @@
+"""Work spread over threads keeps its order, its cores and its errors."""
+
 from __future__ import annotations
 
 import os

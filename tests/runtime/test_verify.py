@@ -1,9 +1,12 @@
+"""A wrong program is caught, also where luck would hide it."""
+
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 import small_step
+from small_programs import Trip, program, with_address
+
 from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.model.plan.program import Address, KernelStep, MoveStep, Program
@@ -13,7 +16,6 @@ from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.poison import poisoned
 from autotm.runtime.verify import VerificationError, digests, plain_reference, reference, results, verify
-from small_programs import Trip, program, with_address
 
 STEPS = 3
 GRAPH = small_step.graph()

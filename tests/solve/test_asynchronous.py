@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from exhaustive_flights import optimum_us
+from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program, pack
@@ -12,8 +14,6 @@ from autotm.model.files.errors import BadInputError
 from autotm.model.plan.plan import Plan, Status
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve, sweep
-from exhaustive_flights import optimum_us
-from random_graphs import Case, random_case, training_step_case, with_engines
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
 

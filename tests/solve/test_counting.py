@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from exhaustive import optimum_us
+from random_graphs import Case, random_case, random_profile
 
 from autotm.check import Fault, FaultError, check_plan, check_program
 from autotm.layout import compile_program, pack
@@ -14,8 +16,6 @@ from autotm.model.step.graph import Role
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
-from exhaustive import optimum_us
-from random_graphs import Case, random_case, random_profile
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
 

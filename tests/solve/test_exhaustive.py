@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from exhaustive import optimum_us
+from random_graphs import random_case
 
 from autotm.check import check_plan
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
-from exhaustive import optimum_us
-from random_graphs import random_case
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import highspy
 import pytest
+from random_graphs import Case, exact_case, random_case
 
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError
 from autotm.model.step.limit import Limit
 from autotm.solve import ProgramSize, SolveOptions, export, solve
-from random_graphs import Case, exact_case, random_case
 
 EXACT = SolveOptions(gap=0.0, additive_tolerance=0.0)
 

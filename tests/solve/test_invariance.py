@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from random_graphs import Case, random_case, with_engines
 
 from autotm.check import check_plan
 from autotm.model.measurement.link import Link, Links
@@ -13,7 +14,6 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.graph import Graph, Kernel, Operand
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
-from random_graphs import Case, random_case, with_engines
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
 OPTIMIZERS = ("static", "synchronous", "asynchronous")

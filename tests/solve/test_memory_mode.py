@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 from autotm.check import Fault, FaultError, check_plan, check_program
 from autotm.layout import compile_program, pack
@@ -18,7 +19,6 @@ from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import Problem, SolveOptions, solve, solve_and_pack
 from autotm.solve.bases.recheck import plan_us
-from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=50_000)]
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from noisy_profiles import QUIET, Noise, Truth, random_truth
 
 from autotm.model.measurement.profile import SURE_ERRORS, TIE_NS, Profile
 from autotm.model.plan.plan import Plan
@@ -15,7 +16,6 @@ from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from autotm.solve.bases.recheck import plan_us
 from autotm.solve.problem.problem import Problem
-from noisy_profiles import QUIET, Noise, Truth, random_truth
 
 DRAWS = 100
 """What profiling goes on in: runs of 1.5 % settle a median of nine to 0.6 %."""

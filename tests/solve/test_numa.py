@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 from autotm.check import check_plan, check_program
 from autotm.layout import compile_program
@@ -12,7 +13,6 @@ from autotm.model.step.graph import Graph
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve, solve_and_pack
-from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
 KB = 256
 """Elements of 4 bytes in 1 KiB."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from random_graphs import random_case, with_engines
 
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from published_formulation import solve_published
-from random_graphs import random_case, with_engines
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from random_graphs import Case, training_step_case
 
 from autotm.check import check_plan
 from autotm.model.plan.plan import Plan
@@ -13,7 +14,6 @@ from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
-from random_graphs import Case, training_step_case
 
 OPTIONS = SolveOptions(gap=1e-3)
 

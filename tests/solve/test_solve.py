@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError
@@ -18,7 +19,6 @@ from autotm.solve.bases.recheck import SolverDefectError
 from autotm.solve.optimizers.static import Static
 from autotm.solve.problem.choices import Choices
 from autotm.solve.problem.problem import Problem
-from random_graphs import Case, random_case, training_step_case
 
 LIMITS = [Limit(1, 0), Limit(19, 1), Limit(4, 1), Limit(1, 1), Limit(1, 3), Limit(0, 1)]
 

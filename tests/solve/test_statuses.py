@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from random_graphs import Case, training_step_case, with_engines
 
 from autotm.check import check_plan
 from autotm.model.plan.plan import Plan, Status
@@ -14,7 +15,6 @@ from autotm.solve import SolveOptions, solve
 from autotm.solve.program import highs
 from autotm.solve.program.highs import Session, Solved
 from autotm.solve.search.tree import Tree
-from random_graphs import Case, training_step_case, with_engines
 
 OPTIMIZERS = ("static", "synchronous", "asynchronous")
 TIGHT, HARD = Limit(39, 1), Limit(2, 1)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from random_graphs import Case, exact_case, random_case, training_step_case
 
 from autotm.check import check_plan
 from autotm.model.files.errors import InfeasibleLimitError
@@ -13,7 +14,6 @@ from autotm.model.plan.plan import Plan, Status
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve, sweep
 from autotm.solve.program import highs
-from random_graphs import Case, exact_case, random_case, training_step_case
 
 LIMITS = (Limit(1, 1), Limit(1, 0), Limit(4, 1), Limit(0, 1), Limit(2, 1), Limit(1, 1), Limit(9, 1))
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from exhaustive import exact_optimum_us
+from random_graphs import Case, StepBuilder, exact_case, make_links, training_step_case
 
 from autotm.check import Fault, FaultError, check_plan
 from autotm.model.files.files import hash_of
@@ -16,9 +18,7 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.graph import Implementation, Operand
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
-from exhaustive import exact_optimum_us
 from published_formulation import solve_published
-from random_graphs import Case, StepBuilder, exact_case, make_links, training_step_case
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=30.0, additive_tolerance=0.0)
 LIMITS = (Limit(0, 1), Limit(1, 2), Limit(2, 1), Limit(5, 1), Limit(1, 0))

@@ -8,6 +8,7 @@ from itertools import product
 import pyomo.environ as pyo
 import pytest
 from pyomo.contrib.solver.solvers.highs import Highs
+from random_graphs import Case, StepBuilder, make_links
 
 from autotm.check import check_plan
 from autotm.model.files.files import hash_of
@@ -20,7 +21,6 @@ from autotm.solve.problem.choices import Choices
 from autotm.solve.problem.flow import flows_for_life
 from autotm.solve.problem.journey import Journey
 from autotm.solve.problem.problem import Problem
-from random_graphs import Case, StepBuilder, make_links
 
 
 def huge_case(seed: int) -> tuple[Case, int]:

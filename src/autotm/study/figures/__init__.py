@@ -1,12 +1,13 @@
 """The figures, each drawn from its table alone."""
 
-from autotm.study.figures.figures import FigureFiles, make_figure, make_figure_of_records
+from autotm.study.figures.figures import FigureFiles, draw, make_figure, make_figure_of_records
 from autotm.study.figures.heap import table_of_heap
 from autotm.study.figures.kernel_plot import table_of_convolution
 from autotm.study.figures.timing_figure import make_timing_figure
 
 __all__ = [
     "FigureFiles",
+    "draw",
     "make_figure",
     "make_figure_of_records",
     "make_timing_figure",

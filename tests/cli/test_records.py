@@ -1,0 +1,105 @@
+"""`autotm records` and `autotm describe` from the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import small_step
+from synthetic_records import PROVENANCE, record
+
+from autotm.cli.main import main
+from autotm.model.files.files import load, save
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.measurement.profile_file import write_profile
+from autotm.model.measurement.record import Record
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import all_fast
+from autotm.stages import run
+
+CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> list[str]:
+    return ["--config", str(CONFIG), "--results", str(tmp_path), "--scale", "tiny", "--threads", "1"]
+
+
+def test_records_go_to_a_file_or_to_the_screen(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["records", *options]) == 1, "there is none yet"
+    for optimizer in ("static", "synchronous"):
+        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / "4to1" / "record.json"
+        save(path, "record", record(optimizer, "4:1", network="vgg19"), PROVENANCE)
+    assert main(["records", *options, "--csv", str(tmp_path / "runs.csv")]) == 0
+    assert list(pd.read_csv(tmp_path / "runs.csv")["optimizer"]) == ["static", "synchronous"]
+    capsys.readouterr()
+    assert main(["records", *options]) == 0
+    assert capsys.readouterr().out.count("\n") == 3
+
+
+def test_describe_names_what_is_missing(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["describe", *options, "--workload", "test_vgg"]) == 0
+    assert "test_vgg/memory-mode/4to1/record.json" in capsys.readouterr().out
+    assert main(["describe", *options, "--workload", "tset_vgg"]) == 1
+
+
+def test_remeasure_runs_what_others_disturbed_and_nothing_else(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stage stands for a machine that is quiet now; it finds the old record still there."""
+    paths = {}
+    for optimizer, limit, is_marked in (("static", "4:1", True), ("synchronous", "4:1", False), ("numa", "8:1", True)):
+        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / Limit.parse(limit).slug / "record.json"
+        made = replace(record(optimizer, limit, network="vgg19"), disturbed_steps_count=is_marked, disturbed_steps=4)
+        save(path, "record", made, PROVENANCE)
+        paths[optimizer] = path
+    again = []
+
+    def quiet(_context: object, _config: object, *, record: Path, program: Path, **_: Path) -> None:
+        old = load(record, "record", Record)
+        assert old.disturbed_steps_count
+        assert program == record.with_name("program.json")
+        again.append(record)
+        save(record, "record", replace(old, disturbed_steps_count=old.optimizer == "numa"), PROVENANCE)
+
+    monkeypatch.setattr(run, "run_stage", quiet)
+    assert main(["remeasure", *options, "--list"]) == 0
+    assert set(capsys.readouterr().out.split()) == {str(paths["static"]), str(paths["numa"])}
+    assert not again
+    assert main(["remeasure", *options]) == 0
+    assert set(again) == {paths["static"], paths["numa"]}
+    assert main(["remeasure", *options, "--list"]) == 0
+    assert capsys.readouterr().out.split() == [str(paths["numa"])], "still disturbed"
+
+
+def test_remeasure_names_what_was_disturbed_before_the_runs(
+    options: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine, step = tmp_path / "laptop-1t", small_step.graph()
+    profile = machine / "tiny" / "mlp" / "profile.parquet"
+    key = (step.kernels[0].identity, "default", all_fast(step.kernels[0]))
+    for is_disturbed in (True, False):
+        links = replace(small_step.links(), disturbed=("copies",) if is_disturbed else ())
+        save(machine / "links.json", "links", links, PROVENANCE)
+        write_profile(profile, Profile("", {key: Timing(1, 1, 1, 1, 9, disturbed=is_disturbed)}, PROVENANCE))
+        caplog.clear()
+        assert main(["remeasure", *options]) == 0
+        named = {str(machine / "links.json"), str(profile)}
+        assert {name for name in named if name in caplog.text} == (named if is_disturbed else set())
+
+
+def test_describe_says_how_many_runs_it_leaves_out(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for optimizer in ("static", "synchronous"):
+        path = tmp_path / "laptop-1t" / "tiny" / "vgg19" / optimizer / "4to1" / "record.json"
+        made = replace(record(optimizer, "4:1", network="vgg19"), disturbed_steps_count=optimizer == "synchronous")
+        save(path, "record", made, PROVENANCE)
+    assert main(["describe", *options]) == 0
+    told = capsys.readouterr().out
+    assert "left out: 1 of 1 runs, which others disturbed; measure them again: autotm remeasure" in told
+    assert "loses" not in told.split("published")[0]

@@ -1,0 +1,158 @@
+"""A real training step, small and hand-made: two layers, squared error, SGD; compiled with TVM in about a second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import s_tir, te
+
+from autotm.kernels.code.target import host_target
+from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.machine.topology import usable_cpus
+from autotm.model.measurement.link import Link, Links
+from autotm.model.step.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.step.tier import Tier
+
+RATE = 0.01
+DEVICES = Path(__file__).parents[2] / "config" / "devices"
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: str
+    op_class: OpClass
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    workspaces: tuple[str, ...] = ()
+
+
+CALLS = (
+    _Call("hidden", OpClass.MATMUL, ("x", "w"), ("hidden",)),
+    _Call("relu", OpClass.ELEMENTWISE, ("hidden",), ("act",)),
+    _Call("relu", OpClass.ELEMENTWISE, ("act",), ("act2",)),
+    _Call("out", OpClass.MATMUL, ("act2", "v"), ("out",)),
+    _Call("loss", OpClass.REDUCTION, ("out", "target"), ("error", "loss")),
+    _Call("grad_act", OpClass.MATMUL, ("error", "v", "hidden"), ("gact",), ("vt",)),
+    _Call("grad_v", OpClass.MATMUL, ("act2", "error"), ("gv",)),
+    _Call("sgd_v", OpClass.ELEMENTWISE, ("v", "gv"), ("v_new",)),
+    _Call("grad_w", OpClass.MATMUL, ("x", "gact"), ("gw",)),
+    _Call("sgd_w", OpClass.ELEMENTWISE, ("w", "gw"), ("w_new",)),
+)
+ROLES = {
+    "x": Role.INPUT, "target": Role.INPUT, "w": Role.PARAMETER, "v": Role.PARAMETER,
+    "loss": Role.RESULT, "v_new": Role.RESULT, "w_new": Role.RESULT, "vt": Role.WORKSPACE,
+}  # fmt: skip
+ALIASES = {"v_new": "v", "w_new": "w"}
+INITIAL = {
+    "x": Initial("normal"), "target": Initial("uniform"), "w": Initial("normal", 0.1), "v": Initial("normal", 0.1)
+}  # fmt: skip
+
+
+def shapes(batch: int, width: int) -> dict[str, tuple[int, ...]]:
+    """Shape of every tensor for a batch and a layer width."""
+    rows, square = (batch, width), (width, width)
+    names = ("x", "hidden", "act", "act2", "out", "target", "error", "gact")
+    return {
+        **dict.fromkeys(names, rows),
+        **dict.fromkeys(("w", "v", "vt", "gw", "gv", "w_new", "v_new"), square),
+        "loss": (1,),
+    }
+
+
+def graph(batch: int = 32, width: int = 64) -> Graph:
+    """The step as a graph; the two `relu` kernels share one identity."""
+    shape = shapes(batch, width)
+    producers = {name: i for i, call in enumerate(CALLS) for name in (*call.outputs, *call.workspaces)}
+    readers = {name: tuple(i for i, call in enumerate(CALLS) if name in call.inputs) for name in shape}
+
+    def operands(names: tuple[str, ...]) -> tuple[Operand, ...]:
+        return tuple(Operand(name, shape[name], "float32") for name in names)
+
+    kernels = tuple(
+        Kernel(
+            f"{call.function}_{i}", call.function, f"{call.function}:{batch}x{width}", call.function, call.op_class,
+            2 * batch * width * width if call.op_class is OpClass.MATMUL else 0,
+            operands(call.inputs), operands(call.outputs), operands(call.workspaces),
+        )
+        for i, call in enumerate(CALLS)
+    )  # fmt: skip
+    tensors = tuple(
+        Tensor(
+            name, ROLES.get(name, Role.INTERMEDIATE), shape[name], "float32", int(np.prod(shape[name])) * 4,
+            producers.get(name), readers[name], ALIASES.get(name), INITIAL.get(name),
+        )
+        for name in shape
+    )  # fmt: skip
+    return Graph("small", "test", batch, kernels, tensors)
+
+
+def build_library(path: Path, batch: int = 32, width: int = 64) -> None:
+    """Compile the step's kernels into `path`."""
+    module = tvm.IRModule({name: _parallel(name, args) for name, args in _functions(batch, width).items()})
+    tvm.compile(module, target=host_target()).export_library(str(path))
+
+
+def _functions(batch: int, width: int) -> dict[str, list[te.Tensor]]:
+    rows, square = (batch, width), (width, width)
+
+    def tensor(shape: tuple[int, ...], name: str) -> te.Tensor:
+        return te.placeholder(shape, "float32", name)
+
+    def matmul(left: te.Tensor, right: te.Tensor, name: str, *, transpose: bool = False) -> te.Tensor:
+        k = te.reduce_axis((0, left.shape[0] if transpose else left.shape[1]), "k")
+        rows_out = left.shape[1] if transpose else left.shape[0]
+        return te.compute(
+            (rows_out, right.shape[1]),
+            lambda i, j: te.sum((left[k, i] if transpose else left[i, k]) * right[k, j], axis=k),
+            name=name,
+        )
+
+    x, w, act, v = tensor(rows, "x"), tensor(square, "w"), tensor(rows, "act"), tensor(square, "v")
+    out, target, error, hidden = (tensor(rows, name) for name in ("out", "target", "error", "hidden"))
+    grad = tensor(square, "grad")
+    relu = te.compute(rows, lambda i, j: te.max(act[i, j], tvm.tirx.const(0, "float32")), name="result")
+    difference = te.compute(rows, lambda i, j: out[i, j] - target[i, j], name="difference")
+    a, b = te.reduce_axis((0, batch), "a"), te.reduce_axis((0, width), "b")
+    loss = te.compute((1,), lambda _: te.sum(difference[a, b] * difference[a, b], axis=[a, b]), name="result")
+    transposed = te.compute(square, lambda i, j: v[j, i], name="transposed")
+    k = te.reduce_axis((0, width), "k")
+    gact = te.compute(
+        rows,
+        lambda i, j: te.sum(error[i, k] * transposed[k, j] * (hidden[i, j] > 0).astype("float32"), axis=k),
+        name="result",
+    )
+    sgd = te.compute(square, lambda i, j: v[i, j] - tvm.tirx.const(RATE / batch, "float32") * grad[i, j], name="result")
+    return {
+        "hidden": [x, w, matmul(x, w, "result")],
+        "relu": [act, relu],
+        "out": [act, v, matmul(act, v, "result")],
+        "loss": [out, target, difference, loss],
+        "grad_act": [error, v, hidden, gact, transposed],
+        "grad_v": [act, error, matmul(act, error, "result", transpose=True)],
+        "sgd_v": [v, grad, sgd],
+        "grad_w": [x, error, matmul(x, error, "result", transpose=True)],
+        "sgd_w": [v, grad, sgd],
+    }
+
+
+def _parallel(name: str, arguments: list[te.Tensor]) -> tvm.tirx.PrimFunc:
+    schedule = s_tir.Schedule(te.create_prim_func(arguments).with_attr("global_symbol", name))
+    if name != "loss":
+        schedule.parallel(schedule.get_loops(schedule.get_sblock("result"))[0])
+    return schedule.mod["main"].with_attr("global_symbol", name)
+
+
+def machine(threads: int = 1) -> Machine:
+    """This machine with an emulated slow tier whose delays are not stretched."""
+    tier = EmulatedTier(kind="emulated", device="optane-dcpmm", share="whole")
+    return Machine("test", threads, usable_cpus()[:threads], "host", tier, "hash")
+
+
+def links() -> Links:
+    """Copies at 2 GB/s to fast and 1 GB/s to slow memory; no stretch."""
+    to_fast = Link(Tier.DRAM, ((1_000, 500), (1_000_000, 500_000)))
+    to_slow = Link(Tier.PMEM, ((1_000, 1_000), (1_000_000, 1_000_000)))
+    return Links(to_fast, to_slow, 2.5e12, 1.0)

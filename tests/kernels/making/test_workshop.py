@@ -1,0 +1,132 @@
+"""Kernels made of unscheduled functions: each once, kept with what is known of them, and shared among processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+import tvm
+from compiled_kernels import TARGET
+from tvm import te
+
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library.processes import in_processes
+from autotm.kernels.making import objects, workshop
+from autotm.kernels.making.facts import KernelFacts
+from autotm.kernels.making.workshop import Desk, Request, Workshop
+from autotm.kernels.operators import conv
+from autotm.model.files.errors import AutotmError
+
+
+def more(width):
+    x = te.placeholder((4, width), name="x")
+    return te.create_prim_func([x, te.compute(x.shape, lambda *i: x(*i) + 1.0, name="more")])
+
+
+def convolution():
+    """One that has a lean way."""
+    x, w = te.placeholder((2, 20, 20, 32)), te.placeholder((3, 3, 32, 32))
+    return te.create_prim_func([x, w, conv.conv2d(x, w, (1, 1), (1, 1, 1, 1))])
+
+
+def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypatch):
+    requests = [Request(more(width)) for width in (3, 4, 5, 3)]
+    first = Workshop(tmp_path, TARGET, 1).make(requests)
+    assert first[0] == first[3]
+    assert len({made.symbol for made in first}) == 3
+    monkeypatch.setattr(workshop, "schedule", None)
+    monkeypatch.setattr(objects, "machine_code", None)
+    again = Workshop(tmp_path, TARGET, 1)
+    assert again.make(requests) == first
+    again.link(first, tmp_path / "kernels.so")
+    library = KernelLibrary.load(tmp_path / "kernels.so")
+    for made in first:
+        library.function(made.symbol)
+
+
+def test_made_kernels_are_those_that_scheduling_alone_gives(tmp_path):
+    requests = [Request(more(7)), Request(convolution()), Request(convolution(), "lean")]
+    desk = Desk(TARGET, 2)
+    made = Workshop(tmp_path, TARGET, 2).make(requests)
+    assert made == desk.make(requests)
+    assert [KernelFacts.from_json(one.to_json()) for one in made] == made
+    for one in made:
+        kernel = desk.kernels[one.symbol]
+        assert (one.op, one.flops, one.workspaces) == (kernel.op, kernel.flops, kernel.workspaces)
+    assert len({one.symbol for one in made}) == 3, "the lean way is other code"
+
+
+def test_code_that_is_not_wanted_is_not_made_until_it_is(tmp_path):
+    request = Request(convolution(), "lean")
+    least = Desk(TARGET, 1).make([request])[0].workspace_bytes
+    shop = Workshop(tmp_path, TARGET, 1)
+    (made,) = shop.make([replace(request, most_workspace_bytes=least - 1)])
+    assert not list(tmp_path.glob("*.o"))
+    assert shop.make([replace(request, most_workspace_bytes=least)]) == [made]
+    shop.link([made], tmp_path / "kernels.so")
+    KernelLibrary.load(tmp_path / "kernels.so").function(made.symbol)
+
+
+def test_a_kernel_is_known_by_all_that_decides_it():
+    request = Request(convolution())
+    other = tvm.target.Target({"kind": "llvm", "mcpu": "haswell"})
+    keys = [
+        request.key(host_target(1), 1),
+        request.key(host_target(1), 2),
+        request.key(other, 1),
+        replace(request, implementation="lean").key(host_target(1), 1),
+        Request(more(3)).key(host_target(1), 1),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert Request(convolution()).key(host_target(1), 1) == keys[0]
+
+
+@pytest.mark.parametrize("damage", ["object", "list"])
+def test_lost_or_damaged_files_are_made_again(tmp_path, damage):
+    shop, requests = Workshop(tmp_path, TARGET, 1), [Request(more(9))]
+    made = shop.make(requests)
+    if damage == "object":
+        next(tmp_path.glob("*.o")).unlink()
+    else:
+        next(tmp_path.glob("*.json")).write_text('{"code": ["mo')
+    assert shop.make(requests) == made
+    shop.link(made, tmp_path / "kernels.so")
+
+
+def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):
+    monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 3)
+
+    def work(task):
+        with (tmp_path / str(task)).open("x") as file:
+            file.write(str(os.getpid()))
+
+    in_processes(200, work)
+    assert {path.name for path in tmp_path.iterdir()} == {str(task) for task in range(200)}
+    in_processes(0, work)
+
+
+def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 2)
+    parent, reached = os.getpid(), tmp_path / "reached"
+
+    def fail_elsewhere(_task):
+        if os.getpid() != parent:
+            reached.touch()
+            os._exit(3)
+        while not reached.exists():
+            pass
+
+    with pytest.raises(AutotmError, match=r"1 of 2 processes \(exit 3\)"):
+        in_processes(2, fail_elsewhere)
+
+    def fail_here(_task):
+        if os.getpid() == parent:
+            message = "here"
+            raise ValueError(message)
+        time.sleep(0.01)
+
+    with pytest.raises(ValueError, match="here"):
+        in_processes(1000, fail_here)

@@ -1,0 +1,138 @@
+"""Batch norm's four kernels against float64, with odd widths, any number of rows and threads, AVX-512 and AVX2."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tvm
+from compiled_kernels import call, kernel_of
+from tvm import te
+
+from autotm.kernels.code.target import host_target
+from autotm.kernels.operators import batch_norm
+from autotm.model.step.graph import OpClass
+
+EPSILON = 1e-5
+AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})
+SHAPES = [
+    (2, 4, 4, 64),
+    (8, 14, 14, 96),
+    (4, 28, 28, 67),
+    (2, 3, 5, 1000),
+    (1, 1, 3, 3),
+    (3, 1, 1, 16),
+    (2, 9, 11, 1),
+    (1, 2, 2, 2048),
+]
+
+
+def activations(shape, seed=0):
+    """Channels of their own mean and spread, some far from zero."""
+    random = np.random.default_rng(seed)
+    spread = random.uniform(0.1, 3, shape[-1])
+    return (random.standard_normal(shape) * spread + random.uniform(-20, 20, shape[-1])).astype("float32")
+
+
+def exact_statistics(x):
+    wide = x.astype(np.float64).reshape(-1, x.shape[-1])
+    return wide.mean(axis=0), 1 / np.sqrt(wide.var(axis=0) + EPSILON)
+
+
+def placeholders(*shapes):
+    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
+
+
+def statistics_of(x, threads=2, target=None):
+    (argument,) = placeholders(x.shape)
+    target = target or host_target(threads)
+    kernel = kernel_of([argument, *batch_norm.statistics(argument, EPSILON)], threads, target)
+    assert kernel.op == "batch_norm_statistics"
+    assert kernel.op_class == OpClass.NORMALIZATION
+    return call(kernel, [x], target)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_statistics(shape):
+    x = activations(shape)
+    mean, inverse = statistics_of(x)
+    exact_mean, exact_inverse = exact_statistics(x)
+    np.testing.assert_allclose(mean, exact_mean, rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(inverse, exact_inverse, rtol=2e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_statistics_on_other_threads_and_vectors(threads):
+    x = activations((4, 21, 23, 83), 1)
+    for target in (host_target(threads), AVX2):
+        mean, inverse = statistics_of(x, threads, target)
+        np.testing.assert_allclose(mean, exact_statistics(x)[0], rtol=2e-6, atol=2e-6)
+        np.testing.assert_allclose(inverse, exact_statistics(x)[1], rtol=2e-6)
+
+
+def test_the_variance_does_not_cancel_far_from_zero():
+    x = (1000 + np.random.default_rng(2).standard_normal((16, 25, 25, 33))).astype("float32")
+    np.testing.assert_allclose(statistics_of(x)[1], exact_statistics(x)[1], rtol=1e-6)
+
+
+def test_a_constant_channel_has_no_variance():
+    mean, inverse = statistics_of(np.full((2, 5, 5, 20), 0.3, "float32"))
+    np.testing.assert_allclose(mean, 0.3, rtol=1e-6)
+    np.testing.assert_allclose(inverse, EPSILON**-0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_gradient_sums(shape, threads):
+    x, dy = activations(shape), np.random.default_rng(3).standard_normal(shape, "float32")
+    mean, inverse = (value.astype("float32") for value in exact_statistics(x))
+    channel = shape[-1:]
+    arguments = placeholders(shape, shape, channel, channel)
+    target = AVX2 if threads == 2 else host_target(threads)
+    kernel = kernel_of([*arguments, *batch_norm.gradient_sums(*arguments)], threads, target)
+    assert kernel.op_class == OpClass.NORMALIZATION_GRADIENT
+    dgamma, dbeta = call(kernel, [dy, x, mean, inverse], target)
+    wide = (x.astype(np.float64) - mean) * inverse
+    size = np.sqrt(x.size / channel[0])
+    np.testing.assert_allclose(dgamma, (dy * wide).sum(axis=(0, 1, 2)), atol=3e-6 * size)
+    np.testing.assert_allclose(dbeta, dy.sum(axis=(0, 1, 2), dtype="float64"), atol=3e-6 * size)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_normalise_and_data_gradient(shape):
+    x, dy = activations(shape), np.random.default_rng(4).standard_normal(shape, "float32")
+    mean, inverse = (value.astype("float32") for value in exact_statistics(x))
+    random = np.random.default_rng(5)
+    gamma, beta, dgamma, dbeta = (random.standard_normal(shape[-1:], "float32") for _ in range(4))
+    channel = shape[-1:]
+    normalised = (x.astype(np.float64) - mean) * inverse
+    arguments = placeholders(shape, *[channel] * 4)
+    kernel = kernel_of([*arguments, batch_norm.normalise(*arguments)])
+    assert (kernel.op, kernel.workspaces) == ("batch_norm", ())
+    y = call(kernel, [x, gamma, beta, mean, inverse])[0]
+    np.testing.assert_allclose(y, normalised * gamma + beta, rtol=1e-4, atol=1e-5)
+
+    arguments = placeholders(shape, shape, *[channel] * 5)
+    kernel = kernel_of([*arguments, batch_norm.data_gradient(*arguments)])
+    assert (kernel.op, kernel.workspaces) == ("batch_norm_gradient", ())
+    dx = call(kernel, [dy, x, gamma, mean, inverse, dgamma, dbeta])[0]
+    rows = x.size / channel[0]
+    np.testing.assert_allclose(
+        dx, gamma * inverse * (dy - dbeta / rows - normalised * dgamma / rows), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_the_written_form_of_the_reductions_means_the_same():
+    shape, channel, target = (2, 5, 5, 20), (20,), host_target(1)
+    x, dy = activations(shape), np.random.default_rng(6).standard_normal(shape, "float32")
+    mean, inverse = (value.astype("float32") for value in exact_statistics(x))
+    first, second = placeholders(shape), placeholders(shape, shape, channel, channel)
+    for tensors, operands in (
+        ([*first, *batch_norm.statistics(*first, EPSILON)], [x]),
+        ([*second, *batch_norm.gradient_sums(*second)], [dy, x, mean, inverse]),
+    ):
+        kernel = kernel_of(tensors, 1, target)
+        plain = dataclasses.replace(kernel, func=te.create_prim_func(tensors), workspaces=())
+        for found, expected in zip(call(kernel, operands), call(plain, operands), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,236 @@
+"""Contractions against float64: any width, stride and padding, with and without epilogues, AVX-512 and AVX2."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from contraction_cases import (
+    WINDOWS,
+    Window,
+    aligned,
+    call,
+    error,
+    function_of,
+    fused,
+    host,
+    random_array,
+    random_windows,
+)
+from tvm import relax, s_tir, te, tirx
+
+from autotm.kernels.code.contraction_tiles import cut, register_tiles
+from autotm.kernels.code.target import TargetInfo, target_info
+from autotm.kernels.operators.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
+from autotm.kernels.operators.matmul import matmul, matmul_nt, matmul_tn
+from autotm.kernels.schedules.contraction.choice import IMPLEMENTATIONS, others, schedule_contraction
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
+
+LIMIT = 3e-6
+PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("default", *others(form.__name__))]
+"""Every way to compute each product of matrices."""
+
+
+@pytest.fixture(params=[*IMPLEMENTATIONS, "winograd"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
+    if request.param != "winograd":
+        return request.param
+    winograd = "autotm.kernels.schedules.contraction.winograd"
+    for limit in ("images.LEAST_SQUARES", "images.LEAST_CHANNELS", "weights.LEAST_PRODUCTS", "weights.LEAST_CHANNELS"):
+        monkeypatch.setattr(f"{winograd}.{limit}", 1)
+    return DEFAULT_IMPLEMENTATION
+
+
+def _passes(
+    window: Window, mcpu: str | None, threads: int, implementation: str, l2_bytes: int | None = None
+) -> dict[str, float]:
+    target = host(threads, mcpu)
+    info = target_info(target)
+    info = info if l2_bytes is None else dataclasses.replace(info, l2_bytes=l2_bytes)
+    x, w, dy = random_array(window.x, 1), random_array(window.w, 2), random_array(window.y, 3)
+    tx, tw, tdy = (te.placeholder(a.shape, name=n) for n, a in (("x", x), ("w", w), ("dy", dy)))
+    y, dx, dw = aligned(window.y), aligned(window.x), aligned(window.w)
+    shape, stride, padding = window.x, window.stride, window.padding
+
+    def run(function: tirx.PrimFunc, block: str, arrays: list[np.ndarray]) -> None:
+        call(function, block, arrays, target, threads, info, implementation)
+
+    run(function_of(tx, tw, conv2d(tx, tw, stride, padding)), "conv2d", [x, w, y])
+    gradient = conv2d_data_gradient(tdy, tw, shape, stride, padding)
+    run(function_of(tdy, tw, gradient), "conv2d_data_gradient", [dy, w, dx])
+    gradient = conv2d_weight_gradient(tx, tdy, window.w, stride, padding)
+    run(function_of(tx, tdy, gradient), "conv2d_weight_gradient", [x, dy, dw])
+    return {
+        "forward": error(y, window.forward(x, w)),
+        "data": error(dx, window.data_gradient(dy, w)),
+        "weight": error(dw, window.weight_gradient(x, dy)),
+    }
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=str)
+def test_named_windows(window: Window, implementation: str) -> None:
+    errors = _passes(window, None, 2, implementation)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize("window", random_windows(8), ids=str)
+def testrandom_windows(window: Window, implementation: str) -> None:
+    errors = _passes(window, None, 3, implementation)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[2], WINDOWS[-1]], ids=str)
+def test_blocks_for_a_small_cache(window: Window, implementation: str) -> None:
+    errors = _passes(window, None, 2, implementation, l2_bytes=16 << 10)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize("window", WINDOWS[1:7:2], ids=str)
+def test_avx2(window: Window, implementation: str) -> None:
+    errors = _passes(window, "core-avx2", 2, implementation)
+    assert max(errors.values()) < LIMIT, errors
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [
+        (16, 1000, 37),
+        (130, 70, 129),
+        (1, 5, 3),
+        (7, 2000, 64),
+        (300, 9, 48),
+        (40, 300, 1003),
+        (30, 5000, 300),
+        (70, 3000, 520),
+    ],
+)
+@pytest.mark.parametrize(("form", "way"), PRODUCTS)
+def test_matrix_products(form: object, way: str, m: int, k: int, n: int) -> None:
+    shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
+    a, b, c = random_array(shapes[0], 1), random_array(shapes[1], 2), aligned((m, n))
+    ta, tb = te.placeholder(shapes[0], name="a"), te.placeholder(shapes[1], name="b")
+    call(function_of(ta, tb, form(ta, tb)), form.__name__, [a, b, c], host(), implementation=way)
+    left = a.T if form is matmul_tn else a
+    right = b.T if form is matmul_nt else b
+    assert error(c, left.astype(np.float64) @ right.astype(np.float64)) < LIMIT
+
+
+@pytest.mark.parametrize(("rows", "form"), [(12, matmul), (12, matmul_nt), (40, matmul)])
+def test_matrix_product_with_bias_and_relu(rows: int, form: object) -> None:
+    shapes = {"a": (rows, 100), "b": (100, 70) if form is matmul else (70, 100), "bias": (70,)}
+
+    def build(builder: relax.BlockBuilder, a: relax.Var, b: relax.Var, bias: relax.Var) -> relax.Expr:
+        y = builder.emit_te(form, a, b)
+        return relax.op.nn.relu(builder.emit(relax.op.add(y, bias)))
+
+    a, b, bias = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
+    c = aligned((rows, 70))
+    call(fused(build, shapes), form.__name__, [a, b, bias, c], host())
+    right = (b if form is matmul else b.T).astype(np.float64)
+    assert error(c, np.maximum(a.astype(np.float64) @ right + bias, 0)) < LIMIT
+
+
+@pytest.mark.parametrize(("batch", "features"), [(8, 100), (200, 520)])
+@pytest.mark.parametrize("way", ["default", *others("matmul_tn")])
+def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str) -> None:
+    shapes = {"x": (batch, 300), "dy": (batch, features), "w": (300, features)}
+
+    def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
+        dw = builder.emit_te(matmul_tn, x, dy)
+        return relax.op.subtract(w, builder.emit(relax.op.multiply(relax.const(0.05), dw)))
+
+    x, dy, w = (random_array(shape, seed) for seed, shape in enumerate(shapes.values()))
+    expected = w - 0.05 * (x.T.astype(np.float64) @ dy)
+    call(fused(build, shapes), "matmul_tn", [x, dy, w, w], host(), implementation=way)
+    assert error(w, expected) < LIMIT
+
+
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4]], ids=str)
+def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
+    def build(builder: relax.BlockBuilder, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
+        y = builder.emit_te(conv2d, x, w, window.stride, window.padding)
+        return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
+
+    x, w, b = random_array(window.x, 1), random_array(window.w, 2), random_array(window.w[-1:], 3)
+    y = aligned(window.y)
+    call(
+        fused(build, {"x": x.shape, "w": w.shape, "b": b.shape}),
+        "conv2d",
+        [x, w, b, y],
+        host(),
+        implementation=implementation,
+    )
+    assert error(y, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
+
+
+@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4], WINDOWS[6]], ids=str)
+def test_mask_and_other_gradients_are_fused(window: Window, implementation: str) -> None:
+    def build(builder: relax.BlockBuilder, *variables: relax.Var) -> relax.Expr:
+        dy, w, other, y, zero = variables
+        dx = builder.emit_te(conv2d_data_gradient, dy, w, window.x, window.stride, window.padding)
+        total = builder.emit(relax.op.add(dx, other))
+        positive = builder.emit(relax.op.greater(y, relax.const(0.0)))
+        return relax.op.where(positive, total, zero)
+
+    dy, w = random_array(window.y, 1), random_array(window.w, 2)
+    other, y, dx = random_array(window.x, 3), random_array(window.x, 4), aligned(window.x)
+    shapes = {"dy": dy.shape, "w": w.shape, "other": other.shape, "y": y.shape, "zero": ()}
+    zero = aligned(())
+    zero[...] = 0.0
+    call(
+        fused(build, shapes), "conv2d_data_gradient", [dy, w, other, y, zero, dx], host(), implementation=implementation
+    )
+    assert error(dx, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
+
+
+@pytest.mark.parametrize("l2_bytes", [1 << 20, 16 << 10])
+@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14]], ids=str)
+def test_update_in_place(window: Window, implementation: str, l2_bytes: int) -> None:
+    def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
+        dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)
+        step = builder.emit(relax.op.multiply(relax.const(0.05), dw))
+        return relax.op.subtract(w, step)
+
+    x, dy, w = random_array(window.x, 1), random_array(window.y, 2), random_array(window.w, 3)
+    expected = w - 0.05 * window.weight_gradient(x, dy)
+    function = fused(build, {"x": x.shape, "dy": dy.shape, "w": w.shape})
+    info = dataclasses.replace(target_info(host()), l2_bytes=l2_bytes)
+    call(function, "conv2d_weight_gradient", [x, dy, w, w], host(), 2, info, implementation)
+    assert error(w, expected) < LIMIT
+
+
+def test_many_pixels_keep_the_weight_gradient_accurate(implementation: str) -> None:
+    window = Window((1, 300, 300, 2), (1, 1, 2, 16), (1, 1), (0, 0, 0, 0))
+    x, dy, dw = np.abs(random_array(window.x, 1)), np.abs(random_array(window.y, 2)), aligned(window.w)
+    tx, tdy = te.placeholder(window.x, name="x"), te.placeholder(window.y, name="dy")
+    gradient = conv2d_weight_gradient(tx, tdy, window.w, window.stride, window.padding)
+    arrays = [aligned(window.x), aligned(window.y), dw]
+    arrays[0][...], arrays[1][...] = x, dy
+    call(function_of(tx, tdy, gradient), "conv2d_weight_gradient", arrays, host(), implementation=implementation)
+    assert error(dw, window.weight_gradient(x, dy)) < LIMIT
+
+
+def test_a_block_that_is_no_contraction_is_refused() -> None:
+    x = te.placeholder((4, 4), name="x")
+    sch = s_tir.Schedule(function_of(x, te.compute((4, 4), lambda i, j: x[i, j] + 1.0, name="increment")))
+    info = TargetInfo(lanes=16, registers=32, l1_bytes=32 << 10, l2_bytes=1 << 20)
+    with pytest.raises(ValueError, match="'increment' is no contraction"):
+        schedule_contraction(sch, sch.get_sblock("increment"), info, 2)
+
+
+@pytest.mark.parametrize("extent", [1, 2, 5, 8, 17, 35, 69, 147])
+def test_pieces_cover_the_extent(extent: int) -> None:
+    pieces = cut(extent, 14)
+    assert pieces.longer * pieces.size + (pieces.count - pieces.longer) * (pieces.size - 1) == extent
+    assert pieces.size <= 14
+
+
+@pytest.mark.parametrize(("lanes", "registers"), [(16, 32), (8, 16)])
+def test_tiles_fit_the_registers(lanes: int, registers: int) -> None:
+    info = TargetInfo(lanes=lanes, registers=registers, l1_bytes=32 << 10, l2_bytes=1 << 20)
+    for columns in (1, 3, 7, 14, 69):
+        tiles = register_tiles(8, columns, 224, 500, info)
+        scalars = tiles.rows.size * tiles.columns.size
+        assert scalars * tiles.vectors.size + tiles.vectors.size + 1 <= registers

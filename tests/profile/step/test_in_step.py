@@ -1,0 +1,75 @@
+"""Kernels timed within the step: their sum, their implementations, and what slow operands add."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_step
+
+from autotm.kernels.library.library import KernelLibrary
+from autotm.model.measurement.profile import Profile
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation
+from autotm.model.step.tier import all_fast, configuration
+from autotm.profile.step.in_step import all_fast_timings, all_fast_us, profile_in_step
+from autotm.profile.store.store import KernelStore
+from autotm.profile.timing.cases import ways_of
+from autotm.profile.timing.options import ProfileOptions
+
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
+GRAPH = small_step.graph()
+MACHINE, LINKS = small_step.machine(), small_step.links()
+DRAW = np.random.default_rng(0)
+
+
+def profiled(
+    library: KernelLibrary, tmp_path: Path, graph: Graph, kernels_ns: object, options: ProfileOptions
+) -> Profile:
+    timings = all_fast_timings(ways_of(graph), kernels_ns, disturbed=False)  # type: ignore[arg-type]
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        return profile_in_step(graph, library, MACHINE, LINKS, store, options, small_step.DEVICES, timings)
+
+
+def test_kernels_sum_up_to_the_step(library: KernelLibrary, tmp_path: Path) -> None:
+    """Also where one function is called twice and takes another time in each place."""
+    kernels_ns = np.array([[1000 * (place + 1) for place in range(len(GRAPH.kernels))]] * 3)
+    assert GRAPH.kernels[1].identity == GRAPH.kernels[2].identity
+    found = profiled(library, tmp_path, GRAPH, (kernels_ns,), QUICK)
+    assert found.base_us(GRAPH.kernels[1]) == 2.5
+    assert all_fast_us(GRAPH, found) == pytest.approx(kernels_ns[0].sum() / 1e3)
+
+
+def test_implementations_are_paired_where_the_kernel_stands() -> None:
+    """The machine's speed, which changes from round to round, is not in the difference."""
+    other = replace(GRAPH.kernels[6], alternatives=(Implementation("other", "grad_v", "other code"),))
+    graph = replace(GRAPH, kernels=(*GRAPH.kernels[:6], other, *GRAPH.kernels[7:]))
+    speed = DRAW.uniform(0.5, 2.0, size=(30, 1))
+    kernels_ns = np.rint(100_000 * speed * np.ones(len(graph.kernels))).astype(int)
+    faster_ns = kernels_ns.copy()
+    faster_ns[:, 6] -= 2000
+    found = all_fast_timings(ways_of(graph), (kernels_ns, faster_ns), disturbed=True)
+    timing = found["other code", "other"]
+    assert (timing.beyond_ns, timing.beyond_error_ns, timing.default_identity) == (-2000, 0, other.identity)
+    assert {key for key in found if key[1] != DEFAULT_IMPLEMENTATION} == {("other code", "other")}
+    assert all(timing.disturbed for timing in found.values())
+
+
+@pytest.mark.parametrize("are_timed", [False, True], ids=["known waits", "timed alone"])
+def test_what_slow_operands_add(library: KernelLibrary, tmp_path: Path, are_timed: bool) -> None:
+    """Added to the time within the step, whether it is known or measured beside kernels alone."""
+    kernels_ns = np.full((3, len(GRAPH.kernels)), 10**9)
+    options = replace(QUICK, times_known_waits=are_timed)
+    found = profiled(library, tmp_path, GRAPH, (kernels_ns,), options)
+    for kernel in GRAPH.kernels:
+        assert found.base_us(kernel) == 1e6
+        for tensor in GRAPH.slots_of(kernel):
+            timing = found.timing(kernel, configuration(GRAPH, kernel, {tensor}))
+            assert timing is not None
+            assert (timing.repeats > 0) == are_timed
+            assert timing.median_ns == pytest.approx(10**9, rel=0.1), "no kernel alone takes as long"
+            assert abs(found.extra_us(GRAPH, kernel, tensor)) < 1e5
+        fast = found.timing(kernel, all_fast(kernel))
+        assert fast is not None
+        assert fast.repeats == 3

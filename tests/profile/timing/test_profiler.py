@@ -1,0 +1,191 @@
+"""A profile has what plans may ask of it, and times nothing twice."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import small_step
+
+from autotm.kernels.library.library import KernelLibrary
+from autotm.memory.tiers import open_tiers
+from autotm.model.machine.machine import Machine
+from autotm.model.measurement.profile import Profile
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Implementation
+from autotm.model.step.tier import all_fast, configuration
+from autotm.model.step.traffic import slow_traffic
+from autotm.profile.store.store import KernelStore, count
+from autotm.profile.timing.options import ProfileOptions
+from autotm.profile.timing.profiler import profile_kernels
+
+QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
+TESTS = Path(__file__).parents[2] / "helpers"
+
+
+def profile(
+    library: KernelLibrary, path: Path, machine: Machine | None = None, options: ProfileOptions = QUICK
+) -> Profile:
+    with KernelStore(path) as store:
+        return profile_kernels(
+            small_step.graph(),
+            library,
+            machine or small_step.machine(),
+            small_step.links(),
+            store,
+            options,
+            small_step.DEVICES,
+        )
+
+
+def test_the_profile_has_what_plans_may_ask_of_it(library: KernelLibrary, tmp_path: Path) -> None:
+    graph, found = small_step.graph(), profile(library, tmp_path / "kernels.sqlite")
+    for kernel in graph.kernels:
+        assert found.base_us(kernel) > 0
+        for tensor in graph.slots_of(kernel):
+            assert found.timing(kernel, configuration(graph, kernel, {tensor})) is not None
+
+
+def test_the_emulated_wait_is_part_of_the_time(library: KernelLibrary, tmp_path: Path) -> None:
+    slow_device = replace(small_step.links(), emulation_stretch=1000.0)
+    graph = small_step.graph()
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        found = profile_kernels(graph, library, small_step.machine(), slow_device, store, QUICK, small_step.DEVICES)
+    relu = graph.kernels[1]
+    assert found.extra_us(graph, relu, "act") > 1000, "8 KiB written at 0.1 ns/B or more, 1000 times as slow"
+    assert found.base_us(relu) < 500
+
+
+def test_what_is_in_the_store_is_not_timed_again(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    assert profile(library, path).timings == profile(library, path).timings
+
+
+def test_more_configurations_extend_the_store(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    timed = replace(QUICK, times_known_waits=True)
+    additive = profile(library, path, options=timed)
+    full = profile(library, path, options=replace(timed, configurations="full"))
+    assert set(additive.timings) < set(full.timings)
+    assert count(path) == len(full.timings)
+
+
+def test_what_slow_operands_add_is_the_known_wait(library: KernelLibrary, tmp_path: Path) -> None:
+    """So it is exact, whatever noise the all-fast time has; nothing but that time is measured."""
+    graph, machine = small_step.graph(), small_step.machine()
+    found = profile(library, tmp_path / "kernels.sqlite", options=replace(QUICK, configurations="full"))
+    with open_tiers(machine, small_step.links(), 64, 64, small_step.DEVICES) as tiers:
+        for kernel in graph.kernels:
+            slots = graph.slots_of(kernel)
+            for slow in (frozenset(slots), *(frozenset({name}) for name in slots)):
+                config = configuration(graph, kernel, slow)
+                wait_ns = tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(graph, kernel, config))
+                added_us = found.time_us(graph, kernel, slow) - found.base_us(kernel)
+                assert added_us == pytest.approx(wait_ns / 1e3, abs=1e-6)
+    assert count(tmp_path / "kernels.sqlite") == len({kernel.identity for kernel in graph.kernels})
+    assert {timing.repeats > 0 for (_, _, config), timing in found.timings.items() if "P" in config} == {False}
+
+
+def test_slow_operands_that_are_timed_take_turns_with_fast_ones(library: KernelLibrary, tmp_path: Path) -> None:
+    found = profile(library, tmp_path / "kernels.sqlite", options=replace(QUICK, times_known_waits=True))
+    for (_, _, config), timing in found.timings.items():
+        assert timing.repeats >= QUICK.min_repeats
+        assert (timing.beyond_ns is None) == ("P" not in config)
+
+
+def test_implementations_of_a_kernel_take_turns(library: KernelLibrary, tmp_path: Path) -> None:
+    graph = small_step.graph()
+    first = replace(graph.kernels[6], alternatives=(Implementation("other", "grad_v", "other code"),))
+    graph = replace(graph, kernels=(*graph.kernels[:6], first, *graph.kernels[7:]))
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        arguments = (library, small_step.machine(), small_step.links(), store, QUICK, small_step.DEVICES)
+        found = profile_kernels(graph, *arguments)
+        timing = found.timing(first.computed_by("other"), all_fast(first))
+        assert timing is not None
+        assert timing.default_identity == first.identity
+        assert timing.beyond_ns is not None
+        assert timing.repeats == found.timings[first.identity, DEFAULT_IMPLEMENTATION, all_fast(first)].repeats
+        assert profile_kernels(graph, *arguments).timings == found.timings
+
+
+def test_another_device_is_timed_for_itself(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    profile(library, path)
+    first = count(path)
+    other = replace(small_step.machine(), target="llvm -mcpu=other")
+    profile(library, path, other)
+    assert count(path) == 2 * first > 0
+
+
+def test_a_damaged_store_is_rebuilt(library: KernelLibrary, tmp_path: Path) -> None:
+    path = tmp_path / "kernels.sqlite"
+    first = profile(library, path)
+    path.write_bytes(b"garbage!" * 1000)
+    assert set(profile(library, path).timings) == set(first.timings)
+    assert any(".damaged-" in file.name for file in tmp_path.iterdir())
+
+
+CHILD = """
+    import sys
+    sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
+    sys.path.insert(0, {tests!r})
+    from pathlib import Path
+    import small_step
+    from autotm.kernels.library import KernelLibrary
+    from autotm.model.machine import cores
+    from autotm.profile.timing.options import ProfileOptions
+    from autotm.profile.timing.profiler import profile_kernels
+    from autotm.profile.store import KernelStore
+    cores.lost_ns = lambda _: 0  # As in conftest.py: a neighbour's work would have kernels timed again.
+    options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000,
+                             patience_s=1.0)
+    with KernelStore(Path({store!r})) as store:
+        profile_kernels(small_step.graph(), KernelLibrary.load(Path({library!r})), small_step.machine(),
+                        small_step.links(), store, options, small_step.DEVICES)
+"""
+
+
+def test_a_killed_profile_goes_on_at_the_kernel_where_it_was(
+    library_path: Path, library: KernelLibrary, tmp_path: Path
+) -> None:
+    path = tmp_path / "kernels.sqlite"
+    code = textwrap.dedent(CHILD.format(tests=str(TESTS), store=str(path), library=str(library_path)))
+    child = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_for_rows(path, child)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    kept = rows(path)
+    found = profile(library, path)
+    assert 0 < len(kept) < count(path), "the child was killed half-way"
+    for (identity, config), median_ns in kept.items():
+        assert found.timings[identity, DEFAULT_IMPLEMENTATION, config].median_ns == median_ns
+    assert profile(library, path).timings == found.timings
+    assert {all_fast(kernel) for kernel in small_step.graph().kernels} <= {key[2] for key in found.timings}
+
+
+def wait_for_rows(path: Path, child: "subprocess.Popen[bytes]") -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert child.poll() is None, "the child ended before it could be killed"
+        if path.exists() and rows(path):
+            return
+        time.sleep(0.02)
+    pytest.fail("the child stored nothing within a minute")
+
+
+def rows(path: Path) -> dict[tuple[str, str], int]:
+    connection = sqlite3.connect(path, timeout=10)
+    try:
+        found = connection.execute("SELECT identity, configuration, median_ns FROM timings").fetchall()
+    except sqlite3.OperationalError:
+        return {}
+    finally:
+        connection.close()
+    return {(identity, config): median_ns for identity, config, median_ns in found}

@@ -1,0 +1,79 @@
+"""What a plan loses by its flows, and memory that it leaves, are its distance to the bound, whatever the prices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from random_graphs import exact_case, training_step_case, with_engines
+
+from autotm.model.step.limit import Limit
+from autotm.solve import SolveOptions
+from autotm.solve.bounds.certificate import Prices
+from autotm.solve.bounds.engine_prices import EnginePrices, SpanPrices
+from autotm.solve.bounds.lagrangian import Lagrangian
+from autotm.solve.optimizers.asynchronous import Asynchronous
+from autotm.solve.plans.local_search import refine
+from autotm.solve.plans.losses import Losses
+from autotm.solve.plans.repair import Repair
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.problem import Problem
+
+SEEDS = range(12)
+
+
+def drawn_prices(choices: Choices, draw: np.random.Generator) -> Prices:
+    """Some spans of each engine have a price, some kernels one for bytes, all operands one for being slow."""
+    kernels = len(choices.kernel_ns)
+    until_ns = np.concatenate(([0], np.cumsum(choices.kernel_ns)))
+    spans = []
+    for _ in range(2):
+        ends = np.sort(draw.choice(kernels + 1, (5, 2)), axis=1)
+        starts, ends = ends[ends[:, 0] < ends[:, 1]].T
+        spans.append(SpanPrices(starts, ends, until_ns[ends] - until_ns[starts], draw.random(len(starts)) * 1e-3))
+    slow_us = tuple(tuple(draw.normal(size=len(table.operands)).tolist()) for table in choices.tables)
+    byte_us = np.where(draw.random(kernels) < 0.5, draw.random(kernels) * 1e-3, 0.0)
+    return Prices(byte_us, slow_us, EnginePrices(*spans))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_losses_add_up_to_the_distance_from_the_bound(seed: int) -> None:
+    case = with_engines(exact_case(seed, kernels=8), 1.0)
+    options = SolveOptions(additive_tolerance=0.0)
+    problem = Problem(case.graph, case.profile, case.links, Limit(1, 1), options)
+    choices, kernels = Asynchronous().choices(problem), len(case.graph.kernels)
+    repair = Repair(choices, problem.limit_bytes, kernels)
+    repair.complete()
+    prices = drawn_prices(choices, np.random.default_rng(seed))
+    priced = Lagrangian(choices, problem.limit_bytes, kernels).at(prices)
+    regrets_us = [priced.regret_us(index, journey) for index, journey in repair.journeys.items()]
+    tables = enumerate(zip(choices.tables, repair.entries, strict=True))
+    regrets_us += [priced.entry_regret_us(number, table, entry) for number, (table, entry) in tables]
+    assert min(regrets_us) > -1e-9
+    engines = prices.engines
+    unused_us = engines.out.unused_us(repair.engines.out.windows.values()).sum()
+    unused_us += engines.back.unused_us(repair.engines.back.windows.values()).sum()
+    memory_us = float(prices.byte_us @ repair.left)
+    distance_us = repair.cost_us - priced.bound_us
+    assert sum(regrets_us) + unused_us + memory_us == pytest.approx(distance_us, rel=1e-9, abs=1e-9)
+    lost_us = Losses(choices.flows, priced).of_us(repair)
+    assert lost_us.min() >= 0
+    assert lost_us.sum() <= distance_us + 1e-9
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_refining_by_losses_leaves_a_legal_plan_that_is_no_slower(seed: int) -> None:
+    case = with_engines(training_step_case(layers=4, seed=seed), 2.0)
+    problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
+    choices, kernels = Asynchronous().choices(problem), len(case.graph.kernels)
+    repair = Repair(choices, problem.limit_bytes, kernels)
+    repair.complete()
+    before_us = repair.cost_us
+    priced = Lagrangian(choices, problem.limit_bytes, kernels).at(drawn_prices(choices, np.random.default_rng(seed)))
+    refine(repair, priced, math.inf, -math.inf, seed)
+    assert repair.cost_us < before_us
+    assert repair.left.min() >= 0
+    again = repair.cost_us
+    refine(repair, priced, math.inf, again, seed)
+    assert repair.cost_us == again

@@ -1,0 +1,207 @@
+"""Knapsack rows: true for every plan, and worth it where a few tensors fill the limit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from exhaustive import exact_optimum_us, optimum_us
+from random_graphs import (
+    Case,
+    StepBuilder,
+    exact_case,
+    make_links,
+    random_case,
+    random_profile,
+    training_step_case,
+    with_engines,
+)
+
+from autotm.check import check_plan
+from autotm.check.bound.bound import certified_bound_us
+from autotm.check.fault import Fault, FaultError
+from autotm.model.plan.certificate import Certificate, Cut, CutPrices
+from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
+from autotm.solve import SolveOptions, solve, sweep
+
+EXACT = SolveOptions(gap=0.0, time_limit_s=30.0, additive_tolerance=0.0)
+FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
+"""Ends at the first plan: no row is ever added."""
+
+
+def priced(plan: Plan) -> list[CutPrices]:
+    """Prices of weights."""
+    assert plan.certificate is not None
+    return [each for stated in plan.certificate.prices for each in stated.cuts]
+
+
+def with_cuts(certificate: Certificate, cuts: tuple[Cut, ...], prices: tuple[CutPrices, ...]) -> Certificate:
+    """With these in place of those of each set."""
+    sets = tuple(replace(each, cuts=prices) for each in certificate.prices)
+    return replace(certificate, prices=sets, cuts=cuts)
+
+
+def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
+    moves = plan.optimizer == "synchronous"
+    with_it = replace(plan, certificate=certificate)
+    return certified_bound_us(case.graph, case.profile, case.links, with_it, moves, None, {}, False)
+
+
+def crowded_case() -> Case:
+    """Five tensors of one size live together."""
+    builder = StepBuilder()
+    for index in range(5):
+        builder.kernel([], {f"t{index}": 160})
+    builder.kernel([f"t{index}" for index in range(5)], {})
+    graph = builder.graph()
+    return Case(graph, random_profile(graph, 0, 0.0), make_links(29.0, 12.0))
+
+
+@pytest.mark.parametrize("fitting", [1, 2, 3, 4])
+def test_equal_tensors_need_no_branching(fitting: int) -> None:
+    case = crowded_case()
+    limit = Limit(size_bytes=640 * fitting + 576)
+    loose = solve(case.graph, case.profile, case.links, "static", limit, FIRST)
+    # At gap 0 the last bit of the bound decides whether HiGHS is asked for more.
+    plan = solve(case.graph, case.profile, case.links, "static", limit, replace(EXACT, gap=1e-12))
+    check_plan(case.graph, case.profile, case.links, plan)
+    assert loose.gap > 1e-3
+    assert plan.status is Status.OPTIMAL
+    assert plan.certificate is not None
+    assert priced(plan)
+    assert plan.objective_us == pytest.approx(optimum_us(case, limit.fast_bytes(0), moves=False), rel=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+@pytest.mark.parametrize("seed", range(16))
+def test_prices_prove_no_more_than_is_true_and_no_less_than_without(seed: int, optimizer: str) -> None:
+    case = random_case(seed, kernels=3 + seed % 4)
+    for limit in (Limit(5, 1), Limit(3, 1), Limit(2, 1)):
+        plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
+        first = solve(case.graph, case.profile, case.links, optimizer, limit, FIRST)
+        assert plan.certificate is not None
+        proven_us = certified_us(case, plan, plan.certificate)
+        optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
+        assert first.bound_us <= proven_us * (1 + 1e-9) <= optimum * (1 + 2e-9)
+
+
+def test_the_random_graphs_exercise_the_rows() -> None:
+    plans = [
+        solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
+        for case in (random_case(seed, kernels=3 + seed % 4) for seed in range(16))
+    ]
+    assert sum(bool(priced(plan)) for plan in plans) >= 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_weights_cost_the_bound_holds(seed: int) -> None:
+    case, draw = exact_case(seed, kernels=3), random.Random(seed)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1), EXACT)
+    optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=True)
+    assert plan.certificate is not None
+    kernels = range(len(case.graph.kernels))
+    names = [tensor.name for tensor in case.graph.movable]
+    for _ in range(20):
+        chosen = [sorted(draw.sample(names, draw.randint(0, len(names)))) for _ in range(3)]
+        cuts = tuple(Cut(tuple(each), tuple(draw.randint(1, 9) for _ in each)) for each in chosen)
+        prices = tuple(CutPrices(n, tuple(kernels), tuple(_prices(draw, len(kernels)))) for n in range(3))
+        assert certified_us(case, plan, with_cuts(plan.certificate, cuts, prices)) <= optimum * (1 + 1e-9)
+
+
+def _prices(draw: random.Random, count: int) -> list[float]:
+    return [draw.expovariate(1.0) if draw.random() < 0.3 else 0.0 for _ in range(count)]
+
+
+PRICES = [
+    ({"cut": -1}, Fault.CERTIFICATE),
+    ({"cut": 1}, Fault.CERTIFICATE),
+    ({"prices_us": (-1.0,)}, Fault.CERTIFICATE),
+    ({"prices_us": (float("nan"),)}, Fault.CERTIFICATE),
+    ({"prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
+    ({"kernels": (99,)}, Fault.CERTIFICATE),
+    ({"kernels": (3, 3), "prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
+    ({"kernels": (), "prices_us": ()}, Fault.BOUND),
+]
+WEIGHTS = [
+    {"weights": (1, 0)},
+    {"weights": (1, -1)},
+    {"weights": (1,)},
+    {"weights": (1, 10**6)},
+    {"tensors": ("t0", "t0")},
+    {"tensors": ("t0", "nobody")},
+]
+
+
+def _refused(cut: Cut, prices: tuple[CutPrices, ...]) -> Fault:
+    case = crowded_case()
+    plan = solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
+    assert plan.certificate is not None
+    assert priced(plan)
+    certificate = with_cuts(plan.certificate, (cut,), prices)
+    with pytest.raises(FaultError) as caught:
+        check_plan(case.graph, case.profile, case.links, replace(plan, certificate=certificate))
+    return caught.value.fault
+
+
+@pytest.mark.parametrize(("changes", "fault"), PRICES)
+def test_broken_prices_are_refused(changes: dict[str, Any], fault: Fault) -> None:
+    cut = Cut(("t0", "t1"), (1, 1))
+    assert _refused(cut, (replace(CutPrices(0, (5,), (1e-3,)), **changes),)) is fault
+
+
+def test_a_cut_has_one_price_a_kernel() -> None:
+    prices = CutPrices(0, (5,), (1e-3,))
+    assert _refused(Cut(("t0", "t1"), (1, 1)), (prices, prices)) is Fault.CERTIFICATE
+
+
+@pytest.mark.parametrize("changes", WEIGHTS)
+def test_broken_weights_are_refused(changes: dict[str, Any]) -> None:
+    cut = replace(Cut(("t0", "t1"), (1, 1)), **changes)
+    assert _refused(cut, (CutPrices(0, (5,), (1e-3,)),)) is Fault.CERTIFICATE
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
+    """What the weights of its fast tensors add up to fits, as found by trying all sets."""
+    case = random_case(seed, kernels=6)
+    plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
+    assert plan.certificate is not None
+    for cut in plan.certificate.cuts:
+        sizes = [case.graph.by_name[name].allocated_bytes for name in cut.tensors]
+        most = max(
+            sum(weight for weight, inside in zip(cut.weights, chosen, strict=True) if inside)
+            for chosen in product((False, True), repeat=len(sizes))
+            if sum(size for size, inside in zip(sizes, chosen, strict=True) if inside) <= plan.dram_limit_bytes
+        )
+        for kernel in range(len(case.graph.kernels)):
+            fast = {stay.tensor for stay in plan.stays if stay.tier is Tier.DRAM and stay.start <= kernel < stay.end}
+            here = sum(weight for name, weight in zip(cut.tensors, cut.weights, strict=True) if name in fast)
+            assert here <= most
+
+
+def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
+    case = training_step_case(layers=4, branches=3)
+    limits = (Limit(59, 1), Limit(29, 1), Limit(19, 1), Limit(4, 1))
+    options = SolveOptions(gap=2e-3)
+    plans = sweep(case.graph, case.profile, case.links, "synchronous", limits, options)
+    assert any(priced(plan) for plan in plans)
+    for plan in plans:
+        check_plan(case.graph, case.profile, case.links, plan)
+        alone = solve(case.graph, case.profile, case.links, "synchronous", Limit.parse(plan.limit), options)
+        assert plan.gap <= 2e-3
+        assert plan.bound_us <= alone.objective_us * (1 + 1e-9)
+        assert alone.bound_us <= plan.objective_us * (1 + 1e-9)
+
+
+def test_asynchronous_plans_get_them_too() -> None:
+    case = with_engines(training_step_case(layers=2, branches=3))
+    options = SolveOptions(gap=1e-4, time_limit_s=5.0)
+    plan = solve(case.graph, case.profile, case.links, "asynchronous", Limit(19, 1), options)
+    check_plan(case.graph, case.profile, case.links, plan)
+    assert plan.certificate is not None
+    assert priced(plan)

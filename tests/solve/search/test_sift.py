@@ -1,0 +1,167 @@
+"""Sifting finds what the whole relaxation finds, and its prices prove what they say."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from exhaustive import optimum_us
+from random_graphs import Case, exact_case, random_case, training_step_case
+
+from autotm.check import check_plan
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
+from autotm.solve import SolveOptions, solve, sweep
+from autotm.solve.bounds.certificate import Prices, Rents
+from autotm.solve.bounds.engine_prices import EnginePrices
+from autotm.solve.bounds.prune import reduce
+from autotm.solve.bounds.rented import Rented
+from autotm.solve.problem.choices import Choices
+from autotm.solve.problem.flow import Flow, flows_by_use
+from autotm.solve.problem.journey import occupy
+from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.shortest_path import best_value
+from autotm.solve.search import sift
+from deep_graphs import deepened
+from modelled_profile import modelled_links, modelled_profile
+
+OPTIONS = SolveOptions(gap=5e-3, time_limit_s=10.0)
+
+
+def deep_case(kernels: int, seed: int = 0) -> Case:
+    graph = deepened(training_step_case(layers=4, branches=3, seed=seed).graph, kernels)
+    return Case(graph, modelled_profile(graph, noise=0.3, seed=seed), modelled_links())
+
+
+def plan_of(case: Case, limit: Limit, optimizer: str = "synchronous", options: SolveOptions = OPTIONS) -> Plan:
+    plan = solve(case.graph, case.profile, case.links, optimizer, limit, options)
+    check_plan(case.graph, case.profile, case.links, plan)
+    return plan
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every problem is large, and a sample is a tenth of what it is."""
+    monkeypatch.setattr(sift, "_LARGE", 0)
+    monkeypatch.setattr(sift, "_SAMPLE", 60)
+
+
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+@pytest.mark.parametrize("limit", [Limit(5, 1), Limit(2, 1), Limit(1, 2)], ids=str)
+@pytest.mark.parametrize("seed", range(2))
+def test_both_ways_agree_within_their_gaps(
+    seed: int, limit: Limit, optimizer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = deep_case(500, seed)
+    whole = plan_of(case, limit, optimizer)
+    monkeypatch.setattr(sift, "_LARGE", 0)
+    monkeypatch.setattr(sift, "_SAMPLE", 60)
+    with caplog.at_level(logging.INFO):
+        sifted = plan_of(case, limit, optimizer)
+    assert "sifted" in caplog.text
+    assert sifted.gap <= OPTIONS.gap
+    assert sifted.bound_us <= whole.objective_us * (1 + 1e-9)
+    assert whole.bound_us <= sifted.objective_us * (1 + 1e-9)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_hold_on_small_graphs(seed: int, optimizer: str) -> None:
+    case = random_case(seed, kernels=3 + seed % 4)
+    for limit in (Limit(3, 1), Limit(1, 1), Limit(1, 2)):
+        plan = plan_of(case, limit, optimizer)
+        optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
+        assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("seed", range(6))
+def test_tabled_kernels_stay_in_the_relaxation(seed: int) -> None:
+    case = exact_case(seed, kernels=8)
+    plan = plan_of(case, Limit(2, 1), options=SolveOptions(gap=0.05, additive_tolerance=0.5))
+    assert plan.gap <= 0.05
+
+
+@pytest.mark.usefixtures("always")
+def test_a_sweep_takes_each_limit_from_the_one_before() -> None:
+    case = deep_case(400)
+    plans = sweep(case.graph, case.profile, case.links, "synchronous", (Limit(1, 1), Limit(9, 1), Limit(4, 1)), OPTIONS)
+    for plan in plans:
+        check_plan(case.graph, case.profile, case.links, plan)
+        assert plan.gap <= OPTIONS.gap
+    assert plans[0].objective_us <= plans[2].objective_us <= plans[1].objective_us
+
+
+@pytest.mark.usefixtures("always")
+def test_restrictions_that_it_does_not_know_are_left_to_the_whole(caplog: pytest.LogCaptureFixture) -> None:
+    case = random_case(3, kernels=7)
+    options = SolveOptions(gap=0.0, fast_operands_only=True)
+    with caplog.at_level(logging.INFO):
+        solve(case.graph, case.profile, case.links, "synchronous", Limit(0, 1), options)
+    assert "sifted" not in caplog.text
+
+
+def test_small_steps_are_not_sifted() -> None:
+    case = deep_case(500)
+    problem = Problem(case.graph, case.profile, case.links, Limit(4, 1), OPTIONS)
+    assert not sift.is_large(reduce(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels)))
+
+
+def _rented(seed: int) -> tuple[tuple[Flow, ...], int, Rented, np.random.Generator]:
+    """Flows of a random step, its kernels, and both as what rents fast memory."""
+    case = random_case(seed, kernels=9)
+    problem = Problem(case.graph, case.profile, case.links, Limit(2, 1), OPTIONS)
+    flows, kernels = flows_by_use(problem), len(case.graph.kernels)
+    rented = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
+    return flows, kernels, rented, np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
+    flows, kernels, rented, draw = _rented(seed)
+    prices = draw.exponential(1e-3, kernels)
+    rental = rented.cheapest(prices)
+    chosen = draw.random(len(flows)) < 0.5
+    journeys = rented.journeys(rental, range(len(flows)))
+    used = np.zeros((len(flows), kernels), np.int64)
+    for index, journey in journeys.items():
+        occupy(used[index], flows[index], journey)
+    assert np.array_equal(used.sum(axis=0), rental.used_bytes)
+    assert np.array_equal(used[chosen].sum(axis=0), rented.used_bytes(rental, chosen))
+    assert np.array_equal(used.astype(bool)[:, 3], rented.holders(rental, 3))
+    assert rented.rent_us(rental, prices) == pytest.approx(used @ prices)
+    again = rented.cheapest(prices * 50)
+    moved = [index for index in journeys if rented.journeys(again, [index])[index] != journeys[index]]
+    assert moved == np.flatnonzero(again.signature != rental.signature).tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mixed_journeys_are_those_of_either(seed: int) -> None:
+    flows, kernels, rented, draw = _rented(seed)
+    prices = draw.exponential(1e-3, kernels)
+    cheap, dear = rented.cheapest(prices), rented.cheapest(prices * 50)
+    chosen = draw.random(len(flows)) < 0.5
+    mixed = rented.mixed(cheap, dear, chosen)
+    journeys = rented.journeys(mixed, range(len(flows)))
+    assert journeys == {
+        index: rented.journeys(cheap if chosen[index] else dear, [index])[index] for index in range(len(flows))
+    }
+    used = np.zeros(kernels, np.int64)
+    for index, journey in journeys.items():
+        occupy(used, flows[index], journey)
+    assert np.array_equal(used, mixed.used_bytes)
+    assert np.array_equal(np.where(chosen, cheap.signature, dear.signature), mixed.signature)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_cheapest_journeys_keep_the_rules_of_their_flows(seed: int) -> None:
+    case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)
+    problem = Problem(case.graph, case.profile, case.links, Limit(5, 1), OPTIONS)
+    kernels = len(case.graph.kernels)
+    flows = reduce(Choices(flows_by_use(problem)), problem.limit_bytes, kernels).choices.flows
+    prices = draw.exponential(1e-3, kernels) * (draw.random(kernels) < 0.5)
+    rental = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels).cheapest(prices)
+    rents = Rents(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
+    assert rental.cost_us == pytest.approx([best_value(flow, rents.charges(flow)) for flow in flows])

@@ -1,0 +1,195 @@
+"""What holds of every figure: drawn from its table alone, the same bytes each time, and said where it comes from."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+from synthetic_figures import LARGE, LIMITS, tables
+from synthetic_records import IO_BYTES, PEAK_BYTES, write_workload
+
+from autotm.model.files.errors import BadInputError
+from autotm.model.step.limit import Limit
+from autotm.model.study.figures_config import PricesConfig, StyleConfig
+from autotm.study.drawing.look import network_colors, styled
+from autotm.study.figures import front
+from autotm.study.figures.comparisons import cost_performance, fig8, ilp_times, price_performance
+from autotm.study.figures.figures import FIGURES, FigureFiles, make_figure
+from autotm.study.tables.csv import read_table
+from autotm.study.tables.prices import ratio_price, with_prices
+from autotm.study.tables.records import table_of_records
+
+STYLE = StyleConfig(dots_per_inch=60)
+AGAIN = """
+import sys
+from pathlib import Path
+from autotm.model.study.figures_config import StyleConfig
+from autotm.study.figures import FigureFiles, draw
+for csv in sys.argv[1:]:
+    draw(FigureFiles.of(Path(csv)), StyleConfig(dots_per_inch=60))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures")
+    for name, table in tables(folder / "sources").items():
+        make_figure(table, FigureFiles.of(folder / f"{name}.csv"), STYLE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def redrawn(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same tables drawn by another process, whose strings hash and whose clock stands otherwise."""
+    again = tmp_path_factory.mktemp("again")
+    copies = [again / f"{name}.csv" for name in FIGURES]
+    for copy in copies:
+        copy.write_bytes((folder / copy.name).read_bytes())
+    environment = os.environ | {"PYTHONHASHSEED": "4711", "TZ": "Pacific/Kiritimati"}
+    subprocess.run([sys.executable, "-c", AGAIN, *copies], env=environment, check=True, timeout=280)
+    return again
+
+
+def table_of(folder: Path, name: str) -> pd.DataFrame:
+    return read_table(folder / f"{name}.csv")
+
+
+def drawn(folder: Path, name: str) -> tuple[Figure, str]:
+    with styled(STYLE):
+        return FIGURES[name](table_of(folder, name), STYLE)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_same_table_gives_the_same_bytes(folder: Path, redrawn: Path, name: str) -> None:
+    for kind in ("pdf", "png"):
+        assert (redrawn / f"{name}.{kind}").read_bytes() == (folder / f"{name}.{kind}").read_bytes()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_files_say_where_they_come_from_and_hold_no_date(folder: Path, name: str) -> None:
+    pdf = (folder / f"{name}.pdf").read_bytes()
+    assert b"CreationDate" not in pdf
+    with Image.open(folder / f"{name}.png") as image:
+        said = image.info["Description"]
+    for part in ("EMULATED", "machine laptop-2t", "Imaginary CPU", "2 threads", "eed 20", "apache-tvm 0.27.0.post1"):
+        assert part in said
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_legends_stay_clear_of_panels_and_of_each_other(folder: Path, name: str) -> None:
+    figure, _ = drawn(folder, name)
+    figure.draw_without_rendering()
+    boxes = [legend.get_window_extent() for legend in figure.legends]
+    panels = [axes.get_tightbbox() for axes in figure.axes]
+    assert not [box for box in boxes for panel in panels if box.overlaps(panel)]
+
+
+def test_figure_8_divides_what_memory_mode_took(folder: Path) -> None:
+    figure, text = drawn(folder, "fig8")
+    (axes,) = figure.axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
+        "VGG416 (8)", "Inception v4 (8)", "ResNet-200 (8)", "DenseNet-264 (8)",
+    ]  # fmt: skip
+    assert [bars.get_label() for bars in axes.containers] == ["static-AutoTM", "sync-AutoTM"]
+    slow = (5 / 7) ** 2
+    for bars, times in zip(axes.containers, (3.5, 1.4), strict=True):
+        for place, bar in enumerate(bars):
+            suffers = 1 + 0.3 * place
+            expected = (1 + suffers * 6.0 * slow) / (1 + suffers * times * slow)
+            assert bar.get_height() == pytest.approx(expected, rel=1e-6)
+    assert "each over the all-fast step of its own minutes" in text
+    talk, _ = drawn(folder, "fig8_talk")
+    assert "higher is better" in talk.axes[0].get_ylabel()
+
+
+def test_figure_8_needs_no_all_fast_step(tmp_path: Path) -> None:
+    runs = write_workload(tmp_path, LARGE, ("5:2",), ("memory-mode", "static"), side_by_side=False)
+    table = table_of_records(runs, needs_all_fast=False)
+    assert table["slowdown"].isna().all()
+    assert fig8.speedups(table)["speedup"].tolist() == pytest.approx([(1 + 6 * 25 / 49) / (1 + 3.5 * 25 / 49)] * 4)
+    _, text = fig8.draw(table, STYLE)
+    assert "timed one after the other" in text
+    assert "all-fast steps took" not in text
+
+
+def test_figure_8_asks_for_memory_mode_and_one_limit(tmp_path: Path) -> None:
+    table = table_of_records(write_workload(tmp_path, LARGE, ("5:2", "0:1", "1:1"), ("memory-mode", "static")))
+    with pytest.raises(BadInputError, match="records of one limit"):
+        fig8.draw(table, STYLE)
+    one = table[table["limit"] != "1:1"]
+    assert len(fig8.speedups(one)) == len(LARGE)
+    with pytest.raises(BadInputError, match="vgg416 was not run with optimizer 'memory-mode'"):
+        fig8.draw(one[one["optimizer"] == "static"], STYLE)
+
+
+def test_the_front_figure_shows_steps_an_hour(folder: Path) -> None:
+    figure, _ = drawn(folder, "front")
+    (axes,) = figure.axes
+    labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert [label.partition("\n")[0] for label in labels] == ["all slow", "numa", "sync-AutoTM", "all fast"]
+    assert labels[2].endswith("0.7 GB fast\n+ 1.2 GB slow"), "0.4 GB of parameters and such, a fifth of 1.5 GB"
+    expected = [3600 / 2.4, 3600 / (1 + 4.2 * 0.64), 3600 / (1 + 1.4 * 0.64), 3600]
+    assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected, rel=1e-6)
+    table = table_of(folder, "front")
+    with pytest.raises(BadInputError, match="no run of optimizer 'numa'"):
+        front.draw(table[table["optimizer"] != "numa"], STYLE)
+    with pytest.raises(BadInputError, match="runs at one limit"):
+        front.draw(table[table["limit"] != "4:1"], STYLE)
+
+
+def test_solution_times_are_those_of_the_slowest_limit(folder: Path) -> None:
+    table = table_of(folder, "ilp_times")
+    slowest = ilp_times.longest(table).set_index(["network", "optimizer"])
+    assert set(slowest.index.get_level_values("optimizer")) == {"static", "synchronous"}, "numa does not search"
+    assert set(slowest["limit"]) == {"1:0"}
+    figure, text = drawn(folder, "ilp_times")
+    (axes,) = figure.axes
+    assert axes.get_yscale() == "log"
+    assert [bar.get_height() for bar in axes.containers[0]] == pytest.approx([0.3 * k + 1.7 for k in (1, 2, 3, 4)])
+    assert list(axes.lines[0].get_ydata()) == pytest.approx([0.3, 0.6, 0.9, 1.2])
+    assert "densenet264 static 1:0" in text
+    with pytest.raises(BadInputError, match="no run of an optimizer that searches"):
+        ilp_times.draw(table[table["optimizer"] == "numa"], STYLE)
+
+
+def test_prices_are_those_of_the_memory_taken(folder: Path) -> None:
+    table = table_of(folder, "price_performance").set_index(["network", "optimizer", "limit"])
+    half = table.loc[("vgg19", "synchronous", "1:1")]
+    fast = (PEAK_BYTES / 2 + IO_BYTES) * 2.1
+    assert half["pools_price"] == pytest.approx((fast + PEAK_BYTES / 2) / ((PEAK_BYTES + IO_BYTES) * 2.1))
+    assert table.xs("0:1", level="limit")["pools_price"].tolist() == pytest.approx([1.0] * 12)
+    dear = with_prices(table.reset_index(), PricesConfig(rest=1e6))
+    assert dear["pools_price"].min() > 0.999, "beside a dear machine, memory is cheap"
+
+
+def test_a_ratio_costs_what_its_parts_cost() -> None:
+    assert ratio_price(Limit(0, 1), PricesConfig()) == 1.0
+    assert ratio_price(Limit(1, 0), PricesConfig()) == pytest.approx(1 / 2.1)
+    assert pd.isna(ratio_price(Limit.parse("4500MB"), PricesConfig()))
+
+
+def test_price_and_performance_are_shown_and_divided(folder: Path) -> None:
+    table = table_of(folder, "price_performance")
+    runs = table[(table["optimizer"] == "synchronous") & (table["network"] == "resnet200")]
+    figure, _ = price_performance.draw(table, STYLE)
+    (axes,) = figure.axes
+    (line,) = [line for line in axes.lines if line.get_label() == "ResNet-200"]
+    assert list(line.get_xdata()) == pytest.approx(runs["pools_price"].tolist())
+    assert list(line.get_ydata()) == pytest.approx((1 / runs["slowdown"]).tolist())
+    figure, _ = cost_performance.draw(table, STYLE)
+    heights = [bar.get_height() for bar in figure.axes[0].containers[1]]
+    assert heights == pytest.approx((runs["pools_price"] * runs["slowdown"]).tolist())
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == list(LIMITS)
+
+
+def test_a_network_keeps_its_colour_whatever_is_shown_beside_it() -> None:
+    alone, together = network_colors(STYLE, ["my_net"]), network_colors(STYLE, ["vgg19", "my_net", "test_vgg"])
+    assert alone["my_net"] == together["my_net"]
+    assert together["test_vgg"] == together["vgg19"] == alone["vgg19"]
+    assert len({together[name] for name in together}) == len(together) - 1, "but for these two, all differ"

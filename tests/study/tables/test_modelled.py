@@ -1,0 +1,71 @@
+"""Steps too large to run: a table of predictions that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import random_graphs
+from synthetic_figures import QUICK, SOURCE
+
+from autotm.model.files.errors import BadInputError
+from autotm.model.files.files import load, save
+from autotm.model.plan.plan import Plan
+from autotm.model.step.limit import Limit
+from autotm.model.study.figures_config import StyleConfig
+from autotm.solve import solve_and_pack
+from autotm.stages.figures import figure_8_stage
+from autotm.study.figures.comparisons import fig8
+from autotm.study.tables.csv import read_table
+from autotm.study.tables.modelled import table_of_plans
+
+EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
+MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}
+OPTIMIZERS = ("memory-mode", "static", "synchronous")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[list[Path], list[Path]]:
+    """Plans of a modelled step, and its graph."""
+    case = random_graphs.training_step_case(16)
+    graph = tmp_path / "graph.json"
+    save(graph, "graph", case.graph, MODELLED)
+    plans = []
+    for optimizer in OPTIMIZERS:
+        plan, _ = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit.parse("5:2"), QUICK)
+        plans.append(tmp_path / optimizer / "plan.json")
+        save(plans[-1], "plan", plan, SOURCE)
+    return plans, [graph]
+
+
+def test_figure_8_of_modelled_steps_divides_predictions(files: tuple[list[Path], list[Path]]) -> None:
+    plans, graphs = files
+    predicted = {path.parent.name: load(path, "plan", Plan).objective_us for path in plans}
+    found = fig8.speedups(table_of_plans(plans, graphs)).set_index("optimizer")["speedup"]
+    for optimizer in ("static", "synchronous"):
+        assert found[optimizer] == pytest.approx(predicted["memory-mode"] / predicted[optimizer])
+
+
+def test_its_caption_says_what_is_not_measured(files: tuple[list[Path], list[Path]], tmp_path: Path) -> None:
+    plans, graphs = files
+    csv = tmp_path / "figures" / "fig8.csv"
+    figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
+    pictures = [csv.with_suffix(kind).read_bytes() for kind in (".pdf", ".png")]
+    _, text = fig8.draw(read_table(csv), StyleConfig())
+    for part in ("MODELLED, not run", "batches 2 4 8", "-3.1 %", "single kernels 1.2 %", "slow memory MODELLED"):
+        assert part in text
+    figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
+    assert pictures == [csv.with_suffix(kind).read_bytes() for kind in (".pdf", ".png")]
+
+
+def test_steps_that_were_not_modelled_or_are_others_are_refused(
+    files: tuple[list[Path], list[Path]], tmp_path: Path
+) -> None:
+    plans, graphs = files
+    other = tmp_path / "other.json"
+    save(other, "graph", random_graphs.training_step_case(4).graph, MODELLED)
+    with pytest.raises(BadInputError, match="made for another graph"):
+        table_of_plans(plans, [other])
+    save(graphs[0], "graph", random_graphs.training_step_case(16).graph, SOURCE)
+    with pytest.raises(BadInputError, match="was not modelled"):
+        table_of_plans(plans, graphs)
