@@ -25,7 +25,7 @@ from tvm import te, tirx, topi
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.kernels.making.build import build_library
-from autotm.kernels.operators import batch_norm, data_movement, window
+from autotm.kernels.operators import batch_norm, data_movement, pooling
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
 from autotm.kernels.schedules.rows import bias as bias_kernel
 from machine_rates import Copier
@@ -76,27 +76,27 @@ def part(shape: Sequence[int]) -> Graph:
 def max_pool(shape: Sequence[int]) -> Graph:
     """3x3, stride 2."""
     (x,) = inputs(shape)
-    return [x, window.max_pool2d(x, *POOL)]
+    return [x, pooling.max_pool2d(x, *POOL)]
 
 
 def max_pool_gradient(shape: Sequence[int]) -> Graph:
     """Of the above."""
     (x,) = inputs(shape)
-    pooled = window.max_pool2d(x, *POOL).shape
+    pooled = pooling.max_pool2d(x, *POOL).shape
     y, dy = inputs(pooled, pooled)
-    return [x, y, dy, window.max_pool2d_gradient(x, y, dy, *POOL)]
+    return [x, y, dy, pooling.max_pool2d_gradient(x, y, dy, *POOL)]
 
 
 def avg_pool(shape: Sequence[int]) -> Graph:
     """3x3, stride 1, padding 1."""
     (x,) = inputs(shape)
-    return [x, window.avg_pool2d(x, *MEAN)]
+    return [x, pooling.avg_pool2d(x, *MEAN)]
 
 
 def avg_pool_gradient(shape: Sequence[int]) -> Graph:
     """Of the above."""
     (dy,) = inputs(shape)
-    return [dy, window.avg_pool2d_gradient(dy, shape, *MEAN)]
+    return [dy, pooling.avg_pool2d_gradient(dy, shape, *MEAN)]
 
 
 def bias_gradient(shape: Sequence[int]) -> Graph:

@@ -222,8 +222,8 @@ def _checked_gap(case: Instance, plan: Plan) -> float:
     assert plan.certificate is not None
     plan = replace(plan, certificate=replace(plan.certificate, tree=(Leaf(0),)))
     moves = plan.optimizer != "static"
-    flights = plan.optimizer == "asynchronous"
-    engines = Engines.beside(case.graph, case.profile, case.links) if flights else None
+    async_moves = plan.optimizer == "asynchronous"
+    engines = Engines.beside(case.graph, case.profile, case.links) if async_moves else None
     bound_us = certified_bound_us(case.graph, case.profile, case.links, plan, moves, engines, {}, False)
     return (plan.objective_us - bound_us) / plan.objective_us
 

@@ -93,7 +93,7 @@ def without_prices(problem: Problem, repair: Repair) -> Priced:
 @pytest.mark.parametrize("seed", range(12))
 def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None:
     repair, problem = repaired(random_case(seed, kernels=14), Limit(1, 1))
-    addresses, before, before_us = stacked(repair, problem), dict(repair.journeys), repair.cost_us
+    addresses, before, before_us = stacked(repair, problem), dict(repair.residencies), repair.cost_us
     kept = set(places_of(addresses))
     assert addresses.left_out
     conflicts, left = len(repair.conflicts), repair.left.copy()
@@ -106,7 +106,7 @@ def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None
     refine(spilled.repair, without_prices(problem, spilled.repair), math.inf, -math.inf, seed, spilled.exchange)
     require_addresses(spilled, problem)
     assert spilled.repair.cost_us <= spilled_us
-    assert (repair.journeys, repair.cost_us, len(repair.conflicts)) == (before, before_us, conflicts)
+    assert (repair.residencies, repair.cost_us, len(repair.conflicts)) == (before, before_us, conflicts)
     assert (repair.left == left).all()
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from autotm.memory import calibration
+from autotm.memory.async_copy import CHUNK_BYTES, CopyEngine
 from autotm.memory.calibration import calibrate_links
 from autotm.memory.contention import call_us, contention
-from autotm.memory.flight import CHUNK_BYTES, FlightEngine
 from autotm.memory.tiers import Tiers
 from autotm.model.files.errors import BadInputError
 from autotm.model.machine.cores import Watch
@@ -73,26 +73,26 @@ def test_asynchronous_links_are_measured_at_their_own_bandwidth(machine: Machine
 
 
 @pytest.mark.wall_clock
-def test_contention_is_what_a_copy_takes_from_its_neighbours() -> None:
-    """One neighbour takes twice as long beside a copy, another does not care."""
-    engine = FlightEngine("test", os.sched_getaffinity(0), lambda _: 4_000_000)
-    flight = engine.prepare(np.zeros(10 * CHUNK_BYTES, np.uint8), np.ones(10 * CHUNK_BYTES, np.uint8), 0)
+def test_contention_is_what_a_copy_takes_from_its_co_runners() -> None:
+    """One co-runner takes twice as long beside a copy, another does not care."""
+    engine = CopyEngine("test", os.sched_getaffinity(0), lambda _: 4_000_000)
+    async_copy = engine.prepare(np.zeros(10 * CHUNK_BYTES, np.uint8), np.ones(10 * CHUNK_BYTES, np.uint8), 0)
 
     def disturbed() -> None:
-        time.sleep(0.004 if not flight.is_done else 0.002)
+        time.sleep(0.004 if not async_copy.is_done else 0.002)
 
     try:
-        assert contention(flight, [disturbed], 5, WATCH) == pytest.approx(0.5, abs=0.15)
-        assert contention(flight, [disturbed, functools.partial(time.sleep, 0.003)], 5, WATCH) == pytest.approx(
+        assert contention(async_copy, [disturbed], 5, WATCH) == pytest.approx(0.5, abs=0.15)
+        assert contention(async_copy, [disturbed, functools.partial(time.sleep, 0.003)], 5, WATCH) == pytest.approx(
             0.25, abs=0.1
         )
-        assert 0 < call_us(flight, 3, WATCH) < 10_000
+        assert 0 < call_us(async_copy, 3, WATCH) < 10_000
     finally:
         engine.close()
 
 
 def test_nothing_to_run_beside_is_refused(machine: Machine, devices_dir: Path) -> None:
-    with pytest.raises(BadInputError, match="neighbours"):
+    with pytest.raises(BadInputError, match="co-runners"):
         calibrate_links(machine, devices_dir, 1e12, [], WATCH)
 
 

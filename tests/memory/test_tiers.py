@@ -41,9 +41,9 @@ def test_copies_beside_kernels_run_where_no_kernel_does(machine: Machine, device
     leaving_one = dataclasses.replace(machine, spare_cpus=spare)
     with open_tiers(leaving_one, None, 64, 64, devices_dir, stretch=0.01) as tiers:
         fast, slow = (tiers.pool(tier).view(0, (64,), "uint8") for tier in Tier)
-        flight = tiers.flight(slow, fast, Tier.PMEM, 0)
-        flight.start()
-        flight.wait()
+        async_copy = tiers.async_copy(slow, fast, Tier.PMEM, 0)
+        async_copy.start()
+        async_copy.wait()
         copying = next(thread for thread in threading.enumerate() if thread.name == f"autotm-to-{Tier.PMEM}")
         assert copying.native_id is not None
         assert os.sched_getaffinity(copying.native_id) == set(spare)

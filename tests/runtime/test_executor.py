@@ -23,7 +23,7 @@ from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.timing import time_kernels, time_steps
 
-FLIGHTS = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
+ASYNC_MOVES = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
 """Out and back between two kernels that use the tensor."""
 
 
@@ -40,7 +40,7 @@ def numpy_step(values: dict[str, np.ndarray]) -> tuple[float, np.ndarray, np.nda
 @pytest.mark.parametrize("slow", [frozenset(), frozenset({"act", "vt", "error"})])
 @pytest.mark.parametrize(
     "trips",
-    [{}, {"act2": Trip(5, 6)}, FLIGHTS, FLIGHTS | {"act2": Trip(5, 6)}],
+    [{}, {"act2": Trip(5, 6)}, ASYNC_MOVES, ASYNC_MOVES | {"act2": Trip(5, 6)}],
     ids=["none", "blocking", "flying", "both"],
 )
 def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], trips: dict[str, Trip]) -> None:
@@ -87,22 +87,22 @@ def test_slow_operands_and_moves_take_their_emulated_time(library: KernelLibrary
 
 
 @pytest.mark.wall_clock
-def test_flights_spend_their_time_beside_kernels_or_in_the_wait(library: KernelLibrary) -> None:
+def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(library: KernelLibrary) -> None:
     graph = small_step.graph()
     stretch = 5000.0
     made = program(graph, trips={"hidden": Trip(2, 5, 3, 4)})
     times = dict(zip(made.steps, instrumented(library, made, stretch), strict=True))
     rates = {Tier.PMEM: 2.5e9, Tier.DRAM: 2.0e9}
     for start in (step for step in made.steps if isinstance(step, StartMoveStep)):
-        flight_ns = 32 * 64 * 4 / rates[start.destination.tier] * 1e9 * stretch
-        assert times[start] < 0.1 * flight_ns
-        assert 0.8 < times[WaitMoveStep(start.move)] / flight_ns < 2, "kernels are too short to hide it"
+        async_copy_ns = 32 * 64 * 4 / rates[start.destination.tier] * 1e9 * stretch
+        assert times[start] < 0.1 * async_copy_ns
+        assert 0.8 < times[WaitMoveStep(start.move)] / async_copy_ns < 2, "kernels are too short to hide it"
 
 
 @pytest.mark.wall_clock
 def test_a_step_that_fails_leaves_no_copy_behind(library: KernelLibrary) -> None:
     graph = small_step.graph()
-    made = program(graph, trips=FLIGHTS)
+    made = program(graph, trips=ASYNC_MOVES)
     links = replace(small_step.links(), emulation_stretch=1e6)
     with open_tiers(small_step.machine(), links, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
         executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)

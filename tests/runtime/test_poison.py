@@ -38,7 +38,7 @@ def test_a_moved_tensor_dies_in_fast_memory_when_it_leaves_and_again_after_its_r
     assert (Tier.DRAM, back.destination.offset, size) in dead[last]
 
 
-def test_both_ends_of_a_flight_are_alive_until_it_is_waited_for() -> None:
+def test_both_ends_of_a_async_copy_are_alive_until_it_is_waited_for() -> None:
     graph = small_step.graph()
     made = program(graph, trips={"hidden": Trip(2, 5, 3, 4)})
     dead = deaths(graph, made)

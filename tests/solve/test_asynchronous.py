@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from exhaustive_flights import optimum_us
+from exhaustive_async_moves import optimum_us
 from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check import check_plan, check_program
@@ -28,7 +28,7 @@ def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions = EX
     return plan
 
 
-def flights(plan: Plan) -> int:
+def async_moves(plan: Plan) -> int:
     return sum(move.is_asynchronous for move in plan.moves)
 
 
@@ -53,7 +53,7 @@ def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
 
 def test_these_steps_are_worth_trying() -> None:
     """They have asynchronous moves in their best plan; a test that never saw one would show nothing."""
-    assert all(flights(plan_of(small_case(seed, slower), "asynchronous", Limit(1, 1))) for seed, slower in FLYING)
+    assert all(async_moves(plan_of(small_case(seed, slower), "asynchronous", Limit(1, 1))) for seed, slower in FLYING)
 
 
 @pytest.mark.parametrize("seed", [3, 34])
@@ -81,8 +81,8 @@ def test_a_free_engine_hides_moves_and_a_busy_one_does_not() -> None:
     blocking = plan_of(case, "synchronous", Limit(4, 1), options)
     plans = [plan_of(with_engines(case, slower), "asynchronous", Limit(4, 1), options) for slower in (1.0, 1e4)]
     assert plans[0].objective_us < 0.98 * blocking.objective_us
-    assert flights(plans[0]) > 5
-    assert flights(plans[1]) == 0
+    assert async_moves(plans[0]) > 5
+    assert async_moves(plans[1]) == 0
     assert plans[1].objective_us == pytest.approx(blocking.objective_us, rel=1e-3)
 
 
@@ -98,7 +98,7 @@ def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> No
 
 def test_moves_that_cost_as_much_beside_kernels_are_blocking() -> None:
     case = with_engines(random_case(1, kernels=8), 1.0, contention=1.0)
-    assert flights(plan_of(case, "asynchronous", Limit(1, 1))) == 0
+    assert async_moves(plan_of(case, "asynchronous", Limit(1, 1))) == 0
 
 
 def test_links_that_were_measured_before_are_refused_with_the_remedy() -> None:

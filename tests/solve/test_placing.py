@@ -70,7 +70,7 @@ def test_what_cannot_be_packed_is_an_error_with_a_remedy(monkeypatch: pytest.Mon
         solve_and_pack(case.graph, case.profile, case.links, "all-fast", Limit(size_bytes=peak))
 
 
-def test_the_limit_is_shaved_until_the_offsets_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_is_tightened_until_the_offsets_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packing that wastes half of what it gets: most of the limit has to go, and a plan comes out all the same."""
     case = random_case(0)
     monkeypatch.setattr(fit, "pack", lambda graph, plan, place: wasteful(pack(graph, plan, place), 1.5))

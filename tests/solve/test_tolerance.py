@@ -19,8 +19,8 @@ from autotm.solve import SolveOptions, solve
 from autotm.solve.plans.repair import Repair
 from autotm.solve.problem.choices import Choices
 from autotm.solve.problem.flow import flows_for_life
-from autotm.solve.problem.journey import Journey
 from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.residency import Residency
 
 
 def huge_case(seed: int) -> tuple[Case, int]:
@@ -108,7 +108,7 @@ def test_repair_refuses_what_is_over_by_one_allocation_unit() -> None:
     limit = sum(sizes) - 64
     problem = Problem(case.graph, case.profile, case.links, Limit(size_bytes=limit), SolveOptions())
     repair = Repair(Choices(flows_for_life(problem)), limit, len(case.graph.kernels))
-    repair.accept({index: Journey((True,), ()) for index in range(len(sizes))}, {})
-    assert len(repair.journeys) == len(sizes) - 1
+    repair.accept({index: Residency((True,), ()) for index in range(len(sizes))}, {})
+    assert len(repair.residencies) == len(sizes) - 1
     repair.complete()
-    assert sum(sizes[index] for index, journey in repair.journeys.items() if journey.fast[0]) <= limit
+    assert sum(sizes[index] for index, residency in repair.residencies.items() if residency.fast[0]) <= limit

@@ -81,10 +81,12 @@ def check_plan(
 def _check_restrictions(
     graph: Graph, plan: Plan, residence: Residence, fixed: Mapping[str, Tier], fast_operands_only: bool
 ) -> None:
-    tiers, moves, flights = _RULES[plan.optimizer]
+    tiers, moves, async_moves = _RULES[plan.optimizer]
     require(moves or not plan.moves, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' plan has {len(plan.moves)} moves")
     flying = [move for move in plan.moves if move.is_asynchronous]
-    require(flights or not flying, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves")
+    require(
+        async_moves or not flying, Fault.MOVES_FORBIDDEN, f"'{plan.optimizer}' has {len(flying)} asynchronous moves"
+    )
     for stay in plan.stays:
         allowed = {fixed[stay.tensor]} if stay.tensor in fixed else tiers
         require(stay.tier in allowed, Fault.WRONG_TIER, f"'{stay.tensor}' is in {stay.tier} memory at {stay.start}")
@@ -165,8 +167,8 @@ def _check_bound(
         only = plan.status is Status.NOT_OPTIMIZED and abs(plan.objective_us - plan.bound_us) <= slack
         require(only, Fault.CERTIFICATE, f"'{plan.optimizer}' plan with status {plan.status} has no certificate")
         return
-    _, moves, flights = _RULES[plan.optimizer]
-    engines = Engines.beside(graph, profile, links) if flights else None
+    _, moves, async_moves = _RULES[plan.optimizer]
+    engines = Engines.beside(graph, profile, links) if async_moves else None
     proven = certified_bound_us(graph, profile, links, plan, moves, engines, fixed, fast_operands_only)
     holds = plan.bound_us <= proven + slack
     require(holds, Fault.BOUND, f"the certificate proves {proven} us, the plan says {plan.bound_us} us")

@@ -57,7 +57,7 @@ def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
     require(kernels == list(range(len(graph.kernels))), Fault.STEPS, "kernels do not run once each and in order")
     found: list[Move] = []
     order: list[tuple[int, int]] = []
-    flights: dict[int, tuple[StartMoveStep, int]] = {}
+    async_moves: dict[int, tuple[StartMoveStep, int]] = {}
     before = 0
     for step in program.steps:
         match step:
@@ -65,8 +65,8 @@ def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
                 before += 1
                 continue
             case WaitMoveStep():
-                require(step.move in flights, Fault.STEPS, f"move {step.move} is waited for, but not under way")
-                start, since = flights.pop(step.move)
+                require(step.move in async_moves, Fault.STEPS, f"move {step.move} is waited for, but not under way")
+                start, since = async_moves.pop(step.move)
                 require(since < before, Fault.STEPS, f"move {step.move} is started and waited for at once")
                 found.append(Move(start.tensor, start.destination.tier, before, since))
                 order.append((before, 0))
@@ -74,10 +74,10 @@ def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
                 found.append(Move(step.tensor, step.destination.tier, before))
                 order.append((before, 1 if step.destination.tier is Tier.PMEM else 2))
             case StartMoveStep():
-                require(step.move not in flights, Fault.STEPS, f"move {step.move} is started twice")
-                flights[step.move] = (step, before)
+                require(step.move not in async_moves, Fault.STEPS, f"move {step.move} is started twice")
+                async_moves[step.move] = (step, before)
                 order.append((before, 3))
-    require(not flights, Fault.STEPS, f"moves {sorted(flights)} are never waited for")
+    require(not async_moves, Fault.STEPS, f"moves {sorted(async_moves)} are never waited for")
     require(Counter(found) == Counter(plan.moves), Fault.STEPS, "moves are not those of the plan")
     right = "waits, moves to slow memory, moves to fast memory, starts"
     require(order == sorted(order), Fault.STEPS, f"between two kernels the order is not: {right}")
@@ -91,7 +91,7 @@ class _Simulation:
         self._plan = plan
         self._pools = {Tier.DRAM: program.fast_bytes, Tier.PMEM: program.slow_bytes}
         self._memory = {tier: Memory() for tier in Tier}
-        self._flights: dict[int, StartMoveStep] = {}
+        self._async_moves: dict[int, StartMoveStep] = {}
         self._held = self._held_addresses(program)
         for tensor, address in self._held.items():
             if graph.by_name[tensor].producer is None:
@@ -142,13 +142,13 @@ class _Simulation:
         """Begin to copy: what the destination held is gone, the source must stay as it is."""
         self._read_source(step, f"start of move {step.move}, of '{step.tensor}' to {step.destination.tier}")
         self._write(f"move {step.move}", step.destination, step.tensor)
-        self._flights[step.move] = step
+        self._async_moves[step.move] = step
 
     def wait(self, step: WaitMoveStep) -> None:
         """The copy is complete."""
-        flight = self._flights.pop(step.move)
-        self._require_valid(flight.tensor, flight.source, f"end of move {step.move}")
-        self._write(flight.tensor, flight.destination)
+        async_move = self._async_moves.pop(step.move)
+        self._require_valid(async_move.tensor, async_move.source, f"end of move {step.move}")
+        self._write(async_move.tensor, async_move.destination)
 
     def _read_source(self, step: MoveStep | StartMoveStep, where: str) -> None:
         size = self._graph.by_name[step.tensor].size_bytes
@@ -190,9 +190,11 @@ class _Simulation:
 
     def _require_valid(self, tensor: str, address: Address, where: str) -> None:
         assert address.offset is not None
-        for number, flight in self._flights.items():
-            filling = self._meet(tensor, address, flight.tensor, flight.destination)
-            require(not filling, Fault.IN_FLIGHT, f"{where}: reads what move {number} of '{flight.tensor}' is writing")
+        for number, async_move in self._async_moves.items():
+            filling = self._meet(tensor, address, async_move.tensor, async_move.destination)
+            require(
+                not filling, Fault.IN_FLIGHT, f"{where}: reads what move {number} of '{async_move.tensor}' is writing"
+            )
         memory = self._memory[address.tier]
         size = self._graph.by_name[tensor].allocated_bytes
         reason = f"overwritten by '{killer}'" if (killer := memory.killer(tensor)) else "never written there"
@@ -203,11 +205,13 @@ class _Simulation:
         """Put `content` where it takes as many bytes as `tensor`, which is the same unless given."""
         assert address.offset is not None
         sized = tensor or content
-        for number, flight in self._flights.items():
-            for place in (flight.source, flight.destination):
-                spoilt = self._meet(sized, address, flight.tensor, place)
+        for number, async_move in self._async_moves.items():
+            for place in (async_move.source, async_move.destination):
+                spoilt = self._meet(sized, address, async_move.tensor, place)
                 require(
-                    not spoilt, Fault.IN_FLIGHT, f"'{content}' overwrites memory of move {number} of '{flight.tensor}'"
+                    not spoilt,
+                    Fault.IN_FLIGHT,
+                    f"'{content}' overwrites memory of move {number} of '{async_move.tensor}'",
                 )
         self._memory[address.tier].write(content, address.offset, self._graph.by_name[sized].allocated_bytes)
 

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autotm.kernels.making import Request, Workshop, objects_in
+from autotm.kernels.making import KernelCompiler, Request, objects_in
 from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.graph import workspaces
@@ -42,9 +42,9 @@ def lower_convolution(
     module = fused_kernels(_module(batch, image, channels), target)
     (call,), _ = extract_calls(module)
     with objects_in(objects) as folder:
-        workshop = Workshop(folder, target, threads)
-        (made,) = workshop.make([Request(module[call.function].without_attr("global_symbol"))])
-        workshop.link([made], library_path)
+        compiler = KernelCompiler(folder, target, threads)
+        (made,) = compiler.make([Request(module[call.function].without_attr("global_symbol"))])
+        compiler.link([made], library_path)
     kernel = Kernel(
         name=NETWORK,
         function=made.symbol,

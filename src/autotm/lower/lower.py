@@ -13,7 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from autotm.kernels.making import Desk, KernelFacts, Make, Request, Workshop, objects_in, workload
+from autotm.kernels.making import KernelCompiler, KernelFacts, KernelScheduler, Make, Request, objects_in, workload
 from autotm.kernels.schedules import ScheduledKernel
 from autotm.lower.alternatives import find_alternatives, with_alternatives
 from autotm.lower.calls import extract_calls
@@ -50,9 +50,9 @@ def lower_network(
         AutotmError: the library cannot be built (no C compiler, say).
     """
     with objects_in(objects) as folder:
-        workshop = Workshop(folder, target, threads)
-        made = _make_step(network, scale, target, workshop.make, tuned, implementations)
-        workshop.link(made.kernels, library_path)
+        compiler = KernelCompiler(folder, target, threads)
+        made = _make_step(network, scale, target, compiler.make, tuned, implementations)
+        compiler.link(made.kernels, library_path)
     taken = {item.symbol for item in made.kernels if item.is_tuned}
     save(graph_path, "graph", made.graph, {**provenance, "tuned_kernels": sorted(taken)})
     return made.graph
@@ -82,9 +82,9 @@ def scheduled_step(
     implementations: Implementations = "default",
 ) -> ScheduledStep:
     """The step up to, but without, machine code."""
-    desk = Desk(target, threads)
-    made = _make_step(network, scale, target, desk.make, tuned, implementations)
-    return ScheduledStep(made.graph, made.functions, desk.kernels)
+    scheduler = KernelScheduler(target, threads)
+    made = _make_step(network, scale, target, scheduler.make, tuned, implementations)
+    return ScheduledStep(made.graph, made.functions, scheduler.kernels)
 
 
 @dataclass(frozen=True)

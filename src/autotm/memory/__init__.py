@@ -1,9 +1,9 @@
 """Tiers made real: pools, the copies between them, and the delays that play slow memory where there is none."""
 
+from autotm.memory.async_copy import AsyncCopy
 from autotm.memory.calibration import calibrate_links
 from autotm.memory.clock import quiet_interpreter, wait_until
-from autotm.memory.flight import Flight
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers, open_tiers
 
-__all__ = ["Flight", "Pool", "Tiers", "calibrate_links", "open_tiers", "quiet_interpreter", "wait_until"]
+__all__ = ["AsyncCopy", "Pool", "Tiers", "calibrate_links", "open_tiers", "quiet_interpreter", "wait_until"]

@@ -15,10 +15,10 @@ from time import perf_counter_ns
 import numpy as np
 import numpy.typing as npt
 
+from autotm.memory.async_copy import AsyncCopy
 from autotm.memory.contention import call_us, contention
 from autotm.memory.device import load_device
 from autotm.memory.emulation import emulation_stretch
-from autotm.memory.flight import Flight
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.files import BadInputError
 from autotm.model.machine import Machine, Watch
@@ -47,20 +47,20 @@ def calibrate_links(
     machine: Machine,
     devices_dir: Path,
     contraction_flop_per_s: float,
-    neighbours: Sequence[Callable[[], None]],
+    co_runners: Sequence[Callable[[], None]],
     watch: Watch,
     sizes_bytes: Sequence[int] = LINK_SIZES_BYTES,
     repeats: int = 15,
 ) -> Links:
     """Time copies in both directions, blocking and asynchronous, emulated wait included: the median of each size.
 
-    What asynchronous copies cost the kernels beside them is measured on `neighbours`, called in turn with and without.
+    What asynchronous copies cost the kernels beside them is measured on `co_runners`, called in turn with and without.
 
     Args:
         machine: the machine this process runs on.
         devices_dir: folder of the device files.
         contraction_flop_per_s: measured rate of this process's convolutions with the machine's threads.
-        neighbours: kernels that run on all of the machine's cores, milliseconds each; at least one.
+        co_runners: kernels that run on all of the machine's cores, milliseconds each; at least one.
         watch: judges rounds; those in which others held the cores are repeated, or noted when its patience ends.
         sizes_bytes: sizes to measure, at least two, ascending; multiples of 64.
         repeats: copies of each size and direction, after one warm-up; of large sizes, 5 at most.
@@ -68,7 +68,7 @@ def calibrate_links(
     Raises:
         BadInputError: sizes or repeats that measure nothing, or what `open_tiers` raises.
     """
-    _check(sizes_bytes, repeats, neighbours)
+    _check(sizes_bytes, repeats, co_runners)
     device = load_device(devices_dir, machine.slow_tier.device)
     stretch = emulation_stretch(device, machine.slow_tier, contraction_flop_per_s)
     pool_bytes = max(_POOL_BYTES, *sizes_bytes)
@@ -78,10 +78,10 @@ def calibrate_links(
     ):
         blocking = _links(functools.partial(_timed_copy_ns, tiers), tiers, sizes_bytes, repeats, watch, "copies")
         flying = _links(
-            functools.partial(_timed_flight_ns, tiers), tiers, sizes_bytes, repeats, watch, "asynchronous copies"
+            functools.partial(_timed_async_copy_ns, tiers), tiers, sizes_bytes, repeats, watch, "asynchronous copies"
         )
-        shares = [contention(_long_flight(tiers, link), neighbours, repeats, watch) for link in flying]
-        short = _flight(tiers, 0, sizes_bytes[0], Tier.DRAM)
+        shares = [contention(_long_async_copy(tiers, link), co_runners, repeats, watch) for link in flying]
+        short = _async_copy(tiers, 0, sizes_bytes[0], Tier.DRAM)
         asynchronous = AsynchronousLinks(*flying, *shares, call_us(short, repeats, watch))
     disturbed = tuple(dict.fromkeys(watch.disturbed))
     if disturbed:
@@ -100,7 +100,7 @@ def _caller_on(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _check(sizes_bytes: Sequence[int], repeats: int, neighbours: Sequence[Callable[[], None]]) -> None:
+def _check(sizes_bytes: Sequence[int], repeats: int, co_runners: Sequence[Callable[[], None]]) -> None:
     ascending = list(sizes_bytes) == sorted(set(sizes_bytes))
     aligned = all(size > 0 and size % ALIGNMENT_BYTES == 0 for size in sizes_bytes)
     if len(sizes_bytes) < 2 or not ascending or not aligned:  # noqa: PLR2004 - a line needs two points
@@ -109,8 +109,8 @@ def _check(sizes_bytes: Sequence[int], repeats: int, neighbours: Sequence[Callab
         )
     if repeats < 1:
         raise BadInputError(f"calibration repeats: {repeats} measures nothing; give at least 1")
-    if not neighbours:
-        raise BadInputError("calibration neighbours: without a kernel, contention is not measured; give at least 1")
+    if not co_runners:
+        raise BadInputError("calibration co-runners: without a kernel, contention is not measured; give at least 1")
 
 
 def _links(
@@ -164,11 +164,11 @@ def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier
     return perf_counter_ns() - start_ns
 
 
-def _timed_flight_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
-    flight = _flight(tiers, offset, size_bytes, destination)
+def _timed_async_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
+    async_copy = _async_copy(tiers, offset, size_bytes, destination)
     start_ns = perf_counter_ns()
-    flight.start()
-    flight.wait()
+    async_copy.start()
+    async_copy.wait()
     return perf_counter_ns() - start_ns
 
 
@@ -181,12 +181,12 @@ def _views(
     return to_view, from_view
 
 
-def _flight(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> Flight:
-    return tiers.flight(*_views(tiers, offset, size_bytes, destination), destination, 0)
+def _async_copy(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> AsyncCopy:
+    return tiers.async_copy(*_views(tiers, offset, size_bytes, destination), destination, 0)
 
 
-def _long_flight(tiers: Tiers, link: Link) -> Flight:
+def _long_async_copy(tiers: Tiers, link: Link) -> AsyncCopy:
     """A copy that takes about `_CONTENTION_US`, or as large as the pools."""
     largest, largest_ns = link.points[-1]
     wanted = int(largest * _CONTENTION_US * 1e3 / largest_ns) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
-    return _flight(tiers, 0, max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes)), link.destination)
+    return _async_copy(tiers, 0, max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes)), link.destination)

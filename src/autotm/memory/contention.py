@@ -9,61 +9,61 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 
-from autotm.memory.flight import Flight
+from autotm.memory.async_copy import AsyncCopy
 from autotm.model.machine import Watch
 
 
-def contention(flight: Flight, neighbours: Sequence[Callable[[], None]], repeats: int, watch: Watch) -> float:
+def contention(async_copy: AsyncCopy, co_runners: Sequence[Callable[[], None]], repeats: int, watch: Watch) -> float:
     """Microseconds that a microsecond of copying adds to the kernels beside it.
 
-    Each neighbour runs for as long as the flight takes, and then as often without it, `repeats` times, and again where
-    `watch` says that others held the cores. The median over
-    those pairs of 1 - (time without) / (time with) belongs to the neighbour; the mean over neighbours is the result, or
+    Each co-runner runs for as long as the asynchronous copy takes, and then as often without it, `repeats` times, and
+    again where `watch` says that others held the cores. The median over
+    those pairs of 1 - (time without) / (time with) belongs to the co-runner; the mean over co-runners is the result, or
     0 where it is below.
     """
     shares = []
-    for neighbour in neighbours:
-        neighbour()
-        pairs = watch.rounds(partial(_beside, flight, neighbour), repeats, "copies beside kernels")
+    for co_runner in co_runners:
+        co_runner()
+        pairs = watch.rounds(partial(_beside, async_copy, co_runner), repeats, "copies beside kernels")
         shares.append(statistics.median(1 - without_ns / with_ns for with_ns, without_ns in pairs))
     return max(0.0, statistics.mean(shares))
 
 
-def _beside(flight: Flight, neighbour: Callable[[], None]) -> tuple[int, int]:
-    """Nanoseconds of as many calls of `neighbour` as the flight takes, and of as many without it."""
-    flight.start()
+def _beside(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, int]:
+    """Nanoseconds of as many calls of `co_runner` as the asynchronous copy takes, and of as many without it."""
+    async_copy.start()
     start_ns = perf_counter_ns()
-    neighbour()
+    co_runner()
     calls = 1
-    while not flight.is_done:
-        neighbour()
+    while not async_copy.is_done:
+        co_runner()
         calls += 1
     with_ns = perf_counter_ns() - start_ns
-    flight.wait()
+    async_copy.wait()
     start_ns = perf_counter_ns()
     for _ in range(calls):
-        neighbour()
+        co_runner()
     return with_ns, perf_counter_ns() - start_ns
 
 
-def call_us(flight: Flight, repeats: int, watch: Watch) -> float:
+def call_us(async_copy: AsyncCopy, repeats: int, watch: Watch) -> float:
     """Median microseconds of the two calls that start a copy and, when it is complete, wait for it.
 
     All `repeats` are repeated where `watch` says that others held the cores.
     """
 
     def samples() -> list[int]:
-        return [_calls_ns(flight) for _ in range(repeats)]
+        return [_calls_ns(async_copy) for _ in range(repeats)]
 
     return statistics.median(itertools.chain(*watch.rounds(samples, 1, "calls of copies beside kernels"))) / 1e3
 
 
-def _calls_ns(flight: Flight) -> int:
+def _calls_ns(async_copy: AsyncCopy) -> int:
     first_ns = perf_counter_ns()
-    flight.start()
+    async_copy.start()
     started_ns = perf_counter_ns()
-    while not flight.is_done:
+    while not async_copy.is_done:
         time.sleep(0)
     complete_ns = perf_counter_ns()
-    flight.wait()
+    async_copy.wait()
     return started_ns - first_ns + perf_counter_ns() - complete_ns

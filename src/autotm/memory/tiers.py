@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy.typing as npt
 
 from autotm.memory import kinds
-from autotm.memory.flight import Flight, FlightEngine
+from autotm.memory.async_copy import AsyncCopy, CopyEngine
 from autotm.memory.pool import Pool
 from autotm.model.files import unknown_name
 from autotm.model.machine import Machine
@@ -31,7 +31,7 @@ class Tiers(ABC):
         self.fast = fast
         self.slow = slow
         self._copying_cpus = copying_cpus
-        self._flight_engines: dict[Tier, FlightEngine] = {}
+        self._async_copy_engines: dict[Tier, CopyEngine] = {}
 
     def pool(self, tier: Tier) -> Pool:
         """The pool that plays `tier`."""
@@ -45,9 +45,9 @@ class Tiers(ABC):
             AutotmError: sizes differ, or a view is not contiguous.
         """
 
-    def flight(
+    def async_copy(
         self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier, deadline: int
-    ) -> Flight:
+    ) -> AsyncCopy:
         """Asynchronous move, prepared: of those under way, the one with the earliest deadline is served first.
 
         The first one to each tier starts the engine's thread.
@@ -55,10 +55,10 @@ class Tiers(ABC):
         Raises:
             AutotmError: sizes differ, or a view is not contiguous.
         """
-        if destination not in self._flight_engines:
+        if destination not in self._async_copy_engines:
             pace_ns = functools.partial(self.asynchronous_move_ns, destination)
-            self._flight_engines[destination] = FlightEngine(f"autotm-to-{destination}", self._copying_cpus, pace_ns)
-        return self._flight_engines[destination].prepare(destination_view, source_view, deadline)
+            self._async_copy_engines[destination] = CopyEngine(f"autotm-to-{destination}", self._copying_cpus, pace_ns)
+        return self._async_copy_engines[destination].prepare(destination_view, source_view, deadline)
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
         """Nanoseconds for which bytes on their way to `destination` occupy the engine at least; 0 for real memory."""
@@ -87,7 +87,7 @@ class Tiers(ABC):
 
     def close(self) -> None:
         """End the threads that copy beside kernels and free both pools."""
-        for engine in self._flight_engines.values():
+        for engine in self._async_copy_engines.values():
             engine.close()
         self.fast.close()
         self.slow.close()

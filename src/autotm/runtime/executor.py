@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autotm.kernels.library import Array, KernelLibrary
-from autotm.memory import Flight, Tiers, wait_until
+from autotm.memory import AsyncCopy, Tiers, wait_until
 from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.step import Graph, Kernel, slow_traffic
 from autotm.runtime.arguments import Arguments
@@ -54,7 +54,7 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
         AutotmError: an address leaves its pool or is not aligned.
         BadInputError: the library lacks a kernel.
     """
-    builder = _Builder(graph, library, program, arguments, tiers, _flights(program, tiers))
+    builder = _Builder(graph, library, program, arguments, tiers, _async_copies(program, tiers))
     calls: list[Call] = []
     spans = []
     for step in program.steps:
@@ -81,7 +81,7 @@ class _Builder:
     program: Program
     arguments: Arguments
     tiers: Tiers
-    flights: dict[int, Flight]
+    async_copies: dict[int, AsyncCopy]
 
     def calls(self, step: Step) -> list[Call]:
         match step:
@@ -91,9 +91,9 @@ class _Builder:
                 views = _ends(step, self.tiers)
                 return [functools.partial(self.tiers.copy, *views, step.destination.tier)]
             case StartMoveStep():
-                return [self.flights[step.move].start]
+                return [self.async_copies[step.move].start]
             case WaitMoveStep():
-                return [self.flights[step.move].wait]
+                return [self.async_copies[step.move].wait]
 
     def _kernel(self, step: KernelStep) -> list[Call]:
         kernel = self.graph.kernels[step.kernel]
@@ -115,11 +115,11 @@ class _Builder:
         return self.tiers.pool(address.tier).view(address.offset, operand.shape, operand.dtype)
 
 
-def _flights(program: Program, tiers: Tiers) -> dict[int, Flight]:
+def _async_copies(program: Program, tiers: Tiers) -> dict[int, AsyncCopy]:
     """The asynchronous moves by number; the one that is waited for first is the most urgent."""
     waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
     return {
-        step.move: tiers.flight(*_ends(step, tiers), step.destination.tier, waits[step.move])
+        step.move: tiers.async_copy(*_ends(step, tiers), step.destination.tier, waits[step.move])
         for step in program.steps
         if isinstance(step, StartMoveStep)
     }

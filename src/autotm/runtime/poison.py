@@ -40,12 +40,12 @@ def deaths(graph: Graph, program: Program) -> list[list[tuple[Tier, int, int]]]:
     """Per program step, the memory (tier, offset, bytes) that nothing reads after it before it is written again."""
     dead: list[list[tuple[Tier, int, int]]] = [[] for _ in program.steps]
     needed = _held_places(graph, program)
-    flights = {step.move: step for step in program.steps if isinstance(step, StartMoveStep)}
+    async_copies = {step.move: step for step in program.steps if isinstance(step, StartMoveStep)}
     for index in range(len(program.steps) - 1, -1, -1):
         step = program.steps[index]
         if isinstance(step, StartMoveStep):
             continue  # its memory is used until the wait, which counts as the access
-        move = flights[step.move] if isinstance(step, WaitMoveStep) else step
+        move = async_copies[step.move] if isinstance(step, WaitMoveStep) else step
         read, written = _accesses(graph, move)
         # A move to slow memory gives the fast copy up, whatever a wrong program may still read there.
         gives_up = not isinstance(move, KernelStep) and move.destination.tier is Tier.PMEM

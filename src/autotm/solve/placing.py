@@ -20,7 +20,7 @@ from autotm.solve.registry import solve, sweep
 
 log = logging.getLogger(__name__)
 
-_FIRST_SHAVE, _FURTHER = 0.0005, 3
+_FIRST_MARGIN, _FURTHER = 0.0005, 3
 """Share of the limit that is taken off first, and how many times as much each time after that.
 
 What is missing is mostly a few hundred bytes beside holes that are a little too small; a little less in fast memory,
@@ -75,11 +75,11 @@ def _fitted(
     more, closer.
     """
     plan, layout = _packed(graph, first, packing)
-    attempts, shave, limit_bytes = first.attempts_s, _FIRST_SHAVE, first.dram_limit_bytes
+    attempts, margin, limit_bytes = first.attempts_s, _FIRST_MARGIN, first.dram_limit_bytes
     while not fits(first, layout):
         if not limit_bytes:
             raise _unpackable(first, layout, "no limit is smaller")
-        excess, limit_bytes = layout.fast_bytes - first.dram_limit_bytes, _less(first.dram_limit_bytes, shave)
+        excess, limit_bytes = layout.fast_bytes - first.dram_limit_bytes, _less(first.dram_limit_bytes, margin)
         log.info("packing needs %d bytes more than the limit; solving again for %d bytes", excess, limit_bytes)
         try:
             plan = solve(graph, profile, links, first.optimizer, Limit(size_bytes=limit_bytes), options, packing)
@@ -87,7 +87,7 @@ def _fitted(
             raise _unpackable(first, layout, f"a smaller limit is infeasible: {error}") from None
         plan, layout = _packed(graph, plan, packing)
         attempts += plan.attempts_s
-        shave *= _FURTHER
+        margin *= _FURTHER
     asked = _as_asked(first, plan, attempts, options.gap)
     if asked.status is Status.ABOVE_GAP and (closer := _closer_gap(first, plan, options.gap)) > 0:
         log.info("the plan that fits is %.3g %% from the bound; solving again for less", 100 * asked.gap)

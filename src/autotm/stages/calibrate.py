@@ -15,12 +15,12 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
     What others disturb is measured again, for `patience_s` or three times as long as the rest takes.
     """
     from autotm.kernels.code import machine_target
-    from autotm.kernels.making import contraction_flop_per_s, neighbours
+    from autotm.kernels.making import co_runners, contraction_flop_per_s
     from autotm.memory import calibrate_links
 
     came_from = provenance(context.machine, context.seed)
     watch = Watch(context.machine.cpus, patience_s)
     rate = contraction_flop_per_s(context.machine, machine_target(context.machine), watch)
-    with neighbours(context.machine, machine_target(context.machine)) as kernels:
+    with co_runners(context.machine, machine_target(context.machine)) as kernels:
         measured = calibrate_links(context.machine, context.devices_dir, rate, kernels, watch)
     save(links, "links", measured, came_from)

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from exhaustive import exact_optimum_us, optimum_us
-from exhaustive_flights import optimum_us as flying_optimum_us
+from exhaustive_async_moves import optimum_us as flying_optimum_us
 from random_graphs import Case, exact_case, random_case, with_engines
 
 from autotm.check import Fault, FaultError, check_plan

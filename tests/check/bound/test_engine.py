@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate, combinations, pairwise
 
 import pytest
-from exhaustive_flights import windows
+from exhaustive_async_moves import windows
 from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check import Fault, FaultError, check_plan

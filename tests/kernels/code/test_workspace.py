@@ -10,7 +10,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from autotm.kernels.code.workspace import STACK_BYTES, hoist_workspaces
-from autotm.kernels.operators import conv, layer_norm, softmax, window
+from autotm.kernels.operators import conv, layer_norm, pooling, softmax
 from autotm.kernels.operators.batched_matmul import batched_matmul
 from autotm.kernels.schedules.dispatch import ScheduledKernel
 from autotm.model.step.graph import OpClass
@@ -101,9 +101,9 @@ def kernels():
     y, dy = (te.placeholder((2, 4, 4, 96), name=name) for name in ("y", "dy"))
     w = te.placeholder((3, 3, 96, 40), name="w")
     h, v, n = (te.reduce_axis((0, extent)) for extent in (9, 9, 2))
-    yield "max_pool2d", [x, window.max_pool2d(x, *geometry)]
-    yield "max_pool2d_gradient", [x, y, dy, window.max_pool2d_gradient(x, y, dy, *geometry)]
-    yield "avg_pool2d", [x, window.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
+    yield "max_pool2d", [x, pooling.max_pool2d(x, *geometry)]
+    yield "max_pool2d_gradient", [x, y, dy, pooling.max_pool2d_gradient(x, y, dy, *geometry)]
+    yield "avg_pool2d", [x, pooling.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
     yield "sum", [x, te.compute((96,), lambda c: te.sum(x[n, h, v, c], axis=[n, h, v]), name="total")]
     yield "softmax_chain", chain(1000)
     rows, dy_rows = (te.placeholder((20, 600), name=name) for name in ("rows", "dy_rows"))

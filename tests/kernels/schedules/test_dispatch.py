@@ -14,7 +14,7 @@ from tvm import relax, te, tirx, topi
 from autotm.kernels.library.library import KernelLibrary
 from autotm.kernels.making import build
 from autotm.kernels.making.build import build_library, identity
-from autotm.kernels.operators import conv, window
+from autotm.kernels.operators import conv, pooling
 from autotm.kernels.operators.matmul import matmul
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.dispatch import schedule
@@ -142,7 +142,7 @@ def pool(tensor, values, _axis):
     if min(height, width) < 1:
         return tensor, values
     views = [values[:, h : h + height, w : w + width] for h in (0, 1) for w in (0, 1)]
-    return window.max_pool2d(tensor, (2, 2), (1, 1), (0, 0, 0, 0)), np.max(views, axis=0)
+    return pooling.max_pool2d(tensor, (2, 2), (1, 1), (0, 0, 0, 0)), np.max(views, axis=0)
 
 
 def cut(tensor, values, axis):

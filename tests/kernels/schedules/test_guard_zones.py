@@ -17,7 +17,7 @@ from guarded_memory import GUARD_BYTES
 from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, summed
 from tvm import te, tirx, topi
 
-from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, softmax, window
+from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
 from autotm.kernels.operators.batched_matmul import batched_matmul
 from autotm.kernels.operators.data_movement import concat
 from autotm.kernels.operators.embedding import Use, embedding, embedding_concat, embedding_update
@@ -96,14 +96,14 @@ def products(m: int, k: int, n: int) -> list[Case]:
 def pools(shape: tuple[int, ...], pool: tuple, stride: tuple, padding: tuple) -> list[Case]:
     geometry = pool, stride, padding
     (x,) = floats(shape)
-    highest, mean = window.max_pool2d(x, *geometry), window.avg_pool2d(x, *geometry)
+    highest, mean = pooling.max_pool2d(x, *geometry), pooling.avg_pool2d(x, *geometry)
     u, y, dy = floats(shape, highest.shape, highest.shape)
     (dm,) = floats(mean.shape)
     return [
         Case("max_pool2d", [x, highest]),
         Case("avg_pool2d", [x, mean]),
-        Case("max_pool2d_gradient", [u, y, dy, window.max_pool2d_gradient(u, y, dy, *geometry)]),
-        Case("avg_pool2d_gradient", [dm, window.avg_pool2d_gradient(dm, shape, *geometry)]),
+        Case("max_pool2d_gradient", [u, y, dy, pooling.max_pool2d_gradient(u, y, dy, *geometry)]),
+        Case("avg_pool2d_gradient", [dm, pooling.avg_pool2d_gradient(dm, shape, *geometry)]),
     ]
 
 

@@ -15,10 +15,10 @@ from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import all_fast, configuration
 from autotm.solve import SolveOptions, solve
-from autotm.solve.bounds.certificate import Prices, Rents
+from autotm.solve.bounds.certificate import HoldingCosts, Prices
 from autotm.solve.bounds.engine_prices import EnginePrices
 from autotm.solve.bounds.potential import potential
-from autotm.solve.bounds.rented import Rented
+from autotm.solve.bounds.priced_residencies import PricedResidencies
 from autotm.solve.problem.flow import flows_by_use
 from autotm.solve.problem.problem import Problem
 from autotm.solve.problem.shortest_path import best_value
@@ -31,20 +31,20 @@ def problem_of(case: Case, limit: Limit) -> Problem:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_without_recomputation_rent_is_that_of_the_certificate(seed: int) -> None:
+def test_without_recomputation_holding_is_that_of_the_certificate(seed: int) -> None:
     problem = problem_of(random_case(seed, kernels=9), Limit(2, 1))
     flows, kernels = flows_by_use(problem), len(problem.graph.kernels)
     prices = np.random.default_rng(seed).exponential(1e-3, kernels)
-    rented = Rented(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
-    rents = Rents(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
+    priced_residencies = PricedResidencies(flows, np.full(len(flows), math.inf), problem.limit_bytes, kernels)
+    rents = HoldingCosts(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
     expected = sum(best_value(flow, rents.charges(flow)) for flow in flows)
-    rental = rented.cheapest(prices)
-    value, used = float(rental.cost_us.sum()), rental.used_bytes
+    cheapest = priced_residencies.cheapest(prices)
+    value, used = float(cheapest.cost_us.sum()), cheapest.used_bytes
     assert value == pytest.approx(expected)
     nudged = prices + 1e-9
-    assert rented.cheapest(nudged).cost_us.sum() - value == pytest.approx(1e-9 * used.sum(), rel=1e-3, abs=1e-9), (
-        "its slope"
-    )
+    assert priced_residencies.cheapest(nudged).cost_us.sum() - value == pytest.approx(
+        1e-9 * used.sum(), rel=1e-3, abs=1e-9
+    ), "its slope"
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -47,7 +47,7 @@ def test_losses_add_up_to_the_distance_from_the_bound(seed: int) -> None:
     repair.complete()
     prices = drawn_prices(choices, np.random.default_rng(seed))
     priced = Lagrangian(choices, problem.limit_bytes, kernels).at(prices)
-    regrets_us = [priced.regret_us(index, journey) for index, journey in repair.journeys.items()]
+    regrets_us = [priced.regret_us(index, residency) for index, residency in repair.residencies.items()]
     tables = enumerate(zip(choices.tables, repair.entries, strict=True))
     regrets_us += [priced.entry_regret_us(number, table, entry) for number, (table, entry) in tables]
     assert min(regrets_us) > -1e-9

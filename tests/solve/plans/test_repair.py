@@ -14,8 +14,8 @@ from autotm.solve.plans.ejection import eject
 from autotm.solve.plans.repair import Repair
 from autotm.solve.problem.choices import Choices
 from autotm.solve.problem.flow import flows_by_use, flows_for_life
-from autotm.solve.problem.journey import occupy
 from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.residency import occupy
 
 
 def repaired(seed: int, *, moves: bool) -> tuple[Problem, Repair]:
@@ -32,8 +32,8 @@ def repaired(seed: int, *, moves: bool) -> tuple[Problem, Repair]:
 def left_bytes(problem: Problem, repair: Repair) -> np.ndarray:
     """Fast bytes free during each kernel, counted anew."""
     used = np.zeros(len(problem.graph.kernels), np.int64)
-    for index, journey in repair.journeys.items():
-        occupy(used, repair.flows[index], journey)
+    for index, residency in repair.residencies.items():
+        occupy(used, repair.flows[index], residency)
     for table, entry in zip(repair.tables, repair.entries, strict=True):
         used[table.kernel] += table.fast_bytes[entry]
     return problem.limit_bytes - used
@@ -43,7 +43,7 @@ def consistent(repair: Repair) -> bool:
     """Whether every table's entry has the tiers of its operands."""
     for table, entry, operands in zip(repair.tables, repair.entries, repair.choices.operands, strict=True):
         for operand, (index, gadget) in enumerate(operands):
-            if bool(table.slow[entry] >> operand & 1) == repair.journeys[index].fast[gadget]:
+            if bool(table.slow[entry] >> operand & 1) == repair.residencies[index].fast[gadget]:
                 return False
     return True
 
@@ -60,9 +60,9 @@ def test_every_step_keeps_bytes_and_tiers_and_never_gets_slower(seed: int, moves
         before_us = repair.cost_us
     for _ in range(30):
         group = draw.sample(range(len(repair.flows)), min(len(repair.flows), draw.randint(1, 4)))
-        journeys, entries = dict(repair.journeys), list(repair.entries)
+        residencies, entries = dict(repair.residencies), list(repair.entries)
         if not repair.exchange(group):
-            assert (repair.journeys, repair.entries) == (journeys, entries), "a refused exchange is undone"
+            assert (repair.residencies, repair.entries) == (residencies, entries), "a refused exchange is undone"
         assert repair.cost_us <= before_us + 1e-3
         before_us = repair.cost_us
     assert (repair.left == left_bytes(problem, repair)).all()

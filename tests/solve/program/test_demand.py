@@ -30,7 +30,7 @@ def excess_ns(made: Formulation, choices: Choices) -> float:
     """The most that a span of kernels is asked for more than it lasts, by trying all."""
     until = list(accumulate(choices.kernel_ns, initial=0))
     found = 0.0
-    for moves in (made.flights.writes, made.flights.reads):
+    for moves in (made.async_moves.writes, made.async_moves.reads):
         asked = [(window, variable.value or 0.0) for choice in moves.values() for variable, window in choice]
         for start, end in combinations(range(len(until)), 2):
             work = sum(w.work_ns * value for w, value in asked if start <= w.start and w.end <= end)

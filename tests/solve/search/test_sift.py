@@ -13,14 +13,14 @@ from autotm.check import check_plan
 from autotm.model.plan.plan import Plan
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve, sweep
-from autotm.solve.bounds.certificate import Prices, Rents
+from autotm.solve.bounds.certificate import HoldingCosts, Prices
 from autotm.solve.bounds.engine_prices import EnginePrices
+from autotm.solve.bounds.priced_residencies import PricedResidencies
 from autotm.solve.bounds.prune import reduce
-from autotm.solve.bounds.rented import Rented
 from autotm.solve.problem.choices import Choices
 from autotm.solve.problem.flow import Flow, flows_by_use
-from autotm.solve.problem.journey import occupy
 from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.residency import occupy
 from autotm.solve.problem.shortest_path import best_value
 from autotm.solve.search import sift
 from deep_graphs import deepened
@@ -109,59 +109,62 @@ def test_small_steps_are_not_sifted() -> None:
     assert not sift.is_large(reduce(Choices(flows_by_use(problem)), problem.limit_bytes, len(case.graph.kernels)))
 
 
-def _rented(seed: int) -> tuple[tuple[Flow, ...], int, Rented, np.random.Generator]:
+def _priced_residencies(seed: int) -> tuple[tuple[Flow, ...], int, PricedResidencies, np.random.Generator]:
     """Flows of a random step, its kernels, and both as what rents fast memory."""
     case = random_case(seed, kernels=9)
     problem = Problem(case.graph, case.profile, case.links, Limit(2, 1), OPTIONS)
     flows, kernels = flows_by_use(problem), len(case.graph.kernels)
-    rented = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
-    return flows, kernels, rented, np.random.default_rng(seed)
+    priced_residencies = PricedResidencies(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels)
+    return flows, kernels, priced_residencies, np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_cheapest_journeys_hold_what_they_say(seed: int) -> None:
-    flows, kernels, rented, draw = _rented(seed)
+def test_cheapest_residencies_hold_what_they_say(seed: int) -> None:
+    flows, kernels, priced_residencies, draw = _priced_residencies(seed)
     prices = draw.exponential(1e-3, kernels)
-    rental = rented.cheapest(prices)
+    cheapest = priced_residencies.cheapest(prices)
     chosen = draw.random(len(flows)) < 0.5
-    journeys = rented.journeys(rental, range(len(flows)))
+    residencies = priced_residencies.residencies(cheapest, range(len(flows)))
     used = np.zeros((len(flows), kernels), np.int64)
-    for index, journey in journeys.items():
-        occupy(used[index], flows[index], journey)
-    assert np.array_equal(used.sum(axis=0), rental.used_bytes)
-    assert np.array_equal(used[chosen].sum(axis=0), rented.used_bytes(rental, chosen))
-    assert np.array_equal(used.astype(bool)[:, 3], rented.holders(rental, 3))
-    assert rented.rent_us(rental, prices) == pytest.approx(used @ prices)
-    again = rented.cheapest(prices * 50)
-    moved = [index for index in journeys if rented.journeys(again, [index])[index] != journeys[index]]
-    assert moved == np.flatnonzero(again.signature != rental.signature).tolist()
+    for index, residency in residencies.items():
+        occupy(used[index], flows[index], residency)
+    assert np.array_equal(used.sum(axis=0), cheapest.used_bytes)
+    assert np.array_equal(used[chosen].sum(axis=0), priced_residencies.used_bytes(cheapest, chosen))
+    assert np.array_equal(used.astype(bool)[:, 3], priced_residencies.holders(cheapest, 3))
+    assert priced_residencies.holding_us(cheapest, prices) == pytest.approx(used @ prices)
+    again = priced_residencies.cheapest(prices * 50)
+    moved = [
+        index for index in residencies if priced_residencies.residencies(again, [index])[index] != residencies[index]
+    ]
+    assert moved == np.flatnonzero(again.signature != cheapest.signature).tolist()
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mixed_journeys_are_those_of_either(seed: int) -> None:
-    flows, kernels, rented, draw = _rented(seed)
+def test_mixed_residencies_are_those_of_either(seed: int) -> None:
+    flows, kernels, priced_residencies, draw = _priced_residencies(seed)
     prices = draw.exponential(1e-3, kernels)
-    cheap, dear = rented.cheapest(prices), rented.cheapest(prices * 50)
+    cheap, dear = priced_residencies.cheapest(prices), priced_residencies.cheapest(prices * 50)
     chosen = draw.random(len(flows)) < 0.5
-    mixed = rented.mixed(cheap, dear, chosen)
-    journeys = rented.journeys(mixed, range(len(flows)))
-    assert journeys == {
-        index: rented.journeys(cheap if chosen[index] else dear, [index])[index] for index in range(len(flows))
+    mixed = priced_residencies.mixed(cheap, dear, chosen)
+    residencies = priced_residencies.residencies(mixed, range(len(flows)))
+    assert residencies == {
+        index: priced_residencies.residencies(cheap if chosen[index] else dear, [index])[index]
+        for index in range(len(flows))
     }
     used = np.zeros(kernels, np.int64)
-    for index, journey in journeys.items():
-        occupy(used, flows[index], journey)
+    for index, residency in residencies.items():
+        occupy(used, flows[index], residency)
     assert np.array_equal(used, mixed.used_bytes)
     assert np.array_equal(np.where(chosen, cheap.signature, dear.signature), mixed.signature)
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_cheapest_journeys_keep_the_rules_of_their_flows(seed: int) -> None:
+def test_cheapest_residencies_keep_the_rules_of_their_flows(seed: int) -> None:
     case, draw = random_case(seed, kernels=9), np.random.default_rng(seed)
     problem = Problem(case.graph, case.profile, case.links, Limit(5, 1), OPTIONS)
     kernels = len(case.graph.kernels)
     flows = reduce(Choices(flows_by_use(problem)), problem.limit_bytes, kernels).choices.flows
     prices = draw.exponential(1e-3, kernels) * (draw.random(kernels) < 0.5)
-    rental = Rented(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels).cheapest(prices)
-    rents = Rents(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
-    assert rental.cost_us == pytest.approx([best_value(flow, rents.charges(flow)) for flow in flows])
+    cheapest = PricedResidencies(flows, np.full(len(flows), np.inf), problem.limit_bytes, kernels).cheapest(prices)
+    rents = HoldingCosts(Prices(prices, (), EnginePrices.none()), problem.limit_bytes)
+    assert cheapest.cost_us == pytest.approx([best_value(flow, rents.charges(flow)) for flow in flows])

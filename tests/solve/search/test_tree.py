@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from exhaustive import exact_optimum_us, optimum_us
-from exhaustive_flights import optimum_us as flying_optimum_us
+from exhaustive_async_moves import optimum_us as flying_optimum_us
 from random_graphs import Case, exact_case, random_case, training_step_case, with_engines
 
 from autotm.check import check_plan

@@ -9,7 +9,7 @@ kernels on each operand's tier at prices q of any sign, gives, for any prices,
 a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
 asynchronous, so is the demand on both copying engines (`spans.py`): a move pays for the spans of kernels in which it
 must be made, and the bound is less by the price of what engines can do in all of them. Weights of tensors may have
-prices too (`rent.py`).
+prices too (`holding.py`).
 
 In a case of the certificate's tree (`cases.py`), tensors are fast somewhere or are not; then only paths that keep to
 this count, and what is larger than the room that is left never is in fast memory. Every plan falls into a case, so the
@@ -28,7 +28,7 @@ import numpy as np
 from autotm.check.bound.cases import Assumed, Case, Flags, batches, cases_of
 from autotm.check.bound.engine import Engines
 from autotm.check.bound.entries import Menus, own_workspaces, shared_us
-from autotm.check.bound.rent import Floats, Rent, Weights
+from autotm.check.bound.holding import Floats, HoldingCosts, Weights
 from autotm.check.bound.spans import Spans
 from autotm.check.fault import Fault, require
 from autotm.model.measurement import Links, Profile
@@ -100,7 +100,7 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
     assert plan.certificate is not None
     sets = plan.certificate.prices
     stated = [sets[case.prices] for case in cases]
-    rent = Rent(step.weights, stated, count)
+    holding = HoldingCosts(step.weights, stated, count)
     idle = not any(each.out.starts or each.back.starts for each in stated)
     require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
     spans = {
@@ -108,15 +108,15 @@ def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
         Tier.DRAM: Spans([each.back for each in stated], count),
     }
     slow_us = _slow_prices(step, sets[0], stated)
-    charged = _Charged(step, rent, assumed, slow_us, frozenset(plan.tabled), spans)
-    total = -rent.whole_us(plan.dram_limit_bytes)
+    charged = _Charged(step, holding, assumed, slow_us, frozenset(plan.tabled), spans)
+    total = -holding.whole_us(plan.dram_limit_bytes)
     if step.engines is not None:
         total -= sum(each.whole_us(step.engines.until_ns) for each in spans.values())
     none = np.zeros((0, len(cases)))
     for index in range(count):
         names = step.menus.operands(index) if index in charged.tabled else []
         shares = np.array([slow_us[index, name] for name in names]) if names else none
-        total += step.menus.cheapest_us(index, rent, shares, assumed)
+        total += step.menus.cheapest_us(index, holding, shares, assumed)
     chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
@@ -133,7 +133,7 @@ class _Charged:
     """What the relaxed problem charges; arrays are of shape (cases,)."""
 
     step: _Step
-    rent: Rent
+    holding: HoldingCosts
     assumed: Assumed
     tabled_us: SlowPriceTable
     tabled: frozenset[int]
@@ -148,18 +148,18 @@ class _Charged:
         return shared_us(self.step.graph, self.step.profile, user, tensor.name)
 
     def fast_us(self, tensor: Tensor, start: int, end: int) -> Floats | float:
-        """Rent of fast memory during kernels [start, end), a kernel that uses it or all between two."""
+        """Holding cost of fast memory during kernels [start, end), a kernel that uses it or all between two."""
         if end <= start:
             return 0.0
-        rent_us = self.rent.span_us(tensor.name, tensor.allocated_bytes, start, end)
-        return self.unless(self.assumed.excluded(tensor, start, end), rent_us)
+        holding_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, end)
+        return self.unless(self.assumed.excluded(tensor, start, end), holding_us)
 
     def unless(self, excluded: Flags, cost_us: Floats | float) -> Floats | float:
         """(cases,) The cost, infinite where that is excluded."""
         return cost_us if excluded is self.assumed.never else np.where(excluded, np.inf, cost_us)
 
     def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
-        """The cheapest copy over the gap [first, end): blocking, or in a window with its rent and what its spans cost.
+        """The cheapest copy over the gap [first, end): blocking, or in a window, with what memory and engine cost.
 
         Windows of asynchronous copies that would cost no less than the blocking one need no look.
         """
@@ -174,7 +174,7 @@ class _Charged:
         least = self.unless(excluded, blocking)
         for start, stop in step.engines.windows(tensor, destination, first, end):
             work_us = step.engines.work_ns(tensor, destination) * self.spans[destination].around_us(start, stop)
-            held_us = self.rent.span_us(tensor.name, tensor.allocated_bytes, start, stop)
+            held_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, stop)
             excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
             excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
             held_us = np.where(excluded, np.inf, held_us)

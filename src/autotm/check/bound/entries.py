@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.check.bound.cases import Assumed
-from autotm.check.bound.rent import Floats, Rent
+from autotm.check.bound.holding import Floats, HoldingCosts
 from autotm.check.fault import Fault, require
 from autotm.model.measurement import Profile
 from autotm.model.plan import Plan
@@ -83,8 +83,8 @@ class Menus:
         own = own_workspaces(graph, index)
         return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
 
-    def cheapest_us(self, index: int, rent: Rent, slow_us: Floats, assumed: Assumed) -> Floats | float:
-        """(cases,) Least of time + rent of the workspaces' fast bytes - prices of the slow operands.
+    def cheapest_us(self, index: int, holding: HoldingCosts, slow_us: Floats, assumed: Assumed) -> Floats | float:
+        """(cases,) Least of time + holding cost of the workspaces' fast bytes - prices of the slow operands.
 
         `slow_us` is of shape (operands, cases).
         """
@@ -92,7 +92,7 @@ class Menus:
         if not kernel.alternatives and index not in self._plan.tabled:
             return self._profile.base_us(kernel)
         times_us, slow, fast_bytes = self._menu(index)
-        cost_us = times_us[:, None] + rent.at_us(index, fast_bytes) - slow @ slow_us
+        cost_us = times_us[:, None] + holding.at_us(index, fast_bytes) - slow @ slow_us
         more, most = assumed.workspaces(index)
         cost_us[(fast_bytes[:, None] > most) | (fast_bytes[:, None] <= more)] = np.inf
         for name, is_slow in zip(self.operands(index), slow.T, strict=False):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from autotm.check.bound.rent import Floats
+from autotm.check.bound.holding import Floats
 from autotm.check.fault import Fault, require
 from autotm.model.plan import SpanPrices
 

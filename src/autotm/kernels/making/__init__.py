@@ -1,25 +1,25 @@
 """From a kernel to the machine code that is kept: compiled, tuned, its facts known."""
 
 from autotm.kernels.making.build import identity, objects_in
+from autotm.kernels.making.co_runners import co_runners
+from autotm.kernels.making.compiler import KernelCompiler, KernelScheduler, Make, Request
 from autotm.kernels.making.contraction_rate import contraction_flop_per_s
 from autotm.kernels.making.facts import KernelFacts
-from autotm.kernels.making.neighbours import neighbours
 from autotm.kernels.making.search import require_packages, search
 from autotm.kernels.making.tuned import UnusableScheduleError, choose, compiled, replay, workload, workspace_bytes
-from autotm.kernels.making.workshop import Desk, Make, Request, Workshop
 
 __all__ = [
-    "Desk",
+    "KernelCompiler",
     "KernelFacts",
+    "KernelScheduler",
     "Make",
     "Request",
     "UnusableScheduleError",
-    "Workshop",
     "choose",
+    "co_runners",
     "compiled",
     "contraction_flop_per_s",
     "identity",
-    "neighbours",
     "objects_in",
     "replay",
     "require_packages",

@@ -8,8 +8,8 @@ from autotm.kernels.operators import (
     embedding,
     layer_norm,
     matmul,
+    pooling,
     softmax,
-    window,
 )
 from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
 from autotm.kernels.operators.conv import conv2d
@@ -34,7 +34,7 @@ __all__ = [
     "embedding",
     "layer_norm",
     "matmul",
+    "pooling",
     "schedule_embedding_update",
     "softmax",
-    "window",
 ]

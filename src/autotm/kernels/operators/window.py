@@ -1,88 +1,136 @@
-"""Pooling over windows, and its gradients, as TE functions: NHWC activations, float32, stride (sh, sw).
-
-Padding is (top, left, bottom, right) and never enters a result: a maximum ignores it, a mean divides by the positions
-inside the image. Schedules recognise the blocks by the names given here.
-"""
+"""Where pooling windows lie: which input a window position reads, and which windows cover an input position."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tvm import te, tirx
 
-from autotm.kernels.operators.window_grid import Grid, Padding, Pair
-
-_INT8_MAX = 127
-
-
-def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
-    """The maximum over each window; x is (n, h, w, c)."""
-    grid = Grid.of(x.shape, pool, stride, padding)
-    r, s = grid.window_axes()
-
-    def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        h, w = grid.element(i, j, r, s)
-        return te.max(grid.inside(h, w, lambda: x[n, h, w, c], te.min_value(x.dtype)), axis=[r, s])
-
-    return te.compute(grid.output_shape, body, name="max_pool2d")
+Pair = tuple[int, int]
+Padding = tuple[int, int, int, int]
 
 
-def max_pool2d_gradient(
-    x: te.Tensor, y: te.Tensor, dy: te.Tensor, pool: Pair, stride: Pair, padding: Padding
-) -> te.Tensor:
-    """Gradient of x, shape (n, h, w, c): each window's dy goes to its first maximum in row-major order, as in PyTorch.
+@dataclass(frozen=True)
+class Axis:
+    """Windows along one axis: window o covers the elements [o*stride - before, o*stride - before + window)."""
 
-    x is the pooled input, y the pooled output, dy the gradient of y. The place of the maximum within its window is
-    kept in a workspace of y's shape (int8, or int32 where the window has more than 126 positions).
-    """
-    grid = Grid.of(x.shape, pool, stride, padding)
-    nowhere = pool[0] * pool[1]
-    dtype = "int8" if nowhere < _INT8_MAX else "int32"
-    r, s = grid.window_axes()
+    extent: int
+    window: int
+    stride: int
+    before: int
+    after: int
 
-    def place(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        h, w = grid.element(i, j, r, s)
-        position, none = tirx.Cast(dtype, r * pool[1] + s), tirx.const(nowhere, dtype)
-        first = grid.inside(h, w, lambda: tirx.Select(x[n, h, w, c] == y[n, i, j, c], position, none), none)
-        return te.min(first, axis=[r, s])
+    def __post_init__(self) -> None:
+        """Refuse an axis without windows, or with windows of padding only."""
+        if max(self.before, self.after) >= self.window:
+            raise ValueError(f"padding ({self.before}, {self.after}) must be less than the window, {self.window}")
+        if self.windows < 1:
+            raise ValueError(
+                f"window {self.window} does not fit in {self.extent} elements padded by ({self.before}, {self.after})"
+            )
 
-    index = te.compute(grid.output_shape, place, name="max_pool2d_index")
-    a, b = grid.covering_axes()
+    @property
+    def windows(self) -> int:
+        """Number of windows."""
+        return (self.extent + self.before + self.after - self.window) // self.stride + 1
 
-    def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        window = grid.candidate(h, w, a, b)
+    @property
+    def covering(self) -> int:
+        """The most windows that cover one element."""
+        return math.ceil(self.window / self.stride)
+
+    def inside(self, element: tirx.Expr) -> list[tirx.Expr]:
+        """Conditions, none that always holds, under which an element a window reaches is not padding."""
+        conditions = []
+        if self.before:
+            conditions.append(element >= 0)
+        if (self.windows - 1) * self.stride - self.before + self.window > self.extent:
+            conditions.append(element < self.extent)
+        return conditions
+
+    def covers(self, window: tirx.Expr, offset: tirx.Expr) -> list[tirx.Expr]:
+        """Conditions, none that always holds, under which a candidate window exists and covers its element."""
+        conditions = []
+        if self.before // self.stride < self.covering - 1:
+            conditions.append(window >= 0)
+        if (self.extent - 1 + self.before) // self.stride >= self.windows:
+            conditions.append(window < self.windows)
+        if self.window % self.stride:
+            conditions.append(offset < self.window)
+        return conditions
+
+    def count(self, window: tirx.Expr) -> tirx.Expr | int:
+        """Elements of a window that are not padding."""
+        start = window * self.stride - self.before
+        end: tirx.Expr | int = start + self.window
+        last = (self.windows - 1) * self.stride - self.before + self.window
+        if last <= self.extent and not self.before:
+            return self.window
+        return tirx.min(end, self.extent) - tirx.max(start, 0)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The windows of a pooling over (n, h, w, c)."""
+
+    batch: int
+    channels: int
+    rows: Axis
+    columns: Axis
+
+    @classmethod
+    def of(cls, shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding) -> Grid:
+        """The grid over an input of `shape`; padding is (top, left, bottom, right)."""
+        n, h, w, c = (int(extent) for extent in shape)
+        top, left, bottom, right = padding
+        return cls(n, c, Axis(h, pool[0], stride[0], top, bottom), Axis(w, pool[1], stride[1], left, right))
+
+    @property
+    def output_shape(self) -> tuple[int, int, int, int]:
+        """(n, rows of windows, columns of windows, c)."""
+        return self.batch, self.rows.windows, self.columns.windows, self.channels
+
+    def window_axes(self) -> tuple[tirx.IterVar, tirx.IterVar]:
+        """Reduction axes over the positions of a window."""
+        return te.reduce_axis((0, self.rows.window), "r"), te.reduce_axis((0, self.columns.window), "s")
+
+    def covering_axes(self) -> tuple[tirx.IterVar, tirx.IterVar]:
+        """Reduction axes over the windows that may cover one element."""
+        return te.reduce_axis((0, self.rows.covering), "a"), te.reduce_axis((0, self.columns.covering), "b")
+
+    def element(self, i: tirx.Expr, j: tirx.Expr, r: tirx.Expr, s: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """Row and column, perhaps in the padding, that window (i, j) reads at its position (r, s)."""
+        return i * self.rows.stride + r - self.rows.before, j * self.columns.stride + s - self.columns.before
+
+    def inside(self, h: tirx.Expr, w: tirx.Expr, value: Callable[[], tirx.Expr], otherwise: tirx.Expr) -> tirx.Expr:
+        """`value` inside the image, else `otherwise`."""
+        return _where([*self.rows.inside(h), *self.columns.inside(w)], value(), otherwise)
+
+    def candidate(
+        self, h: tirx.Expr, w: tirx.Expr, a: tirx.Expr, b: tirx.Expr
+    ) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr]:
+        """Window (i, j), perhaps not existing, and the position (u, v) in it at which it would read (h, w)."""
+        i = (h + self.rows.before) // self.rows.stride - a
+        j = (w + self.columns.before) // self.columns.stride - b
+        u = h + self.rows.before - i * self.rows.stride
+        v = w + self.columns.before - j * self.columns.stride
+        return i, j, u, v
+
+    def covering(self, window: tuple[tirx.Expr, tirx.Expr, tirx.Expr, tirx.Expr], value: tirx.Expr) -> tirx.Expr:
+        """`value` where the candidate window exists and covers the element, else zero."""
         i, j, u, v = window
-        here = index[n, i, j, c] == tirx.Cast(dtype, u * pool[1] + v)
-        return te.sum(grid.covering(window, tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))), axis=[a, b])
+        zero = tirx.const(0, value.dtype if hasattr(value, "dtype") else "float32")
+        return _where([*self.rows.covers(i, u), *self.columns.covers(j, v)], value, zero)
 
-    return te.compute([int(extent) for extent in x.shape], gather, name="max_pool2d_gradient")
-
-
-def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
-    """The mean over the positions of each window that lie inside the image; x is (n, h, w, c)."""
-    grid = Grid.of(x.shape, pool, stride, padding)
-    r, s = grid.window_axes()
-
-    def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        h, w = grid.element(i, j, r, s)
-        return te.sum(grid.inside(h, w, lambda: x[n, h, w, c], tirx.const(0, x.dtype)), axis=[r, s])
-
-    total = te.compute(grid.output_shape, body, name="avg_pool2d")
-    return te.compute(
-        grid.output_shape,
-        lambda n, i, j, c: total[n, i, j, c] * grid.reciprocal_count(i, j),
-        name="avg_pool2d_mean",
-    )
+    def reciprocal_count(self, i: tirx.Expr, j: tirx.Expr) -> tirx.Expr:
+        """1 / (positions of window (i, j) inside the image), float32."""
+        count = self.rows.count(i) * self.columns.count(j)
+        if isinstance(count, int):
+            return tirx.const(1.0 / count, "float32")
+        return tirx.const(1.0, "float32") / tirx.Cast("float32", count)
 
 
-def avg_pool2d_gradient(dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
-    """Gradient of x, shape `x_shape`: the sum of dy / positions inside over the windows that cover each position."""
-    grid = Grid.of(x_shape, pool, stride, padding)
-    a, b = grid.covering_axes()
-
-    def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
-        window = grid.candidate(h, w, a, b)
-        i, j, _, _ = window
-        return te.sum(grid.covering(window, dy[n, i, j, c] * grid.reciprocal_count(i, j)), axis=[a, b])
-
-    return te.compute([int(extent) for extent in x_shape], gather, name="avg_pool2d_gradient")
+def _where(conditions: list[tirx.Expr], value: tirx.Expr, otherwise: tirx.Expr) -> tirx.Expr:
+    return tirx.if_then_else(tirx.all(*conditions), value, otherwise) if conditions else value

@@ -7,18 +7,18 @@ from collections.abc import Callable
 from tvm import relax
 from tvm.relax.op import _op_gradient as relax_rules
 
-from autotm.kernels.operators import window
+from autotm.kernels.operators import pooling
 from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, shape_of
 
 
 @legalizes("relax.nn.max_pool2d")
 def _legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _pool(window.max_pool2d, builder, call)
+    return _pool(pooling.max_pool2d, builder, call)
 
 
 @legalizes("relax.nn.avg_pool2d")
 def _legalize_avg(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _pool(window.avg_pool2d, builder, call)
+    return _pool(pooling.avg_pool2d, builder, call)
 
 
 def _pool(function: Callable[..., object], builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -31,7 +31,7 @@ def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.
     geometry = _geometry(call)
     if geometry is None:
         return relax_rules.max_pool2d_grad(y, call, dy, builder)
-    return [builder.call_te(window.max_pool2d_gradient, call.args[0], y, dy, *geometry)]
+    return [builder.call_te(pooling.max_pool2d_gradient, call.args[0], y, dy, *geometry)]
 
 
 @differentiates("relax.nn.avg_pool2d")
@@ -39,7 +39,7 @@ def _avg_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.
     geometry = _geometry(call)
     if geometry is None:
         return relax_rules.avg_pool2d_grad(y, call, dy, builder)
-    return [builder.call_te(window.avg_pool2d_gradient, dy, shape_of(call.args[0]), *geometry)]
+    return [builder.call_te(pooling.avg_pool2d_gradient, dy, shape_of(call.args[0]), *geometry)]
 
 
 def _geometry(call: relax.Call) -> tuple[Ints, Ints, Ints] | None:

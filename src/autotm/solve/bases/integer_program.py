@@ -12,7 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 
 from autotm.solve.bases.base import Optimizer, Placement
 from autotm.solve.bounds import Reduced, narrow, reduce
-from autotm.solve.problem import Choices, Journey, Problem, SolveOptions, require_feasible
+from autotm.solve.problem import Choices, Problem, Residency, SolveOptions, require_feasible
 from autotm.solve.program import (
     Cuts,
     Formulation,
@@ -28,7 +28,7 @@ from autotm.solve.program import (
 from autotm.solve.search import (
     SOLVER_SHARE,
     Search,
-    Sieve,
+    Sifting,
     Tree,
     can_be_whole,
     cut,
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 _NEAR_SHARE, _ALL_SHARE = 0.4, 0.75
 """Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
-_NEAR_FLIGHTS_SHARE = 0.8
+_NEAR_ASYNC_MOVES_SHARE = 0.8
 """The former where moves may be asynchronous: the search of the whole seldom finds anything but bounds there."""
 _LOCALLY = 0.2
 """Time for improving a plan by itself, as a share of what the search has taken."""
@@ -71,7 +71,7 @@ class IntegerProgram(Optimizer):
         made = _made(reduced, problems[0])
         options = problems[0].options
         session = _session(made, options) if made.is_open else None
-        known: Mapping[int, Journey] = {}
+        known: Mapping[int, Residency] = {}
         for problem in problems:
             if session and len(problems) > 1:
                 narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
@@ -80,7 +80,7 @@ class IntegerProgram(Optimizer):
             with PauseGC():
                 search = _search(problem, choices, made, session, known, built + options.time_limit_s)
                 settle(search, made, session)
-            known = search.best.journeys
+            known = search.best.residencies
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
             if session and (session.is_lost or session.is_extended):
@@ -102,12 +102,12 @@ def _place_sifted(
     problems: Sequence[Problem], choices: Choices, together: Reduced, started: float
 ) -> Iterator[Placement]:
     """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
-    known: Mapping[int, Journey] = {}
+    known: Mapping[int, Residency] = {}
     for problem in problems:
         reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
         deadline = built + problem.options.time_limit_s
-        sifted = Sieve(problem, reduced).sift(deadline)
+        sifted = Sifting(problem, reduced).sift(deadline)
         made = sifted.made if sifted else _made(reduced, problem)
         session = sifted.session if sifted else _session(made, problem.options)
         with PauseGC():
@@ -116,7 +116,7 @@ def _place_sifted(
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             search = _search_whole(search, reduced, deadline)
         settle(search, made, None)
-        known = search.best.journeys
+        known = search.best.residencies
         yield _placement(search, built - started, time.perf_counter() - built)
         started = time.perf_counter()
 
@@ -127,7 +127,7 @@ def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
     made = _made(reduced, problem)
     with PauseGC():
         session = _session(made, problem.options)
-        search = _search(problem, sifted.choices, made, session, sifted.best.journeys, deadline)
+        search = _search(problem, sifted.choices, made, session, sifted.best.residencies, deadline)
     search.keep(sifted.best)
     if sifted.prices is not None:
         search.charge(sifted.prices)
@@ -139,7 +139,7 @@ def _search(
     choices: Choices,
     made: Formulation,
     session: Session | None,
-    known: Mapping[int, Journey],
+    known: Mapping[int, Residency],
     deadline: float,
     relaxed: Solved | None = None,
 ) -> Search:
@@ -152,7 +152,7 @@ def _search(
         return search
     if relaxed is None:
         # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
-        relax = session.relax_from_inside if made.flights.are_possible else session.relax
+        relax = session.relax_from_inside if made.async_moves.are_possible else session.relax
         relaxed = relax(deadline - time.perf_counter())
     require_solved(relaxed)
     search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
@@ -174,10 +174,10 @@ def _search(
 
 def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
     """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
-    if made.flights.are_possible:
+    if made.async_moves.are_possible:
         _improve(search, deadline)
     cut(search, made, session, cuts, deadline)
-    if made.flights.are_possible and not search.is_done and not session.is_lost:
+    if made.async_moves.are_possible and not search.is_done and not session.is_lost:
         _improve(search, deadline)
         if not search.is_done:
             _search_near(search, made, session, deadline)
@@ -208,7 +208,7 @@ def _improve(search: Search, deadline: float) -> None:
 
 def _search_near(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
     """Decide the tensors that the relaxation left fractional, in a part of the time left."""
-    now, share = time.perf_counter(), _NEAR_FLIGHTS_SHARE if made.flights.are_possible else _NEAR_SHARE
+    now, share = time.perf_counter(), _NEAR_ASYNC_MOVES_SHARE if made.async_moves.are_possible else _NEAR_SHARE
     return decide_fractional(search, made, session, now + share * (deadline - now))
 
 
@@ -220,7 +220,7 @@ def _search_all(search: Search, made: Formulation, session: Session, deadline: f
     now = time.perf_counter()
     until = now + _ALL_SHARE * (deadline - now)
     while True:
-        start_from(made, search.best.journeys, search.best.fast_bytes)
+        start_from(made, search.best.residencies, search.best.fast_bytes)
         found = session.search(until - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
         require_solved(found)
         if found.has_solution:

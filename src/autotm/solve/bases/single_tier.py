@@ -8,7 +8,7 @@ from autotm.model.files import BadInputError
 from autotm.model.plan import Status
 from autotm.model.step import Tier
 from autotm.solve.bases.base import Optimizer, Placement
-from autotm.solve.problem import Choices, Journey, Problem, all_slow, flows_in, stays_and_moves
+from autotm.solve.problem import Choices, Problem, Residency, all_slow, flows_in, stays_and_moves
 
 
 class SingleTier(Optimizer):
@@ -20,8 +20,8 @@ class SingleTier(Optimizer):
         started = time.perf_counter()
         stays = []
         for flow in choices.flows:
-            journey = Journey((True,), ()) if flow.must[0] else all_slow(flow)
-            stays += stays_and_moves(flow, journey)[0]
+            residency = Residency((True,), ()) if flow.must[0] else all_slow(flow)
+            stays += stays_and_moves(flow, residency)[0]
         build_s = time.perf_counter() - started
         return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, build_s, 0.0)
 

@@ -34,7 +34,7 @@ class Prices:
     engines: EnginePrices
     cut_us: Mapping[Cut, Floats] = field(default_factory=dict)
 
-    def rent_us(self, limit_bytes: int) -> float:
+    def holding_us(self, limit_bytes: int) -> float:
         """Of all that the step has of what is charged."""
         total = float(self.byte_us.sum()) * limit_bytes
         total += sum(float(each.sum()) * cut.most for cut, each in self.cut_us.items())
@@ -60,7 +60,7 @@ class Prices:
         return found
 
 
-class Rents:
+class HoldingCosts:
     """Prices summed over kernels, so that what a span of them costs is a difference."""
 
     def __init__(self, prices: Prices, limit_bytes: int) -> None:
@@ -86,18 +86,18 @@ class Rents:
         )
 
     def _window_us(self, flow: Flow, window: Window, engine: SpanPrices) -> float:
-        """Rent of memory and engine over a window."""
+        """Holding cost of memory and engine over a window."""
         return self.memory_us(flow, window.start, window.end) + engine.of_us(window)
 
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
-        """(sizes,) Rent of so many bytes each during one kernel."""
+        """(sizes,) Holding cost of so many bytes each during one kernel."""
         total: Floats = self._prices.byte_us[kernel] * size_bytes
         for cut, price_us in self._prices.cuts_at.get(kernel, ()):
             total = total + price_us * cut.of_workspaces(size_bytes)
         return total
 
     def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
-        """Rent of memory and engine over a window."""
+        """Holding cost of memory and engine over a window."""
         return self._window_us(flow, window, self._engines.out if is_out else self._engines.back)
 
     def _cheapest(
@@ -108,7 +108,7 @@ class Rents:
         return min(ways, key=lambda way: way[0])
 
     def memory_us(self, flow: Flow, start: int, end: int) -> float:
-        """Rent of fast memory during kernels [start, end)."""
+        """Holding cost of fast memory during kernels [start, end)."""
         if end <= start:
             return 0.0
         if flow.size_bytes > self._limit_bytes:
@@ -123,13 +123,13 @@ def _until(prices_us: Floats) -> Floats:
 
 
 def cheapest_entry_us(
-    table: Table, shares: tuple[float, ...], rent_us: Floats, most_bytes: int, more_than_bytes: int = -1
+    table: Table, shares: tuple[float, ...], holding_us: Floats, most_bytes: int, more_than_bytes: int = -1
 ) -> float:
-    """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `rent_us[e]`.
+    """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `holding_us[e]`.
 
     Its fast bytes are more than `more_than_bytes` and at most `most_bytes`; infinite where no entry's are.
     """
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
-    cost_us = table.time_us + rent_us - slow @ np.array(shares)
+    cost_us = table.time_us + holding_us - slow @ np.array(shares)
     allowed = (table.fast_bytes > more_than_bytes) & (table.fast_bytes <= most_bytes)
     return float(cost_us[allowed].min(initial=math.inf))

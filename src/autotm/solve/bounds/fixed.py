@@ -26,7 +26,7 @@ class Place(NamedTuple):
         return flow.gap(self.gadget) if self.is_gap else (flow.starts[self.gadget], flow.stops[self.gadget])
 
 
-class Flight(NamedTuple):
+class AsyncMove(NamedTuple):
     """A window of a flow's copy over a gap: used if there is such a copy, or not used.
 
     Attributes:
@@ -49,7 +49,7 @@ class Spaces(NamedTuple):
     most_bytes: int
 
 
-Decision = Place | Flight | Spaces
+Decision = Place | AsyncMove | Spaces
 
 
 class Lives:
@@ -70,14 +70,14 @@ class Fixed:
         lives: of all flows.
         room: (kernels,) bytes of fast memory that the flows fixed as fast leave.
         places: by flow, whether it is fast at some of its places.
-        flights: by flow, whether some of its windows are used where it is copied.
+        async_moves: by flow, whether some of its windows are used where it is copied.
         spaces: by table, what its fast workspaces take more than, and what at most.
     """
 
     lives: Lives
     room: Ints
     places: Mapping[int, Mapping[Place, bool]]
-    flights: Mapping[int, Mapping[Flight, bool]]
+    async_moves: Mapping[int, Mapping[AsyncMove, bool]]
     spaces: Mapping[int, tuple[int, int]]
 
     @classmethod
@@ -87,9 +87,9 @@ class Fixed:
 
     def at(self, decision: Decision, holds: bool) -> Fixed:
         """One decision more."""
-        if isinstance(decision, Flight):
-            flights = {**self.flights.get(decision.flow, {}), decision: holds}
-            return replace(self, flights={**self.flights, decision.flow: flights})
+        if isinstance(decision, AsyncMove):
+            async_moves = {**self.async_moves.get(decision.flow, {}), decision: holds}
+            return replace(self, async_moves={**self.async_moves, decision.flow: async_moves})
         if isinstance(decision, Spaces):
             more, most = self.spaces.get(decision.table, (-1, _ANY_BYTES))
             bounds = (more, min(most, decision.most_bytes)) if holds else (max(more, decision.most_bytes), most)
@@ -116,7 +116,7 @@ class Fixed:
 
     def beside_only(self, index: int) -> set[tuple[int, bool]]:
         """Gaps over which a flow's copies are not blocking, with whether these are copies to slow memory."""
-        return {(one.gadget, one.is_out) for one, used in self.flights.get(index, {}).items() if used}
+        return {(one.gadget, one.is_out) for one, used in self.async_moves.get(index, {}).items() if used}
 
     @property
     def is_empty(self) -> bool:
@@ -129,7 +129,7 @@ class Fixed:
         lives = self.lives
         large = np.flatnonzero(lives.sizes > int(self.room.min())).tolist()
         tight = (i for i in large if self.room[lives.starts[i] : lives.stops[i]].min() < lives.sizes[i])
-        return sorted({*self.places, *self.flights, *tight})
+        return sorted({*self.places, *self.async_moves, *tight})
 
     def left(self, index: int, flow: Flow) -> Flow:
         """A flow with the choices that are left to it."""
@@ -172,7 +172,7 @@ class Fixed:
         return place in own or self._has_room(flow, *place.span(flow))
 
     def _windows(self, index: int, k: int, is_out: bool, flow: Flow) -> tuple[Window, ...]:
-        own = {one.window: used for one, used in self.flights.get(index, {}).items() if one[1:3] == (k, is_out)}
+        own = {one.window: used for one, used in self.async_moves.get(index, {}).items() if one[1:3] == (k, is_out)}
         only = {window for window, used in own.items() if used}
         windows = (window for window in (flow.out if is_out else flow.back)[k] if own.get(window, not only))
         return tuple(window for window in windows if self._has_room(flow, window.start, window.end))

@@ -9,10 +9,10 @@ from functools import cached_property
 
 import numpy as np
 
-from autotm.solve.bounds.certificate import Prices, Rents, cheapest_entry_us
+from autotm.solve.bounds.certificate import HoldingCosts, Prices, cheapest_entry_us
 from autotm.solve.bounds.fixed import Fixed
-from autotm.solve.bounds.rented import Rented
-from autotm.solve.problem import Choices, Flow, Journey, Table, Window, best_value, cost_us, fast_spans, priced
+from autotm.solve.bounds.priced_residencies import PricedResidencies
+from autotm.solve.problem import Choices, Flow, Residency, Table, Window, best_value, cost_us, fast_spans, priced
 
 _NONE: Mapping[int, bool] = {}
 
@@ -35,10 +35,10 @@ class Lagrangian:
         self.others = [index for index, single in enumerate(one_by_one) if not single]
 
     @cached_property
-    def rented(self) -> Rented:
+    def priced_residencies(self) -> PricedResidencies:
         """The flows that share nothing but memory, as arrays."""
         flows = [self.choices.flows[index] for index in self.others]
-        return Rented(flows, np.full(len(flows), math.inf), self.limit_bytes, self.kernels)
+        return PricedResidencies(flows, np.full(len(flows), math.inf), self.limit_bytes, self.kernels)
 
     @cached_property
     def nothing_fixed(self) -> Fixed:
@@ -51,7 +51,7 @@ class Lagrangian:
 
 
 class Priced:
-    """Every tensor's cheapest journey and every table's cheapest entry at some prices.
+    """Every tensor's cheapest residency and every table's cheapest entry at some prices.
 
     Attributes:
         prices: these.
@@ -62,13 +62,13 @@ class Priced:
         choices, limit_bytes = problem.choices, problem.limit_bytes
         self.prices = prices
         self._problem = problem
-        self._rents = Rents(prices, limit_bytes)
+        self._holding = HoldingCosts(prices, limit_bytes)
         self._flow_us = np.zeros(len(choices.flows))
-        self._flow_us[problem.others] = problem.rented.cheapest(prices.byte_us, prices.weighed_us).cost_us
+        self._flow_us[problem.others] = problem.priced_residencies.cheapest(prices.byte_us, prices.weighed_us).cost_us
         for index in problem.singles:
-            self._flow_us[index] = self._journey_us(self._flow(index))
+            self._flow_us[index] = self._residency_us(self._flow(index))
         self._table_us = [self._entry_us(number, -1, limit_bytes) for number in range(len(choices.tables))]
-        self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - prices.rent_us(limit_bytes)
+        self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - prices.holding_us(limit_bytes)
 
     def bound_in_us(self, fixed: Fixed) -> float:
         """The bound in a case of the problem; infinite where nothing is left."""
@@ -76,7 +76,7 @@ class Priced:
             return math.inf
         total, choices = self.bound_us, self._problem.choices
         for index in fixed.touched:
-            left_us = self._journey_us(fixed.left(index, self._flow(index)), fixed.beside_only(index))
+            left_us = self._residency_us(fixed.left(index, self._flow(index)), fixed.beside_only(index))
             total += left_us - float(self._flow_us[index])
         for number, table in enumerate(choices.tables):
             more, most = fixed.bytes_of(number, table.kernel)
@@ -85,42 +85,42 @@ class Priced:
                 total += self._entry_us(number, more, most, tiers) - self._table_us[number]
         return total
 
-    def regret_us(self, index: int, journey: Journey) -> float:
-        """What a journey costs a flow more than its cheapest one, at these prices; none below 0 but for rounding."""
+    def regret_us(self, index: int, residency: Residency) -> float:
+        """What a residency costs a flow more than its cheapest one, at these prices; none below 0 but for rounding."""
         flow, engines = self._flow(index), self.prices.engines
-        rent_us = sum(self.rent_us(flow, *span) for span in fast_spans(flow, journey))
-        rent_us += engines.out.of_us(journey.out) if journey.out else 0.0
-        rent_us += sum(engines.back.of_us(window) for _, window in journey.back)
-        return cost_us(flow, journey) + rent_us - float(self._flow_us[index])
+        holding_us = sum(self.holding_us(flow, *span) for span in fast_spans(flow, residency))
+        holding_us += engines.out.of_us(residency.out) if residency.out else 0.0
+        holding_us += sum(engines.back.of_us(window) for _, window in residency.back)
+        return cost_us(flow, residency) + holding_us - float(self._flow_us[index])
 
     def entry_regret_us(self, number: int, table: Table, entry: int) -> float:
         """What an entry of a table, or of what is left of it, costs more than the cheapest of all."""
         shares = self.prices.slow_us[number]
         paid_us = sum(share for operand, share in enumerate(shares) if int(table.slow[entry]) >> operand & 1)
-        rent_us = self.entry_rent_us(table, int(table.fast_bytes[entry]))
-        return float(table.time_us[entry]) + rent_us - paid_us - self._table_us[number]
+        holding_us = self.entry_holding_us(table, int(table.fast_bytes[entry]))
+        return float(table.time_us[entry]) + holding_us - paid_us - self._table_us[number]
 
     def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
         """What the flow pays for fast memory and its engine over a window."""
-        return self._rents.window_us(flow, window, is_out=is_out)
+        return self._holding.window_us(flow, window, is_out=is_out)
 
-    def rent_us(self, flow: Flow, start: int, end: int) -> float:
+    def holding_us(self, flow: Flow, start: int, end: int) -> float:
         """What the flow pays for fast memory during kernels [start, end)."""
-        return self._rents.memory_us(flow, start, end)
+        return self._holding.memory_us(flow, start, end)
 
-    def entry_rent_us(self, table: Table, size_bytes: int) -> float:
+    def entry_holding_us(self, table: Table, size_bytes: int) -> float:
         """What so many fast bytes of workspaces pay."""
-        return float(self._rents.during_us(table.kernel, np.array([size_bytes]))[0])
+        return float(self._holding.during_us(table.kernel, np.array([size_bytes]))[0])
 
     def _flow(self, index: int) -> Flow:
         flow, ties = self._problem.choices.flows[index], self._problem.choices.ties[index]
         return replace(flow, slow_us=priced(flow, ties, self.prices.slow_us)) if ties else flow
 
-    def _journey_us(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> float:
-        return best_value(flow, self._rents.charges(flow, beside_only))
+    def _residency_us(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> float:
+        return best_value(flow, self._holding.charges(flow, beside_only))
 
     def _entry_us(self, number: int, more: int, most: int, tiers: Mapping[int, bool] = _NONE) -> float:
         table = self._problem.choices.tables[number]
         table = table.restricted(tiers) if tiers else table
-        rent_us = self._rents.during_us(table.kernel, table.fast_bytes)
-        return cheapest_entry_us(table, self.prices.slow_us[number], rent_us, most, more)
+        holding_us = self._holding.during_us(table.kernel, table.fast_bytes)
+        return cheapest_entry_us(table, self.prices.slow_us[number], holding_us, most, more)

@@ -15,9 +15,9 @@ import numpy as np
 from autotm.model.files import BadInputError
 from autotm.model.plan import Plan
 from autotm.model.step import Role
-from autotm.solve.bounds.certificate import Prices, Rents, cheapest_entry_us
+from autotm.solve.bounds.certificate import HoldingCosts, Prices, cheapest_entry_us
 from autotm.solve.bounds.engine_prices import EnginePrices
-from autotm.solve.bounds.rented import Rented
+from autotm.solve.bounds.priced_residencies import PricedResidencies
 from autotm.solve.bounds.stated import byte_prices, cut_prices, slow_prices
 from autotm.solve.problem import Choices, Floats, Flow, Problem, flows_by_use, priced
 
@@ -68,36 +68,40 @@ def potential(problem: Problem, plan: Plan) -> Potential:
         for flow, ties in zip(choices.flows, choices.ties, strict=True)
     ]
     again_us = np.array([_again_us(problem, flow) for flow in flows])
-    rented = Rented(flows, again_us, problem.limit_bytes, kernels)
+    priced_residencies = PricedResidencies(flows, again_us, problem.limit_bytes, kernels)
 
     def tables_us(byte_us: Floats) -> float:
-        rents = Rents(replace(prices, byte_us=byte_us), problem.limit_bytes)
+        rents = HoldingCosts(replace(prices, byte_us=byte_us), problem.limit_bytes)
         return sum(
             cheapest_entry_us(table, shares, rents.during_us(table.kernel, table.fast_bytes), problem.limit_bytes)
             for table, shares in zip(choices.tables, slow_us, strict=True)
         )
 
-    recomputation_us = problem.base_us + _highest(rented, prices, plan.objective_us - problem.base_us, tables_us)
+    recomputation_us = problem.base_us + _highest(
+        priced_residencies, prices, plan.objective_us - problem.base_us, tables_us
+    )
     return Potential(plan.objective_us, plan.bound_us, min(recomputation_us, plan.bound_us), _any_order_us(problem))
 
 
-def _highest(rented: Rented, start: Prices, target_us: float, tables_us: Callable[[Floats], float]) -> float:
+def _highest(
+    priced_residencies: PricedResidencies, start: Prices, target_us: float, tables_us: Callable[[Floats], float]
+) -> float:
     """The best Lagrangian bound found from some prices on, those of weights kept.
 
     It takes subgradient steps of Polyak's length towards `target_us`.
     """
     prices, weighed_us = start.byte_us, start.weighed_us
-    weights_us = replace(start, byte_us=np.zeros_like(prices)).rent_us(rented.limit_bytes)
+    weights_us = replace(start, byte_us=np.zeros_like(prices)).holding_us(priced_residencies.limit_bytes)
     best, best_prices, stride, stale = -np.inf, prices, _FIRST_STRIDE, 0
     for _ in range(_STEPS):
-        rental = rented.cheapest(prices, weighed_us)
-        rent_us = float(prices.sum()) * rented.limit_bytes + weights_us
-        value = float(rental.cost_us.sum()) + tables_us(prices) - rent_us
+        cheapest = priced_residencies.cheapest(prices, weighed_us)
+        holding_us = float(prices.sum()) * priced_residencies.limit_bytes + weights_us
+        value = float(cheapest.cost_us.sum()) + tables_us(prices) - holding_us
         if value > best:
             best, best_prices, stale = value, prices, 0
         else:
             stale += 1
-        slope = (rental.used_bytes - rented.limit_bytes).astype(np.float64)
+        slope = (cheapest.used_bytes - priced_residencies.limit_bytes).astype(np.float64)
         steepness = float(slope @ slope)
         if steepness == 0 or value >= target_us:
             break

@@ -16,11 +16,11 @@ from autotm.solve.problem import (
     Charges,
     Choices,
     Flow,
-    Journey,
+    Residency,
     Table,
     Window,
     all_slow,
-    best_journey,
+    best_residency,
     by_blocking_moves,
     flags,
     occupy,
@@ -34,16 +34,16 @@ class Reduced:
 
     Attributes:
         choices: the choices given, with those of the flows narrowed; the tables are whole.
-        decided: journeys that some optimum contains, by index into the flows.
+        decided: residencies that some optimum contains, by index into the flows.
         rows: kernels whose capacity can bind, ascending.
         room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
         limit_bytes: the limit, or the most of several.
-        is_partial: some journeys were decided for good reasons only, and rows left out: what solves it need be neither
-            the best nor legal.
+        is_partial: some residencies were decided for good reasons only, and rows left out: what solves it need be
+            neither the best nor legal.
     """
 
     choices: Choices
-    decided: dict[int, Journey]
+    decided: dict[int, Residency]
     rows: tuple[int, ...]
     room: tuple[int, ...]
     limit_bytes: int
@@ -71,12 +71,12 @@ def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | 
     for index, flow in enumerate(flows):
         touches = index not in decided and any(tight_until[end] > tight_until[start] for start, end in spans(flow))
         if index not in decided and not touches:
-            journey = _by_itself(narrowed, index)
-            if journey is not None:
-                decided[index] = journey
+            residency = _by_itself(narrowed, index)
+            if residency is not None:
+                decided[index] = residency
     used = np.zeros(kernels, np.int64)
-    for index, journey in decided.items():
-        occupy(used, flows[index], journey)
+    for index, residency in decided.items():
+        occupy(used, flows[index], residency)
     undecided = [flow for index, flow in enumerate(flows) if index not in decided]
     rows = undominated(undecided, narrowed.tables, tight, limit_bytes - used)
     room = tuple(int(limit_bytes - used[row]) for row in rows)
@@ -135,12 +135,12 @@ def _is_free_in_slow(choices: Choices, index: int) -> bool:
     return not any(flow.must) and (max(choices.most_us[index]) <= 0 or not any(flow.may))
 
 
-def _by_itself(choices: Choices, index: int) -> Journey | None:
-    """(P4) The cheapest journey where memory is free; None where it shares more than memory."""
+def _by_itself(choices: Choices, index: int) -> Residency | None:
+    """(P4) The cheapest residency where memory is free; None where it shares more than memory."""
     flow = choices.flows[index]
     if not choices.ties[index] and not any(flow.out + flow.back):
         free = [0.0] * len(flow)
-        return best_journey(flow, Charges.blocking(flow, flow.slow_us, free, free))
+        return best_residency(flow, Charges.blocking(flow, flow.slow_us, free, free))
     always = all(flow.may) and all(flow.may_between) and min(choices.least_us[index]) >= 0
     return by_blocking_moves((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
 
@@ -161,7 +161,7 @@ def spans(flow: Flow) -> list[tuple[int, int]]:
     return merged
 
 
-def _potential(choices: Choices, decided: dict[int, Journey], kernels: int) -> npt.NDArray[np.int64]:
+def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) -> npt.NDArray[np.int64]:
     """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
     change = np.zeros(kernels + 1, np.int64)
     for index, flow in enumerate(choices.flows):

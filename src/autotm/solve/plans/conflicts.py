@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from autotm.model.plan import Stay
 from autotm.model.step import Tier
-from autotm.solve.problem import Charges, Flow, Journey, best_journey, best_value
+from autotm.solve.problem import Charges, Flow, Residency, best_residency, best_value
 
 Member = tuple[int, int, int]
 """A flow that is fast at gadgets [first, last] and over the gaps between: (flow, first, last)."""
@@ -49,22 +49,22 @@ class Conflicts:
         for index, numbers in self._of.items():
             self._of[index] = [number for number in numbers if number < count]
 
-    def allow(self, index: int, journey: Journey, others: Mapping[int, Journey]) -> bool:
-        """Whether a flow's journey completes no conflict beside the journeys that the others have."""
-        return not any(holds(journey, member) for member in self._left_to(index, others))
+    def allow(self, index: int, residency: Residency, others: Mapping[int, Residency]) -> bool:
+        """Whether a flow's residency completes no conflict beside the residencies that the others have."""
+        return not any(holds(residency, member) for member in self._left_to(index, others))
 
-    def best(self, index: int, charges: Charges, others: Mapping[int, Journey]) -> Journey:
-        """The flow's cheapest journey that completes no conflict; where it has to be fast, the cheapest."""
+    def best(self, index: int, charges: Charges, others: Mapping[int, Residency]) -> Residency:
+        """The flow's cheapest residency that completes no conflict; where it has to be fast, the cheapest."""
         flow = self._flows[index]
-        journey = best_journey(flow, charges)
+        residency = best_residency(flow, charges)
         for member in self._left_to(index, others):
-            if holds(journey, member):
+            if holds(residency, member):
                 ways = [way for way in _without(flow, charges, member) if best_value(flow, way) < float("inf")]
                 charges = min(ways, key=lambda way: best_value(flow, way), default=charges)
-                journey = best_journey(flow, charges)
-        return journey
+                residency = best_residency(flow, charges)
+        return residency
 
-    def _left_to(self, index: int, others: Mapping[int, Journey]) -> list[Member]:
+    def _left_to(self, index: int, others: Mapping[int, Residency]) -> list[Member]:
         """What the flow must not do, since the others do their parts of a conflict."""
         found = []
         for number in self._of.get(index, ()):
@@ -81,10 +81,10 @@ class Conflicts:
         return index, inside[0], inside[-1]
 
 
-def holds(journey: Journey, member: Member) -> bool:
-    """Whether the journey is fast wherever the member says."""
+def holds(residency: Residency, member: Member) -> bool:
+    """Whether the residency is fast wherever the member says."""
     _, first, last = member
-    return all(journey.fast[first : last + 1]) and all(journey.between[first:last])
+    return all(residency.fast[first : last + 1]) and all(residency.between[first:last])
 
 
 def _without(flow: Flow, charges: Charges, member: Member) -> list[Charges]:

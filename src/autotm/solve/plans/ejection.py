@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from autotm.solve.plans.repair import Repair
-from autotm.solve.problem import Choices, Journey, fast_spans
+from autotm.solve.problem import Choices, Residency, fast_spans
 
 _TRIALS = 4000
 """Exchanges tried in all; about a second. Counted, not timed, so that results repeat."""
@@ -25,7 +25,7 @@ def eject(repair: Repair) -> None:
         for index in _by_cost(repair):
             for rival in _rivals(repair, holders, index):
                 trials -= 1
-                before = {flow: repair.journeys[flow] for flow in (index, rival)}
+                before = {flow: repair.residencies[flow] for flow in (index, rival)}
                 if repair.exchange((index, rival)):
                     holders.update(before)
                     improved = True
@@ -40,43 +40,43 @@ class _Holders:
     def __init__(self, repair: Repair) -> None:
         self._repair = repair
         self._at: dict[int, set[int]] = defaultdict(set)
-        for index, journey in repair.journeys.items():
-            for kernel in self._kernels(index, journey):
+        for index, residency in repair.residencies.items():
+            for kernel in self._kernels(index, residency):
                 self._at[kernel].add(index)
 
     def at(self, kernel: int) -> set[int]:
         """Indices of the flows that are fast during a kernel."""
         return self._at[kernel]
 
-    def update(self, before: dict[int, Journey]) -> None:
-        """Follow flows from their journeys before to those they have now."""
-        for index, journey in before.items():
-            for kernel in self._kernels(index, journey):
+    def update(self, before: dict[int, Residency]) -> None:
+        """Follow flows from their residencies before to those they have now."""
+        for index, residency in before.items():
+            for kernel in self._kernels(index, residency):
                 self._at[kernel].discard(index)
-            for kernel in self._kernels(index, self._repair.journeys[index]):
+            for kernel in self._kernels(index, self._repair.residencies[index]):
                 self._at[kernel].add(index)
 
-    def _kernels(self, index: int, journey: Journey) -> list[int]:
-        spans = fast_spans(self._repair.flows[index], journey)
+    def _kernels(self, index: int, residency: Residency) -> list[int]:
+        spans = fast_spans(self._repair.flows[index], residency)
         return [kernel for start, end in spans for kernel in range(start, end)]
 
 
 def _by_cost(repair: Repair) -> list[int]:
     """Flows that are slow somewhere where that costs, the dearest first."""
-    cost_us = {index: sum(_slow_us(repair.choices, index, repair.journeys[index])) for index in repair.journeys}
+    cost_us = {index: sum(_slow_us(repair.choices, index, repair.residencies[index])) for index in repair.residencies}
     return sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
 
 
-def _slow_us(choices: Choices, index: int, journey: Journey) -> list[float]:
+def _slow_us(choices: Choices, index: int, residency: Residency) -> list[float]:
     """What each gadget may save by being fast."""
     most_us = choices.most_us[index]
-    return [0.0 if fast else us for us, fast in zip(most_us, journey.fast, strict=True)]
+    return [0.0 if fast else us for us, fast in zip(most_us, residency.fast, strict=True)]
 
 
 def _rivals(repair: Repair, holders: _Holders, index: int) -> list[int]:
     """Flows whose place would admit this one at a gadget where it pays most, the least valuable first."""
     flow = repair.flows[index]
-    slow_us = _slow_us(repair.choices, index, repair.journeys[index])
+    slow_us = _slow_us(repair.choices, index, repair.residencies[index])
     found: dict[int, None] = {}
     for k in sorted(range(len(flow)), key=lambda k: -slow_us[k])[:_GADGETS]:
         if slow_us[k] <= 0 or not flow.may[k]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotm.solve.problem import Ints, Journey, Span, Window
+from autotm.solve.problem import Ints, Residency, Span, Window
 
 Key = tuple[int, int]
 """Who moves: (index of the flow, gadget after the gap)."""
@@ -187,15 +187,15 @@ class Engines:
         self.out.roll_back()
         self.back.roll_back()
 
-    def take(self, index: int, journey: Journey) -> Journey:
-        """Give a flow's moves their time; those that there is none for are blocking in the journey returned."""
-        out = journey.out if journey.out and self.out.take((index, journey.first_leave), journey.out) else None
-        back = tuple((k, window) for k, window in journey.back if self.back.take((index, k), window))
-        return journey.beside(out, back)
+    def take(self, index: int, residency: Residency) -> Residency:
+        """Give a flow's moves their time; those that there is none for are blocking in the residency returned."""
+        out = residency.out if residency.out and self.out.take((index, residency.first_leave), residency.out) else None
+        back = tuple((k, window) for k, window in residency.back if self.back.take((index, k), window))
+        return residency.beside(out, back)
 
-    def give(self, index: int, journey: Journey) -> None:
+    def give(self, index: int, residency: Residency) -> None:
         """Take the time of a flow's moves back."""
-        if journey.out is not None:
-            self.out.give((index, journey.first_leave))
-        for k, _ in journey.back:
+        if residency.out is not None:
+            self.out.give((index, residency.first_leave))
+        for k, _ in residency.back:
             self.back.give((index, k))

@@ -1,8 +1,8 @@
 """Where a plan loses against the bound that prices prove.
 
-The gap is a sum of terms none of which is below 0 (complementary slackness): what each flow's journey and each table's
-entry cost more than their cheapest at these prices, and the price of memory and of engine time that the plan leaves
-unused. Memory apart, this says which flows a search should turn to.
+The gap is a sum of terms none of which is below 0 (complementary slackness): what each flow's residency and each
+table's entry cost more than their cheapest at these prices, and the price of memory and of engine time that the plan
+leaves unused. Memory apart, this says which flows a search should turn to.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Losses:
         The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
         """
         lost_us = np.zeros(self._flows)
-        for index, journey in repair.journeys.items():
-            lost_us[index] = self._priced.regret_us(index, journey)
+        for index, residency in repair.residencies.items():
+            lost_us[index] = self._priced.regret_us(index, residency)
         for index, ties in enumerate(repair.choices.ties):
             for tie in ties:
                 table, entry = repair.tables[tie.table], repair.entries[tie.table]

@@ -1,4 +1,4 @@
-"""Legal plans from fractional or overfull ones: insert journeys one by one into the room that is left.
+"""Legal plans from fractional or overfull ones: insert residencies one by one into the room that is left.
 
 All bytes and nanoseconds of engines are integers here, so what this returns keeps the limits exactly, whatever
 tolerances a solver had.
@@ -19,7 +19,7 @@ from autotm.solve.problem import (
     Charges,
     Choices,
     Flow,
-    Journey,
+    Residency,
     Way,
     Window,
     all_slow,
@@ -35,13 +35,13 @@ _PREFER_FAST_US = 1e-7
 
 
 class Repair:
-    """Journeys of all flows and entries of all tables, together with the fast bytes left during each kernel.
+    """Residencies of all flows and entries of all tables, together with the fast bytes left during each kernel.
 
-    A flow that has no journey yet is slow; a table has the entry that its operands' tiers leave it, at first with the
+    A flow that has no residency yet is slow; a table has the entry that its operands' tiers leave it, at first with the
     leanest workspaces.
 
     Attributes:
-        journeys: by index of the flow.
+        residencies: by index of the flow.
         entries: by number of the table.
         left: fast bytes free during each kernel.
         worth: per flow, what slow memory costs for each of its bytes.
@@ -54,7 +54,7 @@ class Repair:
         self.conflicts = Conflicts(choices.flows) if conflicts is None else conflicts
         self.flows = choices.flows
         self.tables = choices.tables
-        self.journeys: dict[int, Journey] = {}
+        self.residencies: dict[int, Residency] = {}
         self.slow = [2 ** len(table.operands) - 1 for table in self.tables]
         self.entries = [table.best(slow, 0) for table, slow in zip(self.tables, self.slow, strict=True)]
         self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(choices, kernels)
@@ -64,8 +64,8 @@ class Repair:
         self.order = sorted(range(len(self.flows)), key=lambda index: -self.worth[index])
         self.menus = [number for number, table in enumerate(self.tables) if len(table) > len(table.groups)]
 
-    def accept(self, proposed: Mapping[int, Journey], ways: Mapping[int, int]) -> None:
-        """Take the proposed journeys that fit together, the larger tensors first, and then the proposed ways.
+    def accept(self, proposed: Mapping[int, Residency], ways: Mapping[int, int]) -> None:
+        """Take the proposed residencies that fit together, the larger tensors first, and then the proposed ways.
 
         Moves for which the engines have no time are blocking.
         """
@@ -80,9 +80,9 @@ class Repair:
                     self._choose(number, min(int(table.fast_bytes[entry]), self._room(number)))
 
     def complete(self) -> None:
-        """Give every flow that has no journey yet its cheapest one in the memory that is left, then the tables."""
+        """Give every flow that has no residency yet its cheapest one in the memory that is left, then the tables."""
         for index in self.order:
-            if index not in self.journeys:
+            if index not in self.residencies:
                 self.insert(index, self.best(index))
         self._choose_all()
 
@@ -95,8 +95,8 @@ class Repair:
 
     @property
     def cost_us(self) -> float:
-        """What all journeys and entries together cost beside the kernels that have no table."""
-        flows = sum(cost_us(self.flows[index], journey) for index, journey in self.journeys.items())
+        """What all residencies and entries together cost beside the kernels that have no table."""
+        flows = sum(cost_us(self.flows[index], residency) for index, residency in self.residencies.items())
         return flows + sum(self._time_us(number) for number in range(len(self.tables)))
 
     @property
@@ -107,7 +107,7 @@ class Repair:
     def copy(self) -> Repair:
         """The same plan, to be changed by itself; what must not be fast together is shared."""
         other = copy.copy(self)
-        other.journeys, other.slow, other.entries = dict(self.journeys), list(self.slow), list(self.entries)
+        other.residencies, other.slow, other.entries = dict(self.residencies), list(self.slow), list(self.entries)
         other.left, other.engines = self.left.copy(), self.engines.copy()
         return other
 
@@ -124,19 +124,19 @@ class Repair:
         self.undo(before, entries)
         return False
 
-    def marked(self, group: Collection[int]) -> tuple[dict[int, Journey], dict[int, int]]:
+    def marked(self, group: Collection[int]) -> tuple[dict[int, Residency], dict[int, int]]:
         """What `undo` needs to take back what happens to these flows from here on."""
         self.engines.mark()
         tables = {tie.table for index in group for tie in self.choices.ties[index]}
-        return {index: self.journeys[index] for index in group}, {number: self.entries[number] for number in tables}
+        return {index: self.residencies[index] for index in group}, {number: self.entries[number] for number in tables}
 
-    def undo(self, before: Mapping[int, Journey], entries: Mapping[int, int]) -> None:
+    def undo(self, before: Mapping[int, Residency], entries: Mapping[int, int]) -> None:
         """Give flows and tables back what they had when the engines were marked."""
         for index in before:
             self._release(index)
         self.engines.roll_back()
-        for index, journey in before.items():
-            self._hold(index, journey)
+        for index, residency in before.items():
+            self._hold(index, residency)
         for number, entry in entries.items():
             self._choose(number, int(self.tables[number].fast_bytes[entry]))
 
@@ -149,7 +149,7 @@ class Repair:
         self.improve()
 
     def _loss_us(self, index: int) -> float:
-        """What another journey than its present one, now forbidden, costs a flow."""
+        """What another residency than its present one, now forbidden, costs a flow."""
         before, entries = self.marked((index,))
         rank = self.rank((index,), entries)
         self.remove(index)
@@ -159,20 +159,20 @@ class Repair:
         return loss_us
 
     def _is_settled(self, index: int) -> bool:
-        """Whether no other journey can be better."""
-        journey, flow = self.journeys[index], self.flows[index]
+        """Whether no other residency can be better."""
+        residency, flow = self.residencies[index], self.flows[index]
         never_pays = min(flow.slow_us) >= 0 and not self.choices.ties[index]
-        return never_pays and all(journey.fast) and all(journey.between)
+        return never_pays and all(residency.fast) and all(residency.between)
 
     def rank(self, group: Sequence[int], tables: Collection[int]) -> float:
         """Cost of flows and tables, less a little for what is fast."""
-        journeys = [self.journeys[index] for index in group]
-        fast = sum(sum(journey.fast) + sum(journey.between) for journey in journeys)
-        own = sum(cost_us(self.flows[index], journey) for index, journey in zip(group, journeys, strict=True))
+        residencies = [self.residencies[index] for index in group]
+        fast = sum(sum(residency.fast) + sum(residency.between) for residency in residencies)
+        own = sum(cost_us(self.flows[index], residency) for index, residency in zip(group, residencies, strict=True))
         return own + sum(map(self._time_us, tables)) - _PREFER_FAST_US * fast
 
-    def best(self, index: int) -> Journey:
-        """The cheapest journey of a flow that has none in the memory and engine time that are left."""
+    def best(self, index: int) -> Residency:
+        """The cheapest residency of a flow that has none in the memory and engine time that are left."""
         flow = self.flows[index]
         size = flow.size_bytes
         slow = list(flow.slow_us)
@@ -192,7 +192,7 @@ class Repair:
         gaps = range(len(flow) - 1)
         out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us, flow.beside_write_us) for k in gaps]
         back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us, flow.beside_read_us) for k in gaps]
-        return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.journeys)
+        return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.residencies)
 
     def _way(
         self,
@@ -212,42 +212,42 @@ class Repair:
         start, end = flow.gap(k)
         return start >= end or bool(self.left[start:end].min() >= flow.size_bytes)
 
-    def _fits(self, index: int, journey: Journey) -> bool:
+    def _fits(self, index: int, residency: Residency) -> bool:
         flow = self.flows[index]
         self._reserve(flow, -1)
-        room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, journey))
+        room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, residency))
         self._reserve(flow, 1)
-        return room and self.conflicts.allow(index, journey, self.journeys)
+        return room and self.conflicts.allow(index, residency, self.residencies)
 
-    def insert(self, index: int, journey: Journey) -> None:
-        """Give a flow that has none a journey that fits; moves for which engines have no time are blocking."""
-        self._hold(index, self.engines.take(index, journey))
+    def insert(self, index: int, residency: Residency) -> None:
+        """Give a flow that has none a residency that fits; moves for which engines have no time are blocking."""
+        self._hold(index, self.engines.take(index, residency))
 
     def remove(self, index: int) -> None:
-        """Take a journey out; the tables that it is tied to fall back to their leanest ways."""
-        self.engines.give(index, self.journeys[index])
+        """Take a residency out; the tables that it is tied to fall back to their leanest ways."""
+        self.engines.give(index, self.residencies[index])
         self._release(index)
 
-    def _hold(self, index: int, journey: Journey) -> None:
+    def _hold(self, index: int, residency: Residency) -> None:
         self._reserve(self.flows[index], -1)
-        occupy(self.left, self.flows[index], journey, -1)
-        self.journeys[index] = journey
-        self._follow(index, journey)
+        occupy(self.left, self.flows[index], residency, -1)
+        self.residencies[index] = residency
+        self._follow(index, residency)
 
     def _release(self, index: int) -> None:
         flow = self.flows[index]
-        occupy(self.left, flow, self.journeys.pop(index))
+        occupy(self.left, flow, self.residencies.pop(index))
         self._reserve(flow, 1)
         self._follow(index, all_slow(flow))
         for tie in self.choices.ties[index]:
             self._choose(tie.table, 0)
 
-    def _follow(self, index: int, journey: Journey) -> None:
+    def _follow(self, index: int, residency: Residency) -> None:
         """Tell the tables the flow's tiers; each takes the best entry that fits."""
         for tie in self.choices.ties[index]:
             bit = 1 << tie.operand
             others = self.slow[tie.table] & ~bit
-            self.slow[tie.table] = others if journey.fast[tie.gadget] else others | bit
+            self.slow[tie.table] = others if residency.fast[tie.gadget] else others | bit
             self._choose(tie.table, self._room(tie.table))
 
     def _room(self, number: int) -> int:

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from autotm.model.plan import Stay
 from autotm.model.step import Tier
 from autotm.solve.plans.repair import Repair
-from autotm.solve.problem import Addresses, Journey, all_slow, fast_spans
+from autotm.solve.problem import Addresses, Residency, all_slow, fast_spans
 
 _ORDERS = 6
 """Orders in which stays that find no address are placed anew, from each packing, as far as there is time."""
 
 
-_JOURNEYS = 8
-"""Journeys of a flow that are tried before it is slow for life."""
+_RESIDENCIES = 8
+"""Residencies of a flow that are tried before it is slow for life."""
 
 
 def spill(repair: Repair, candidates: Iterable[Addresses], seed: int, deadline_s: float) -> Spilled | None:
@@ -76,14 +76,14 @@ class Spilled:
         return False
 
     def replace(self, group: Sequence[int]) -> bool:
-        """Take flows out, and give each the cheapest journey whose stays find addresses; whether all found one.
+        """Take flows out, and give each the cheapest residency whose stays find addresses; whether all found one.
 
-        Of a journey that finds none, that without asynchronous moves comes next, then some without what found none, and
-        last slow memory for life.
+        Of a residency that finds none, that without asynchronous moves comes next, then some without what found none,
+        and last slow memory for life.
         """
         repair, conflicts = self.repair, len(self.repair.conflicts)
         for index in group:
-            for stay in self._stays(index, repair.journeys[index]):
+            for stay in self._stays(index, repair.residencies[index]):
                 self.addresses.remove(stay)
             repair.remove(index)
         placed = [self._place(index) for index in group]
@@ -91,18 +91,18 @@ class Spilled:
         return all(placed)
 
     def _place(self, index: int) -> bool:
-        """Give a flow that has none a journey; whether its stays have addresses."""
+        """Give a flow that has none a residency; whether its stays have addresses."""
         repair, flow = self.repair, self.repair.flows[index]
         for stay in self._without_hole(index):
             repair.conflicts.add([stay])
-        for _ in range(_JOURNEYS):
-            journey = repair.best(index)
-            failed = self._put(index, journey)
-            if failed is not None and self._put(index, blocking := journey.beside(None, ())) is None:
-                failed, journey = None, blocking
+        for _ in range(_RESIDENCIES):
+            residency = repair.best(index)
+            failed = self._put(index, residency)
+            if failed is not None and self._put(index, blocking := residency.beside(None, ())) is None:
+                failed, residency = None, blocking
             if failed is None:
-                repair.insert(index, journey)
-                return repair.journeys[index] == journey
+                repair.insert(index, residency)
+                return repair.residencies[index] == residency
             repair.conflicts.add([failed])
         repair.insert(index, repair.best(index) if any(flow.must) else all_slow(flow))
         return not any(flow.must)
@@ -117,9 +117,9 @@ class Spilled:
                     if not self.addresses.has_hole(stay, flow.size_bytes):
                         yield stay
 
-    def _put(self, index: int, journey: Journey) -> Stay | None:
-        """Put all stays of a journey; the one that finds no address, in which case none of them is put."""
-        stays = self._stays(index, journey)
+    def _put(self, index: int, residency: Residency) -> Stay | None:
+        """Put all stays of a residency; the one that finds no address, in which case none of them is put."""
+        stays = self._stays(index, residency)
         for n, stay in enumerate(stays):
             if not self.addresses.put(stay, self.repair.flows[index].size_bytes):
                 for other in stays[:n]:
@@ -127,6 +127,6 @@ class Spilled:
                 return stay
         return None
 
-    def _stays(self, index: int, journey: Journey) -> list[Stay]:
+    def _stays(self, index: int, residency: Residency) -> list[Stay]:
         flow = self.repair.flows[index]
-        return [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, journey)]
+        return [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, residency)]

@@ -3,8 +3,11 @@
 from autotm.solve.problem.choices import Choices, priced
 from autotm.solve.problem.feasible import require_feasible, required_bytes
 from autotm.solve.problem.flow import Flow, flags, flows_beside_kernels, flows_by_use, flows_for_life, flows_in
-from autotm.solve.problem.journey import (
-    Journey,
+from autotm.solve.problem.options import SolveOptions
+from autotm.solve.problem.packing import Addresses, Packing
+from autotm.solve.problem.problem import Problem
+from autotm.solve.problem.residency import (
+    Residency,
     all_slow,
     by_blocking_moves,
     cost_us,
@@ -12,10 +15,7 @@ from autotm.solve.problem.journey import (
     occupy,
     stays_and_moves,
 )
-from autotm.solve.problem.options import SolveOptions
-from autotm.solve.problem.packing import Addresses, Packing
-from autotm.solve.problem.problem import Problem
-from autotm.solve.problem.shortest_path import Charges, Way, best_journey, best_value
+from autotm.solve.problem.shortest_path import Charges, Way, best_residency, best_value
 from autotm.solve.problem.table import Floats, Ints, Table
 from autotm.solve.problem.window import Clock, Span, Window
 
@@ -27,16 +27,16 @@ __all__ = [
     "Floats",
     "Flow",
     "Ints",
-    "Journey",
     "Packing",
     "Problem",
+    "Residency",
     "SolveOptions",
     "Span",
     "Table",
     "Way",
     "Window",
     "all_slow",
-    "best_journey",
+    "best_residency",
     "best_value",
     "by_blocking_moves",
     "cost_us",

@@ -35,7 +35,7 @@ class Choices:
     kernel_ns: tuple[int, ...] = ()
 
     @property
-    def has_flights(self) -> bool:
+    def has_async_moves(self) -> bool:
         """Whether any move may be asynchronous."""
         return any(any(flow.out + flow.back) for flow in self.flows)
 

@@ -1,4 +1,4 @@
-"""The cheapest journey of one tensor when fast memory has a price, by dynamic programming over its gadgets."""
+"""The cheapest residency of one tensor when fast memory has a price, by dynamic programming over its gadgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from autotm.solve.problem.flow import Flow
-from autotm.solve.problem.journey import Journey, by_blocking_moves
+from autotm.solve.problem.residency import Residency, by_blocking_moves
 from autotm.solve.problem.window import Window
 
 _BORN_FAST, _COPIED, _SLOW = range(3)
@@ -43,26 +43,26 @@ class Charges:
         return cls(slow_us, fast_us, between_us, [(flow.write_us, None)] * gaps, [(flow.read_us, None)] * gaps)
 
 
-def best_journey(flow: Flow, charges: Charges) -> Journey:
-    """The cheapest journey; where the flow's own rules leave no other choice, some finite path must exist."""
+def best_residency(flow: Flow, charges: Charges) -> Residency:
+    """The cheapest residency; where the flow's own rules leave no other choice, some finite path must exist."""
     costs, ways = _forward(flow, charges)
     state = min(range(3), key=costs.__getitem__)
     if costs[state] == math.inf:
-        raise ValueError(f"tensor '{flow.tensor}' has no journey at these prices")
+        raise ValueError(f"tensor '{flow.tensor}' has no residency at these prices")
     return _with_windows(_trace(ways, state), charges)
 
 
 def best_value(flow: Flow, charges: Charges) -> float:
-    """What the cheapest journey costs, prices included."""
+    """What the cheapest residency costs, prices included."""
     return min(_forward(flow, charges)[0])
 
 
-def _with_windows(journey: Journey, charges: Charges) -> Journey:
-    left = journey.first_leave
-    out = charges.out[left - 1][1] if 0 < left < len(journey.fast) else None
-    windows = ((k, charges.back[k - 1][1]) for k in journey.reads())
+def _with_windows(residency: Residency, charges: Charges) -> Residency:
+    left = residency.first_leave
+    out = charges.out[left - 1][1] if 0 < left < len(residency.fast) else None
+    windows = ((k, charges.back[k - 1][1]) for k in residency.reads())
     back = tuple((k, window) for k, window in windows if window is not None)
-    return journey.beside(out, back)
+    return residency.beside(out, back)
 
 
 def _forward(flow: Flow, charges: Charges) -> tuple[list[float], list[list[tuple[int, bool]]]]:
@@ -95,7 +95,7 @@ def _step(flow: Flow, k: int, costs: list[float], charges: Charges) -> tuple[lis
     return [born + stay + at, copied_cost + at, slow_cost + slow_at], [(_BORN_FAST, True), copied_from, slow_from]
 
 
-def _trace(ways: list[list[tuple[int, bool]]], state: int) -> Journey:
+def _trace(ways: list[list[tuple[int, bool]]], state: int) -> Residency:
     fast, between = [state != _SLOW], []
     for choice in reversed(ways):
         state, stayed = choice[state]

@@ -7,7 +7,7 @@ from autotm.solve.program.held import Held
 from autotm.solve.program.highs import Outcome, Session, Solved, mps_of, require_solved
 from autotm.solve.program.linear import Variable, linear, lookup
 from autotm.solve.program.matrix import Matrix
-from autotm.solve.program.solution import journeys, prices_of, start_from, used_bytes, variables_of, ways
+from autotm.solve.program.solution import prices_of, residencies, start_from, used_bytes, variables_of, ways
 
 __all__ = [
     "Cuts",
@@ -19,13 +19,13 @@ __all__ = [
     "Solved",
     "Variable",
     "build",
-    "journeys",
     "kept_copied",
     "linear",
     "lookup",
     "mps_of",
     "prices_of",
     "require_solved",
+    "residencies",
     "set_limit",
     "start_from",
     "used_bytes",

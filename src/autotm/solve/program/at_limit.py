@@ -32,7 +32,7 @@ def set_limit(made: Formulation, narrowed: Choices, limit_bytes: int) -> list[Va
 
 def _set_windows(made: Formulation, narrowed: Choices) -> list[Variable]:
     touched = []
-    for moves, is_write in ((made.flights.writes, True), (made.flights.reads, False)):
+    for moves, is_write in ((made.async_moves.writes, True), (made.async_moves.reads, False)):
         for (index, k), choice in moves.items():
             flow = narrowed.flows[index]
             allowed = (flow.out if is_write else flow.back)[k]

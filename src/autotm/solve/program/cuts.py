@@ -180,5 +180,5 @@ def _during(spans: Ints, row: int) -> Ints:
 def _decided(made: Formulation) -> Iterator[tuple[tuple[int, int], int]]:
     """Spans of the decided tensors, with their flows."""
     flows: tuple[Flow, ...] = made.reduced.choices.flows
-    for index, journey in made.reduced.decided.items():
-        yield from ((span, index) for span in fast_spans(flows[index], journey))
+    for index, residency in made.reduced.decided.items():
+        yield from ((span, index) for span in fast_spans(flows[index], residency))

@@ -13,7 +13,7 @@ import pyomo.core as pyo
 
 from autotm.solve.bounds import EnginePrices, SpanPrices
 from autotm.solve.problem import Floats, Ints, Span
-from autotm.solve.program.flights import Choice, Flights, Gap
+from autotm.solve.program.async_moves import AsyncMoves, Choice, Gap
 from autotm.solve.program.linear import linear
 
 _BROKEN, _LEAST_NS = 1e-7, 0.5
@@ -32,12 +32,12 @@ class Demand:
         out, back: those of the engines towards slow and towards fast memory.
     """
 
-    def __init__(self, flights: Flights, kernel_ns: Sequence[int]) -> None:
+    def __init__(self, async_moves: AsyncMoves, kernel_ns: Sequence[int]) -> None:
         until_ns: Ints = np.concatenate(([0], np.cumsum(np.array(kernel_ns, np.int64))))
-        self._model = flights.model
+        self._model = async_moves.model
         self._blocks = 0
-        self.out = _EngineRows(flights.writes, until_ns)
-        self.back = _EngineRows(flights.reads, until_ns)
+        self.out = _EngineRows(async_moves.writes, until_ns)
+        self.back = _EngineRows(async_moves.reads, until_ns)
 
     def add_broken(self) -> pyo.Block | None:
         """Give the model rows that its variables' values break; None where there is none."""

@@ -2,7 +2,7 @@
 
 Per undecided flow with gadgets k = 0..m-1: `a[k]` in fast memory since birth, `b[k]` in fast memory with a slow copy,
 `s[k]` stays so over the gap after k; per capacity row j: `u[j]`, fast bytes in use; per open table: `c[e]`, entry e.
-Asynchronous moves: `flights.py`.
+Asynchronous moves: `async_moves.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pyomo.core.expr import LinearExpression
 
 from autotm.solve.bounds import Reduced
 from autotm.solve.problem import Table, cost_us
+from autotm.solve.program.async_moves import AsyncMoves, constrain
 from autotm.solve.program.demand import Demand
-from autotm.solve.program.flights import Flights, constrain
 from autotm.solve.program.linear import Terms, Variable, linear, lookup
 from autotm.solve.program.variables import Key, keys_of
 
@@ -56,7 +56,7 @@ class Formulation:
         bytes_per_unit, us_per_unit: what one unit of `u` and of the objective stands for.
         flows: indices of the flows that have variables; smaller ones weigh nothing in the scaled rows.
         tables: those with more than one entry left.
-        flights: the asynchronous moves of those flows.
+        async_moves: the asynchronous moves of those flows.
         demand: the rows that these moves have got so far.
         constant_us: what the rest of the step costs.
     """
@@ -67,7 +67,7 @@ class Formulation:
     us_per_unit: float
     flows: tuple[int, ...]
     tables: tuple[OpenTable, ...]
-    flights: Flights
+    async_moves: AsyncMoves
     demand: Demand
     constant_us: float
 
@@ -94,9 +94,9 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     us_per_unit = max(*costs, 1e-9, constant_us * 1e-6) / _LARGEST
     model = pyo.ConcreteModel(name="compact placement")
     model.us_per_unit = pyo.Param(initialize=us_per_unit)
-    flights = Flights.of(model, {index: all_flows[index] for index in flows})
-    demand = Demand(flights, reduced.choices.kernel_ns)
-    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, flights, demand, constant_us)
+    async_moves = AsyncMoves.of(model, {index: all_flows[index] for index in flows})
+    demand = Demand(async_moves, reduced.choices.kernel_ns)
+    made = Formulation(model, reduced, bytes_per_unit, us_per_unit, flows, found, async_moves, demand, constant_us)
     _variables(made)
     born_fast_once_left_never_returns(made)
     one_fast_state(made)
@@ -105,7 +105,7 @@ def build(reduced: Reduced, base_us: float) -> Formulation:
     capacity_chain(made)
     one_entry(made)
     entry_follows_operands(made)
-    constrain(flights)
+    constrain(async_moves)
     step_time(made)
     return made
 
@@ -225,7 +225,7 @@ def step_time(made: Formulation) -> None:
         above_us = item.table.time_us - item.table.time_us.min()
         for entry, cost in enumerate(above_us.tolist()):
             terms.add(model.c[item.number, entry], _scaled(cost, scale))
-    for variable, flying_us, blocking_us in made.flights.prices_us(
+    for variable, flying_us, blocking_us in made.async_moves.prices_us(
         {i: made.reduced.choices.flows[i] for i in made.flows}
     ):
         terms.add(variable, _scaled(flying_us, scale) - _scaled(blocking_us, scale))
@@ -267,7 +267,7 @@ def holdings(made: Formulation) -> Iterator[Holding]:
         yield Holding((start, flow.stops[k]), variable, flow.size_bytes, index)
     for (index, k), variable in model.s.items():
         yield Holding(flows[index].gap(k), variable, flows[index].size_bytes, index)
-    for (index, _), windows in [*made.flights.writes.items(), *made.flights.reads.items()]:
+    for (index, _), windows in [*made.async_moves.writes.items(), *made.async_moves.reads.items()]:
         for variable, window in windows:
             yield Holding((window.start, window.end), variable, flows[index].size_bytes, index)
     for item in made.tables:

@@ -8,7 +8,7 @@ from typing import Self
 
 import pyomo.core as pyo
 
-from autotm.solve.bounds import Decision, Fixed, Flight, Place, Spaces
+from autotm.solve.bounds import AsyncMove, Decision, Fixed, Place, Spaces
 from autotm.solve.program.formulation import Formulation, kept_copied
 from autotm.solve.program.highs import Session
 from autotm.solve.program.linear import Variable, linear, lookup
@@ -22,7 +22,7 @@ class Held:
         self._made = made
         self._session = session
         self._places = {place: self._at_place(place) for index in made.flows for place in _places(made, index)}
-        self._flights = dict(_flights(made))
+        self._async_moves = dict(_async_moves(made))
         self._tables = {item.number: item for item in made.tables}
         self._rows: dict[Decision, pyo.Block] = {}
         self._held: set[Decision] = set()
@@ -46,12 +46,12 @@ class Held:
         """
         decided = ((place, fast) for own in fixed.places.values() for place, fast in own.items())
         places = {place: fast for place, fast in decided if place in self._places}
-        used = {flight for own in fixed.flights.values() for flight, is_used in own.items() if is_used}
+        used = {async_move for own in fixed.async_moves.values() for async_move, is_used in own.items() if is_used}
         self._let_go(self._held - set(places) - used)
         for place, fast in places.items():
             self._session.bound_row(self._row(place), float(fast), float(fast))
-        for flight in used:
-            self._session.bound_row(self._row(flight), -1.0, 0.0)
+        for async_move in used:
+            self._session.bound_row(self._row(async_move), -1.0, 0.0)
         self._held = {*places, *used}
         self._session.take_bounds(self._closed)
         closed = [variable for index in fixed.touched for variable in self._without_room(fixed, index)]
@@ -62,8 +62,8 @@ class Held:
         """Decisions that the relaxation's solution leaves open, and how far it is from either side."""
         for place, variables in self._places.items():
             yield place, _share(variables)
-        for flight, (variable, _) in self._flights.items():
-            yield flight, _share([variable])
+        for async_move, (variable, _) in self._async_moves.items():
+            yield async_move, _share([variable])
         for number, item in self._tables.items():
             if item.has_menu:
                 sizes = item.table.fast_bytes
@@ -89,8 +89,8 @@ class Held:
             if isinstance(decision, Place):
                 terms = [(variable, 1.0) for variable in self._places[decision]]
             else:
-                assert isinstance(decision, Flight)
-                variable, (more, less) = self._flights[decision]
+                assert isinstance(decision, AsyncMove)
+                variable, (more, less) = self._async_moves[decision]
                 terms = [(variable, -1.0)] + [(one, 1.0) for one in (more,) if one is not None]
                 terms += [(one, -1.0) for one in (less,) if one is not None]
             block = pyo.Block(concrete=True)
@@ -101,7 +101,7 @@ class Held:
         return self._rows[decision].row
 
     def _without_room(self, fixed: Fixed, index: int) -> list[Variable]:
-        model, flights = self._made.model, self._made.flights
+        model, async_moves = self._made.model, self._made.async_moves
         if index not in self._of_model:
             return []
         widest = self._made.reduced.choices.flows[index]
@@ -110,7 +110,7 @@ class Held:
         pairs = zip((model.a, model.b, model.s), keys_of(index, widest), keys_of(index, left), strict=True)
         for variables, had, has in pairs:
             found += [variables[key] for key in sorted(set(had) - set(has))]
-        for moves, windows in ((flights.writes, left.out), (flights.reads, left.back)):
+        for moves, windows in ((async_moves.writes, left.out), (async_moves.reads, left.back)):
             for k in range(len(left) - 1):
                 choice = moves.get((index, k), ())
                 found += [variable for variable, window in choice if window not in windows[k]]
@@ -143,12 +143,12 @@ def _places(made: Formulation, index: int) -> list[Place]:
     return gadgets + [place for place in gaps if flow.gap(place.gadget)[0] < flow.gap(place.gadget)[1]]
 
 
-def _flights(made: Formulation) -> Iterator[tuple[Flight, tuple[Variable, tuple[Variable, Variable]]]]:
+def _async_moves(made: Formulation) -> Iterator[tuple[AsyncMove, tuple[Variable, tuple[Variable, Variable]]]]:
     """Windows with their variable, and the two whose difference says that there is a copy."""
     model = made.model
-    for (index, k), choice in made.flights.writes.items():
+    for (index, k), choice in made.async_moves.writes.items():
         copied = lookup(model.a, index, k), lookup(model.a, index, k + 1)
-        yield from ((Flight(index, k, True, window), (variable, copied)) for variable, window in choice)
-    for (index, k), choice in made.flights.reads.items():
+        yield from ((AsyncMove(index, k, True, window), (variable, copied)) for variable, window in choice)
+    for (index, k), choice in made.async_moves.reads.items():
         copied = lookup(model.b, index, k + 1), lookup(model.s, index, k)
-        yield from ((Flight(index, k, False, window), (variable, copied)) for variable, window in choice)
+        yield from ((AsyncMove(index, k, False, window), (variable, copied)) for variable, window in choice)

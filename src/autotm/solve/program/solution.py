@@ -1,4 +1,4 @@
-"""Values of the model's variables as journeys, ways and prices, and back."""
+"""Values of the model's variables as residencies, ways and prices, and back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from autotm.solve.bounds import Cut, EnginePrices, Prices, SlowPrices
-from autotm.solve.problem import Floats, Journey, Window
+from autotm.solve.problem import Floats, Residency, Window
+from autotm.solve.program.async_moves import Choice
 from autotm.solve.program.cuts import Cuts
-from autotm.solve.program.flights import Choice
 from autotm.solve.program.formulation import Formulation, holdings, kept_copied
 from autotm.solve.program.highs import Session
 from autotm.solve.program.linear import Variable
@@ -19,13 +19,13 @@ from autotm.solve.program.linear import Variable
 _INTEGRAL = 1e-6
 
 
-def journeys(made: Formulation) -> dict[int, Journey]:
-    """The flows whose values are integral, as journeys."""
+def residencies(made: Formulation) -> dict[int, Residency]:
+    """The flows whose values are integral, as residencies."""
     found = {}
     for index in made.flows:
-        journey = _journey(made, index)
-        if journey is not None:
-            found[index] = journey
+        residency = _residency(made, index)
+        if residency is not None:
+            found[index] = residency
     return found
 
 
@@ -45,8 +45,8 @@ def ways(made: Formulation) -> dict[int, int]:
     }
 
 
-def start_from(made: Formulation, found: Mapping[int, Journey], fast_bytes: Sequence[int]) -> None:
-    """Put journeys, and entries of so many bytes per table, into the values, as a start for the search."""
+def start_from(made: Formulation, found: Mapping[int, Residency], fast_bytes: Sequence[int]) -> None:
+    """Put residencies, and entries of so many bytes per table, into the values, as a start for the search."""
     model = made.model
     for variables in (model.a, model.b, model.s, model.c, model.w, model.r):
         for variable in variables.values():
@@ -60,19 +60,19 @@ def start_from(made: Formulation, found: Mapping[int, Journey], fast_bytes: Sequ
     _start_chain(model.u, model.flow_into)
 
 
-def _start_flow(made: Formulation, index: int, journey: Journey) -> None:
-    model, flights = made.model, made.flights
-    for k in range(len(journey.fast)):
-        kind = model.a if k < journey.first_leave else model.b
-        if journey.fast[k] and (index, k) in kind:
+def _start_flow(made: Formulation, index: int, residency: Residency) -> None:
+    model, async_moves = made.model, made.async_moves
+    for k in range(len(residency.fast)):
+        kind = model.a if k < residency.first_leave else model.b
+        if residency.fast[k] and (index, k) in kind:
             kind[index, k].set_value(1, skip_validation=True)
-        if k and journey.between[k - 1] and k >= journey.first_leave and (index, k - 1) in model.s:
+        if k and residency.between[k - 1] and k >= residency.first_leave and (index, k - 1) in model.s:
             model.s[index, k - 1].set_value(1, skip_validation=True)
-    for k, window in journey.back:
-        for variable, known in flights.reads.get((index, k - 1), ()):
+    for k, window in residency.back:
+        for variable, known in async_moves.reads.get((index, k - 1), ()):
             variable.set_value(int(known == window), skip_validation=True)
-    for variable, known in flights.writes.get((index, journey.first_leave - 1), ()):
-        variable.set_value(int(known == journey.out), skip_validation=True)
+    for variable, known in async_moves.writes.get((index, residency.first_leave - 1), ()):
+        variable.set_value(int(known == residency.out), skip_validation=True)
 
 
 def _start_chain(chain: Variable, changes: Any) -> None:
@@ -136,11 +136,11 @@ def _by_itself(made: Formulation, number: int) -> list[float]:
     return prices
 
 
-def _journey(made: Formulation, index: int) -> Journey | None:
+def _residency(made: Formulation, index: int) -> Residency | None:
     flow, model = made.reduced.choices.flows[index], made.model
     fast = [_value(model.a, index, k) + _value(model.b, index, k) for k in range(len(flow))]
     between = [_between(made, index, k) for k in range(len(flow) - 1)]
-    writes, reads = made.flights.writes, made.flights.reads
+    writes, reads = made.async_moves.writes, made.async_moves.reads
     flying = [
         float(variable.value or 0.0)
         for moves in (writes, reads)
@@ -149,10 +149,10 @@ def _journey(made: Formulation, index: int) -> Journey | None:
     ]
     if any(abs(value - round(value)) > _INTEGRAL for value in fast + between + flying):
         return None
-    journey = Journey(tuple(round(value) > 0 for value in fast), tuple(round(value) > 0 for value in between))
-    out = _chosen(writes.get((index, journey.first_leave - 1), ()))
-    back = ((k, _chosen(reads.get((index, k - 1), ()))) for k in journey.reads())
-    return replace(journey, out=out, back=tuple((k, window) for k, window in back if window is not None))
+    residency = Residency(tuple(round(value) > 0 for value in fast), tuple(round(value) > 0 for value in between))
+    out = _chosen(writes.get((index, residency.first_leave - 1), ()))
+    back = ((k, _chosen(reads.get((index, k - 1), ()))) for k in residency.reads())
+    return replace(residency, out=out, back=tuple((k, window) for k, window in back if window is not None))
 
 
 def _chosen(windows: Choice) -> Window | None:

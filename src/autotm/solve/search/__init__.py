@@ -4,13 +4,13 @@ from autotm.solve.search.near import SOLVER_SHARE, decide_fractional, integral
 from autotm.solve.search.rounds import cut, keep_up
 from autotm.solve.search.search import Search
 from autotm.solve.search.settle import plan_of, settle
-from autotm.solve.search.sift import Sieve, can_be_whole, is_large
+from autotm.solve.search.sift import Sifting, can_be_whole, is_large
 from autotm.solve.search.tree import Tree
 
 __all__ = [
     "SOLVER_SHARE",
     "Search",
-    "Sieve",
+    "Sifting",
     "Tree",
     "can_be_whole",
     "cut",

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import pyomo.core as pyo
 
 from autotm.solve.plans import Member, holds
-from autotm.solve.problem import Journey
+from autotm.solve.problem import Residency
 from autotm.solve.program import Formulation, Variable, kept_copied, linear, lookup
 
 
-def not_all_fast(made: Formulation, members: Sequence[Member], decided: dict[int, Journey]) -> pyo.Block | None:
+def not_all_fast(made: Formulation, members: Sequence[Member], decided: dict[int, Residency]) -> pyo.Block | None:
     """(F12) Of what a conflict's members hold, gadgets and gaps, at least one is given up.
 
     Flows without variables do what is `decided`. None where nothing is left to choose, or nothing forbids it.

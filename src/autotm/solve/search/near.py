@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from autotm.solve.problem import Journey
-from autotm.solve.program import Formulation, Outcome, Session, journeys, variables_of, ways
+from autotm.solve.problem import Residency
+from autotm.solve.program import Formulation, Outcome, Session, residencies, variables_of, ways
 from autotm.solve.search.search import Search
 
 SOLVER_SHARE = 0.9
@@ -14,9 +14,9 @@ _NEAR_SHARE = 0.1
 """The same where most is decided already: the best of what is left counts, until the whole plan is close enough."""
 
 
-def integral(made: Formulation) -> tuple[dict[int, Journey], dict[int, int]]:
-    """What the model's values leave no doubt about: journeys by flow, ways by table."""
-    return journeys(made), ways(made)
+def integral(made: Formulation) -> tuple[dict[int, Residency], dict[int, int]]:
+    """What the model's values leave no doubt about: residencies by flow, ways by table."""
+    return residencies(made), ways(made)
 
 
 def decide_fractional(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
@@ -28,7 +28,7 @@ def decide_fractional(search: Search, made: Formulation, session: Session, deadl
     """
     gap = search.problem.options.gap
     enough = search.bound_us / (1 - SOLVER_SHARE * gap) / made.us_per_unit
-    with session.held(variables_of(made, journeys(made))):
+    with session.held(variables_of(made, residencies(made))):
         while True:
             left_s = deadline - time.perf_counter()
             found = session.search(left_s, _NEAR_SHARE * gap, warm=False, enough=enough)
@@ -48,7 +48,7 @@ def search_again(search: Search, made: Formulation, session: Session, deadline: 
     """
     if session.relax(deadline - time.perf_counter()).outcome is not Outcome.CONVERGED:
         return
-    if not made.flights.are_possible:  # As in `cut`.
+    if not made.async_moves.are_possible:  # As in `cut`.
         search.propose(*integral(made))
     if not search.is_done and not session.is_lost:
         decide_fractional(search, made, session, deadline)

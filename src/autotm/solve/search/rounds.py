@@ -51,5 +51,5 @@ def cut(search: Search, made: Formulation, session: Session, cuts: Cuts, deadlin
     if search.bound_us > before_us and not search.is_done:
         log.info("%d knapsack rows raise the bound by %.3g", cuts.count - count, search.bound_us / before_us - 1)
         # Of asynchronous moves few are integral before HiGHS decides them: local search has better plans by then.
-        if not made.flights.are_possible:
+        if not made.async_moves.are_possible:
             search.propose(*integral(made))

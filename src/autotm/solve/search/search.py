@@ -12,7 +12,7 @@ from autotm.model.plan import Certificate, Leaf, Status, Stay
 from autotm.model.plan import Prices as Stated
 from autotm.solve.bounds import Cut, Lagrangian, Priced, Prices, Reduced, certificate_of, state
 from autotm.solve.plans import Conflicts, Member, Repair, eject, refine
-from autotm.solve.problem import Choices, Journey, Problem
+from autotm.solve.problem import Choices, Problem, Residency
 
 _OPTIMAL_GAP = 1e-9
 
@@ -76,8 +76,8 @@ class Search:
         if self.prices is None or found_us > self.bound_us:
             self.prices, self.bound_us, self.tree = prices, found_us, None
 
-    def propose(self, proposed: Mapping[int, Journey], proposed_ways: Mapping[int, int]) -> None:
-        """Repair journeys and ways into a plan; keep it if it is the best."""
+    def propose(self, proposed: Mapping[int, Residency], proposed_ways: Mapping[int, int]) -> None:
+        """Repair residencies and ways into a plan; keep it if it is the best."""
         kernels = len(self.problem.graph.kernels)
         repair = Repair(self.reduced.choices, self.problem.limit_bytes, kernels, self.conflicts)
         repair.accept({**self.reduced.decided, **proposed}, proposed_ways)

@@ -83,9 +83,9 @@ def _exclude(search: Search, packing: Packing) -> Sequence[Member]:
     """Give up one of a set of stays that do not fit together; the set's members, none if that changed nothing."""
     stays, _, implementations = plan_of(search.best)
     conflict = packing.conflict(stays, implementations, search.problem.limit_bytes)
-    before = dict(search.best.journeys)
+    before = dict(search.best.residencies)
     members = search.exclude(conflict)
-    if all(search.best.journeys[index] == before[index] for index, _, _ in members):
+    if all(search.best.residencies[index] == before[index] for index, _, _ in members):
         return ()
     log.info("%d stays do not fit together: %.6g us without one of them", len(conflict), search.objective_us)
     return members
@@ -128,7 +128,7 @@ def plan_of(repair: Repair) -> tuple[list[Stay], list[Move], dict[int, str]]:
     moves: list[Move] = []
     implementations = {}
     for index, flow in enumerate(repair.flows):
-        tensor_stays, tensor_moves = stays_and_moves(flow, repair.journeys[index])
+        tensor_stays, tensor_moves = stays_and_moves(flow, repair.residencies[index])
         stays += tensor_stays
         moves += tensor_moves
     for table, entry in zip(repair.tables, repair.entries, strict=True):

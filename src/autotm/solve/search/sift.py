@@ -1,6 +1,6 @@
-"""Large steps: a relaxation over the few tensors whose journey is in doubt, and the few rows that matter.
+"""Large steps: a relaxation over the few tensors whose residency is in doubt, and the few rows that matter.
 
-Simplex takes quadratically long, but at nearly right prices most journeys are clear, and most rows cost nothing. So
+Simplex takes quadratically long, but at nearly right prices most residencies are clear, and most rows cost nothing. So
 prices come from a sample of the tensors first. Those for which staying and moving cost nearly the same there, often
 thousands, draw lots for the room; only the ones whose lot is close go to HiGHS; and what the prices found there would
 rather have otherwise joins them, until that is worth nothing. Every price path proves a bound, so nothing here needs to
@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 from pyomo.common.gc_manager import PauseGC
 
-from autotm.solve.bounds import Reduced, Rental, Rented, undominated
-from autotm.solve.problem import Choices, Floats, Ints, Journey, Problem, occupy
+from autotm.solve.bounds import CheapestResidencies, PricedResidencies, Reduced, undominated
+from autotm.solve.problem import Choices, Floats, Ints, Problem, Residency, occupy
 from autotm.solve.program import Formulation, Outcome, Session, Solved, build, prices_of, used_bytes
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,14 @@ _LARGEST = 60_000
 _SAMPLE = 2000
 """Tensors whose relaxation gives the first prices."""
 _FACTORS = (0.97, 1.03)
-"""A journey is clear if it is the cheapest at prices this much lower and higher."""
+"""A residency is clear if it is the cheapest at prices this much lower and higher."""
 _CLOSE = 0.1
 """Lots, evenly from 0 to 1, that are this close to the last one for which there is room leave a tensor in doubt."""
 _HALVINGS = 12
 """Steps of finding that last lot."""
 _ROUNDS = 40
 _REGRET_SHARE = 0.2
-"""Part of the asked gap that decided journeys may cost, and that rows may be broken by."""
+"""Part of the asked gap that decided residencies may cost, and that rows may be broken by."""
 _KEPT = 0.5
 """Part of that which the tensors that stay decided may cost when others join those in doubt."""
 _NEW_ROWS = 128
@@ -60,7 +60,7 @@ def is_large(reduced: Reduced) -> bool:
 
     Flows that may move beside kernels or must be fast, and those tied to tables, are never sifted.
     """
-    if reduced.choices.has_flights or any(any(flow.must) for flow in reduced.choices.flows):
+    if reduced.choices.has_async_moves or any(any(flow.must) for flow in reduced.choices.flows):
         return False
     return _free(reduced) > _LARGE
 
@@ -83,8 +83,8 @@ class Relaxed(NamedTuple):
     solved: Solved
 
 
-class Sieve:
-    """The flows of one problem that have no decided journey and no tie to a table.
+class Sifting:
+    """The flows of one problem that have no decided residency and no tie to a table.
 
     Args:
         problem: what is asked.
@@ -98,11 +98,13 @@ class Sieve:
         flows, ties = reduced.choices.flows, reduced.choices.ties
         self._open = [index for index in range(len(flows)) if index not in reduced.decided and not ties[index]]
         self._flows = [flows[index] for index in self._open]
-        self._rented = Rented(self._flows, np.full(len(self), math.inf), reduced.limit_bytes, self._kernels)
+        self._priced_residencies = PricedResidencies(
+            self._flows, np.full(len(self), math.inf), reduced.limit_bytes, self._kernels
+        )
         self._deadline = math.inf
         self._room: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
-        for index, journey in reduced.decided.items():
-            occupy(self._room, flows[index], journey, -1)
+        for index, residency in reduced.decided.items():
+            occupy(self._room, flows[index], residency, -1)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -125,18 +127,22 @@ class Sieve:
         if prices is None:
             return None
         fixed, own_us, doubtful = self._drawn(prices)
-        journeys = self._rented.journeys(fixed, range(len(self)))
+        residencies = self._priced_residencies.residencies(fixed, range(len(self)))
         nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
         rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
         allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
         for _ in range(_ROUNDS):
             left = self._left(fixed, doubtful)
             relaxed = None  # before the next one takes memory
-            relaxed = self._relaxed(self._in_doubt(journeys, doubtful, sorted(rows), left), self._problem.base_us)
+            relaxed = self._relaxed(self._in_doubt(residencies, doubtful, sorted(rows), left), self._problem.base_us)
             if relaxed is None:
                 return None
             prices = self._prices(relaxed)
-            regret_us = own_us + self._rented.rent_us(fixed, prices) - self._rented.cheapest(prices).cost_us
+            regret_us = (
+                own_us
+                + self._priced_residencies.holding_us(fixed, prices)
+                - self._priced_residencies.cheapest(prices).cost_us
+            )
             regret_us[doubtful] = 0.0
             crowded = self._crowded(used_bytes(relaxed.made, self._kernels) - left)
             total_us = float(regret_us.sum())
@@ -165,40 +171,42 @@ class Sieve:
         relaxed = self._relaxed(part, 0.0)
         return None if relaxed is None else self._prices(relaxed)
 
-    def _drawn(self, prices: Floats) -> tuple[Rental, Floats, Flags]:
-        """A journey for each tensor, what it costs without rent, and whether it is in doubt."""
-        rented, (low, high) = self._rented, (factor * prices for factor in _FACTORS)
-        greedy, frugal = rented.cheapest(low), rented.cheapest(high)
+    def _drawn(self, prices: Floats) -> tuple[CheapestResidencies, Floats, Flags]:
+        """A residency for each tensor, what it costs without holding cost, and whether it is in doubt."""
+        priced_residencies, (low, high) = self._priced_residencies, (factor * prices for factor in _FACTORS)
+        greedy, frugal = priced_residencies.cheapest(low), priced_residencies.cheapest(high)
         lots = np.random.default_rng(self._problem.options.seed).random(len(self))
         lots[greedy.signature == frugal.signature] = -math.inf
         last, step = 0.0, 0.5
         for _ in range(_HALVINGS):
             holds = lots < last + step
-            used = rented.used_bytes(greedy, holds) + rented.used_bytes(frugal, ~holds)
+            used = priced_residencies.used_bytes(greedy, holds) + priced_residencies.used_bytes(frugal, ~holds)
             last += step if np.all(used <= self._room) else 0.0
             step /= 2
         holds = lots < last
         own_us = np.where(
-            holds, greedy.cost_us - rented.rent_us(greedy, low), frugal.cost_us - rented.rent_us(frugal, high)
+            holds,
+            greedy.cost_us - priced_residencies.holding_us(greedy, low),
+            frugal.cost_us - priced_residencies.holding_us(frugal, high),
         )
-        return rented.mixed(greedy, frugal, holds), own_us, np.abs(lots - last) < _CLOSE
+        return priced_residencies.mixed(greedy, frugal, holds), own_us, np.abs(lots - last) < _CLOSE
 
-    def _left(self, fixed: Rental, doubtful: Flags) -> Ints:
-        """What clear journeys leave of the room; where they take more, the least valuable ones become doubtful."""
-        left = self._room - self._rented.used_bytes(fixed, ~doubtful)
+    def _left(self, fixed: CheapestResidencies, doubtful: Flags) -> Ints:
+        """What clear residencies leave of the room; where they take more, the least valuable ones become doubtful."""
+        left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
         while int(left.min()) < 0:
             row = int(left.argmin())
-            holders = np.flatnonzero(self._rented.holders(fixed, row) & ~doubtful)
+            holders = np.flatnonzero(self._priced_residencies.holders(fixed, row) & ~doubtful)
             worth = [sum(self._flows[number].slow_us) / self._flows[number].size_bytes for number in holders]
             sizes = np.array([self._flows[number].size_bytes for number in holders])[np.argsort(worth)]
             count = int(np.searchsorted(np.cumsum(sizes), -left[row])) + 1
             doubtful[holders[np.argsort(worth)][:count]] = True
-            left = self._room - self._rented.used_bytes(fixed, ~doubtful)
+            left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
         return left
 
-    def _in_doubt(self, journeys: Mapping[int, Journey], doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
+    def _in_doubt(self, residencies: Mapping[int, Residency], doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
         """All flows, the clear ones decided."""
-        clear = {self._open[number]: journeys[number] for number in np.flatnonzero(~doubtful).tolist()}
+        clear = {self._open[number]: residencies[number] for number in np.flatnonzero(~doubtful).tolist()}
         decided, room = {**self._reduced.decided, **clear}, tuple(left[rows].tolist())
         return replace(self._reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
 

@@ -17,8 +17,8 @@ from itertools import count
 from autotm.model.plan import Branch, Certificate, Leaf, Split, WindowBranch, WorkspaceBranch
 from autotm.model.plan import Prices as Stated
 from autotm.model.step import Tier
-from autotm.solve.bounds import Decision, Fixed, Flight, Place, Priced, Prices, Spaces, certificate_of, like, state
-from autotm.solve.program import Cuts, Formulation, Held, Outcome, Session, journeys, prices_of, ways
+from autotm.solve.bounds import AsyncMove, Decision, Fixed, Place, Priced, Prices, Spaces, certificate_of, like, state
+from autotm.solve.program import Cuts, Formulation, Held, Outcome, Session, prices_of, residencies, ways
 from autotm.solve.search.search import Search
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Tree:
         if isinstance(decision, Spaces):
             return WorkspaceBranch(choices.tables[decision.table].kernel, decision.most_bytes)
         flow = choices.flows[decision.flow]
-        if isinstance(decision, Flight):
+        if isinstance(decision, AsyncMove):
             destination = Tier.PMEM if decision.is_out else Tier.DRAM
             return WindowBranch(flow.tensor, destination, decision.window.start, decision.window.end)
         return Branch(flow.tensor, decision.span(flow)[0])
@@ -159,7 +159,7 @@ class Tree:
             self._session.extend(block)
         fractions = [(decision, share) for decision, share in held.fractions() if share > _INTEGRAL]
         if not fractions or self._is_time_for_a_plan:
-            search.propose(journeys(self._made), ways(self._made))
+            search.propose(residencies(self._made), ways(self._made))
         if self._suffices(node.bound_us):
             self._close(node)
         elif not fractions and block is not None:
@@ -189,28 +189,28 @@ class Tree:
         self._closed_us = min(self._closed_us, node.bound_us)
 
     def _dearest(self, fractions: list[tuple[Decision, float]], priced: Priced) -> Decision:
-        """What pays most rent for memory, weighed by how undecided it is; the larger one where none pays.
+        """What pays most holding cost for memory, weighed by how undecided it is; the larger one where none pays.
 
         Windows and workspaces come last: which are best depends on where the tensors are.
         """
 
         def weight(found: tuple[Decision, float]) -> tuple[bool, float, float]:
-            rent_us, size_bytes = self._stake(found[0], priced)
-            return isinstance(found[0], Place), found[1] * rent_us, found[1] * size_bytes
+            holding_us, size_bytes = self._stake(found[0], priced)
+            return isinstance(found[0], Place), found[1] * holding_us, found[1] * size_bytes
 
         return max(fractions, key=weight)[0]
 
     def _stake(self, decision: Decision, priced: Priced) -> tuple[float, float]:
-        """Rent in microseconds, and bytes."""
+        """Holding cost in microseconds, and bytes."""
         choices = self._search.choices
         if isinstance(decision, Spaces):
             table = choices.tables[decision.table]
             range_bytes = table.most_bytes - table.least_bytes
-            return priced.entry_rent_us(table, range_bytes), range_bytes
+            return priced.entry_holding_us(table, range_bytes), range_bytes
         flow = choices.flows[decision.flow]
-        if isinstance(decision, Flight):
+        if isinstance(decision, AsyncMove):
             return priced.window_us(flow, decision.window, is_out=decision.is_out), flow.size_bytes
-        return priced.rent_us(flow, *decision.span(flow)), flow.size_bytes
+        return priced.holding_us(flow, *decision.span(flow)), flow.size_bytes
 
     def _branch(self, node: Node, decision: Decision, priced: Priced, stated: Stated) -> None:
         """Both cases, bounded at the prices found for their parent; at its older ones where these prove more."""

@@ -21,7 +21,7 @@ _STREAMED = (8, 56, 56, 256)
 
 
 @contextmanager
-def neighbours(machine: Machine, target: tvm.target.Target) -> Iterator[tuple[BoundKernel, BoundKernel]]:
+def co_runners(machine: Machine, target: tvm.target.Target) -> Iterator[tuple[BoundKernel, BoundKernel]]:
     """A convolution and the sum of two arrays, on the machine's threads and cores, to be called inside."""
     layer = LAYERS[0]
     kernels = {

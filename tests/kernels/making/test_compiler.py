@@ -14,9 +14,9 @@ from tvm import te
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.kernels.library.processes import in_processes
-from autotm.kernels.making import objects, workshop
+from autotm.kernels.making import compiler, objects
+from autotm.kernels.making.compiler import KernelCompiler, KernelScheduler, Request
 from autotm.kernels.making.facts import KernelFacts
-from autotm.kernels.making.workshop import Desk, Request, Workshop
 from autotm.kernels.operators import conv
 from autotm.model.files.errors import AutotmError
 
@@ -34,12 +34,12 @@ def convolution():
 
 def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypatch):
     requests = [Request(more(width)) for width in (3, 4, 5, 3)]
-    first = Workshop(tmp_path, TARGET, 1).make(requests)
+    first = KernelCompiler(tmp_path, TARGET, 1).make(requests)
     assert first[0] == first[3]
     assert len({made.symbol for made in first}) == 3
-    monkeypatch.setattr(workshop, "schedule", None)
+    monkeypatch.setattr(compiler, "schedule", None)
     monkeypatch.setattr(objects, "machine_code", None)
-    again = Workshop(tmp_path, TARGET, 1)
+    again = KernelCompiler(tmp_path, TARGET, 1)
     assert again.make(requests) == first
     again.link(first, tmp_path / "kernels.so")
     library = KernelLibrary.load(tmp_path / "kernels.so")
@@ -49,20 +49,20 @@ def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypa
 
 def test_made_kernels_are_those_that_scheduling_alone_gives(tmp_path):
     requests = [Request(more(7)), Request(convolution()), Request(convolution(), "lean")]
-    desk = Desk(TARGET, 2)
-    made = Workshop(tmp_path, TARGET, 2).make(requests)
-    assert made == desk.make(requests)
+    scheduler = KernelScheduler(TARGET, 2)
+    made = KernelCompiler(tmp_path, TARGET, 2).make(requests)
+    assert made == scheduler.make(requests)
     assert [KernelFacts.from_json(one.to_json()) for one in made] == made
     for one in made:
-        kernel = desk.kernels[one.symbol]
+        kernel = scheduler.kernels[one.symbol]
         assert (one.op, one.flops, one.workspaces) == (kernel.op, kernel.flops, kernel.workspaces)
     assert len({one.symbol for one in made}) == 3, "the lean way is other code"
 
 
 def test_code_that_is_not_wanted_is_not_made_until_it_is(tmp_path):
     request = Request(convolution(), "lean")
-    least = Desk(TARGET, 1).make([request])[0].workspace_bytes
-    shop = Workshop(tmp_path, TARGET, 1)
+    least = KernelScheduler(TARGET, 1).make([request])[0].workspace_bytes
+    shop = KernelCompiler(tmp_path, TARGET, 1)
     (made,) = shop.make([replace(request, most_workspace_bytes=least - 1)])
     assert not list(tmp_path.glob("*.o"))
     assert shop.make([replace(request, most_workspace_bytes=least)]) == [made]
@@ -86,7 +86,7 @@ def test_a_kernel_is_known_by_all_that_decides_it():
 
 @pytest.mark.parametrize("damage", ["object", "list"])
 def test_lost_or_damaged_files_are_made_again(tmp_path, damage):
-    shop, requests = Workshop(tmp_path, TARGET, 1), [Request(more(9))]
+    shop, requests = KernelCompiler(tmp_path, TARGET, 1), [Request(more(9))]
     made = shop.make(requests)
     if damage == "object":
         next(tmp_path.glob("*.o")).unlink()

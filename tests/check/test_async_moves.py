@@ -73,7 +73,7 @@ def program(graph: Graph, plan: Plan) -> Program:
     return compile_program(graph, plan, pack(graph, plan))
 
 
-def test_flights_are_legal_and_kernels_use_the_source_meanwhile(graph: Graph, plan: Plan, program: Program) -> None:
+def test_async_moves_are_legal_and_kernels_use_the_source_meanwhile(graph: Graph, plan: Plan, program: Program) -> None:
     Residence(graph, plan).check()
     check_program(graph, plan, program)
     assert not Residence(graph, plan).slow_operands(3)

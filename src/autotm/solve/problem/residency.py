@@ -15,7 +15,7 @@ from autotm.solve.problem.window import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Journey:
+class Residency:
     """One way of a tensor.
 
     Attributes:
@@ -40,7 +40,7 @@ class Journey:
             count += 1
         return count
 
-    def beside(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Journey:
+    def beside(self, out: Window | None, back: tuple[tuple[int, Window], ...]) -> Residency:
         """The same with these windows."""
         return self if (self.out, self.back) == (out, back) else replace(self, out=out, back=back)
 
@@ -50,68 +50,68 @@ class Journey:
 
 
 @lru_cache(1 << 16)
-def by_blocking_moves(fast: tuple[bool, ...], between: tuple[bool, ...]) -> Journey:
-    """A journey without windows; one object for equal ones, of which a large step has many."""
-    return Journey(fast, between)
+def by_blocking_moves(fast: tuple[bool, ...], between: tuple[bool, ...]) -> Residency:
+    """A residency without windows; one object for equal ones, of which a large step has many."""
+    return Residency(fast, between)
 
 
-def all_slow(flow: Flow) -> Journey:
+def all_slow(flow: Flow) -> Residency:
     """Never fast."""
     return by_blocking_moves((False,) * len(flow), (False,) * (len(flow) - 1))
 
 
-def cost_us(flow: Flow, journey: Journey) -> float:
-    """What the journey adds to the all-fast step: slow operands, one write at most, and read-backs."""
-    slow = sum(cost for cost, fast in zip(flow.slow_us, journey.fast, strict=True) if not fast)
+def cost_us(flow: Flow, residency: Residency) -> float:
+    """What the residency adds to the all-fast step: slow operands, one write at most, and read-backs."""
+    slow = sum(cost for cost, fast in zip(flow.slow_us, residency.fast, strict=True) if not fast)
     write = 0.0
-    if 0 < journey.first_leave < len(flow):
-        write = flow.write_us if journey.out is None else flow.beside_write_us
-    back = dict(journey.back)
-    return slow + write + sum(flow.beside_read_us if k in back else flow.read_us for k in journey.reads())
+    if 0 < residency.first_leave < len(flow):
+        write = flow.write_us if residency.out is None else flow.beside_write_us
+    back = dict(residency.back)
+    return slow + write + sum(flow.beside_read_us if k in back else flow.read_us for k in residency.reads())
 
 
-def fast_spans(flow: Flow, journey: Journey) -> list[tuple[int, int]]:
+def fast_spans(flow: Flow, residency: Residency) -> list[tuple[int, int]]:
     """Kernel spans [start, end) during which the tensor holds fast memory, ascending, one for each stay."""
     spans: list[tuple[int, int]] = []
-    back = dict(journey.back)
-    for k, fast in enumerate(journey.fast):
+    back = dict(residency.back)
+    for k, fast in enumerate(residency.fast):
         if not fast:
             continue
-        if k and journey.between[k - 1]:
+        if k and residency.between[k - 1]:
             spans[-1] = (spans[-1][0], flow.stops[k])
         else:
             spans.append((back[k].start if k in back else flow.starts[k], flow.stops[k]))
-    if journey.out is not None:
-        spans[0] = (spans[0][0], journey.out.end)
+    if residency.out is not None:
+        spans[0] = (spans[0][0], residency.out.end)
     return spans
 
 
-def occupy(used: npt.NDArray[np.int64], flow: Flow, journey: Journey, sign: int = 1) -> None:
-    """Add (or with `sign` -1 remove) the journey's bytes to the fast bytes in use during each kernel."""
-    for start, end in fast_spans(flow, journey):
+def occupy(used: npt.NDArray[np.int64], flow: Flow, residency: Residency, sign: int = 1) -> None:
+    """Add (or with `sign` -1 remove) the residency's bytes to the fast bytes in use during each kernel."""
+    for start, end in fast_spans(flow, residency):
         used[start:end] += sign * flow.size_bytes
 
 
-def stays_and_moves(flow: Flow, journey: Journey) -> tuple[list[Stay], list[Move]]:
-    """The journey as a plan states it.
+def stays_and_moves(flow: Flow, residency: Residency) -> tuple[list[Stay], list[Move]]:
+    """The residency as a plan states it.
 
     The write begins just before the kernel after the last gadget of the first fast run; a read ends just before its
     gadget. The slow copy is held until the last gadget that needs it, as operand or as the source of a read.
     """
-    back = dict(journey.back)
-    stays = [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, journey)]
+    back = dict(residency.back)
+    stays = [Stay(flow.tensor, Tier.DRAM, start, end) for start, end in fast_spans(flow, residency)]
     moves = [
-        Move(flow.tensor, Tier.DRAM, flow.starts[k], back[k].start if k in back else None) for k in journey.reads()
+        Move(flow.tensor, Tier.DRAM, flow.starts[k], back[k].start if k in back else None) for k in residency.reads()
     ]
-    needs = [k for k in range(len(flow)) if not journey.fast[k] or k in journey.reads()]
+    needs = [k for k in range(len(flow)) if not residency.fast[k] or k in residency.reads()]
     if needs:
-        left = journey.first_leave
+        left = residency.first_leave
         start = flow.starts[0] if left == 0 else flow.stops[left - 1]
         last = needs[-1]
         source_end = flow.starts[last] + (last not in back)
-        end = flow.stops[last] if not journey.fast[last] else source_end
+        end = flow.stops[last] if not residency.fast[last] else source_end
         stays.append(Stay(flow.tensor, Tier.PMEM, start, end))
         if left:
-            before, since = (start, None) if journey.out is None else (journey.out.end, journey.out.start)
+            before, since = (start, None) if residency.out is None else (residency.out.end, residency.out.start)
             moves.append(Move(flow.tensor, Tier.PMEM, before, since))
     return stays, moves

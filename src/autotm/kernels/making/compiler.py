@@ -75,7 +75,7 @@ Make = Callable[[Sequence[Request]], list[KernelFacts]]
 
 
 @dataclass
-class Desk:
+class KernelScheduler:
     """Schedules kernels in this process and keeps them; compiles nothing."""
 
     target: tvm.target.Target
@@ -94,7 +94,7 @@ class Desk:
 
 
 @dataclass(frozen=True)
-class Workshop:
+class KernelCompiler:
     """Makes kernels whose machine code a folder keeps.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The cheapest journeys of all tensors at once when fast memory is rented, and a lost tensor may be computed again."""
+"""The cheapest residencies of all tensors at once when fast memory has a price, recomputing lost tensors or not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autotm.solve.problem import Floats, Flow, Ints, Journey, by_blocking_moves
+from autotm.solve.problem import Floats, Flow, Ints, Residency, by_blocking_moves
 
 Flags = npt.NDArray[np.bool_]
 
@@ -16,7 +16,7 @@ _BORN, _COPIED, _SLOW = range(3)
 """In fast memory without a slow copy; in fast memory with one; in slow memory only."""
 _NOTHING: Mapping[str, Floats] = {}
 _NEVER = 1e18
-"""A cost that no journey takes; finite, so that differences stay numbers."""
+"""A cost that no residency takes; finite, so that differences stay numbers."""
 _MIX = 6364136223846793005
 """Odd, large: products of small numbers with it differ in most bits (Knuth's MMIX generator)."""
 
@@ -38,7 +38,7 @@ class _Gadget:
         return len(self.starts)
 
 
-class _Rent:
+class _HoldingCosts:
     """What flows pay for their bytes, and what some rows of them pay besides in the kernels before each."""
 
     def __init__(self, sizes_bytes: Ints, prices_us: Floats, besides_us: Mapping[int, Floats]) -> None:
@@ -48,7 +48,7 @@ class _Rent:
         self._besides_us = np.array([besides_us[row] for row in sorted(besides_us)])
 
     def of(self, starts: Ints, stops: Ints) -> Floats:
-        """Rent of the first flows over spans of kernels, one span each."""
+        """Holding cost of the first flows over spans of kernels, one span each."""
         paid: Floats = (self._until_us[stops] - self._until_us[starts]) * self._sizes_bytes[: len(starts)]
         rows = self._rows[: int(np.searchsorted(self._rows, len(starts)))]
         if len(rows):
@@ -58,15 +58,15 @@ class _Rent:
 
 
 @dataclass(frozen=True)
-class Rental:
-    """Cheapest journeys at some prices.
+class CheapestResidencies:
+    """Cheapest residencies at some prices.
 
     Attributes:
-        cost_us: (flows,) of each, rent included, at the prices at which it was the cheapest.
+        cost_us: (flows,) of each, holding cost included, at the prices at which it was the cheapest.
         used_bytes: (kernels,) what all of them hold in fast memory.
         fast, between: by gadget k, whether the flows that have one are fast there, and over the gap before; in the
-            order of `Rented.order`.
-        signature: (flows,) different for different journeys of a flow.
+            order of `PricedResidencies.order`.
+        signature: (flows,) different for different residencies of a flow.
     """
 
     cost_us: Floats
@@ -76,7 +76,7 @@ class Rental:
     signature: Ints
 
 
-class Rented:
+class PricedResidencies:
     """Flows as arrays, the longest first, so that the flows that have a k-th gadget are the first ones.
 
     Args:
@@ -98,20 +98,20 @@ class Rented:
         longest = max(map(len, ordered), default=0)
         self._gadgets = [_gadget([flow for flow in ordered if len(flow) > k], k, limit_bytes) for k in range(longest)]
 
-    def cheapest(self, prices_us_per_byte: Floats, weighed_us: Mapping[str, Floats] = _NOTHING) -> Rental:
-        """All tensors' cheapest journeys at these prices, of shape (kernels,), not negative.
+    def cheapest(self, prices_us_per_byte: Floats, weighed_us: Mapping[str, Floats] = _NOTHING) -> CheapestResidencies:
+        """All tensors' cheapest residencies at these prices, of shape (kernels,), not negative.
 
         `weighed_us` is what tensors pay for being fast besides, of shape (kernels + 1,) in the kernels before each.
         """
         besides_us = {self._rows[tensor]: paid for tensor, paid in weighed_us.items() if tensor in self._rows}
-        rent = _Rent(self._sizes, prices_us_per_byte, besides_us)
+        holding = _HoldingCosts(self._sizes, prices_us_per_byte, besides_us)
         costs = np.zeros((3, len(self.order)))
         ways: list[npt.NDArray[np.int8]] = []
         for k, gadget in enumerate(self._gadgets):
             count = len(gadget)
-            fast_us = gadget.fast_us + rent.of(gadget.starts, gadget.stops)
+            fast_us = gadget.fast_us + holding.of(gadget.starts, gadget.stops)
             if k:
-                after, way = self._step(gadget, costs[:, :count], rent)
+                after, way = self._step(gadget, costs[:, :count], holding)
                 ways.append(way)
                 costs[:, :count] = after
             else:
@@ -121,16 +121,16 @@ class Rented:
             costs[_SLOW, :count] += gadget.slow_us
         found = np.empty(len(self.order))
         found[self.order] = costs.min(axis=0)
-        return self._rental(found, costs.argmin(axis=0), ways)
+        return self._cheapest(found, costs.argmin(axis=0), ways)
 
-    def mixed(self, first: Rental, second: Rental, from_first: Flags) -> Rental:
-        """The journeys of some flows from one, those of the others from another; `from_first` is of shape (flows,)."""
+    def mixed(self, first: CheapestResidencies, second: CheapestResidencies, from_first: Flags) -> CheapestResidencies:
+        """The residencies of some flows from one, of the others from another; `from_first` is of shape (flows,)."""
         ordered = from_first[self.order]
 
         def mix(some: Sequence[Flags], others: Sequence[Flags]) -> list[Flags]:
             return [np.where(ordered[: len(one)], one, other) for one, other in zip(some, others, strict=True)]
 
-        return Rental(
+        return CheapestResidencies(
             np.where(from_first, first.cost_us, second.cost_us),
             self.used_bytes(first, from_first) + self.used_bytes(second, ~from_first),
             mix(first.fast, second.fast),
@@ -138,30 +138,30 @@ class Rented:
             np.where(from_first, first.signature, second.signature),
         )
 
-    def rent_us(self, rental: Rental, prices_us_per_byte: Floats) -> Floats:
-        """(flows,) What those journeys would pay for fast memory at these prices."""
-        rent = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
+    def holding_us(self, cheapest: CheapestResidencies, prices_us_per_byte: Floats) -> Floats:
+        """(flows,) What those residencies would pay for fast memory at these prices."""
+        holding = np.concatenate(([0.0], np.cumsum(prices_us_per_byte)))
         paid = np.zeros(len(self.order))
-        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
-            held = np.where(fast, rent[gadget.stops] - rent[gadget.starts], 0.0)
-            held += np.where(stayed, rent[gadget.gap_stops] - rent[gadget.gap_starts], 0.0)
+        for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
+            held = np.where(fast, holding[gadget.stops] - holding[gadget.starts], 0.0)
+            held += np.where(stayed, holding[gadget.gap_stops] - holding[gadget.gap_starts], 0.0)
             paid[: len(gadget)] += held * self._sizes[: len(gadget)]
         found = np.empty_like(paid)
         found[self.order] = paid
         return found
 
-    def used_bytes(self, rental: Rental, chosen: Flags) -> Ints:
-        """(kernels,) What the journeys of some flows hold in fast memory; `chosen` is of shape (flows,)."""
+    def used_bytes(self, cheapest: CheapestResidencies, chosen: Flags) -> Ints:
+        """(kernels,) What the residencies of some flows hold in fast memory; `chosen` is of shape (flows,)."""
         change, ordered = np.zeros(self._kernels + 1), chosen[self.order]
-        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+        for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             self._hold(change, fast & ordered[: len(gadget)], gadget.starts, gadget.stops)
             self._hold(change, stayed & ordered[: len(gadget)], gadget.gap_starts, gadget.gap_stops)
         return _summed(change)
 
-    def holders(self, rental: Rental, kernel: int) -> Flags:
+    def holders(self, cheapest: CheapestResidencies, kernel: int) -> Flags:
         """(flows,) Whether each is fast during a kernel."""
         holds = np.zeros(len(self.order), bool)
-        for gadget, fast, stayed in zip(self._gadgets, rental.fast, rental.between, strict=True):
+        for gadget, fast, stayed in zip(self._gadgets, cheapest.fast, cheapest.between, strict=True):
             at = fast & (gadget.starts <= kernel) & (kernel < gadget.stops)
             at |= stayed & (gadget.gap_starts <= kernel) & (kernel < gadget.gap_stops)
             holds[: len(gadget)] |= at
@@ -169,11 +169,11 @@ class Rented:
         found[self.order] = holds
         return found
 
-    def journeys(self, rental: Rental, chosen: Sequence[int]) -> dict[int, Journey]:
-        """The journeys of some flows."""
+    def residencies(self, cheapest: CheapestResidencies, chosen: Sequence[int]) -> dict[int, Residency]:
+        """The residencies of some flows."""
         place = {index: row for row, index in enumerate(self.order)}
-        fast = [flags.tolist() for flags in rental.fast]
-        between = [flags.tolist() for flags in rental.between]
+        fast = [flags.tolist() for flags in cheapest.fast]
+        between = [flags.tolist() for flags in cheapest.between]
         counts = [len(gadget) for gadget in self._gadgets]
         found = {}
         for index in chosen:
@@ -184,11 +184,11 @@ class Rented:
             )
         return found
 
-    def _step(self, gadget: _Gadget, costs: Floats, rent: _Rent) -> tuple[Floats, npt.NDArray[np.int8]]:
+    def _step(self, gadget: _Gadget, costs: Floats, holding: _HoldingCosts) -> tuple[Floats, npt.NDArray[np.int8]]:
         """Costs of the three states after a gap, and for each twice the state before it plus whether it stayed."""
         count = len(gadget)
         born, copied, slow = costs
-        stay_us = gadget.stay_us + rent.of(gadget.gap_starts, gadget.gap_stops)
+        stay_us = gadget.stay_us + holding.of(gadget.gap_starts, gadget.gap_stops)
         write_us, again_us = self._write_us[:count], self._again_us[:count]
         back_us = np.minimum(gadget.read_us, again_us)
         options: tuple[tuple[tuple[Floats, int], ...], ...] = (
@@ -209,7 +209,7 @@ class Rented:
                 np.minimum(after[state], other, out=after[state])
         return after, way
 
-    def _rental(self, cost_us: Floats, states: Ints, ways: Sequence[npt.NDArray[np.int8]]) -> Rental:
+    def _cheapest(self, cost_us: Floats, states: Ints, ways: Sequence[npt.NDArray[np.int8]]) -> CheapestResidencies:
         change = np.zeros(self._kernels + 1)
         signature = states + 1
         fast, between = [], []
@@ -229,7 +229,7 @@ class Rented:
             between.append(stayed)
         found = np.empty_like(signature)
         found[self.order] = signature
-        return Rental(cost_us, _summed(change), fast[::-1], between[::-1], found)
+        return CheapestResidencies(cost_us, _summed(change), fast[::-1], between[::-1], found)
 
     def _hold(self, change: Floats, which: Flags, starts: Ints, stops: Ints) -> None:
         sizes = self._sizes[: len(which)][which]

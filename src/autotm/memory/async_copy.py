@@ -21,14 +21,14 @@ CHUNK_BYTES = 256 << 10
 """Small enough to take tens of microseconds from a kernel thread's core, large enough to copy at full bandwidth."""
 
 
-class Flight:
+class AsyncCopy:
     """One prepared copy: `start` returns at once, `wait` when the bytes are there. It may fly many times.
 
     Kernels may run in between; whoever starts it keeps them from the bytes of both ends.
     """
 
     def __init__(
-        self, engine: FlightEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], deadline: int
+        self, engine: CopyEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], deadline: int
     ) -> None:
         self.deadline = deadline
         self.started_ns = 0
@@ -87,7 +87,7 @@ class Flight:
         self._done.set()
 
 
-class FlightEngine:
+class CopyEngine:
     """A thread that copies beside kernels, in one direction.
 
     Of the copies under way it always serves the one with the earliest deadline, chunk by chunk: if any order of chunks
@@ -102,14 +102,14 @@ class FlightEngine:
     def __init__(self, name: str, cpus: Sequence[int], chunk_ns: Callable[[int], int]) -> None:
         self._cpus = frozenset(cpus)
         self._chunk_ns = chunk_ns
-        self._queue: list[tuple[int, int, Flight]] = []
+        self._queue: list[tuple[int, int, AsyncCopy]] = []
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def prepare(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], deadline: int) -> Flight:
+    def prepare(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], deadline: int) -> AsyncCopy:
         """A copy of all bytes of `source` over `destination`, to be complete before those with a later deadline.
 
         Raises:
@@ -118,12 +118,12 @@ class FlightEngine:
         to, out_of = flat_bytes(destination), flat_bytes(source)
         if to.size != out_of.size:
             raise AutotmError(f"asynchronous move: the destination holds {to.size} bytes, the source {out_of.size}")
-        return Flight(self, to, out_of, deadline)
+        return AsyncCopy(self, to, out_of, deadline)
 
-    def submit(self, flight: Flight) -> None:
+    def submit(self, async_copy: AsyncCopy) -> None:
         """Queue a copy; it holds one place at most, so the queue never outgrows what was prepared."""
         with self._changed:
-            heapq.heappush(self._queue, (flight.deadline, next(self._numbers), flight))
+            heapq.heappush(self._queue, (async_copy.deadline, next(self._numbers), async_copy))
             self._changed.notify()
 
     def close(self) -> None:
@@ -136,30 +136,30 @@ class FlightEngine:
     def _serve(self) -> None:
         os.sched_setaffinity(0, self._cpus)
         paced_ns = 0
-        while (flight := self._most_urgent()) is not None:
+        while (async_copy := self._most_urgent()) is not None:
             # A chunk follows on the last one's deadline, not on its end: waking up late does not add up.
-            paced_ns = max(paced_ns, flight.started_ns)
+            paced_ns = max(paced_ns, async_copy.started_ns)
             try:
-                paced_ns += self._chunk_ns(flight.copy_chunk())
+                paced_ns += self._chunk_ns(async_copy.copy_chunk())
             except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the copy
-                self._end(flight, error)
+                self._end(async_copy, error)
                 continue
             _sleep_until(paced_ns)
-            if flight.is_copied:
-                self._end(flight, None)
+            if async_copy.is_copied:
+                self._end(async_copy, None)
 
-    def _most_urgent(self) -> Flight | None:
+    def _most_urgent(self) -> AsyncCopy | None:
         """The first of the queue, which stays in it; None when the engine is closed."""
         with self._changed:
             while not self._queue and not self._is_closed:
                 self._changed.wait()
             return None if self._is_closed else self._queue[0][2]
 
-    def _end(self, flight: Flight, error: BaseException | None) -> None:
+    def _end(self, async_copy: AsyncCopy, error: BaseException | None) -> None:
         with self._changed:
-            self._queue = [entry for entry in self._queue if entry[2] is not flight]
+            self._queue = [entry for entry in self._queue if entry[2] is not async_copy]
             heapq.heapify(self._queue)
-        flight.end(error)
+        async_copy.end(error)
 
 
 def _sleep_until(deadline_ns: int) -> None:

@@ -23,7 +23,7 @@ Choice = tuple[tuple[Variable, Window], ...]
 
 
 @dataclass(frozen=True)
-class Flights:
+class AsyncMoves:
     """The asynchronous moves of the flows in a model.
 
     Attributes:
@@ -41,7 +41,7 @@ class Flights:
         return bool(self.writes or self.reads)
 
     @classmethod
-    def of(cls, model: pyo.ConcreteModel, flows: Mapping[int, Flow]) -> Flights:
+    def of(cls, model: pyo.ConcreteModel, flows: Mapping[int, Flow]) -> AsyncMoves:
         """Make the variables."""
         out = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.out) if windows}
         back = {(index, k): windows for index, flow in flows.items() for k, windows in enumerate(flow.back) if windows}
@@ -63,30 +63,30 @@ def _paired(variables: Variable, moves: Mapping[Gap, tuple[Window, ...]]) -> dic
     }
 
 
-def constrain(flights: Flights) -> None:
+def constrain(async_moves: AsyncMoves) -> None:
     """Add (A6) and (A7) to the model."""
-    written_when_left(flights)
-    read_when_back(flights)
+    written_when_left(async_moves)
+    read_when_back(async_moves)
 
 
-def written_when_left(flights: Flights) -> None:
+def written_when_left(async_moves: AsyncMoves) -> None:
     """(A6) sum of w[k,j] <= a[k] - a[k+1]."""
-    a = flights.model.a
+    a = async_moves.model.a
     body = {
         (index, k): _at_most(choice, lookup(a, index, k), lookup(a, index, k + 1))
-        for (index, k), choice in flights.writes.items()
+        for (index, k), choice in async_moves.writes.items()
     }
-    flights.model.written_when_left = _not_above_zero(body)
+    async_moves.model.written_when_left = _not_above_zero(body)
 
 
-def read_when_back(flights: Flights) -> None:
+def read_when_back(async_moves: AsyncMoves) -> None:
     """(A7) sum of r[k,j] <= b[k+1] - s[k]."""
-    b, s = flights.model.b, flights.model.s
+    b, s = async_moves.model.b, async_moves.model.s
     body = {
         (index, k): _at_most(choice, lookup(b, index, k + 1), lookup(s, index, k))
-        for (index, k), choice in flights.reads.items()
+        for (index, k), choice in async_moves.reads.items()
     }
-    flights.model.read_when_back = _not_above_zero(body)
+    async_moves.model.read_when_back = _not_above_zero(body)
 
 
 def _at_most(choice: Choice, more: Variable, less: Variable) -> LinearExpression:

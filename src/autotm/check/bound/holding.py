@@ -72,7 +72,7 @@ def _least_bytes(sizes_bytes: Sequence[int], weights: Sequence[int]) -> Ints:
     return least
 
 
-class Rent:
+class HoldingCosts:
     """Prices of bytes and weights during each of `count` kernels, one set of prices a case.
 
     Raises:
@@ -96,14 +96,14 @@ class Rent:
         self._cuts_until = {cut: until(prices) for cut, prices in self._cuts.items()}
 
     def whole_us(self, limit_bytes: int) -> Floats:
-        """(cases,) Rent of all fast memory during the whole step, and of all weight that fits."""
+        """(cases,) Holding cost of all fast memory during the whole step, and of all weight that fits."""
         total: Floats = self._bytes.sum(axis=1) * limit_bytes
         for cut, prices in self._cuts.items():
             total += prices.sum(axis=1) * int(self._weights.most(cut, np.array(limit_bytes)))
         return total
 
     def span_us(self, name: str, size_bytes: int, start: int, end: int) -> Floats:
-        """(cases,) Rent of a tensor during kernels [start, end)."""
+        """(cases,) Holding cost of a tensor during kernels [start, end)."""
         total: Floats = (self._until[:, end] - self._until[:, start]) * size_bytes
         for cut, weight in self._weights.of.get(name, ()):
             if cut in self._cuts_until:
@@ -112,7 +112,7 @@ class Rent:
         return total
 
     def at_us(self, kernel: int, size_bytes: Floats) -> Floats:
-        """(sizes, cases) Rent of workspaces of so many bytes each (whole numbers) during one kernel."""
+        """(sizes, cases) Holding cost of workspaces of so many bytes each (whole numbers) during one kernel."""
         total: Floats = size_bytes[:, None] * self._bytes[:, kernel]
         limit_bytes = self._weights.limit_bytes
         for cut, prices in self._cuts.items():

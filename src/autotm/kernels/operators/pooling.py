@@ -1,0 +1,88 @@
+"""Pooling over windows, and its gradients, as TE functions: NHWC activations, float32, stride (sh, sw).
+
+Padding is (top, left, bottom, right) and never enters a result: a maximum ignores it, a mean divides by the positions
+inside the image. Schedules recognise the blocks by the names given here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import te, tirx
+
+from autotm.kernels.operators.window import Grid, Padding, Pair
+
+_INT8_MAX = 127
+
+
+def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
+    """The maximum over each window; x is (n, h, w, c)."""
+    grid = Grid.of(x.shape, pool, stride, padding)
+    r, s = grid.window_axes()
+
+    def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        h, w = grid.element(i, j, r, s)
+        return te.max(grid.inside(h, w, lambda: x[n, h, w, c], te.min_value(x.dtype)), axis=[r, s])
+
+    return te.compute(grid.output_shape, body, name="max_pool2d")
+
+
+def max_pool2d_gradient(
+    x: te.Tensor, y: te.Tensor, dy: te.Tensor, pool: Pair, stride: Pair, padding: Padding
+) -> te.Tensor:
+    """Gradient of x, shape (n, h, w, c): each window's dy goes to its first maximum in row-major order, as in PyTorch.
+
+    x is the pooled input, y the pooled output, dy the gradient of y. The place of the maximum within its window is
+    kept in a workspace of y's shape (int8, or int32 where the window has more than 126 positions).
+    """
+    grid = Grid.of(x.shape, pool, stride, padding)
+    nowhere = pool[0] * pool[1]
+    dtype = "int8" if nowhere < _INT8_MAX else "int32"
+    r, s = grid.window_axes()
+
+    def place(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        h, w = grid.element(i, j, r, s)
+        position, none = tirx.Cast(dtype, r * pool[1] + s), tirx.const(nowhere, dtype)
+        first = grid.inside(h, w, lambda: tirx.Select(x[n, h, w, c] == y[n, i, j, c], position, none), none)
+        return te.min(first, axis=[r, s])
+
+    index = te.compute(grid.output_shape, place, name="max_pool2d_index")
+    a, b = grid.covering_axes()
+
+    def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        window = grid.candidate(h, w, a, b)
+        i, j, u, v = window
+        here = index[n, i, j, c] == tirx.Cast(dtype, u * pool[1] + v)
+        return te.sum(grid.covering(window, tirx.Select(here, dy[n, i, j, c], tirx.const(0, dy.dtype))), axis=[a, b])
+
+    return te.compute([int(extent) for extent in x.shape], gather, name="max_pool2d_gradient")
+
+
+def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
+    """The mean over the positions of each window that lie inside the image; x is (n, h, w, c)."""
+    grid = Grid.of(x.shape, pool, stride, padding)
+    r, s = grid.window_axes()
+
+    def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        h, w = grid.element(i, j, r, s)
+        return te.sum(grid.inside(h, w, lambda: x[n, h, w, c], tirx.const(0, x.dtype)), axis=[r, s])
+
+    total = te.compute(grid.output_shape, body, name="avg_pool2d")
+    return te.compute(
+        grid.output_shape,
+        lambda n, i, j, c: total[n, i, j, c] * grid.reciprocal_count(i, j),
+        name="avg_pool2d_mean",
+    )
+
+
+def avg_pool2d_gradient(dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding) -> te.Tensor:
+    """Gradient of x, shape `x_shape`: the sum of dy / positions inside over the windows that cover each position."""
+    grid = Grid.of(x_shape, pool, stride, padding)
+    a, b = grid.covering_axes()
+
+    def gather(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        window = grid.candidate(h, w, a, b)
+        i, j, _, _ = window
+        return te.sum(grid.covering(window, dy[n, i, j, c] * grid.reciprocal_count(i, j)), axis=[a, b])
+
+    return te.compute([int(extent) for extent in x_shape], gather, name="avg_pool2d_gradient")
