@@ -120,7 +120,7 @@ def test_a_broken_file_is_named(fresh: Workplace) -> None:
 
 
 def test_commands_end_with_one_message(fresh: Workplace) -> None:
-    command = [sys.executable, "-m", "autotm.cli.main", "solve", "mlp", "static", "0:0", "--scale", "tiny"]
+    command = [sys.executable, "-m", "autotm.cli", "solve", "mlp", "static", "0:0", "--scale", "tiny"]
     done = subprocess.run(command, cwd=fresh.folder, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("autotm: limit: 0:0 is not a limit")

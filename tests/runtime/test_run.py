@@ -20,7 +20,7 @@ from autotm.model.measurement.record import Record
 from autotm.model.plan.program import Program
 from autotm.runtime import RunOptions, run
 
-TESTS = Path(__file__).parents[1] / "helpers"
+HELPERS = Path(__file__).parents[1] / "helpers"
 GRAPH = small_step.graph()
 QUICK = RunOptions(patience_s=1.0, min_seconds=0.01)
 
@@ -101,7 +101,7 @@ CHILD = """
 
 
 def child(library_path: Path, folder: Path, seconds: float) -> "subprocess.Popen[bytes]":
-    code = CHILD.format(tests=str(TESTS), library=str(library_path), folder=str(folder), seconds=seconds)
+    code = CHILD.format(tests=str(HELPERS), library=str(library_path), folder=str(folder), seconds=seconds)
     return subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
 
 

@@ -17,7 +17,7 @@ from autotm.kernels.library.threads import check_cores, measure_cores, pinned
 from autotm.lower.lower import lower_network
 from autotm.model.files.errors import AutotmError
 
-TESTS = Path(__file__).parents[2] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 
 def spin() -> None:
@@ -49,7 +49,7 @@ def in_new_process(code: str) -> subprocess.CompletedProcess[str]:
     start = f"""
 import sys
 sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
-sys.path.insert(0, {str(TESTS)!r})
+sys.path.insert(0, {str(HELPERS)!r})
 import tvm, small_step
 from autotm.kernels.library.threads import pinned
 """
@@ -93,7 +93,7 @@ def bits_on(threads: int, folder: Path) -> subprocess.CompletedProcess[str]:
         from autotm.runtime.executor import prepare
         from autotm.runtime.plain import plain_program
 
-        folder, devices = Path({str(folder)!r}), Path({str(TESTS.parent / "config" / "devices")!r})
+        folder, devices = Path({str(folder)!r}), Path({str(HELPERS.parents[1] / "config" / "devices")!r})
         machine = small_step.machine({threads})
         graph = load(folder / "graph.json", "graph", Graph)
         program, arguments = plain_program(graph), Arguments.allocate(graph)

@@ -25,7 +25,7 @@ from autotm.profile.timing.options import ProfileOptions
 from autotm.profile.timing.profiler import profile_kernels
 
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
-TESTS = Path(__file__).parents[2] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 
 def profile(
@@ -154,7 +154,7 @@ def test_a_killed_profile_goes_on_at_the_kernel_where_it_was(
     library_path: Path, library: KernelLibrary, tmp_path: Path
 ) -> None:
     path = tmp_path / "kernels.sqlite"
-    code = textwrap.dedent(CHILD.format(tests=str(TESTS), store=str(path), library=str(library_path)))
+    code = textwrap.dedent(CHILD.format(tests=str(HELPERS), store=str(path), library=str(library_path)))
     child = subprocess.Popen([sys.executable, "-c", code])
     try:
         wait_for_rows(path, child)
