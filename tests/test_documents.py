@@ -51,6 +51,19 @@ def test_targets_of_make_exist(document: Path) -> None:
     assert set(named) <= targets
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
+    house = ROOT / "src" / "autotm"
+    lost = [
+        name for name in named if not any((at / name).exists() for at in (house, ROOT)) and not [*house.rglob(name)]
+    ]
+    assert not lost
+
+
+def test_the_readme_is_read() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
 @BY_NAME
 def test_links_lead_somewhere(document: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", document.read_text(encoding="utf-8")):

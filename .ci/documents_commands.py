@@ -1,4 +1,4 @@
-"""Print the commands of README.md that are marked as checked, one script for a shell.
+"""Print the commands of documents that are marked as checked, one script for a shell.
 
 A block counts when the line before it is `<!-- checked by .ci/run -->`.
 """
@@ -19,7 +19,8 @@ def commands(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    found = commands(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    if not found:
-        sys.exit(f"{sys.argv[1]}: no block is marked as checked")
-    print("\n".join(found))
+    for document in sys.argv[1:]:
+        found = commands(Path(document).read_text(encoding="utf-8"))
+        if not found:
+            sys.exit(f"{document}: no block is marked as checked")
+        print("\n".join(found))
