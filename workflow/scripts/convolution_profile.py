@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study.figures_config import KernelPlotConfig
-from autotm.model.study.study_config import ProfileConfig
+from autotm.model.study import KernelPlotConfig, ProfileConfig
 from autotm.stages import convolution_profile_stage
 from autotm.stages.jobs import rule
 

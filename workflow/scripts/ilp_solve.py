@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.model.step.limit import Limit
-from autotm.model.study.study_config import SolveConfig
+from autotm.model.step import Limit
+from autotm.model.study import SolveConfig
 from autotm.stages import Given, ilp_solve_stage
 from autotm.stages.jobs import rule
 

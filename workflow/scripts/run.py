@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study.study_config import RunConfig
+from autotm.model.study import RunConfig
 from autotm.stages import run_stage
 from autotm.stages.jobs import rule
 

@@ -15,8 +15,8 @@ from autotm.model.step import Graph, Limit, Tier
 
 _CLOSE = 1.0005
 """This share of the live peak is close enough to stop."""
-_WIDER = (1.01,)
-"""Without a limit to keep, the shares of the live peak that are tried next."""
+_WIDER = 1.01
+"""Without a limit to keep, the share of the live peak that is tried next."""
 
 
 Place = Callable[[Blocks, int | None], Ints]
@@ -55,7 +55,7 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
 def pack_blocks(blocks: Blocks, limit_bytes: int | None = None) -> Ints:
     """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found."""
     close = int(blocks.peak_bytes * _CLOSE)
-    wider = [int(blocks.peak_bytes * share) for share in _WIDER] if limit_bytes is None else [limit_bytes]
+    wider = [int(blocks.peak_bytes * _WIDER)] if limit_bytes is None else [limit_bytes]
     targets = [close, *(target for target in wider if target > close)]
     if limit_bytes is not None:
         targets = [min(target, max(limit_bytes, blocks.peak_bytes)) for target in targets]

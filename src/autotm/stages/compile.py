@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from autotm.check import check_plan, check_program
@@ -12,6 +13,8 @@ from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph, counting
 from autotm.stages.context import Context
 
+log = logging.getLogger(__name__)
+
 
 def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
     """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
@@ -19,7 +22,12 @@ def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, 
     placed = load(plan, "plan", Plan)
     step = counting(load(graph, "graph", Graph), placed.counts)
     check_plan(step, read_profile(profile), load(links, "links", Links), placed)
-    save(program, "program", program_of(step, placed), came_from)
+    made = program_of(step, placed)
+    save(program, "program", made, came_from)
+    log.info(
+        "%d stays in pools of %.6g MB fast (limit %s) and %.6g MB slow memory; %d steps",
+        *(len(placed.stays), made.fast_bytes / 1e6, placed.limit, made.slow_bytes / 1e6, len(made.steps)),
+    )
 
 
 def program_of(step: Graph, plan: Plan) -> Program:

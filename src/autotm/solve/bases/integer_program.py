@@ -183,8 +183,8 @@ def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cu
             _search_near(search, made, session, deadline)
         if not search.is_done and not session.is_lost:
             _improve(search, deadline)
-            session.relax(deadline - time.perf_counter())
-            cut(search, made, session, cuts, deadline)
+            if session.relax(deadline - time.perf_counter()).outcome is Outcome.CONVERGED:
+                cut(search, made, session, cuts, deadline)
     is_complete, tree = True, Tree(search, made, session, cuts)
 
     def prove(*_: object) -> bool:
