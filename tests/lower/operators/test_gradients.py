@@ -46,14 +46,26 @@ MOVEMENT = {
 }
 
 
-def differentiated(operator: Operator, shapes: list[tuple[int, ...]]) -> tuple[relax.VirtualMachine, tuple[int, ...]]:
+RMS_NORM = [((3, 2, 5), (-1,), 1e-5), ((3, 2, 5), (-2, -1), 0.1)]
+OTHERS = {
+    "prelu": (lambda x, a: op.nn.prelu(x, a, 1), [(2, 4, 3), (4,)]),
+    "adaptive pool": (lambda x: op.nn.adaptive_avg_pool2d(x, (2, 3)), [(1, 2, 4, 6)]),
+    "adaptive pool, uneven": (lambda x: op.nn.adaptive_avg_pool2d(x, (3, 2), layout="NHWC"), [(2, 7, 5, 2)]),
+    "adaptive pool, all": (lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1), layout="NHWC"), [(2, 3, 5, 2)]),
+    "adaptive pool, larger": (lambda x: op.nn.adaptive_avg_pool2d(x, (5, 5)), [(1, 2, 3, 2)]),
+}
+
+
+def differentiated(
+    operator: Operator, shapes: list[tuple[int, ...]], dtype: str = "float64"
+) -> tuple[relax.VirtualMachine, tuple[int, ...]]:
     """A machine with `main`, the operator's result times weights, summed, and its adjoint; the result's shape."""
     builder = relax.BlockBuilder()
-    variables = [relax.Var(f"x{n}", relax.TensorType(shape, "float64")) for n, shape in enumerate(shapes)]
+    variables = [relax.Var(f"x{n}", relax.TensorType(shape, dtype)) for n, shape in enumerate(shapes)]
     with builder.function("main"):
         with builder.dataflow():
             result = builder.emit(operator(*variables))
-            weights = relax.Var("weights", relax.TensorType(result.ty.shape, "float64"))
+            weights = relax.Var("weights", relax.TensorType(result.ty.shape, dtype))
             loss = builder.emit_output(op.sum(builder.emit(op.multiply(result, weights))))
         builder.emit_func_output(loss, [weights, *variables])
     module = relax.transform.Gradient("main", variables)(builder.finalize())
@@ -61,14 +73,19 @@ def differentiated(operator: Operator, shapes: list[tuple[int, ...]]) -> tuple[r
     return relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu()), tuple(int(n) for n in result.ty.shape)
 
 
-def compare(operator: Operator, arrays: list[np.ndarray]) -> None:
-    machine, shape = differentiated(operator, [array.shape for array in arrays])
+def compare(operator: Operator, arrays: list[np.ndarray], exact: Callable[..., np.ndarray] | None = None) -> None:
+    """`exact` computes what the operator does where TVM's own form of it computes in float32; so does its gradient."""
+    dtype, tolerance = ("float64", 1e-6) if exact is None else ("float32", 1e-4)
+    machine, shape = differentiated(operator, [array.shape for array in arrays], dtype)
     weights = np.random.default_rng(1).standard_normal(shape)
 
     def loss(at: list[np.ndarray]) -> float:
+        if exact is not None:
+            return float((exact(*at) * weights).sum())
         return float(machine["main"](*(tvm.runtime.tensor(array) for array in [weights, *at])).numpy())
 
-    _, gradients = machine["main_adjoint"](*(tvm.runtime.tensor(array) for array in [weights, *arrays]))
+    given = (tvm.runtime.tensor(array.astype(dtype)) for array in [weights, *arrays])
+    _, gradients = machine["main_adjoint"](*given)
     for n, array in enumerate(arrays):
         expected = np.zeros_like(array)
         for place in np.ndindex(array.shape):
@@ -78,7 +95,7 @@ def compare(operator: Operator, arrays: list[np.ndarray]) -> None:
                 moved[place] += sign * STEP
                 ends.append(loss([*arrays[:n], moved, *arrays[n + 1 :]]))
             expected[place] = (ends[0] - ends[1]) / (2 * STEP)
-        np.testing.assert_allclose(gradients[n].numpy(), expected, rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(gradients[n].numpy(), expected, rtol=tolerance, atol=tolerance / 10)
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
@@ -102,6 +119,40 @@ def test_movement(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("shape", "axes", "epsilon"), RMS_NORM)
+def test_rms_norm(shape: tuple[int, ...], axes: tuple[int, ...], epsilon: float) -> None:
+    def exact(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(axes, keepdims=True) + epsilon) * weight
+
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape), generator.standard_normal([shape[axis] for axis in axes])]
+    compare(lambda x, weight: op.nn.rms_norm(x, weight, list(axes), epsilon), arrays, exact)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "channel", "spatial"),
+    [((2, 6, 3, 2), 2, 1, [2, 3]), ((2, 3, 2, 6), 3, 3, [1, 2]), ((1, 4, 5), 4, 1, [2]), ((2, 4, 3), 1, 1, [2])],
+)
+def test_group_norm(shape: tuple[int, ...], groups: int, channel: int, spatial: list[int]) -> None:
+    def exact(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+        front = np.moveaxis(x, channel, 1)
+        apart = front.reshape(len(x), groups, -1)
+        normed = (apart - apart.mean(2, keepdims=True)) / np.sqrt(apart.var(2, keepdims=True) + 1e-5)
+        along = (-1, *(1,) * (x.ndim - 2))
+        return np.moveaxis(normed.reshape(front.shape) * gamma.reshape(along) + beta.reshape(along), 1, channel)
+
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape), *generator.standard_normal((2, shape[channel]))]
+    compare(lambda x, gamma, beta: op.nn.group_norm(x, gamma, beta, groups, channel, spatial), arrays, exact)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others(name: str) -> None:
+    operator, shapes = OTHERS[name]
+    generator = np.random.default_rng(0)
+    compare(operator, [generator.standard_normal(shape) for shape in shapes])
+
+
 def test_what_is_equally_large_shares_the_gradient() -> None:
     machine, _ = differentiated(lambda x: op.max(x, 1), [(1, 4)])
     arrays = [np.array([6.0]), np.array([[2.0, 5.0, 5.0, 1.0]])]
@@ -115,6 +166,7 @@ def test_what_is_equally_large_shares_the_gradient() -> None:
         (lambda x: op.strided_slice(x, [0], [3], [0], [-1]), "positive strides"),
         (lambda x: op.nn.pad(x, (1, 1), pad_mode="reflect"), "constant"),
         (lambda x: op.repeat(x, 2), "along an axis"),
+        (lambda x: op.nn.rms_norm(op.reshape(op.concat([x] * 4, 0), (4, 4)), x, 0), "last axes"),
     ],
 )
 def test_what_has_no_gradient_says_so(operator: Operator, reason: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import Gradient, differentiates
+from autotm.lower.operators.rules import Gradient, differentiates, shape_of
 
 Slope = Callable[[tirx.Expr, Callable[[float], tirx.Expr]], tirx.Expr]
 """Derivative at x; its second argument makes constants of x's type."""
@@ -62,6 +62,20 @@ def _nothing(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
 def _leaky(call: relax.Call) -> Slope:
     alpha = float(call.attrs.alpha)
     return lambda x, constant: tirx.Select(x > constant(0.0), constant(1.0), constant(alpha))
+
+
+@differentiates("relax.nn.prelu")
+def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    (x, alpha), emit, op = call.args, builder.emit, relax.op
+    shape, axis = shape_of(x), int(call.attrs.axis) % len(shape_of(x))
+    along = [1] * len(shape)
+    along[axis] = shape_of(alpha)[0]
+    zero = relax.const(0.0, x.ty.dtype)
+    is_above = emit(op.greater(x, zero))
+    below = emit(op.multiply(dy, emit(op.reshape(alpha, along))))
+    by_alpha = emit(op.where(is_above, emit(op.zeros_like(dy)), emit(op.multiply(dy, x))))
+    summed = [other for other in range(len(shape)) if along[other] == 1]
+    return [op.where(is_above, dy, below), op.reshape(emit(op.sum(by_alpha, summed)), shape_of(alpha))]
 
 
 def _clip(call: relax.Call) -> Slope:
