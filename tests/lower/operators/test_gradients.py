@@ -153,6 +153,26 @@ def test_others(name: str) -> None:
     compare(operator, [generator.standard_normal(shape) for shape in shapes])
 
 
+def indices(values: object) -> relax.Constant:
+    return relax.const(np.array(values), "int64")
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes"),
+    [
+        (lambda x: op.gather_elements(x, indices([[0, 2], [2, 2]]), 1), [(2, 4)]),
+        (lambda x: op.gather_elements(x, indices([[3, 0, 3]]), 0), [(4, 5)]),
+        (lambda x: op.index_tensor(x, (indices([2, 0, 2]),)), [(3, 4)]),
+        (lambda x: op.index_tensor(x, (indices([[1], [2]]), indices([0, 3, -1]))), [(3, 4, 2)]),
+        (lambda x, y: op.slice_scatter(x, y, 1, 6, 2, 0), [(7, 3), (3, 3)]),
+        (lambda x, y: op.slice_scatter(x, y, 3, 5, 1, 1), [(2, 5), (2, 2)]),
+    ],
+)
+def test_places_that_are_read_or_written_by_index(operator: Operator, shapes: list[tuple[int, ...]]) -> None:
+    generator = np.random.default_rng(0)
+    compare(operator, [generator.standard_normal(shape) for shape in shapes])
+
+
 def test_what_is_equally_large_shares_the_gradient() -> None:
     machine, _ = differentiated(lambda x: op.max(x, 1), [(1, 4)])
     arrays = [np.array([6.0]), np.array([[2.0, 5.0, 5.0, 1.0]])]
