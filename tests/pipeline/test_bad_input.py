@@ -14,7 +14,7 @@ import yaml
 from workplace import TARGET, Workplace
 
 from autotm.model.files.errors import BadInputError
-from autotm.study.setup.setup import load_study
+from autotm.study.setup.study import load_study
 
 LIMITS = ("figures", "fig10", "limits")
 

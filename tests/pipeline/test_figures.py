@@ -10,7 +10,7 @@ import yaml
 from workplace import ROOT, Workplace, make_workplace
 
 from autotm.study.figures.figures import FIGURES
-from autotm.study.setup.setup import load_study
+from autotm.study.setup.study import load_study
 from autotm.study.tables.costs import figure_jobs
 
 NETWORKS = ["mlp", "test_vgg"]

@@ -9,7 +9,7 @@ import pytest
 from autotm.model.files.errors import BadInputError
 from autotm.model.study.study_config import read_yaml
 from autotm.study.setup.inputs import comparison_records, predicted_records
-from autotm.study.setup.setup import Study, load_study
+from autotm.study.setup.study import Study, load_study
 
 CONFIG = Path(__file__).parents[3] / "config"
 

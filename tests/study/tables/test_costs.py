@@ -9,7 +9,7 @@ import pytest
 from autotm.cli.main import main
 from autotm.model.files.errors import DamagedFileError
 from autotm.model.study.study_config import read_yaml
-from autotm.study.setup.setup import Study, load_study
+from autotm.study.setup.study import Study, load_study
 from autotm.study.tables.costs import Cost, costs, figure_jobs, table_of_costs
 
 CONFIG = Path(__file__).parents[3] / "config"

@@ -10,7 +10,7 @@ from synthetic_records import PROVENANCE, record
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
-from autotm.study.setup.setup import Study, load_study
+from autotm.study.setup.study import Study, load_study
 from autotm.study.tables.describe import describe, headlines, wanted_records
 from autotm.study.tables.records import table_of_records
 

@@ -11,7 +11,7 @@ from synthetic_records import PROVENANCE, record
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
-from autotm.study.setup.setup import Study, load_study, optimizer_names
+from autotm.study.setup.study import Study, load_study, optimizer_names
 from autotm.study.tables.csv import read_table
 from autotm.study.tables.verification import UnverifiedError, verify_records
 from autotm.zoo import networks

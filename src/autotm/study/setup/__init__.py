@@ -3,7 +3,7 @@
 from autotm.study.setup import inputs
 from autotm.study.setup.inputs import comparison_records, front_records, large_files, predicted_records
 from autotm.study.setup.series import CACHED, FIRST_TOUCH, MOVER
-from autotm.study.setup.setup import (
+from autotm.study.setup.study import (
     CONVENTIONAL,
     Study,
     export_source,

@@ -8,7 +8,7 @@ from autotm.model.files import BadInputError
 from autotm.model.step import Limit
 from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED
 from autotm.study.setup.series import FIRST_TOUCH, MOVER
-from autotm.study.setup.setup import CONVENTIONAL, Study
+from autotm.study.setup.study import CONVENTIONAL, Study
 
 
 def comparison_records(study: Study, folder: str) -> list[Path]:
