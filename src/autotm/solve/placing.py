@@ -1,7 +1,7 @@
 """A plan whose offsets fit its limit.
 
-The search gives up sets of stays that do not fit together (`layout/conflict.py`) while that is worth its time; where the
-offsets still need more than the limit, a smaller limit is solved for.
+The search gives up sets of stays that do not fit together (`layout/conflict.py`) while that is worth its time; where
+the offsets still need more than the limit, a smaller limit is solved for.
 """
 
 from __future__ import annotations
