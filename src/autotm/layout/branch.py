@@ -34,7 +34,7 @@ _SHARES = (0.02, 0.005, 0.001)
 """Blocks of at least this share of the bound are large; few are quick to place, many leave less to chance."""
 _NODES, _NODES_PER_BLOCK = 3000, 3
 _ORDER_S = 10.0
-"""A guard only: nodes end the search before, after 1.8 s at most of those that were timed, so that it is repeatable."""
+"""A guard only: nodes end the search long before, on a loaded machine too, or offsets would depend on the clock."""
 _FEW, _FIRST = 2000, 2
 """Where there are no more blocks than this, all are first tried at once, in the first orders."""
 _MOST_LARGE = 4000

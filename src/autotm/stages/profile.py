@@ -11,10 +11,10 @@ from autotm.model.machine import provenance
 from autotm.model.measurement import Links, Profile, write_profile
 from autotm.model.step import Graph, NetworkSource
 from autotm.model.study import ProfileConfig
+from autotm.stages.context import Context
 
 if TYPE_CHECKING:
     from autotm.zoo import Network
-from autotm.stages.context import Context
 
 
 def kernel_profile_stage(

@@ -11,11 +11,11 @@ from autotm.model.machine import provenance
 from autotm.model.measurement import read_profile
 from autotm.model.step import NetworkSource
 from autotm.model.study import ProfileConfig, TuneConfig
+from autotm.stages.context import Context
 
 if TYPE_CHECKING:
     from autotm.profile.store import Merged
     from autotm.profile.tuning import Coverage
-from autotm.stages.context import Context
 
 
 def tune_stage(

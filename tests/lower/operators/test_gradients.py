@@ -73,7 +73,9 @@ def differentiated(
     return relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu()), tuple(int(n) for n in result.ty.shape)
 
 
-def compare(operator: Operator, arrays: list[np.ndarray], exact: Callable[..., np.ndarray] | None = None) -> None:
+def assert_gradients(
+    operator: Operator, arrays: list[np.ndarray], exact: Callable[..., np.ndarray] | None = None
+) -> None:
     """`exact` computes what the operator does where TVM's own form of it computes in float32; so does its gradient."""
     dtype, tolerance = ("float64", 1e-6) if exact is None else ("float32", 1e-4)
     machine, shape = differentiated(operator, [array.shape for array in arrays], dtype)
@@ -101,19 +103,19 @@ def compare(operator: Operator, arrays: list[np.ndarray], exact: Callable[..., n
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_elementwise(name: str, shape: tuple[int, ...]) -> None:
-    compare(ELEMENTWISE[name], [np.random.default_rng(0).standard_normal(shape) * 1.5])
+    assert_gradients(ELEMENTWISE[name], [np.random.default_rng(0).standard_normal(shape) * 1.5])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_one_over_a_root(shape: tuple[int, ...]) -> None:
-    compare(op.rsqrt, [np.random.default_rng(0).uniform(0.5, 3, shape)])
+    assert_gradients(op.rsqrt, [np.random.default_rng(0).uniform(0.5, 3, shape)])
 
 
 @pytest.mark.parametrize("name", MOVEMENT)
 def test_movement(name: str) -> None:
     operator, shapes = MOVEMENT[name]
     generator = np.random.default_rng(0)
-    compare(
+    assert_gradients(
         operator,
         [generator.permutation(np.arange(np.prod(shape), dtype=np.float64)).reshape(shape) for shape in shapes],
     )
@@ -126,7 +128,7 @@ def test_rms_norm(shape: tuple[int, ...], axes: tuple[int, ...], epsilon: float)
 
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal(shape), generator.standard_normal([shape[axis] for axis in axes])]
-    compare(lambda x, weight: op.nn.rms_norm(x, weight, list(axes), epsilon), arrays, exact)
+    assert_gradients(lambda x, weight: op.nn.rms_norm(x, weight, list(axes), epsilon), arrays, exact)
 
 
 @pytest.mark.parametrize(
@@ -143,14 +145,14 @@ def test_group_norm(shape: tuple[int, ...], groups: int, channel: int, spatial: 
 
     generator = np.random.default_rng(0)
     arrays = [generator.standard_normal(shape), *generator.standard_normal((2, shape[channel]))]
-    compare(lambda x, gamma, beta: op.nn.group_norm(x, gamma, beta, groups, channel, spatial), arrays, exact)
+    assert_gradients(lambda x, gamma, beta: op.nn.group_norm(x, gamma, beta, groups, channel, spatial), arrays, exact)
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_others(name: str) -> None:
     operator, shapes = OTHERS[name]
     generator = np.random.default_rng(0)
-    compare(operator, [generator.standard_normal(shape) for shape in shapes])
+    assert_gradients(operator, [generator.standard_normal(shape) for shape in shapes])
 
 
 def indices(values: object) -> relax.Constant:
@@ -170,7 +172,7 @@ def indices(values: object) -> relax.Constant:
 )
 def test_places_that_are_read_or_written_by_index(operator: Operator, shapes: list[tuple[int, ...]]) -> None:
     generator = np.random.default_rng(0)
-    compare(operator, [generator.standard_normal(shape) for shape in shapes])
+    assert_gradients(operator, [generator.standard_normal(shape) for shape in shapes])
 
 
 def test_what_is_equally_large_shares_the_gradient() -> None:
