@@ -33,6 +33,7 @@ INSIDE = {
     "model": {"files": 1, "step": 2, "machine": 3, "plan": 3, "measurement": 4, "study": 4},
     "check": {"bound": 1},
     "lower": {"operators": 1},
+    "lower/operators": {"pointwise": 1, "products": 1, "moving": 1, "windows": 1, "norms": 1},
     "memory": {"kinds": 1},
     "profile": {"store": 1, "timing": 2, "step": 3, "tuning": 3},
     "study": {"setup": 1, "tables": 2, "noise": 2, "timing": 3, "drawing": 3, "figures": 4},
@@ -40,6 +41,7 @@ INSIDE = {
     "stages": {"jobs": 1},
     "solve": {"problem": 1, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "optimizers": 7},
     "kernels": {"library": 1, "code": 1, "operators": 2, "schedules": 3, "making": 4},
+    "kernels/operators": {"windows": 1, "moving": 1},
     "kernels/schedules": {"rows": 1, "generic": 1, "contraction": 1},
     "kernels/schedules/contraction": {"parts": 1, "forms": 2, "weights": 3, "winograd": 3},
 }

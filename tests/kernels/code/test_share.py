@@ -14,7 +14,7 @@ from tvm import te
 from autotm.kernels.code.passes import machine_code
 from autotm.kernels.code.share import SHARED
 from autotm.kernels.operators import batch_norm
-from autotm.kernels.operators.data_movement import concat
+from autotm.kernels.operators.moving.data_movement import concat
 
 
 def normalised(width):

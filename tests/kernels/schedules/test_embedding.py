@@ -8,7 +8,7 @@ from compiled_kernels import call, kernel_of
 from tvm import te
 
 from autotm.kernels.code.tiling import PARALLEL_BYTES
-from autotm.kernels.operators.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.schedules.dispatch import ScheduledKernel
 from autotm.model.step.graph import OpClass
 

@@ -19,8 +19,8 @@ from tvm import te, tirx, topi
 
 from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
 from autotm.kernels.operators.batched_matmul import batched_matmul
-from autotm.kernels.operators.data_movement import concat
-from autotm.kernels.operators.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.operators.moving.data_movement import concat
+from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.contraction.choice import others
 from autotm.kernels.schedules.rows import bias

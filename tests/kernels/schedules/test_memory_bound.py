@@ -9,7 +9,7 @@ from memory_bound_cases import CONCATS, SHAPES
 from tvm import te, tirx, topi
 
 from autotm.kernels.code.tiling import PARALLEL_BYTES, Machine, divisor_near
-from autotm.kernels.operators.data_movement import concat
+from autotm.kernels.operators.moving.data_movement import concat
 from autotm.model.step.graph import OpClass
 
 

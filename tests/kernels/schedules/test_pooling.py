@@ -9,7 +9,7 @@ from memory_bound_cases import POOLS
 from tvm import te
 
 from autotm.kernels.operators import pooling
-from autotm.kernels.operators.window import Axis
+from autotm.kernels.operators.windows.window import Axis
 from autotm.model.step.graph import OpClass
 
 

@@ -1,24 +1,17 @@
 """What is computed: operators of a training step as TIR, without a schedule."""
 
-from autotm.kernels.operators import (
-    batch_norm,
-    conv,
-    data_movement,
-    depthwise,
-    embedding,
-    layer_norm,
-    matmul,
-    pooling,
-    softmax,
-)
+from autotm.kernels.operators import batch_norm, conv, layer_norm, matmul, softmax
 from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
 from autotm.kernels.operators.conv import conv2d
-from autotm.kernels.operators.embedding import (
+from autotm.kernels.operators.moving import (
     Lookup,
     call_embedding_concat,
     call_embedding_update,
+    data_movement,
+    embedding,
     schedule_embedding_update,
 )
+from autotm.kernels.operators.windows import depthwise, pooling
 
 __all__ = [
     "Lookup",

@@ -4,34 +4,7 @@ Importing this package registers the gradients over Relax's own for every later 
 `LEGALIZE`. Where a rule does not cover a case (another layout, more dimensions), Relax's own rule still answers.
 """
 
-from autotm.lower.operators import (
-    activations,
-    batch_norm,
-    bias,
-    concat,
-    conv,
-    elementwise,
-    embedding,
-    matmul,
-    movement,
-    normalize,
-    pool,
-)
+from autotm.lower.operators import moving, norms, pointwise, products, windows
 from autotm.lower.operators.rules import LEGALIZE, ints, shape_of
 
-__all__ = [
-    "LEGALIZE",
-    "activations",
-    "batch_norm",
-    "bias",
-    "concat",
-    "conv",
-    "elementwise",
-    "embedding",
-    "ints",
-    "matmul",
-    "movement",
-    "normalize",
-    "pool",
-    "shape_of",
-]
+__all__ = ["LEGALIZE", "ints", "moving", "norms", "pointwise", "products", "shape_of", "windows"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from tvm import te, tirx
 
-from autotm.kernels.operators.window import Grid, Padding, Pair
+from autotm.kernels.operators.windows.window import Grid, Padding, Pair
 
 _INT8_MAX = 127
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tvm import te, tirx
 
 from autotm.kernels.code import extents
-from autotm.kernels.operators.window import Grid, Padding, Pair
+from autotm.kernels.operators.windows.window import Grid, Padding, Pair
 
 
 def fits(window: Pair, padding: Padding) -> bool:

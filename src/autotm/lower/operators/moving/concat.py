@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from autotm.kernels.operators import call_embedding_concat, data_movement
-from autotm.lower.operators.embedding import lookup_behind
+from autotm.lower.operators.moving.embedding import lookup_behind
 from autotm.lower.operators.rules import differentiates, legalizes, shape_of
 
 _MATRIX = 2

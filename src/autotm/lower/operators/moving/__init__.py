@@ -1,0 +1,5 @@
+"""Operators that only move values."""
+
+from autotm.lower.operators.moving import concat, embedding, movement
+
+__all__ = ["concat", "embedding", "movement"]
