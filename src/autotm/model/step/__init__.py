@@ -1,6 +1,7 @@
 """The step: its tensors and kernels, and how much of it is fast."""
 
 from autotm.model.step.counting import Counts, counted_by, counting, fixed_bytes, storage_of
+from autotm.model.step.given import Given
 from autotm.model.step.graph import (
     ALIGNMENT_BYTES,
     DEFAULT_IMPLEMENTATION,
@@ -24,6 +25,7 @@ __all__ = [
     "DEFAULT_IMPLEMENTATION",
     "Configuration",
     "Counts",
+    "Given",
     "Graph",
     "Implementation",
     "Initial",

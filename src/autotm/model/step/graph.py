@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from autotm.model.files import unknown_name
+from autotm.model.step.given import Given
 
 ALIGNMENT_BYTES = 64
 """Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
@@ -164,7 +165,7 @@ class Tensor:
     producer: int | None
     readers: tuple[int, ...]
     alias_of: str | None = None
-    initial: Initial | None = None
+    initial: Initial | Given | None = None
     held: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:

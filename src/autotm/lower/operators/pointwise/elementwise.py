@@ -44,12 +44,12 @@ def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: 
 @legalizes("relax.where")
 def _where(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax would pass scalar constants as tensors; as immediates they need no memory.
-    shape = shape_of(call)
+    shape, dtype = shape_of(call), str(call.ty.dtype.dtype)
 
     def select(condition: te.Tensor, *branches: te.Tensor | float) -> te.Tensor:
         def at(value: te.Tensor | float, index: tuple[tirx.Var, ...]) -> tirx.PrimExpr:
             if not isinstance(value, te.Tensor):
-                return tirx.const(value, "float32")
+                return tirx.const(value, dtype)
             lead = len(index) - len(value.shape)
             return value(*(0 if int(extent) == 1 else i for i, extent in zip(index[lead:], value.shape, strict=True)))
 
@@ -60,5 +60,6 @@ def _where(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 def _immediate(argument: relax.Expr) -> relax.Expr | float:
     if isinstance(argument, tvm.ir.Constant) and not argument.value.shape:
-        return float(argument.value.numpy())
+        found: float = argument.value.numpy().item()
+        return found
     return argument

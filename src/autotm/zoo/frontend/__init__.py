@@ -1,0 +1,1 @@
+"""Networks from elsewhere: PyTorch modules, as networks of ours."""
