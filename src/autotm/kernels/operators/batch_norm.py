@@ -38,7 +38,13 @@ def statistics(x: te.Tensor, epsilon: float) -> list[te.Tensor]:
 
 
 def running_averages(
-    mean: te.Tensor, inverse: te.Tensor, old_mean: te.Tensor, old_variance: te.Tensor, momentum: float, epsilon: float, count: int
+    mean: te.Tensor,
+    inverse: te.Tensor,
+    old_mean: te.Tensor,
+    old_variance: te.Tensor,
+    momentum: float,
+    epsilon: float,
+    count: int,
 ) -> list[te.Tensor]:
     """Running mean and variance after a batch of `count` values a channel: old (1 - momentum) + new momentum.
 

@@ -7,22 +7,24 @@ from autotm.model.step.graph import (
     DEFAULT_IMPLEMENTATION,
     Graph,
     Implementation,
-    Initial,
     Kernel,
     OpClass,
     Operand,
-    Role,
     Tensor,
     workspace,
 )
 from autotm.model.step.limit import Limit
 from autotm.model.step.network_source import NetworkSource
+from autotm.model.step.role import Initial, Role
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
+from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "DEFAULT_IMPLEMENTATION",
+    "Adam",
+    "AdamW",
     "Configuration",
     "Counts",
     "Given",
@@ -35,8 +37,11 @@ __all__ = [
     "OpClass",
     "Operand",
     "Role",
+    "Sgd",
     "Tensor",
     "Tier",
+    "Training",
+    "UpdateRule",
     "all_fast",
     "configuration",
     "counted_by",

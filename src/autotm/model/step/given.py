@@ -47,7 +47,9 @@ class Given:
         try:
             value: Array = np.load(self.file, mmap_mode="r")
         except (OSError, ValueError, EOFError) as error:
-            raise DamagedFileError(f"{self.file}: value of tensor '{tensor}' cannot be read ({error}); {remedy}") from None
+            raise DamagedFileError(
+                f"{self.file}: value of tensor '{tensor}' cannot be read ({error}); {remedy}"
+            ) from None
         if value.shape != shape or value.dtype != np.dtype(dtype):
             raise DamagedFileError(
                 f"{self.file}: value of tensor '{tensor}' is {value.dtype}{list(value.shape)}, not {dtype}{list(shape)}; "

@@ -55,7 +55,10 @@ def from_torch(
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
     program = exported(module, inputs, targets, loss, mode)
     names = _input_names(module, inputs, len(targets))
-    values = [*(inputs.values() if isinstance(inputs, Mapping) else [inputs] if isinstance(inputs, torch.Tensor) else inputs), *targets]
+    values = [
+        *(inputs.values() if isinstance(inputs, Mapping) else [inputs] if isinstance(inputs, torch.Tensor) else inputs),
+        *targets,
+    ]
     found = channels_last(imported_program(program, names, values, trains=mode == "train"))
     return _network(
         name or _own_name(module), found, training_of(training or _DEFAULT, module, found) if mode == "train" else None
@@ -63,7 +66,9 @@ def from_torch(
 
 
 def _network(name: str, found: Imported, training: Training | None) -> Network:
-    batches = [value.shape[0] for name, value in found.inputs.items() if value.shape and not name.startswith("constant_")]
+    batches = [
+        value.shape[0] for name, value in found.inputs.items() if value.shape and not name.startswith("constant_")
+    ]
     counter = {COUNTER: Initial("integers", _COUNTS)}
     states = {name: counter.get(name, value) for name, value in found.states.items()}
     return Network(
@@ -81,7 +86,11 @@ def _input_names(module: torch.nn.Module, inputs: Inputs, targets: int) -> list[
         found = list(inputs)
     else:
         count = 1 if isinstance(inputs, torch.Tensor) else len(inputs)
-        known = [item for item in inspect.signature(module.forward).parameters.values() if item.kind is not item.VAR_POSITIONAL]
+        known = [
+            item
+            for item in inspect.signature(module.forward).parameters.values()
+            if item.kind is not item.VAR_POSITIONAL
+        ]
         found = [known[index].name if index < len(known) else f"input_{index}" for index in range(count)]
     found += ["target"] if targets == 1 else [f"target_{index}" for index in range(targets)]
     taken = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} | {"loss", "output"}

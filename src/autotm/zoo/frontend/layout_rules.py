@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 
-import tvm
 from tvm import relax
 
 from autotm.zoo.frontend.layouts import Laid, Layouts, Order, Value, plain

@@ -173,4 +173,3 @@ def plain(tensor: relax.Expr) -> Value:
     if isinstance(tensor.ty, relax.TensorType):
         return Laid(tensor, tuple(range(len(tensor.ty.shape))))
     return tensor
-

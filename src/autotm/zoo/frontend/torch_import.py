@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import tvm
 from torch import fx
 from tvm import relax
 
@@ -120,7 +119,7 @@ def _roles(program: torch.export.ExportedProgram, user: Iterator[tuple[str, Any]
     return _Roles(inputs, parameters, states, fixed, new, names)
 
 
-def _value_of(program: torch.export.ExportedProgram, spec: Any) -> torch.Tensor:  # noqa: ANN401  (torch's InputSpec)
+def _value_of(program: torch.export.ExportedProgram, spec: Any) -> torch.Tensor:
     for known in (program.state_dict, program.constants):
         if spec.target in known:
             found: torch.Tensor = known[spec.target]
@@ -149,11 +148,13 @@ def _translate(
                 importer.env[node] = variables[node.name]
         elif node.op == "call_function" and (node.users or node in returned):
             importer.env[node] = _converted(importer, node)
-    counted = {spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(_COUNTERS)}
+    counted = {
+        spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(_COUNTERS)
+    }
     return {node.name: importer.env[node] for node in returned if node.name not in counted}
 
 
-def _converted(importer: TrainingImporter, node: fx.Node) -> Any:  # noqa: ANN401  (an expression or a tuple of them)
+def _converted(importer: TrainingImporter, node: fx.Node) -> Any:
     name = node.target.__name__
     if name == "getitem":
         source, index = node.args

@@ -68,7 +68,7 @@ class TrainingImporter(ExportedProgramImporter):
         x, weight, bias, _training, _momentum, epsilon = node.args
         return (self._normalised(x, weight, bias, epsilon)[0], None, None)
 
-    def _normalised(self, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:  # noqa: ANN401
+    def _normalised(self, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
         """(y, mean, 1 / sqrt(variance + epsilon)): what our rules make of a batch norm without running averages."""
         channels = int(self.shape_of(self.env[x])[1])
         scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
@@ -83,7 +83,7 @@ class TrainingImporter(ExportedProgramImporter):
         x, weight, bias, mean, variance, *rest = node.args
         return (self._batch_norm_by(x, weight, bias, mean, variance, rest[-1]), None, None)
 
-    def _batch_norm_by(self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> relax.Var:  # noqa: ANN401
+    def _batch_norm_by(self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> relax.Var:
         op, data = relax.op, self.env[x]
         inverse = self._emit(op.rsqrt(self._emit(op.add(self.env[variance], relax.const(epsilon, "float32")))))
         scale = inverse if weight is None else self._emit(op.multiply(self.env[weight], inverse))

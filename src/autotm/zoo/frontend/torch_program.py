@@ -28,7 +28,7 @@ class Step(torch.nn.Module):
         super().__init__()
         self.module, self.loss, self._targets, self._keywords = module, loss, targets, tuple(keywords)
 
-    def forward(self, *inputs: Any) -> Any:  # noqa: ANN401  (whatever the module returns)
+    def forward(self, *inputs: Any) -> Any:
         """The loss of the module's output and the targets, or the output."""
         given, targets = inputs[: len(inputs) - self._targets], inputs[len(inputs) - self._targets :]
         positional = len(given) - len(self._keywords)
@@ -47,7 +47,9 @@ def exported(
             device); an input is no tensor; the module fails, or its control flow depends on data; its result is no loss.
     """
     if not isinstance(module, torch.nn.Module):
-        raise BadInputError(f"a {type(module).__name__} is no torch.nn.Module; give the module itself, not what it returns")
+        raise BadInputError(
+            f"a {type(module).__name__} is no torch.nn.Module; give the module itself, not what it returns"
+        )
     positional, named = _arguments(inputs)
     values = [*positional, *named.values(), *targets]
     _check(module, values)

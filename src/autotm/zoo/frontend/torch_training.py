@@ -14,7 +14,9 @@ from autotm.zoo.frontend.imported import Imported
 _REFUSED = ("maximize", "amsgrad", "differentiable")
 
 
-def training_of(given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, found: Imported) -> Training:
+def training_of(
+    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, found: Imported
+) -> Training:
     """The rules by which the parameters of a step are trained.
 
     Raises:
@@ -24,7 +26,11 @@ def training_of(given: Training | UpdateRule | torch.optim.Optimizer, module: to
         return given
     if not isinstance(given, torch.optim.Optimizer):
         return Training(given)
-    names = {id(parameter): name for name, parameter in module.named_parameters(remove_duplicate=False) if name in found.parameters}
+    names = {
+        id(parameter): name
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if name in found.parameters
+    }
     rules = {
         names[id(parameter)]: _rule(given, group)
         for group in given.param_groups

@@ -38,7 +38,7 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
 
 @differentiates("relax.take")
 def _gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    # A training step replaces `take_backward`, which is as large as the table, wherever it can (lower/lookups.py).
+    # Training replaces `take_backward`, which is as large as the table, wherever it can (lower/updates/lookups.py).
     x, indices = call.args
     if call.attrs.mode != "fast":
         raise NotImplementedError(f"take in mode '{call.attrs.mode}': its gradient would need the indices it clips")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from autotm.model.step import Given
-from autotm.zoo.network import Fill, Network
+from autotm.zoo.network.network import Fill, Network
 
 
 def with_values_stored(network: Network, folder: Path) -> Network:
