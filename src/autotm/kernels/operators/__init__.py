@@ -1,6 +1,6 @@
 """What is computed: operators of a training step as TIR, without a schedule."""
 
-from autotm.kernels.operators import batch_norm, conv, layer_norm, matmul, softmax
+from autotm.kernels.operators import batch_norm, conv, layer_norm, matmul, rearrange, softmax
 from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
 from autotm.kernels.operators.conv import conv2d
 from autotm.kernels.operators.moving import (
@@ -33,6 +33,7 @@ __all__ = [
     "layer_norm",
     "matmul",
     "pooling",
+    "rearrange",
     "running",
     "scatter_sum",
     "schedule_embedding_update",
