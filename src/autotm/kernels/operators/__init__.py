@@ -15,7 +15,7 @@ from autotm.kernels.operators.moving import (
     schedule_embedding_update,
     schedule_scatter_sum,
 )
-from autotm.kernels.operators.windows import depthwise, pooling
+from autotm.kernels.operators.windows import depthwise, pooling, resize
 
 __all__ = [
     "Lookup",
@@ -34,6 +34,7 @@ __all__ = [
     "matmul",
     "pooling",
     "rearrange",
+    "resize",
     "running",
     "scatter_sum",
     "schedule_embedding_update",

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from tvm import relax
 
 from autotm.kernels.operators import rearrange
-from autotm.lower.operators.products.geometry import Geometry, arranged
+from autotm.lower.operators.layouts import arranged, restored
+from autotm.lower.operators.products.geometry import Geometry
 from autotm.lower.operators.rules import Ints, differentiates, ints, legalizes, shape_of
 
 _DATA, _WEIGHTS = "NHWC", "HWIO"
@@ -41,14 +42,7 @@ class _Convolution:
 
     def back(self, made: relax.Expr, layout: str, wanted: str) -> relax.Expr:
         """What a kernel made, in the axes of the operator."""
-        if layout == wanted:
-            return made
-        made = self.builder.emit(made)
-        kept = "".join(letter for letter in layout if letter in wanted)
-        if kept != layout:
-            extents = zip(layout, shape_of(made), strict=True)
-            made = self.builder.emit(relax.op.reshape(made, [extent for letter, extent in extents if letter in wanted]))
-        return arranged(self.builder, made, kept, wanted)
+        return restored(self.builder, made, layout, wanted)
 
 
 @legalizes("relax.nn.conv1d")

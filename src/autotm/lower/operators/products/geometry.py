@@ -1,10 +1,10 @@
-"""Convolutions as the kernels compute them, NHWC x HWIO, and any other brought to that form."""
+"""Convolutions as the kernels compute them, NHWC x HWIO, dilated ones brought to plain ones."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tvm import relax, topi
+from tvm import relax
 
 from autotm.kernels.operators import conv, depthwise, rearrange
 from autotm.lower.operators.rules import Ints, shape_of
@@ -143,14 +143,3 @@ class _Spread:
 
     def _weights(self, builder: relax.BlockBuilder, w: relax.Expr) -> relax.Var:
         return builder.emit(builder.call_te(rearrange.spread_taps, w, self.geometry.dilation))
-
-
-def arranged(builder: relax.BlockBuilder, x: relax.Expr, layout: str, wanted: str) -> relax.Expr:
-    """`x`, whose axes are named by `layout`, with the axes in another order, and axes of one entry that it lacks."""
-    own = [letter for letter in wanted if letter in layout]
-    if own != list(layout):
-        x = builder.emit(builder.call_te(topi.transpose, x, [layout.index(letter) for letter in own]))
-    if len(own) == len(wanted):
-        return x
-    extents = dict(zip(own, shape_of(x), strict=True))
-    return builder.emit(relax.op.reshape(x, [extents.get(letter, 1) for letter in wanted]))
