@@ -1,20 +1,25 @@
 """What is computed: operators of a training step as TIR, without a schedule."""
 
-from autotm.kernels.operators import batch_norm, conv, layer_norm, matmul, softmax
+from autotm.kernels.operators import batch_norm, conv, layer_norm, matmul, rearrange, softmax
 from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
 from autotm.kernels.operators.conv import conv2d
 from autotm.kernels.operators.moving import (
     Lookup,
+    Scatter,
     call_embedding_concat,
     call_embedding_update,
     data_movement,
     embedding,
+    running,
+    scatter_sum,
     schedule_embedding_update,
+    schedule_scatter_sum,
 )
-from autotm.kernels.operators.windows import depthwise, pooling
+from autotm.kernels.operators.windows import depthwise, pooling, resize
 
 __all__ = [
     "Lookup",
+    "Scatter",
     "Subscripts",
     "batch_norm",
     "batched_matmul",
@@ -28,6 +33,11 @@ __all__ = [
     "layer_norm",
     "matmul",
     "pooling",
+    "rearrange",
+    "resize",
+    "running",
+    "scatter_sum",
     "schedule_embedding_update",
+    "schedule_scatter_sum",
     "softmax",
 ]

@@ -24,7 +24,7 @@ from autotm.kernels.code import (
     target_info,
     top_blocks,
 )
-from autotm.kernels.operators import schedule_embedding_update
+from autotm.kernels.operators import schedule_embedding_update, schedule_scatter_sum
 from autotm.kernels.schedules.contraction import schedule_contraction
 from autotm.kernels.schedules.generic import inline_intermediates, schedule_blocks
 from autotm.kernels.schedules.rows import (
@@ -71,6 +71,8 @@ _NAMED = {
     "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
     "embedding_update": OpClass.DATA_MOVEMENT,
+    "scatter_sum": OpClass.DATA_MOVEMENT,
+    "running_sum": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
 CONTRACTIONS = {
@@ -85,6 +87,7 @@ _GENERATED: dict[str, _Generator] = {
     "batch_norm_statistics": schedule_statistics,
     "batch_norm_gradient_sums": schedule_gradient_sums,
     "embedding_update": schedule_embedding_update,
+    "scatter_sum": schedule_scatter_sum,
     **dict.fromkeys(("softmax", "softmax_gradient", "log_softmax"), schedule_softmax),
     "log_softmax_gradient": schedule_log_softmax_gradient,
     "layer_norm": schedule_layer_norm,

@@ -76,3 +76,21 @@ def shape_of(expression: relax.Expr) -> Ints:
 def ints(values: object) -> Ints:
     """Static extents as integers."""
     return tuple(int(value) for value in values)
+
+
+def is_float(expression: relax.Expr) -> bool:
+    """Whether a tensor expression holds floating-point numbers."""
+    return dtype_of(expression).startswith("float")
+
+
+def dtype_of(expression: relax.Expr) -> str:
+    """Element type of a tensor expression."""
+    dtype = expression.ty.dtype
+    return str(getattr(dtype, "dtype", dtype))
+
+
+def fitted(gradient: relax.Expr, operand: relax.Expr, builder: relax.BlockBuilder) -> relax.Expr:
+    """A gradient summed over the axes along which its operand was broadcast."""
+    made = builder.emit(gradient)
+    shape = shape_of(operand)
+    return made if shape_of(made) == shape else relax.op.collapse_sum_to(made, shape)

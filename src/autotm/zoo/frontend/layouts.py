@@ -79,7 +79,8 @@ class Layouts:
             return self._values[expression]
         if isinstance(expression, relax.Tuple):
             return tuple(self.at(field) for field in expression.fields)
-        return self._constant(expression) if isinstance(expression, tvm.ir.Constant) else expression
+        is_tensor = isinstance(expression, tvm.ir.Constant) and isinstance(expression.ty, relax.TensorType)
+        return self._constant(expression) if is_tensor else expression
 
     def tensor(self, value: Value, order: Order | None = None) -> relax.Expr:
         """The value as a tensor in that order: by default as it is written."""

@@ -1,5 +1,5 @@
-"""What slides over an image, channel by channel: pools and depthwise convolutions."""
+"""What slides over an image, channel by channel: pools, depthwise convolutions, resizing."""
 
-from autotm.kernels.operators.windows import depthwise, pooling
+from autotm.kernels.operators.windows import depthwise, pooling, resize
 
-__all__ = ["depthwise", "pooling"]
+__all__ = ["depthwise", "pooling", "resize"]

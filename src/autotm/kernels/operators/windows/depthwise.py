@@ -28,7 +28,7 @@ def depthwise_conv2d(x: te.Tensor, w: te.Tensor, stride: Pair, padding: Padding)
 
     def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, k: tirx.Var) -> tirx.Expr:
         h, v = grid.element(i, j, r, s)
-        return te.sum(_inside(grid, h, v, x[n, h, v, _channel(k, multiple)]) * w[r, s, 0, k], axis=[r, s])
+        return te.sum(_inside(grid, x, (n, h, v, _channel(k, multiple))) * w[r, s, 0, k], axis=[r, s])
 
     return te.compute((*grid.output_shape[:3], features), body, name="depthwise_conv2d")
 
@@ -65,13 +65,14 @@ def depthwise_conv2d_weight_gradient(
 
     def body(r: tirx.Var, s: tirx.Var, _: tirx.Var, k: tirx.Var) -> tirx.Expr:
         h, v = grid.element(i, j, r, s)
-        return te.sum(_inside(grid, h, v, x[n, h, v, _channel(k, multiple)]) * dy[n, i, j, k], axis=[n, i, j])
+        return te.sum(_inside(grid, x, (n, h, v, _channel(k, multiple))) * dy[n, i, j, k], axis=[n, i, j])
 
     return te.compute(tuple(w_shape), body, name="depthwise_conv2d_weight_gradient")
 
 
-def _inside(grid: Grid, h: tirx.Expr, v: tirx.Expr, value: tirx.Expr) -> tirx.Expr:
-    return grid.inside(h, v, lambda: value, tirx.const(0.0, "float32"))
+def _inside(grid: Grid, x: te.Tensor, at: tuple[tirx.Expr, ...]) -> tirx.Expr:
+    _, h, v, _ = at
+    return grid.inside(h, v, lambda: x(*at), tirx.const(0.0, x.dtype))
 
 
 def _channel(feature: tirx.Var, multiple: int) -> tirx.Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import Ints, differentiates, ints, legalizes, shape_of
+from autotm.lower.operators.rules import Ints, differentiates, ints, shape_of
 
 
 @differentiates("relax.squeeze")
@@ -120,73 +120,3 @@ def _but_slice(dy: te.Tensor, axis: int, start: int, end: int, step: int) -> te.
         return tirx.Select(replaced, tirx.const(0.0, dy.dtype), dy(*at))
 
     return te.compute(dy.shape, element, name="slice_scatter_gradient")
-
-
-@differentiates("relax.gather_elements")
-def _gather(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    x, indices = call.args
-    axis = int(call.attrs.axis) % len(shape_of(x))
-    return [builder.call_te(_sum_gathered, dy, indices, shape_of(x), axis), no_grad(indices)]
-
-
-def _sum_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
-    """At each position, the sum over the entries along an axis that were gathered from there."""
-    entry = te.reduce_axis((0, dy.shape[axis]), "entry")
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        place = [*at[:axis], entry, *at[axis + 1 :]]
-        others = [other for other in range(len(at)) if other != axis and int(dy.shape[other]) < int(shape[other])]
-        is_inside = [at[other] < dy.shape[other] for other in others]
-        index = indices(*place)
-        extent = tirx.const(int(shape[axis]), indices.dtype)
-        is_here = tirx.Select(index < 0, index + extent, index) == tirx.Cast(indices.dtype, at[axis])
-        zero = tirx.const(0.0, dy.dtype)
-        return te.sum(tirx.if_then_else(tirx.all(*is_inside, is_here), dy(*place), zero), axis=entry)
-
-    return te.compute(tuple(shape), element, name="gather_elements_gradient")
-
-
-@legalizes("relax.index_tensor")
-def _read(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    # Relax reads past the tensor where an index is negative.
-    x, indices = call.args
-    return builder.call_te(_indexed, x, list(indices), shape_of(call))
-
-
-def _indexed(x: te.Tensor, indices: list[te.Tensor], shape: Ints) -> te.Tensor:
-    rank = len(shape) - len(x.shape) + len(indices)
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        values = [_value(index, list(at[:rank]), x.shape[axis]) for axis, index in enumerate(indices)]
-        return x(*values, *at[rank:])
-
-    return te.compute(tuple(shape), element, name="index_tensor")
-
-
-def _value(index: te.Tensor, entries: list[tirx.Var], extent: tirx.Expr) -> tirx.Expr:
-    """The index at an entry of the broadcast indices, from the end where it is negative."""
-    lead = len(entries) - len(index.shape)
-    value = index(*(0 if int(own) == 1 else entry for own, entry in zip(index.shape, entries[lead:], strict=True)))
-    return tirx.Select(value < 0, value + tirx.const(int(extent), index.dtype), value)
-
-
-@differentiates("relax.index_tensor")
-def _index(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    x, indices = call.args
-    return [builder.call_te(_sum_indexed, dy, list(indices), shape_of(x)), relax.Tuple([*map(no_grad, indices)])]
-
-
-def _sum_indexed(dy: te.Tensor, indices: list[te.Tensor], shape: Ints) -> te.Tensor:
-    """At each position, the sum over the entries of the broadcast indices that are of it."""
-    rank = max(len(index.shape) for index in indices)
-    entries = [te.reduce_axis((0, dy.shape[axis]), f"entry{axis}") for axis in range(rank)]
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        is_here = []
-        for index, position, extent in zip(indices, at, shape, strict=False):
-            value = _value(index, entries, extent)
-            is_here.append(value == tirx.Cast(index.dtype, position))
-        zero = tirx.const(0.0, dy.dtype)
-        return te.sum(tirx.Select(tirx.all(*is_here), dy(*entries, *at[len(indices) :]), zero), axis=entries)
-
-    return te.compute(tuple(shape), element, name="index_tensor_gradient")

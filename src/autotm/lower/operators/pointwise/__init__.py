@@ -1,5 +1,5 @@
 """Operators that work on each value by itself."""
 
-from autotm.lower.operators.pointwise import activations, elementwise
+from autotm.lower.operators.pointwise import activations, arithmetic, elementwise, silent
 
-__all__ = ["activations", "elementwise"]
+__all__ = ["activations", "arithmetic", "elementwise", "silent"]

@@ -54,6 +54,21 @@ def _rsqrt(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
     return constant(-0.5) / (x * tirx.sqrt(x))
 
 
+def _of(slope: Callable[..., tirx.Expr]) -> Slope:
+    """A derivative that needs no constant but 1."""
+    return lambda x, constant: slope(x, constant(1.0))
+
+
+def _selu(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
+    alpha, scale = 1.6732632423543772, 1.0507009873554805
+    return tirx.Select(x > constant(0.0), constant(scale), constant(alpha * scale) * tirx.exp(x))
+
+
+def _abs(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
+    above = tirx.Select(x > constant(0.0), constant(1.0), constant(0.0))
+    return tirx.Select(x < constant(0.0), constant(-1.0), above)
+
+
 def _nothing(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
     del x
     return constant(0.0)
@@ -92,5 +107,20 @@ for _name, _slope in (("nn.gelu", _gelu), ("nn.gelu_tanh", _gelu_tanh), ("erf", 
     differentiates(f"relax.{_name}")(_elementwise(_name.removeprefix("nn."), lambda _call, slope=_slope: slope))
 for _name in ("floor", "ceil", "round", "sign", "trunc"):
     differentiates(f"relax.{_name}")(_elementwise(_name, lambda _call: _nothing))
+for _name, _slope in {
+    "nn.selu": _selu,
+    "abs": _abs,
+    "square": lambda x, constant: constant(2.0) * x,
+    "tan": _of(lambda x, one: one / (tirx.cos(x) * tirx.cos(x))),
+    "sinh": _of(lambda x, _: tirx.cosh(x)),
+    "cosh": _of(lambda x, _: tirx.sinh(x)),
+    "asin": _of(lambda x, one: one / tirx.sqrt(one - x * x)),
+    "acos": _of(lambda x, one: -one / tirx.sqrt(one - x * x)),
+    "atan": _of(lambda x, one: one / (one + x * x)),
+    "asinh": _of(lambda x, one: one / tirx.sqrt(x * x + one)),
+    "acosh": _of(lambda x, one: one / tirx.sqrt(x * x - one)),
+    "atanh": _of(lambda x, one: one / (one - x * x)),
+}.items():
+    differentiates(f"relax.{_name}")(_elementwise(_name.removeprefix("nn."), lambda _call, slope=_slope: slope))
 differentiates("relax.nn.leakyrelu")(_elementwise("leakyrelu", _leaky))
 differentiates("relax.clip")(_elementwise("clip", _clip))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax, te, tirx
+from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
+from autotm.lower.operators.pointwise.arithmetic import number
+from autotm.lower.operators.rules import builtin, differentiates, dtype_of, fitted, is_float, legalizes, shape_of
 
 
 @differentiates("relax.nn.relu")
@@ -36,7 +38,7 @@ def _log_one_plus_exp(x: te.Tensor) -> te.Tensor:
 
 @differentiates("relax.nn.softplus")
 def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    beta = relax.const(float(call.attrs.beta), "float32")
+    beta = relax.const(float(call.attrs.beta), dtype_of(dy))
     scaled = builder.emit(relax.op.multiply(call.args[0], beta))
     return [relax.op.multiply(dy, builder.emit(relax.op.sigmoid(scaled)))]
 
@@ -44,7 +46,7 @@ def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: 
 @legalizes("relax.where")
 def _where(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax would pass scalar constants as tensors; as immediates they need no memory.
-    shape, dtype = shape_of(call), str(call.ty.dtype.dtype)
+    shape, dtype = shape_of(call), dtype_of(call)
 
     def select(condition: te.Tensor, *branches: te.Tensor | float) -> te.Tensor:
         def at(value: te.Tensor | float, index: tuple[tirx.Var, ...]) -> tirx.PrimExpr:
@@ -55,11 +57,23 @@ def _where(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
         return te.compute(shape, lambda *i: tirx.Select(at(condition, i), *(at(b, i) for b in branches)), name="where")
 
-    return builder.call_te(select, *(_immediate(argument) for argument in call.args))
+    condition, *branches = call.args
+    return builder.call_te(select, condition, *(_immediate(branch) for branch in branches))
 
 
 def _immediate(argument: relax.Expr) -> relax.Expr | float:
     if isinstance(argument, tvm.ir.Constant) and not argument.value.shape:
-        found: float = argument.value.numpy().item()
-        return found
+        return argument.value.numpy().item()
     return argument
+
+
+@differentiates("relax.where")
+def _where_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    condition, *branches = call.args
+    zero = relax.const(0, dtype_of(dy))
+    parts = [relax.op.where(condition, dy, zero), relax.op.where(condition, zero, dy)]
+    slopes = [
+        fitted(part, branch, builder) if is_float(branch) and number(branch) is None else no_grad(branch)
+        for part, branch in zip(parts, branches, strict=True)
+    ]
+    return [no_grad(condition), *slopes]

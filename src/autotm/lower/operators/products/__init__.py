@@ -1,5 +1,5 @@
 """Sums of products: convolutions and products of matrices."""
 
-from autotm.lower.operators.products import conv, matmul
+from autotm.lower.operators.products import conv, geometry, matmul
 
-__all__ = ["conv", "matmul"]
+__all__ = ["conv", "geometry", "matmul"]

@@ -1,5 +1,5 @@
 """Operators over windows of an image."""
 
-from autotm.lower.operators.windows import pool
+from autotm.lower.operators.windows import adaptive, pool, resize
 
-__all__ = ["pool"]
+__all__ = ["adaptive", "pool", "resize"]

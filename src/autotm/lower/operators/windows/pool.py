@@ -1,77 +1,97 @@
-"""Pools over NHWC windows."""
+"""Pools over windows of lines and images, in any layout; the kernels' own is NHWC."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from tvm import relax, te, tirx
-from tvm.relax.op import _op_gradient as relax_rules
+from tvm import relax
 
 from autotm.kernels.operators import pooling
-from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, shape_of
+from autotm.lower.operators.layouts import arranged, restored
+from autotm.lower.operators.rules import Ints, differentiates, ints, legalizes, shape_of
+
+_OWN = "NHWC"
 
 
+@dataclass(frozen=True)
+class _Windows:
+    """Windows over (rows, columns); `rest` are dilation or counted padding, if they are not the usual ones."""
+
+    layout: str
+    out_layout: str
+    pool: Ints
+    strides: Ints
+    padding: Ints
+    rest: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, call: relax.Call) -> _Windows:
+        """Of a pool of images; of lines, as images of one row.
+
+        Raises:
+            NotImplementedError: a mean over elements that are not neighbours.
+        """
+        attrs, layout = call.attrs, str(call.attrs.layout)
+        names = ("pool_size", "strides", "dilation", "padding")
+        pool, strides, dilation, padding = (ints(getattr(attrs, name)) for name in names)
+        if len(pool) == 1:
+            pool, strides, dilation = ((1, *values) for values in (pool, strides, dilation))
+            padding = (0, padding[0], 0, padding[1])
+        own, made = (dict(zip(layout, shape_of(item), strict=True)) for item in (call.args[0], call))
+        is_mean = "avg" in call.op.name
+        if is_mean and dilation != (1, 1):
+            raise NotImplementedError(f"{call.op.name} of dilation {dilation}: a mean of elements that are apart")
+        spans = [(taps - 1) * apart + 1 for taps, apart in zip(pool, dilation, strict=True)]
+        # With ceil_mode, the last windows reach beyond the padding.
+        ends = [
+            max((made.get(axis, 1) - 1) * step + span - own.get(axis, 1) - before, after)
+            for axis, step, span, before, after in zip("HW", strides, spans, padding[:2], padding[2:], strict=True)
+        ]
+        rest = ()
+        if dilation != (1, 1):
+            rest = (dilation,)
+        elif is_mean and attrs.count_include_pad and any(padding):
+            rest = (padding,)
+        return cls(layout, str(attrs.out_layout), pool, strides, (*padding[:2], *ends), rest)
+
+    @property
+    def geometry(self) -> tuple[Ints, ...]:
+        """What the kernels take."""
+        return self.pool, self.strides, self.padding, *self.rest
+
+
+@legalizes("relax.nn.max_pool1d")
 @legalizes("relax.nn.max_pool2d")
-def _legalize_max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _pool(pooling.max_pool2d, builder, call)
+def _max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    windows = _Windows.of(call)
+    made = builder.call_te(pooling.max_pool2d, arranged(builder, call.args[0], windows.layout, _OWN), *windows.geometry)
+    return restored(builder, made, _OWN, windows.out_layout)
 
 
+@legalizes("relax.nn.avg_pool1d")
 @legalizes("relax.nn.avg_pool2d")
-def _legalize_avg(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _pool(pooling.avg_pool2d, builder, call)
+def _mean(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    windows = _Windows.of(call)
+    made = builder.call_te(pooling.avg_pool2d, arranged(builder, call.args[0], windows.layout, _OWN), *windows.geometry)
+    return restored(builder, made, _OWN, windows.out_layout)
 
 
-def _pool(function: Callable[..., object], builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    geometry = _geometry(call)
-    return builder.call_te(function, call.args[0], *geometry) if geometry else builtin(builder, call)
-
-
+@differentiates("relax.nn.max_pool1d")
 @differentiates("relax.nn.max_pool2d")
 def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    geometry = _geometry(call)
-    if geometry is None:
-        return relax_rules.max_pool2d_grad(y, call, dy, builder)
-    return [builder.call_te(pooling.max_pool2d_gradient, call.args[0], y, dy, *geometry)]
+    windows = _Windows.of(call)
+    x = arranged(builder, call.args[0], windows.layout, _OWN)
+    y, dy = (arranged(builder, item, windows.out_layout, _OWN) for item in (y, dy))
+    made = builder.call_te(pooling.max_pool2d_gradient, x, y, dy, *windows.geometry)
+    return [restored(builder, made, _OWN, windows.layout)]
 
 
+@differentiates("relax.nn.avg_pool1d")
 @differentiates("relax.nn.avg_pool2d")
-def _avg_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    geometry = _geometry(call)
-    if geometry is None:
-        return relax_rules.avg_pool2d_grad(y, call, dy, builder)
-    return [builder.call_te(pooling.avg_pool2d_gradient, dy, shape_of(call.args[0]), *geometry)]
-
-
-@differentiates("relax.nn.adaptive_avg_pool2d")
-def _adaptive_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    layout = str(call.attrs.layout)
-    if layout not in {"NHWC", "NCHW"}:
-        raise NotImplementedError(f"adaptive_avg_pool2d has a gradient in NHWC and NCHW, not in {layout}")
-    return [builder.call_te(_spread, dy, shape_of(call.args[0]), layout.index("H"))]
-
-
-def _spread(dy: te.Tensor, shape: Ints, first: int) -> te.Tensor:
-    """Each mean's gradient, shared out over the pixels that it is of: rows floor(i H / n) to ceil((i + 1) H / n)."""
-    axes = (first, first + 1)
-    means = [te.reduce_axis((0, dy.shape[axis]), f"mean{axis}") for axis in axes]
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        place, inside, count = list(at), [], tirx.const(1, "int32")
-        for axis, mean in zip(axes, means, strict=True):
-            extent, outputs = int(shape[axis]), int(dy.shape[axis])
-            start = tirx.floordiv(mean * extent, outputs)
-            stop = tirx.floordiv((mean + 1) * extent + outputs - 1, outputs)
-            inside += [at[axis] >= start, at[axis] < stop]
-            count, place[axis] = count * (stop - start), mean
-        share = dy(*place) / tirx.Cast(dy.dtype, count)
-        return te.sum(tirx.Select(tirx.all(*inside), share, tirx.const(0.0, dy.dtype)), axis=means)
-
-    return te.compute(tuple(shape), element, name="adaptive_avg_pool2d_gradient")
-
-
-def _geometry(call: relax.Call) -> tuple[Ints, Ints, Ints] | None:
-    """(window, strides, padding) of a plain NHWC pool whose padding does not count; None for any other."""
-    attrs = call.attrs
-    if attrs.layout != "NHWC" or ints(attrs.dilation) != (1, 1) or attrs.count_include_pad or attrs.ceil_mode:
-        return None
-    return ints(attrs.pool_size), ints(attrs.strides), ints(attrs.padding)
+def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    windows = _Windows.of(call)
+    extents = dict(zip(windows.layout, shape_of(call.args[0]), strict=True))
+    shape = tuple(extents.get(axis, 1) for axis in _OWN)
+    dy = arranged(builder, dy, windows.out_layout, _OWN)
+    made = builder.call_te(pooling.avg_pool2d_gradient, dy, shape, *windows.geometry)
+    return [restored(builder, made, _OWN, windows.layout)]

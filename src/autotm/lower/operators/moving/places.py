@@ -1,0 +1,114 @@
+"""Values read from, or written to, places that indices name: their gradient goes back to these places."""
+
+from __future__ import annotations
+
+import math
+
+from tvm import relax, te, tirx
+from tvm.relax.op.grad import no_grad
+
+from autotm.kernels.code import OPAQUE
+from autotm.kernels.operators import Scatter, scatter_sum
+from autotm.lower.operators.rules import Ints, differentiates, legalizes, shape_of
+
+_FEW = 4
+"""Entries along an axis up to which each place asks all of them: that fuses, and shares out well."""
+_Rules = list[relax.Expr]
+
+
+def call_scatter_sum(
+    builder: relax.BlockBuilder, dy: relax.Expr, indices: list[relax.Expr], shape: Ints, scatter: Scatter
+) -> relax.Expr:
+    """A call of the kernel that adds up `dy` at the places of `shape`."""
+    return builder.call_te(
+        lambda slope, *places: scatter_sum(slope, places, shape, scatter),
+        dy,
+        *indices,
+        primfunc_name_hint="scatter_sum",
+        primfunc_attrs=OPAQUE,
+    )
+
+
+@legalizes("relax.grad.take_backward")
+def _take_backward(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    dy, x, indices = call.args
+    shape = shape_of(x)
+    if call.attrs.axis is None:
+        shape, axis = (math.prod(shape),), 0
+    else:
+        axis = int(call.attrs.axis) % len(shape)
+    places = shape_of(indices)
+    if len(places) != 1:
+        indices = builder.emit(relax.op.reshape(indices, (math.prod(places),)))
+    scatter = Scatter.of_axis(shape_of(dy), shape, axis, places)
+    return call_scatter_sum(builder, dy, [indices], shape_of(x), scatter)
+
+
+@differentiates("relax.gather_elements")
+def _gather(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    x, indices = call.args
+    axis = int(call.attrs.axis) % len(shape_of(x))
+    return [to_places(builder, dy, indices, shape_of(x), axis), no_grad(indices)]
+
+
+def to_places(builder: relax.BlockBuilder, dy: relax.Expr, indices: relax.Expr, shape: Ints, axis: int) -> relax.Expr:
+    """`dy` added up along `axis` at places with an index for each element: the gradient of a gather from `shape`."""
+    own = shape_of(dy)
+    is_aligned = all(own[other] == shape[other] for other in range(len(own)) if other != axis)
+    if own[axis] <= _FEW or not is_aligned:
+        return builder.call_te(_sum_gathered, dy, indices, shape, axis)
+    return call_scatter_sum(builder, dy, [indices], shape, Scatter.of_elements(own, shape, axis))
+
+
+def _sum_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
+    """At each position, the sum over the entries along an axis that were gathered from there."""
+    entry = te.reduce_axis((0, dy.shape[axis]), "entry")
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        place = [*at[:axis], entry, *at[axis + 1 :]]
+        others = [other for other in range(len(at)) if other != axis and int(dy.shape[other]) < int(shape[other])]
+        is_inside = [at[other] < dy.shape[other] for other in others]
+        index = indices(*place)
+        extent = tirx.const(int(shape[axis]), indices.dtype)
+        is_here = tirx.Select(index < 0, index + extent, index) == tirx.Cast(indices.dtype, at[axis])
+        zero = tirx.const(0.0, dy.dtype)
+        return te.sum(tirx.if_then_else(tirx.all(*is_inside, is_here), dy(*place), zero), axis=entry)
+
+    return te.compute(tuple(shape), element, name="gather_elements_gradient")
+
+
+@legalizes("relax.index_tensor")
+def _read(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # Relax reads past the tensor where an index is negative.
+    x, indices = call.args
+    return builder.call_te(_indexed, x, list(indices), shape_of(call))
+
+
+def _indexed(x: te.Tensor, indices: list[te.Tensor], shape: Ints) -> te.Tensor:
+    rank = len(shape) - len(x.shape) + len(indices)
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        values = [_value(index, list(at[:rank]), x.shape[axis]) for axis, index in enumerate(indices)]
+        return x(*values, *at[rank:])
+
+    return te.compute(tuple(shape), element, name="index_tensor")
+
+
+def _value(index: te.Tensor, entries: list[tirx.Var], extent: tirx.Expr) -> tirx.Expr:
+    """The index at an entry of the broadcast indices, from the end where it is negative."""
+    lead = len(entries) - len(index.shape)
+    value = index(*(0 if int(own) == 1 else entry for own, entry in zip(index.shape, entries[lead:], strict=True)))
+    return tirx.Select(value < 0, value + tirx.const(int(extent), index.dtype), value)
+
+
+@differentiates("relax.index_tensor")
+def _index(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    x, indices = call.args[0], list(call.args[1])
+    scatter = Scatter.of_places(shape_of(x), [shape_of(index) for index in indices])
+    flat = [_with_axes(builder, index) for index in indices]
+    found = call_scatter_sum(builder, dy, flat, shape_of(x), scatter)
+    return [found, relax.Tuple([*map(no_grad, indices)])]
+
+
+def _with_axes(builder: relax.BlockBuilder, index: relax.Expr) -> relax.Expr:
+    return index if shape_of(index) else builder.emit(relax.op.reshape(index, (1,)))

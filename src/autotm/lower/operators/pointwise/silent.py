@@ -1,0 +1,30 @@
+"""Operators whose result is no smooth function of what they read: integers, truth values, places, fresh constants."""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.relax.op.grad import no_grad
+
+from autotm.lower.operators.rules import differentiates, is_float
+
+_SILENT = (
+    "arange", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize",
+    "eye", "eye_like", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift", "shape_of",
+    "shape_to_tensor", "size", "unique",
+)  # fmt: skip
+
+
+def _nothing(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+    return [no_grad(argument) for argument in call.args]
+
+
+for _name in _SILENT:
+    differentiates(f"relax.{_name}")(_nothing)
+
+
+@differentiates("relax.astype")
+def _astype(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+    # What was made of integers sends nothing back to the arithmetic on them.
+    (x,) = call.args
+    return [relax.op.astype(dy, x.ty.dtype) if is_float(x) else no_grad(x)]
