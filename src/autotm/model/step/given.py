@@ -29,7 +29,7 @@ class Given:
     @classmethod
     def stored(cls, value: Array, folder: Path) -> Given:
         """The value in a file of `folder`, which is written unless it is there."""
-        value = np.ascontiguousarray(value)
+        value = np.asarray(value, order="C")
         digest = hashlib.sha256(f"{value.dtype}{value.shape}".encode())
         digest.update(value.data)
         path = folder / f"{digest.hexdigest()[:_DIGITS]}.npy"

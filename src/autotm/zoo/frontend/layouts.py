@@ -111,6 +111,8 @@ class Layouts:
 
     def in_shape(self, tensor: relax.Expr, extents: Sequence[int]) -> relax.Expr:
         """A tensor's elements, as they lie, in another shape: of several reshapes only the last is left."""
+        if isinstance(tensor, tvm.ir.Constant):
+            return self.emit(relax.op.full(list(extents), tensor, tensor.ty.dtype.dtype))
         source = self._reshaped.get(tensor, tensor)
         if tuple(extents) == tuple(int(extent) for extent in source.ty.shape):
             return source

@@ -32,6 +32,7 @@ class TrainingImporter(ExportedProgramImporter):
             "bernoulli.p": self._bernoulli,
             "cat.default": self._concat,
             "clone.default": lambda node: self.env[node.args[0]],
+            "div.Tensor_mode": self._divided,
             "dropout.default": self._dropout,
             "embedding.default": self._lookup,
             "layer_norm.default": self._layer_norm_any,
@@ -110,6 +111,16 @@ class TrainingImporter(ExportedProgramImporter):
         parts = [self.env[part] for part in node.args[0] if math.prod(part.meta["val"].shape)]
         axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
         return parts[0] if len(parts) == 1 else self._emit(relax.op.concat(parts, axis))
+
+    def _divided(self, node: fx.Node) -> relax.Var:
+        """A quotient rounded down or towards zero."""
+        x, y = (self.env.get(item, item) if isinstance(item, fx.Node) else item for item in node.args[:2])
+        y = relax.const(y, str(x.ty.dtype.dtype)) if isinstance(y, int | float) else y
+        mode = node.kwargs.get("rounding_mode")
+        if mode == "floor":
+            return self._emit(relax.op.floor_divide(x, y))
+        quotient = self._emit(relax.op.divide(x, y))
+        return quotient if mode is None else self._emit(relax.op.trunc(quotient))
 
     def _selected(self, node: fx.Node) -> relax.Var:
         """One place of an axis, as a slice: where an axis lies does not matter to it."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from tvm import relax
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import differentiates, is_float
+from autotm.lower.operators.rules import differentiates, is_float, legalizes
 
 _SILENT = (
     "arange", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize",
-    "eye", "eye_like", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and", "logical_not",
+    "eye", "eye_like", "grad.no_grad", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and", "logical_not",
     "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift", "shape_of",
     "shape_to_tensor", "size", "unique",
 )  # fmt: skip
@@ -21,6 +21,11 @@ def _nothing(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.Bl
 
 for _name in _SILENT:
     differentiates(f"relax.{_name}")(_nothing)
+
+
+@legalizes("relax.grad.no_grad")
+def _itself(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.args[0]
 
 
 @differentiates("relax.astype")
