@@ -52,7 +52,7 @@ class Given:
             ) from None
         if value.shape != shape or value.dtype != np.dtype(dtype):
             raise DamagedFileError(
-                f"{self.file}: value of tensor '{tensor}' is {value.dtype}{list(value.shape)}, not {dtype}{list(shape)}; "
-                f"{remedy}"
+                f"{self.file}: value of tensor '{tensor}' is {value.dtype}{list(value.shape)}, not "
+                f"{dtype}{list(shape)}; {remedy}"
             )
         return value

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
-from autotm.zoo.frontend.imported import Imported, channels_last
+from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
 from autotm.zoo.frontend.random_numbers import COUNTER
 from autotm.zoo.frontend.torch_import import imported_program
-from autotm.zoo.frontend.torch_program import Inputs, Loss, Mode, exported
+from autotm.zoo.frontend.torch_program import Inputs, Loss, Mode, arguments_of, exported
 from autotm.zoo.frontend.torch_training import training_of
 from autotm.zoo.network import Network
 
@@ -55,20 +55,16 @@ def from_torch(
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
     program = exported(module, inputs, targets, loss, mode)
     names = _input_names(module, inputs, len(targets))
-    values = [
-        *(inputs.values() if isinstance(inputs, Mapping) else [inputs] if isinstance(inputs, torch.Tensor) else inputs),
-        *targets,
-    ]
+    positional, named = arguments_of(inputs)
+    values = [*positional, *named.values(), *targets]
     found = channels_last(imported_program(program, names, values, trains=mode == "train"))
-    return _network(
-        name or _own_name(module), found, training_of(training or _DEFAULT, module, found) if mode == "train" else None
-    )
+    rules = training_of(training or _DEFAULT, module, found) if mode == "train" else None
+    return _network(name or _own_name(module), found, rules)
 
 
 def _network(name: str, found: Imported, training: Training | None) -> Network:
-    batches = [
-        value.shape[0] for name, value in found.inputs.items() if value.shape and not name.startswith("constant_")
-    ]
+    data = (value for name, value in found.inputs.items() if not name.startswith(CONSTANT))
+    batches = [value.shape[0] for value in data if value.shape]
     counter = {COUNTER: Initial("integers", _COUNTS)}
     states = {name: counter.get(name, value) for name, value in found.states.items()}
     return Network(
@@ -82,16 +78,11 @@ def _own_name(module: torch.nn.Module) -> str:
 
 def _input_names(module: torch.nn.Module, inputs: Inputs, targets: int) -> list[str]:
     """Names of the step's inputs: as the module calls them."""
-    if isinstance(inputs, Mapping):
-        found = list(inputs)
-    else:
-        count = 1 if isinstance(inputs, torch.Tensor) else len(inputs)
-        known = [
-            item
-            for item in inspect.signature(module.forward).parameters.values()
-            if item.kind is not item.VAR_POSITIONAL
-        ]
-        found = [known[index].name if index < len(known) else f"input_{index}" for index in range(count)]
+    positional, named = arguments_of(inputs)
+    parameters = inspect.signature(module.forward).parameters.values()
+    known = [item.name for item in parameters if item.kind is not item.VAR_POSITIONAL][: len(positional)]
+    known += [f"input_{index}" for index in range(len(known), len(positional))]
+    found = [*known, *named]
     found += ["target"] if targets == 1 else [f"target_{index}" for index in range(targets)]
     taken = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} | {"loss", "output"}
     return [f"input_{name}" if name in taken else name for name in found]

@@ -11,9 +11,12 @@ import numpy.typing as npt
 import tvm
 
 from autotm.zoo.frontend.layout_rules import RULES
-from autotm.zoo.frontend.layouts import Layouts, Order
+from autotm.zoo.frontend.layouts import CONSTANT, Layouts, Order
 
 Array = npt.NDArray[Any]
+
+
+__all__ = ["CONSTANT", "Imported", "channels_last"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,8 @@ class Imported:
     Attributes:
         module: `main(arguments) -> (loss or outputs, new states)`.
         inputs, parameters, states: values by name of the argument.
-        turned: arguments whose axes lie in another order than in their source: axis j of ours is axis `turned[name][j]`.
+        turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
+            `turned[name][j]` there.
     """
 
     module: tvm.IRModule

@@ -18,6 +18,8 @@ from tvm import relax
 from autotm.zoo.frontend.reshaping import reshaped_order
 
 Order = tuple[int, ...]
+CONSTANT = "constant_"
+"""What the names of arguments begin with that were constants."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +60,11 @@ class Layouts:
         self.asked: dict[str, set[Order]] = {}
 
     def rewrite(self, module: tvm.IRModule) -> tvm.IRModule:
-        """A module with the same results, its insides turned, its constants (numbers stay) arguments behind the others."""
-        main, arguments = module["main"], []
+        """A module with the same results, its insides turned; constants but for numbers become arguments, the last."""
+        main = module["main"]
         with self.builder.function("main"):
             with self.builder.dataflow():
-                for var in main.params:
-                    arguments.append(self._argument(var))
+                arguments = [self._argument(var) for var in main.params]
                 for block in main.body.blocks:
                     for binding in block.bindings:
                         self._values[binding.var] = self._value(binding.value)
@@ -146,7 +147,7 @@ class Layouts:
             return plain(constant)
         key = (array.tobytes(), array.shape, str(array.dtype))
         if key not in self._lifted:
-            name = f"constant_{len(self._lifted)}"
+            name = f"{CONSTANT}{len(self._lifted)}"
             self.constants[name] = array
             self._lifted[key] = relax.Var(name, constant.ty)
         return plain(self._lifted[key])

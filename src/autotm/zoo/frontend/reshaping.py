@@ -14,7 +14,8 @@ def reshaped_order(old: Order, new: Order, order: Order) -> tuple[Order, Order]:
     The source is turned as little as possible: only axes that become one axis, or are divided anew, must lie together.
 
     Args:
-        old, new: shapes before and after, of as many elements.
+        old: shape before.
+        new: shape after, of as many elements.
         order: of the source: axis j of its tensor is axis order[j] of the value.
     """
     groups = _groups(old, new)

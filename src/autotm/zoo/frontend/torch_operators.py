@@ -1,4 +1,4 @@
-"""What TVM's importer leaves out of training: running averages, dropout, attention as products, gradients of lookups."""
+"""What TVM's importer leaves out of training: running averages, dropout, attention as products, lookups."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TrainingImporter(ExportedProgramImporter):
         batch, _, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
         old = (self.env[mean], self.env[variance])
         count = batch * math.prod(rest)
-        if count < 2:
+        if count == 1:
             raise BadInputError(f"batch norm of {node.meta['val'][0].shape}: one value a channel has no variance")
         new = self.block_builder.call_te(batch_norm.running_averages, *moments, *old, momentum, epsilon, count)
         new = self._emit(new)
@@ -95,7 +95,7 @@ class TrainingImporter(ExportedProgramImporter):
         return self._emit(op.add(scaled, self._emit(op.reshape(shift, shape))))
 
     def _layer_norm_any(self, node: fx.Node) -> relax.Var:
-        x, shape, weight, bias, epsilon = (*node.args, None, None, 1e-5)[:5] if len(node.args) < 5 else node.args[:5]
+        x, shape, weight, bias, epsilon, *_ = (*node.args, *(None,) * 3)
         epsilon = 1e-5 if epsilon is None else epsilon
         axes = list(range(-len(shape), 0))
         scale, shift = (self._whole(item, shape, value) for item, value in ((weight, 1.0), (bias, 0.0)))
@@ -149,7 +149,7 @@ class TrainingImporter(ExportedProgramImporter):
     def _lookup(self, node: fx.Node) -> relax.Var:
         """Rows of a table; the row for padding passes no gradient on."""
         table, indices = (self.env[argument] for argument in node.args[:2])
-        padding = node.args[2] if len(node.args) > 2 else node.kwargs.get("padding_idx", -1)
+        (padding, *_) = (*node.args[2:], node.kwargs.get("padding_idx", -1))
         if indices.ty.dtype != "int32":
             indices = self._emit(relax.op.astype(indices, "int32"))
         rows = self._emit(relax.op.take(table, indices, axis=0, mode="fast"))

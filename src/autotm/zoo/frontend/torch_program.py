@@ -14,8 +14,8 @@ Loss = Callable[..., torch.Tensor]
 Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 
 _KEPT = (
-    "gelu", "layer_norm", "linear", "matmul", "max_pool2d", "prelu", "roll", "scaled_dot_product_attention", "silu", "softplus",
-    "upsample_bilinear2d", "upsample_nearest2d",
+    "gelu", "layer_norm", "linear", "matmul", "max_pool2d", "prelu", "roll", "scaled_dot_product_attention", "silu",
+    "softplus", "upsample_bilinear2d", "upsample_nearest2d",
 )  # fmt: skip
 """Operators of PyTorch that stay whole: what they are made of would compile to slower kernels."""
 
@@ -43,14 +43,13 @@ def exported(
     """The module's forward pass, with the loss behind it, as one graph of PyTorch's operators.
 
     Raises:
-        BadInputError: the module is none, or it is of a kind that cannot be trained here (float64 or bfloat16, another
-            device); an input is no tensor; the module fails, or its control flow depends on data; its result is no loss.
+        BadInputError: the module is none, or has tensors that no kernel takes (float64, bfloat16, on another device);
+            it fails, or its control flow depends on data; its result is no loss.
     """
     if not isinstance(module, torch.nn.Module):
-        raise BadInputError(
-            f"a {type(module).__name__} is no torch.nn.Module; give the module itself, not what it returns"
-        )
-    positional, named = _arguments(inputs)
+        what = type(module).__name__
+        raise BadInputError(f"a {what} is no torch.nn.Module; give the module itself, not what it returns")
+    positional, named = arguments_of(inputs)
     values = [*positional, *named.values(), *targets]
     _check(module, values)
     # One tensor given twice would become one input.
@@ -67,7 +66,8 @@ def exported(
     return program
 
 
-def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of a module's call."""
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if isinstance(inputs, Mapping):
@@ -102,8 +102,8 @@ def _check_loss(what: str, program: torch.export.ExportedProgram) -> None:
     if shapes != [()]:
         found = ", ".join(map(str, shapes))
         raise BadInputError(
-            f"{what}: training needs one number to descend, its step returns {found or 'nothing'}; give a loss, such as "
-            "loss=torch.nn.functional.cross_entropy with targets=(labels,), or a module that returns its loss"
+            f"{what}: training needs one number to descend, its step returns {found or 'nothing'}; give a loss, such "
+            "as loss=torch.nn.functional.cross_entropy with targets=(labels,), or a module that returns its loss"
         )
 
 
@@ -116,8 +116,8 @@ def _why_not(what: str, error: Exception) -> str:
             "use torch.where, or pass what decides as a Python number"
         )
     return (
-        f"{what}: torch.export cannot export it: {type(error).__name__}: {first}; try torch.export.export(module, inputs, "
-        "strict=False) alone, which shows more"
+        f"{what}: torch.export cannot export it: {type(error).__name__}: {first}; torch.export.export(module, inputs, "
+        "strict=False) by itself shows more"
     )
 
 
