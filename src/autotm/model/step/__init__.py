@@ -16,12 +16,14 @@ from autotm.model.step.graph import (
 )
 from autotm.model.step.limit import Limit
 from autotm.model.step.network_source import NetworkSource
+from autotm.model.step.schedule_kind import SCHEDULES_KEY, ScheduleKind, schedules_in
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "DEFAULT_IMPLEMENTATION",
+    "SCHEDULES_KEY",
     "Configuration",
     "Counts",
     "Graph",
@@ -33,6 +35,7 @@ __all__ = [
     "OpClass",
     "Operand",
     "Role",
+    "ScheduleKind",
     "Tensor",
     "Tier",
     "all_fast",
@@ -40,6 +43,7 @@ __all__ = [
     "counted_by",
     "counting",
     "fixed_bytes",
+    "schedules_in",
     "slow_traffic",
     "storage_of",
     "workspace",
