@@ -1,4 +1,4 @@
-"""The stage that compiles a training step and times its kernels."""
+"""The stages that compile a training step, time its kernels, and report on them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.files import load
+from autotm.model.files import load, load_with_provenance, save
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, Profile, write_profile
-from autotm.model.step import Graph, NetworkSource
+from autotm.model.measurement import Links, Profile, read_profile, write_profile
+from autotm.model.step import Graph, NetworkSource, schedules_in
 from autotm.model.study import ProfileConfig
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
+    from autotm.study.kernel_report import KernelReport
     from autotm.zoo import Network
 
 
@@ -97,3 +98,39 @@ def compile_and_profile(
             context.devices_dir,
         )
     return step, timed
+
+
+def kernel_report_stage(*, graph: Path, profile: Path, links: Path) -> tuple[KernelReport, Mapping[str, Any]]:
+    """Where the time of a profiled step goes, and where the profile comes from.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        AutotmError: the profile lacks a kernel.
+    """
+    from autotm.study.kernel_report import report_kernels
+
+    step, came_from = load_with_provenance(graph, "graph", Graph)
+    timed = read_profile(profile)
+    rates = load(links, "links", Links).rates
+    return report_kernels(step, timed, rates, schedules_in(came_from)), timed.provenance
+
+
+def timing_study_stage(
+    context: Context, repeats: int, config: ProfileConfig, *, graph: Path, library: Path, links: Path, study: Path
+) -> None:
+    """Time the kernels of a step one configuration at a time, many together, and alone."""
+    from autotm.kernels.library import KernelLibrary
+    from autotm.profile.step import measure
+    from autotm.profile.timing import ProfileOptions
+
+    came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)
+    found = measure(
+        load(graph, "graph", Graph),
+        KernelLibrary.load(library),
+        context.machine,
+        load(links, "links", Links),
+        ProfileOptions(**config.timing, seed=context.seed),
+        repeats,
+        context.devices_dir,
+    )
+    save(study, "timing_study", found, came_from)
