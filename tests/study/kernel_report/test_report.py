@@ -1,4 +1,4 @@
-"""The report on a step's kernels: sums, shares and limits of hand-made profiles, and what it says of them."""
+"""The report on a step's kernels: sums, shares and best times of hand-made profiles, and what it says of them."""
 
 from __future__ import annotations
 
@@ -58,25 +58,25 @@ def test_times_add_up_and_calls_of_one_function_are_one_kernel() -> None:
         assert [kernel.time_us for kernel in kernels] == sorted((k.time_us for k in kernels), reverse=True)
 
 
-def test_a_contraction_is_bound_by_multiply_adds_and_a_map_by_copies() -> None:
+def test_a_contraction_is_set_by_multiply_adds_and_a_map_by_copies() -> None:
     flops, moved = 2 * 32 * 64 * 64, 2 * ROWS + SQUARE
     found = report({"hidden": 2 * flops / 1e3, "relu": 4 * 2 * ROWS / 1e3})
     hidden, relu = by_name(found, "hidden"), by_name(found, "relu")
-    assert (hidden.flops, hidden.moved_bytes, hidden.limit_us, hidden.bound_by) == (
+    assert (hidden.flops, hidden.moved_bytes, hidden.best_us, hidden.set_by) == (
         flops,
         moved,
         flops / 1e3,
         "multiply-adds",
     )
-    assert hidden.of_limit == pytest.approx(0.5)
-    assert hidden.above_limit_us == pytest.approx(flops / 1e3)
-    assert (relu.flops, relu.moved_bytes, relu.bound_by) == (0, 2 * 2 * ROWS, "copies")
-    assert relu.of_limit == pytest.approx(0.25)
+    assert hidden.of_best == pytest.approx(0.5)
+    assert hidden.beyond_best_us == pytest.approx(flops / 1e3)
+    assert (relu.flops, relu.moved_bytes, relu.set_by) == (0, 2 * 2 * ROWS, "copies")
+    assert relu.of_best == pytest.approx(0.25)
 
 
-def test_a_contraction_on_few_values_is_bound_by_copies() -> None:
+def test_a_contraction_on_few_values_is_set_by_copies() -> None:
     found = report_kernels(STEP, profile({}), replace(RATES, flop_per_s=1e12), GENERATED)
-    assert {kernel.bound_by for kernel in found.kernels} == {"copies"}
+    assert {kernel.set_by for kernel in found.kernels} == {"copies"}
 
 
 def test_groups_hold_what_their_kernels_need_against_what_the_machine_can_do() -> None:
@@ -85,7 +85,7 @@ def test_groups_hold_what_their_kernels_need_against_what_the_machine_can_do() -
     kernels = [kernel for kernel in found.kernels if kernel.op_class is OpClass.MATMUL]
     assert matmul.of_multiply_adds == pytest.approx(sum(k.flops for k in kernels) / 1e3 / matmul.time_us)
     assert matmul.of_copies == pytest.approx(sum(k.moved_bytes for k in kernels) / 1e3 / matmul.time_us)
-    assert matmul.of_limit == pytest.approx(sum(k.limit_us for k in kernels) / matmul.time_us)
+    assert matmul.of_best == pytest.approx(sum(k.best_us for k in kernels) / matmul.time_us)
     elementwise = next(group for group in found.by_class if group.name == OpClass.ELEMENTWISE)
     assert elementwise.of_multiply_adds is None
 
@@ -102,7 +102,7 @@ def test_the_worst_kernels_are_those_that_lose_most_time_not_those_that_take_mos
     found = report({"hidden": flops / 1e3 + 1, "relu": 100.0})
     assert by_name(found, "hidden").time_us > by_name(found, "relu").time_us
     assert found.worst(1)[0].function == "relu"
-    assert found.worst(100)[-1].above_limit_us > 0
+    assert found.worst(100)[-1].beyond_best_us > 0
 
 
 def test_what_was_compiled_as_written_is_flagged_with_its_share() -> None:
@@ -119,16 +119,16 @@ def test_the_text_says_what_is_measured_and_where() -> None:
     told = report_text(report({}), "desk-1t", worst=3)
     assert told.startswith("small (test) on desk-1t: 10 kernels, 9 distinct, 100.0 us a step. MEASURED")
     assert "multiply-adds in registers 1 GF/s, copies 1 GB/s" in told
-    assert "No kernel takes longer than its limit." in told
+    assert "No kernel takes longer than its best." in told
     slow = report_text(report({"loss": 20_000.0, "relu": 1000.0, "out": 500.0}), "desk-1t", worst=2)
     assert "22.56 ms a step" in slow
     worst = slow.split("machine needs:\n")[1].split("\n\n")[0].splitlines()
     assert [line.split()[0] for line in worst] == ["kernel", "loss_4", "relu_1"]
 
 
-def test_without_rates_there_are_shares_but_no_limits() -> None:
+def test_without_rates_there_are_shares_but_nothing_to_judge_by() -> None:
     found = report_kernels(STEP, profile({}), None, {})
-    assert {kernel.limit_us for kernel in found.kernels} == {None}
+    assert {kernel.best_us for kernel in found.kernels} == {None}
     assert {group.of_copies for group in found.by_op} == {None}
     told = report_text(found, "desk-1t")
     assert "To measure them: autotm calibrate" in told

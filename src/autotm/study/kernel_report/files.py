@@ -22,12 +22,12 @@ def write_report_json(path: Path, report: KernelReport, provenance: Mapping[str,
 def write_kernel_csv(path: Path, report: KernelReport, provenance: Mapping[str, Any]) -> None:
     """Write a row for each distinct kernel, most time first: what was profiled and where, then its fields.
 
-    `above_limit_us` and `of_limit` are computed from the measured `time_us` and the `limit_us`.
+    `beyond_best_us` and `of_best` are computed from the measured `time_us` and the `best_us`.
     """
     where = {"network": report.network, "scale": report.scale, "tier": "fast"}
     where |= {key: provenance.get(key) for key in ("machine", "threads", "cpu_model", "autotm_commit")}
     rows = [
-        {**where, **asdict(kernel), "above_limit_us": kernel.above_limit_us, "of_limit": kernel.of_limit}
+        {**where, **asdict(kernel), "beyond_best_us": kernel.beyond_best_us, "of_best": kernel.of_best}
         for kernel in report.kernels
     ]
     write_table(pd.DataFrame(rows), path)

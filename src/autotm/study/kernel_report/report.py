@@ -2,8 +2,8 @@
 
 Times are the profile's: measured, all operands in fast memory, default implementations. A contraction needs its
 multiply-adds at the cores' best rate, every kernel its inputs read once and its outputs written once at the rate of
-copies; the longer of the two is its limit. Multiply-adds are those of the plain form, so Winograd's may take less than
-its limit; so may a kernel whose operands are in caches.
+copies; the longer of the two is its *best*. Multiply-adds are those of the plain form, so Winograd's may take less than
+its best; so may a kernel whose operands are in caches.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class KernelTime:
         share: of the time of all kernels.
         flops: multiply-adds of a step, two each; 0 where it is no contraction.
         moved_bytes: inputs read once, outputs written once, a step.
-        limit_us: what the machine needs for that at best; None where its rates are not known.
-        bound_by: `multiply-adds` or `copies`, whichever the limit is.
+        best_us: what the machine needs for that at best; None where its rates are not known.
+        set_by: `multiply-adds` or `copies`, whichever its best comes from.
         disturbed: whether others held the cores while it was timed.
     """
 
@@ -49,19 +49,19 @@ class KernelTime:
     share: float
     flops: int
     moved_bytes: int
-    limit_us: float | None
-    bound_by: str
+    best_us: float | None
+    set_by: str
     disturbed: bool
 
     @property
-    def above_limit_us(self) -> float:
-        """Time beyond the limit; all of it where no limit is known."""
-        return self.time_us - (self.limit_us or 0.0)
+    def beyond_best_us(self) -> float:
+        """Time beyond the best; all of it where that is not known."""
+        return self.time_us - (self.best_us or 0.0)
 
     @property
-    def of_limit(self) -> float | None:
-        """Share of its time that the limit needs; above 1 where it is faster."""
-        return None if self.limit_us is None or not self.time_us else self.limit_us / self.time_us
+    def of_best(self) -> float | None:
+        """Share of its time that the machine needs; above 1 where it is faster."""
+        return None if self.best_us is None or not self.time_us else self.best_us / self.time_us
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Group:
         time_us, share: as in `KernelTime`.
         of_multiply_adds: their multiply-adds over what the cores could do in their time; None without contractions.
         of_copies: bytes that they move over what copies could move in their time.
-        of_limit: the sum of their limits over their time.
+        of_best: the sum of their best over their time.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Group:
     share: float
     of_multiply_adds: float | None
     of_copies: float | None
-    of_limit: float | None
+    of_best: float | None
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class KernelReport:
     by_schedule: tuple[Group, ...]
 
     def worst(self, count: int) -> list[KernelTime]:
-        """The kernels that lose most time a step against their limits, most first; none that is at its limit."""
-        found = sorted(self.kernels, key=lambda kernel: -kernel.above_limit_us)
-        return [kernel for kernel in found[:count] if kernel.above_limit_us > 0]
+        """The kernels that lose most time a step beyond their best, most first; none that is at its best."""
+        found = sorted(self.kernels, key=lambda kernel: -kernel.beyond_best_us)
+        return [kernel for kernel in found[:count] if kernel.beyond_best_us > 0]
 
     @property
     def as_written(self) -> list[KernelTime]:
@@ -142,7 +142,7 @@ def report_kernels(
         first, time_us = calls[0], sum(map(profile.base_us, calls))
         flops = sum(kernel.flops for kernel in calls) if first.op_class in CONTRACTIONS else 0
         moved = sum(moved_bytes(graph, kernel) for kernel in calls)
-        limit_us, bound_by = _limit(flops, moved, rates)
+        best_us, set_by = _best(flops, moved, rates)
         found.append(
             KernelTime(
                 name=first.name,
@@ -156,8 +156,8 @@ def report_kernels(
                 share=time_us / total_us if total_us else 0.0,
                 flops=flops,
                 moved_bytes=moved,
-                limit_us=limit_us,
-                bound_by=bound_by,
+                best_us=best_us,
+                set_by=set_by,
                 disturbed=first.identity in disturbed,
             )
         )
@@ -176,7 +176,7 @@ def report_kernels(
 
 def moved_bytes(graph: Graph, kernel: Kernel) -> int:
     """Bytes that a kernel cannot avoid to read or write: inputs and outputs once; of a table the rows looked up."""
-    # Workspaces may never leave the caches, so no limit counts them.
+    # Workspaces may never leave the caches, so they do not count.
     counted = "P" * (len(kernel.inputs) + len(kernel.outputs)) + "D" * len(kernel.workspaces)
     read, written = slow_traffic(graph, kernel, counted)
     return sum(read) + sum(written)
@@ -188,7 +188,7 @@ def shapes(kernel: Kernel) -> str:
     return "->".join(",".join("x".join(map(str, operand.shape)) or "1" for operand in side) for side in sides)
 
 
-def _limit(flops: int, moved: int, rates: MachineRates | None) -> tuple[float | None, str]:
+def _best(flops: int, moved: int, rates: MachineRates | None) -> tuple[float | None, str]:
     if rates is None:
         return None, ""
     adds_us, copies_us = 1e6 * flops / rates.flop_per_s, 1e6 * moved / rates.copy_bytes_per_s
@@ -208,10 +208,10 @@ def _groups(
 def _group(name: str, kernels: Sequence[KernelTime], rates: MachineRates | None) -> Group:
     time_us = sum(kernel.time_us for kernel in kernels)
     flops, moved = sum(kernel.flops for kernel in kernels), sum(kernel.moved_bytes for kernel in kernels)
-    adds = copies = limit = None
+    adds = copies = best = None
     if rates is not None and time_us:
         adds = 1e6 * flops / rates.flop_per_s / time_us if flops else None
         copies = 1e6 * moved / rates.copy_bytes_per_s / time_us
-        limit = sum(kernel.limit_us or 0.0 for kernel in kernels) / time_us
+        best = sum(kernel.best_us or 0.0 for kernel in kernels) / time_us
     share = sum(kernel.share for kernel in kernels)
-    return Group(name, sum(kernel.calls for kernel in kernels), time_us, share, adds, copies, limit)
+    return Group(name, sum(kernel.calls for kernel in kernels), time_us, share, adds, copies, best)

@@ -39,25 +39,25 @@ def _rates(report: KernelReport) -> str:
     rates = report.rates
     if rates is None:
         return (
-            "Limits are not known: links.json is from before they were measured. To measure them: autotm calibrate, "
+            "What the machine can do at best is not known: links.json is from before they were measured. To measure them: autotm calibrate, "
             "then autotm profile."
         )
     return (
-        f"Limits, MEASURED at their best: multiply-adds in registers {rates.flop_per_s / 1e9:.3g} GF/s, copies "
+        f"The machine at its best, MEASURED: multiply-adds in registers {rates.flop_per_s / 1e9:.3g} GF/s, copies "
         f"{rates.copy_bytes_per_s / 1e9:.3g} GB/s (read and written). More than 100 %: operands were still in caches, "
         "or Winograd's form multiplied less than the plain one."
     )
 
 
 def _group_table(what: str, groups: Sequence[Group], report: KernelReport) -> str:
-    lines = [(what, "calls", "time", "share", "of multiply-adds", "of copies", "of limit")]
+    lines = [(what, "calls", "time", "share", "of multiply-adds", "of copies", "of best")]
     lines += [
         (
             group.name,
             str(group.calls),
             _time(group.time_us, report),
             f"{group.share:.1%}",
-            *map(_percent, (group.of_multiply_adds, group.of_copies, group.of_limit)),
+            *map(_percent, (group.of_multiply_adds, group.of_copies, group.of_best)),
         )
         for group in groups
     ]
@@ -69,10 +69,10 @@ def _worst_table(report: KernelReport, count: int) -> str:
     if not count:
         return ""
     if not found:
-        return "No kernel takes longer than its limit."
-    limited = report.rates is not None
-    head = "Most time beyond what the machine needs" if limited else "Most time"
-    lines = [("kernel", "operation and shapes", "calls", "time", "share", "beyond limit", "of limit", "bound by")]
+        return "No kernel takes longer than its best."
+    is_known = report.rates is not None
+    head = "Most time beyond what the machine needs" if is_known else "Most time"
+    lines = [("kernel", "operation and shapes", "calls", "time", "share", "beyond best", "of best", "set by")]
     lines += [
         (
             kernel.name + ("*" if kernel.disturbed else ""),
@@ -80,9 +80,9 @@ def _worst_table(report: KernelReport, count: int) -> str:
             str(kernel.calls),
             _time(kernel.time_us, report),
             f"{kernel.share:.1%}",
-            _time(kernel.above_limit_us, report) if limited else "-",
-            _percent(kernel.of_limit),
-            kernel.bound_by or "-",
+            _time(kernel.beyond_best_us, report) if is_known else "-",
+            _percent(kernel.of_best),
+            kernel.set_by or "-",
         )
         for kernel in found
     ]
