@@ -131,7 +131,7 @@ def test_without_rates_there_are_shares_but_nothing_to_judge_by() -> None:
     assert {kernel.best_us for kernel in found.kernels} == {None}
     assert {group.of_copies for group in found.by_op} == {None}
     told = report_text(found, "desk-1t")
-    assert "To measure them: autotm calibrate" in told
+    assert "To measure it: autotm calibrate" in told
     assert "does not say where schedules come from" in told
 
 

@@ -39,8 +39,8 @@ def _rates(report: KernelReport) -> str:
     rates = report.rates
     if rates is None:
         return (
-            "What the machine can do at best is not known: links.json is from before they were measured. To measure them: autotm calibrate, "
-            "then autotm profile."
+            "What the machine can do at best is not known: links.json is from before it was measured. To measure it: "
+            "autotm calibrate, then autotm profile."
         )
     return (
         f"The machine at its best, MEASURED: multiply-adds in registers {rates.flop_per_s / 1e9:.3g} GF/s, copies "
