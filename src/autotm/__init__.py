@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.api import Placement, TrainingStep, plan, prepare
+    from autotm.api import Placement, TrainingStep, plan, prepare, sweep
     from autotm.model.files import AutotmError
     from autotm.model.step import Initial
     from autotm.zoo import Network, NetworkBuilder
@@ -20,8 +20,19 @@ _HOMES = {
     "TrainingStep": "autotm.api",
     "plan": "autotm.api",
     "prepare": "autotm.api",
+    "sweep": "autotm.api",
 }
-__all__ = ["AutotmError", "Initial", "Network", "NetworkBuilder", "Placement", "TrainingStep", "plan", "prepare"]
+__all__ = [
+    "AutotmError",
+    "Initial",
+    "Network",
+    "NetworkBuilder",
+    "Placement",
+    "TrainingStep",
+    "plan",
+    "prepare",
+    "sweep",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotm import stages
-from autotm.cli import kernels, profile, records, sensitivity, solve
+from autotm.cli import kernels, profile, records, sensitivity, solve, sweep
 from autotm.cli.study import context_of, paths_of, study_of
 from autotm.model.files import AutotmError
 from autotm.model.step import Counts, Limit
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=level, format="autotm: %(message)s", stream=sys.stderr)
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
     try:
         options.command(options)
     except AutotmError as error:
@@ -66,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         commands.add_parser(name, parents=[parent], help=text, description=text).set_defaults(command=command)
     profile.add_command(commands, network)
-    solve.add_commands(commands, placed, network, _OPTIMIZER)
+    solve.add_commands(commands, placed, network)
+    sweep.add_command(commands, network, _OPTIMIZER)
     kernels.add_commands(commands, study, network)
     sensitivity.add_command(commands, network)
     records.add_commands(commands, study)

@@ -11,8 +11,7 @@ from typing import Any
 from autotm import stages
 from autotm.cli.study import context_of, paths_of, study_of
 from autotm.model.files import BadInputError
-from autotm.model.study import Paths
-from autotm.study.setup import Study, require_compiler
+from autotm.study.setup import require_compiler
 
 log = logging.getLogger("autotm")
 
@@ -27,24 +26,6 @@ def add_command(commands: Any, network: argparse.ArgumentParser) -> None:
     command.set_defaults(command=_profile)
 
 
-def profile(study: Study, network: str, paths: Paths) -> None:
-    """Compile and time a network of the study; what the caches hold is not done again."""
-    require_compiler()
-    stages.kernel_profile_stage(
-        context_of(study),
-        study.network(network),
-        study.config.scale,
-        study.scale.of_profile(study.config.profile),
-        study.config.tune.min_gain,
-        links=paths.links,
-        store=paths.store,
-        objects=paths.objects,
-        graph=paths.graph,
-        library=paths.library,
-        profile=paths.profile,
-    )
-
-
 def _profile(options: argparse.Namespace) -> None:
     from autotm.study.kernel_report import (  # noqa: PLC0415 - imports pandas: help and messages need not wait
         report_text,
@@ -56,7 +37,8 @@ def _profile(options: argparse.Namespace) -> None:
         raise BadInputError(f"--worst: {options.worst} is not allowed: give 0 or more")
     study = study_of(options)
     paths = paths_of(study, options.network)
-    profile(study, options.network, paths)
+    require_compiler()
+    stages.profile_of_study(study, context_of(study), options.network)
     report, came_from = stages.kernel_report_stage(graph=paths.graph, profile=paths.profile, links=paths.links)
     sys.stdout.write(report_text(report, study.machine.slug, options.worst) + "\n")
     if options.json:

@@ -15,7 +15,13 @@ from autotm.stages.figures import (
     timing_figure_stage,
 )
 from autotm.stages.modelled import extrapolate_stage
-from autotm.stages.profile import compile_and_profile, kernel_profile_stage, kernel_report_stage, timing_study_stage
+from autotm.stages.profile import (
+    compile_and_profile,
+    kernel_profile_stage,
+    kernel_report_stage,
+    profile_of_study,
+    timing_study_stage,
+)
 from autotm.stages.remeasure import disturbed_before, disturbed_records, remeasure
 from autotm.stages.run import run_of_study, run_stage
 from autotm.stages.solve import (
@@ -23,11 +29,13 @@ from autotm.stages.solve import (
     export_program_stage,
     ilp_solve_stage,
     place,
+    place_each,
     potential_stage,
     sensitivity_stage,
     sweep_stage,
 )
 from autotm.stages.store import coverage_stage, export_store_stage, import_store_stage, tune_stage
+from autotm.stages.sweep import sweep_of_study
 
 __all__ = [
     "Context",
@@ -52,12 +60,15 @@ __all__ = [
     "kernel_profile_stage",
     "kernel_report_stage",
     "place",
+    "place_each",
     "potential_stage",
+    "profile_of_study",
     "program_of",
     "remeasure",
     "run_of_study",
     "run_stage",
     "sensitivity_stage",
+    "sweep_of_study",
     "sweep_stage",
     "timing_figure_stage",
     "timing_study_stage",

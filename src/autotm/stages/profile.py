@@ -12,6 +12,7 @@ from autotm.model.measurement import Links, Profile, read_profile, write_profile
 from autotm.model.step import Graph, NetworkSource, schedules_in
 from autotm.model.study import ProfileConfig
 from autotm.stages.context import Context
+from autotm.study.setup import Study
 
 if TYPE_CHECKING:
     from autotm.study.kernel_report import KernelReport
@@ -41,6 +42,28 @@ def kernel_profile_stage(
     copies = load(links, "links", Links)
     _, timed = compile_and_profile(context, built, scale, config, min_gain, copies, came_from, **places)
     write_profile(profile, timed)
+
+
+def profile_of_study(study: Study, context: Context, network: str) -> None:
+    """Compile and time a network of the study; what the caches hold is not done again.
+
+    Raises:
+        as `kernel_profile_stage`; BadInputError, no such network.
+    """
+    paths = study.paths(network)
+    kernel_profile_stage(
+        context,
+        study.network(network),
+        study.config.scale,
+        study.scale.of_profile(study.config.profile),
+        study.config.tune.min_gain,
+        links=paths.links,
+        store=paths.store,
+        objects=paths.objects,
+        graph=paths.graph,
+        library=paths.library,
+        profile=paths.profile,
+    )
 
 
 def compile_and_profile(
