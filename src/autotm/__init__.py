@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.api import Placement, TrainingStep, plan, prepare
+    from autotm.api import Placement, TrainingStep, plan, prepare, sweep
     from autotm.model.files import AutotmError
     from autotm.model.step import Adam, AdamW, Initial, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder
@@ -24,6 +24,7 @@ _HOMES = {
     "TrainingStep": "autotm.api",
     "plan": "autotm.api",
     "prepare": "autotm.api",
+    "sweep": "autotm.api",
 }
 __all__ = [
     "Adam",
@@ -38,6 +39,7 @@ __all__ = [
     "TrainingStep",
     "plan",
     "prepare",
+    "sweep",
 ]
 
 

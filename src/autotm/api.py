@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -15,13 +15,16 @@ from autotm.kernels.library import KernelLibrary
 from autotm.model.files import BadInputError, explain, load_with_provenance, unknown_name
 from autotm.model.machine import Machine, load_machine, provenance
 from autotm.model.measurement import Links, Profile, Record
-from autotm.model.plan import Plan, Program, Status
+from autotm.model.plan import Plan, Program, Refusal, Status
 from autotm.model.step import Counts, Graph, Limit, counting
 from autotm.model.study import MachinePaths, ProfileConfig, RunConfig, SolveConfig, TuneConfig
 from autotm.runtime import RunOptions, run
 from autotm.solve import SolveOptions
-from autotm.stages import Context, calibrate_stage, compile_and_profile, place, program_of
+from autotm.stages import Context, calibrate_stage, compile_and_profile, place, place_each, program_of
 from autotm.study.setup import require_compiler, require_optimizer
+
+if TYPE_CHECKING:
+    from autotm.study.sweep import SweepResult
 
 SCALE = "own"
 """What records call the scale of a network that was given from Python."""
@@ -69,16 +72,49 @@ class TrainingStep:
             BadInputError: no such limit, optimizer or option.
             InfeasibleLimitError: no placement fits; names the smallest limit that one does.
         """
-        return next(self.sweep([limit], optimizer, **solver))
+        options = self._solve_options(optimizer, solver)
+        (placed,) = place(self.graph, self.profile, self.links, optimizer, [Limit.parse(limit)], options)
+        return Placement(self, placed, program_of(self.graph, placed))
 
-    def sweep(self, limits: Sequence[str | int], optimizer: str = "synchronous", **solver: Any) -> Iterator[Placement]:
-        """As `plan` for each limit in turn; they share one model."""
+    def sweep(
+        self,
+        limits: Sequence[str | int] | None = None,
+        optimizer: str = "synchronous",
+        *,
+        run: bool | Mapping[str, Any] = False,
+        **solver: Any,
+    ) -> SweepResult[Placement]:
+        """As `plan` for several limits, which share one model: how little fast memory the step needs.
+
+        Args:
+            limits: as in `plan`; None for a series from all fast down to the least that can be kept.
+            optimizer: as in `plan`.
+            run: whether to run each placement, or the options of `Placement.run`.
+            solver: as in `plan`.
+
+        Returns:
+            The placements, with `.table` (a DataFrame; a row for each limit, also for those that no placement can
+            keep), `.answers` and `.plot("sweep.pdf")`; as text the table and the answers.
+
+        Raises:
+            as `plan`, but for infeasible limits, and as `Placement.run`.
+        """
+        from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports seaborn
+
+        options = self._solve_options(optimizer, solver)
+        asked = None if limits is None else list(dict.fromkeys(map(Limit.parse, limits)))
+        found = list(place_each(self.graph, self.profile, self.links, optimizer, asked, options))
+        refused = [one for one in found if isinstance(one, Refusal)]
+        placed = [Placement(self, one, program_of(self.graph, one)) for one in found if isinstance(one, Plan)]
+        how = dict(run) if isinstance(run, Mapping) else {}
+        points = [SweepPoint(one.plan, one.program, one.run(**how) if run is not False else None) for one in placed]
+        source = provenance(self.context.machine, self.context.seed)
+        return SweepResult(sweep_table(self.graph, self.profile, optimizer, points, refused, source), tuple(placed))
+
+    def _solve_options(self, optimizer: str, solver: Mapping[str, Any]) -> SolveOptions:
         require_optimizer(optimizer)
         config = _options(SolveConfig, solver, "solver option")
-        options = SolveOptions(**config.model_dump(), seed=self.context.seed)
-        asked = [Limit.parse(limit) for limit in limits]
-        for placed in place(self.graph, self.profile, self.links, optimizer, asked, options):
-            yield Placement(self, placed, program_of(self.graph, placed))
+        return SolveOptions(**config.model_dump(), seed=self.context.seed)
 
 
 @dataclass(frozen=True)
@@ -154,6 +190,18 @@ def plan(network: NetworkLike, limit: str | int = "4:1", optimizer: str = "synch
     """
     solver = {key: prepared.pop(key) for key in SolveConfig.model_fields if key in prepared}
     return prepare(network, **prepared).plan(limit, optimizer, **solver)
+
+
+def sweep(
+    network: NetworkLike, limits: Sequence[str | int] | None = None, optimizer: str = "synchronous", **prepared: Any
+) -> SweepResult[Placement]:
+    """Tell how little fast memory a step needs: `prepare(...).sweep(limits, optimizer)`.
+
+    `prepared` are the arguments of `prepare`, those of the solver, and `run`.
+    """
+    taken = (*SolveConfig.model_fields, "run")
+    options = {key: prepared.pop(key) for key in taken if key in prepared}
+    return prepare(network, **prepared).sweep(limits, optimizer, **options)
 
 
 def prepare(

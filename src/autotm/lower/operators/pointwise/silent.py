@@ -10,8 +10,8 @@ from autotm.lower.operators.rules import differentiates, is_float, legalizes
 _SILENT = (
     "arange", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize",
     "eye", "eye_like", "grad.no_grad", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift", "shape_of",
-    "shape_to_tensor", "size", "unique",
+    "logical_not", "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift",
+    "shape_of", "shape_to_tensor", "size", "unique",
 )  # fmt: skip
 
 
