@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import differentiates, dtype_of, fitted, is_float
+from autotm.lower.operators.rules import differentiates, dtype_of, fitted, is_float, number
 
 _Pair = list[relax.Expr]
 
@@ -92,10 +91,3 @@ def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 def _fma(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Pair:
     a, b, _ = call.args
     return [relax.op.multiply(dy, b), relax.op.multiply(dy, a), dy]
-
-
-def number(expression: relax.Expr) -> float | None:
-    """The value of a constant without axes."""
-    if isinstance(expression, tvm.ir.Constant) and not expression.value.shape:
-        return float(expression.value.numpy())
-    return None
