@@ -68,6 +68,13 @@ def builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return call.op.get_attr("FLegalize")(builder, call)
 
 
+def lowered(builder: relax.BlockBuilder, call: relax.Expr) -> relax.Var:
+    """A call of an operator as a kernel's, within the legalization of another operator."""
+    call = builder.normalize(call)
+    rule = LEGALIZE.get(call.op.name) or call.op.get_attr("FLegalize")
+    return builder.emit(rule(builder, call))
+
+
 def shape_of(expression: relax.Expr) -> Ints:
     """Static shape of a tensor expression."""
     return ints(expression.ty.shape)
@@ -94,3 +101,10 @@ def fitted(gradient: relax.Expr, operand: relax.Expr, builder: relax.BlockBuilde
     made = builder.emit(gradient)
     shape = shape_of(operand)
     return made if shape_of(made) == shape else relax.op.collapse_sum_to(made, shape)
+
+
+def number(expression: relax.Expr) -> float | None:
+    """The value of a constant without axes."""
+    if isinstance(expression, tvm.ir.Constant) and not expression.value.shape:
+        return float(expression.value.numpy())
+    return None

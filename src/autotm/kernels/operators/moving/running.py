@@ -46,7 +46,7 @@ def running_sum(x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False,
 
     buffers = [tirx.decl_buffer(x.shape, kind, name, layout=None) for kind, name in ((x.dtype, "x"), (dtype, "sums"))]
     return te.extern(
-        [shape], [x], body, dtype=[dtype], in_buffers=buffers[:1], out_buffers=buffers[1:], name="running_sum"
+        [x.shape], [x], body, dtype=[dtype], in_buffers=buffers[:1], out_buffers=buffers[1:], name="running_sum"
     )
 
 

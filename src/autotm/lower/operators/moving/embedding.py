@@ -6,11 +6,11 @@ import math
 import re
 
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad, take_backward
 
 from autotm.kernels.operators import embedding
-from autotm.lower.operators.rules import builtin, differentiates, legalizes, shape_of
+from autotm.lower.operators.rules import Ints, builtin, differentiates, legalizes, number, shape_of
 
 _MATRIX = 2
 _INJECTIVE = {"op_pattern": 2}
@@ -21,6 +21,8 @@ _KERNEL = re.compile(r"embedding\d*")
 
 @legalizes("relax.take")
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if (found := _entry(call)) is not None:
+        return builder.call_te(_taken, call.args[0], *found)
     if not _is_lookup(call):
         return builtin(builder, call)
     return builder.call_te(embedding.embedding, *call.args, primfunc_attrs=_INJECTIVE)
@@ -40,6 +42,8 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
 def _gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
     # Training replaces `take_backward`, which is as large as the table, wherever it can (lower/updates/lookups.py).
     x, indices = call.args
+    if (found := _entry(call)) is not None:
+        return [builder.call_te(_put_back, dy, shape_of(x), *found), no_grad(indices)]
     if call.attrs.mode != "fast":
         raise NotImplementedError(f"take in mode '{call.attrs.mode}': its gradient would need the indices it clips")
     if _is_lookup(call) and len(shape_of(indices)) != 1:
@@ -47,6 +51,31 @@ def _gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Blo
         dy = builder.emit(relax.op.reshape(dy, (count, shape_of(x)[1])))
         indices = builder.emit(relax.op.reshape(indices, (count,)))
     return [take_backward(dy, x, indices, call.attrs.axis), no_grad(call.args[1])]
+
+
+def _entry(call: relax.Call) -> tuple[int, int] | None:
+    """(axis, entry) where one entry is taken, whose number is known."""
+    value, axis = number(call.args[1]), call.attrs.axis
+    if value is None or axis is None:
+        return None
+    shape = shape_of(call.args[0])
+    axis = int(axis) % len(shape)
+    return axis, int(value) + (shape[axis] if value < 0 else 0)
+
+
+def _taken(x: te.Tensor, axis: int, entry: int) -> te.Tensor:
+    shape = [extent for other, extent in enumerate(x.shape) if other != axis]
+    return te.compute(shape, lambda *at: x(*at[:axis], entry, *at[axis:]), name="entry")
+
+
+def _put_back(dy: te.Tensor, shape: Ints, axis: int, entry: int) -> te.Tensor:
+    """Zeros, but for the entry."""
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        value = dy(*at[:axis], *at[axis + 1 :])
+        return tirx.Select(at[axis] == int(entry), value, tirx.const(0.0, dy.dtype))
+
+    return te.compute(tuple(shape), element, name="entry_gradient")
 
 
 def _is_lookup(call: relax.Call) -> bool:

@@ -57,17 +57,6 @@ def _stack(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
     return [relax.Tuple([builder.emit(relax.op.squeeze(part, [axis])) for part in taken])]
 
 
-@differentiates("relax.nn.pad")
-def _pad(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
-    if call.attrs.pad_mode != "constant":
-        mode = call.attrs.pad_mode
-        raise NotImplementedError(f"pad has a gradient here where it pads with a constant, not in mode {mode}")
-    before = ints(call.attrs.pad_width)[::2]
-    axes = list(range(len(before)))
-    ends = [first + extent for first, extent in zip(before, shape_of(call.args[0]), strict=True)]
-    return [relax.op.strided_slice(dy, axes, list(before), ends)]
-
-
 @differentiates("relax.repeat")
 def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
     shape, times = shape_of(call.args[0]), int(call.attrs.repeats)

@@ -9,7 +9,7 @@ from tvm.relax.op.grad import no_grad
 
 from autotm.kernels.code import OPAQUE
 from autotm.kernels.operators import Scatter, scatter_sum
-from autotm.lower.operators.rules import Ints, differentiates, legalizes, shape_of
+from autotm.lower.operators.rules import Ints, differentiates, fitted, legalizes, shape_of
 
 _FEW = 4
 """Entries along an axis up to which each place asks all of them: that fuses, and shares out well."""
@@ -112,3 +112,60 @@ def _index(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 
 def _with_axes(builder: relax.BlockBuilder, index: relax.Expr) -> relax.Expr:
     return index if shape_of(index) else builder.emit(relax.op.reshape(index, (1,)))
+
+
+@differentiates("relax.gather_nd")
+def _gather_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    x, indices = call.args
+    if int(call.attrs.batch_dims):
+        raise NotImplementedError("gather_nd has a gradient here without batch dimensions only")
+    *shape, count = shape_of(indices)
+    parts = [builder.emit(builder.call_te(_part, indices, place)) for place in range(count)]
+    scatter = Scatter.of_places(shape_of(x), [tuple(shape)] * count)
+    flat = [_with_axes(builder, part) for part in parts]
+    return [call_scatter_sum(builder, dy, flat, shape_of(x), scatter), no_grad(indices)]
+
+
+def _part(indices: te.Tensor, place: int) -> te.Tensor:
+    return te.compute(indices.shape[:-1], lambda *at: indices(*at, place), name="index")
+
+
+@differentiates("relax.scatter_elements")
+def _scatter_elements(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    _, indices, updates = call.args
+    axis, op = int(call.attrs.axis), relax.op
+    kept = dy
+    if _is_replaced(call):
+        kept = op.scatter_elements(dy, indices, builder.emit(op.zeros_like(updates)), axis)
+    return [kept, no_grad(indices), op.gather_elements(dy, indices, axis)]
+
+
+@differentiates("relax.scatter_nd")
+def _scatter_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    _, indices, updates = call.args
+    op = relax.op
+    kept = op.scatter_nd(dy, indices, builder.emit(op.zeros_like(updates))) if _is_replaced(call) else dy
+    return [kept, no_grad(indices), op.gather_nd(dy, indices)]
+
+
+@differentiates("relax.index_put")
+def _index_put(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    _, indices, values = call.args
+    indices, op = list(indices), relax.op
+    kept = dy
+    if not call.attrs.accumulate:
+        kept = op.index_put(dy, indices, builder.emit(op.zeros_like(values)))
+    read = fitted(op.index_tensor(dy, indices), values, builder)
+    return [kept, relax.Tuple([*map(no_grad, indices)]), read]
+
+
+def _is_replaced(call: relax.Call) -> bool:
+    """Whether updates take the place of what was there; else they are added.
+
+    Raises:
+        NotImplementedError: they are combined otherwise.
+    """
+    reduction = str(call.attrs.reduction)
+    if reduction not in {"update", "add"}:
+        raise NotImplementedError(f"{call.op.name} has a gradient for 'update' and 'add', not for '{reduction}'")
+    return reduction == "update"

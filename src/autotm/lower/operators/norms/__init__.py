@@ -1,5 +1,5 @@
-"""Operators that need sums along some axes: normalizations, softmax, biases."""
+"""Operators that need sums along some axes: normalizations, softmax, statistics, biases."""
 
-from autotm.lower.operators.norms import batch_norm, bias, normalize
+from autotm.lower.operators.norms import batch_norm, bias, groups, normalize, statistics
 
-__all__ = ["batch_norm", "bias", "normalize"]
+__all__ = ["batch_norm", "bias", "groups", "normalize", "statistics"]

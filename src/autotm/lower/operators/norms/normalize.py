@@ -1,16 +1,16 @@
-"""Softmax, its logarithm, and layer normalization along the last axis: kernels that work row by row."""
+"""Softmax, its logarithm, and layer normalization: kernels that work row by row."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-import tvm
 from tvm import relax, te
 from tvm.relax.op import _op_gradient as relax_rules
 
 from autotm.kernels.code import OPAQUE
 from autotm.kernels.operators import layer_norm, softmax
-from autotm.lower.operators.rules import builtin, differentiates, ints, legalizes, shape_of
+from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, legalizes, lowered, shape_of
 
 _REDUCTION = {"op_pattern": 3}
 """Lets elementwise work in front be fused, and none behind."""
@@ -44,78 +44,62 @@ def _log_softmax_gradient(
 
 @legalizes("relax.nn.layer_norm")
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if not _is_plain(call):
-        return builtin(builder, call)
-    return _emit(builder, layer_norm.layer_norm, *call.args, float(call.attrs.epsilon))
+    x, gamma, beta = call.args
+    epsilon = float(call.attrs.epsilon)
+    rows = _rows(call)
+    if rows is None:
+        return _over_axes(builder, call)
+    if rows == shape_of(x):
+        return _emit(builder, layer_norm.layer_norm, x, gamma, beta, epsilon)
+    x, gamma, beta = _flat(builder, rows, x, gamma, beta)
+    made = builder.emit(_emit(builder, layer_norm.layer_norm, x, gamma, beta, epsilon))
+    return relax.op.reshape(made, shape_of(call))
 
 
 @differentiates("relax.nn.layer_norm")
 def _layer_norm_gradient(
     _y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
 ) -> list[relax.Expr]:
-    if not _is_plain(call):
-        message = "layer_norm has a gradient along the last axis, with scale and shift, only"
+    operands, rows = call.args, _rows(call)
+    if rows is None:
+        message = "layer_norm has a gradient along the last axes only"
         raise NotImplementedError(message)
-    x, gamma, _ = call.args
+    x, gamma, _ = operands
+    if is_whole := rows != shape_of(x):
+        x, dy, gamma = _flat(builder, rows, x, dy, gamma)
     found = builder.emit(_emit(builder, layer_norm.layer_norm_gradient, x, gamma, dy, float(call.attrs.epsilon)))
-    return [builder.emit(relax.TupleGetItem(found, index)) for index in range(3)]
+    slopes = [builder.emit(relax.TupleGetItem(found, index)) for index in range(3)]
+    if is_whole:
+        slopes = [relax.op.reshape(slope, shape_of(item)) for slope, item in zip(slopes, operands, strict=True)]
+    return slopes
 
 
-@differentiates("relax.nn.rms_norm")
-def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    """With r = 1 / sqrt(mean(x^2) + eps) and g = dy w: dx = r (g - x r^2 mean(g x)), dw = sum(dy x r)."""
-    (x, weight), emit, op = call.args, builder.emit, relax.op
-    rank = len(shape_of(x))
-    axes = sorted(axis % rank for axis in ints(call.attrs.axes))
-    if axes != list(range(rank - len(axes), rank)):
-        raise NotImplementedError("rms_norm has a gradient along the last axes only")
-    epsilon = relax.const(float(call.attrs.epsilon), x.ty.dtype)
-    square = emit(op.mean(emit(op.multiply(x, x)), axes, keepdims=True))
-    root = emit(op.rsqrt(emit(op.add(square, epsilon))))
-    scaled, normed = emit(op.multiply(dy, weight)), emit(op.multiply(x, root))
-    shared = emit(op.mean(emit(op.multiply(scaled, normed)), axes, keepdims=True))
-    inner = emit(op.subtract(scaled, emit(op.multiply(normed, shared))))
-    by_weight = emit(op.multiply(dy, normed))
-    others = list(range(rank - len(axes)))
-    return [op.multiply(root, inner), op.sum(by_weight, others) if others else by_weight]
+def _rows(call: relax.Call) -> Ints | None:
+    """The shape in which it is along the last axis only; None if it is not along the last axes."""
+    shape = shape_of(call)
+    axes = sorted(axis % len(shape) for axis in ints(call.attrs.axes))
+    leading = len(shape) - len(axes)
+    if axes != list(range(leading, len(shape))):
+        return None
+    return shape if len(axes) == 1 else (*shape[:leading], math.prod(shape[leading:]))
 
 
-@differentiates("relax.nn.group_norm")
-def _group_norm_gradient(
-    _y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
-) -> list[relax.Expr]:
-    """With x^ = (x - mean) r and g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
-    (x, gamma, _), attrs, emit, op = call.args, call.attrs, builder.emit, relax.op
-    if not (attrs.center and attrs.scale):
-        raise NotImplementedError("group_norm has a gradient with scale and shift only")
-    shape, groups = shape_of(x), int(attrs.num_groups)
-    channel = int(attrs.channel_axis) % len(shape)
-    apart = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
-    spatial = [axis % len(shape) for axis in ints(attrs.axes)]
-    axes = sorted([channel + 1, *(axis + (axis > channel) for axis in spatial)])
+def _flat(builder: relax.BlockBuilder, rows: Ints, *operands: relax.Expr) -> list[relax.Expr]:
+    """The operands with as many last axes put together; vectors and tensors alike."""
+    size = math.prod(rows)
+    shapes = [rows if math.prod(shape_of(item)) == size else rows[-1:] for item in operands]
+    return [builder.emit(relax.op.reshape(item, shape)) for item, shape in zip(operands, shapes, strict=True)]
 
-    def mean(value: relax.Expr) -> relax.Var:
-        return emit(op.mean(value, axes, keepdims=True))
 
-    def grouped(value: relax.Expr) -> relax.Var:
-        return emit(op.reshape(value, apart))
-
-    by_channel = [1] * len(apart)
-    by_channel[channel : channel + 2] = apart[channel : channel + 2]
-    gamma = emit(op.reshape(gamma, by_channel))
-    values, slopes = grouped(x), grouped(dy)
-    centred = emit(op.subtract(values, mean(values)))
-    epsilon = relax.const(float(attrs.epsilon), x.ty.dtype)
-    root = emit(op.rsqrt(emit(op.add(mean(emit(op.multiply(centred, centred))), epsilon))))
-    normed, scaled = emit(op.multiply(centred, root)), emit(op.multiply(slopes, gamma))
-    shared = emit(op.multiply(normed, mean(emit(op.multiply(scaled, normed)))))
-    inner = emit(op.subtract(emit(op.subtract(scaled, mean(scaled))), shared))
-    others = [axis for axis in range(len(apart)) if axis not in {channel, channel + 1}]
-    sums = [emit(op.sum(value, others)) for value in (emit(op.multiply(slopes, normed)), slopes)]
-    return [
-        op.reshape(emit(op.multiply(root, inner)), shape),
-        *(op.reshape(value, (shape[channel],)) for value in sums),
-    ]
+def _over_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Along axes that are not the last: those are put last, and back."""
+    (x, gamma, beta), shape, op = call.args, shape_of(call), relax.op
+    axes = [axis % len(shape) for axis in ints(call.attrs.axes)]
+    order = [axis for axis in range(len(shape)) if axis not in axes] + axes
+    moved = lowered(builder, op.permute_dims(x, order))
+    last = list(range(-len(axes), 0))
+    made = lowered(builder, op.nn.layer_norm(moved, gamma, beta, last, float(call.attrs.epsilon)))
+    return lowered(builder, op.permute_dims(made, [order.index(axis) for axis in range(len(shape))]))
 
 
 def _emit(
@@ -126,8 +110,3 @@ def _emit(
 
 def _is_last(call: relax.Call) -> bool:
     return int(call.attrs.axis) in {-1, len(shape_of(call)) - 1}
-
-
-def _is_plain(call: tvm.ir.Call) -> bool:
-    attrs = call.attrs
-    return ints(attrs.axes) in {(-1,), (len(shape_of(call)) - 1,)} and bool(attrs.center) and bool(attrs.scale)

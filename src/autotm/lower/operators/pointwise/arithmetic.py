@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import tvm
 from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import builtin, differentiates, dtype_of, fitted, is_float, legalizes
+from autotm.lower.operators.rules import builtin, differentiates, dtype_of, fitted, is_float, legalizes, number
 
 _Pair = list[relax.Expr]
 _BY_PRODUCTS = {2.0, 3.0}
@@ -76,21 +75,21 @@ def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Bl
 @differentiates("relax.maximum")
 @differentiates("relax.minimum")
 def _extremum(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """Where both are equal each takes half, as in PyTorch."""
+    """As PyTorch: of two equal tensors each takes half, a bound lets through what is equal to it."""
     emit, op = builder.emit, relax.op
     if not is_float(y):
         return [no_grad(argument) for argument in call.args]
     a, b = call.args
-    dtype = dtype_of(y)
-    zero, half = relax.const(0.0, dtype), relax.const(0.5, dtype)
-    both = emit(op.multiply(dy, half))
+    zero = relax.const(0, dtype_of(y))
+    is_bound = [number(item) is not None for item in call.args]
+    if any(is_bound):
+        x, bound = (b, a) if is_bound[0] else (a, b)
+        is_beyond = emit((op.less if call.op.name == "relax.maximum" else op.greater)(x, bound))
+        slope = op.where(is_beyond, zero, dy)
+        return [no_grad(a), slope] if is_bound[0] else [slope, no_grad(b)]
+    both = emit(op.multiply(dy, relax.const(0.5, dtype_of(y))))
     shared = emit(op.where(emit(op.equal(a, b)), both, dy))
-    return [
-        fitted(op.where(emit(op.equal(item, y)), shared, zero), item, builder)
-        if number(item) is None
-        else no_grad(item)
-        for item in (a, b)
-    ]
+    return [fitted(op.where(emit(op.equal(item, y)), shared, zero), item, builder) for item in (a, b)]
 
 
 @differentiates("relax.log_add_exp")
@@ -113,10 +112,3 @@ def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 def _fma(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Pair:
     a, b, _ = call.args
     return [relax.op.multiply(dy, b), relax.op.multiply(dy, a), dy]
-
-
-def number(expression: relax.Expr) -> float | None:
-    """The value of a constant without axes."""
-    if isinstance(expression, tvm.ir.Constant) and not expression.value.shape:
-        return float(expression.value.numpy())
-    return None

@@ -6,8 +6,16 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.pointwise.arithmetic import number
-from autotm.lower.operators.rules import builtin, differentiates, dtype_of, fitted, is_float, legalizes, shape_of
+from autotm.lower.operators.rules import (
+    builtin,
+    differentiates,
+    dtype_of,
+    fitted,
+    is_float,
+    legalizes,
+    number,
+    shape_of,
+)
 
 
 @differentiates("relax.nn.relu")

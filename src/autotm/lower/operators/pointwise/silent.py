@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import differentiates, is_float, legalizes
+from autotm.lower.operators.rules import differentiates, dtype_of, is_float, legalizes, shape_of
 
 _SILENT = (
     "arange", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize",
@@ -17,6 +17,21 @@ _SILENT = (
 
 def _nothing(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
     return [no_grad(argument) for argument in call.args]
+
+
+@legalizes("relax.arange")
+def _arange(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # Relax makes it a constant, which a graph has no place for.
+    first, _, step = (number.value for number in call.args)
+    dtype = dtype_of(call)
+
+    def numbers() -> te.Tensor:
+        def element(at: tirx.Var) -> tirx.Expr:
+            return tirx.const(first, dtype) + tirx.Cast(dtype, at) * tirx.const(step, dtype)
+
+        return te.compute(shape_of(call), element, name="arange")
+
+    return builder.call_te(numbers, primfunc_name_hint="arange")
 
 
 for _name in _SILENT:

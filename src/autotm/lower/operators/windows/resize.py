@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tvm import relax
+from tvm.relax.op.grad import no_grad
 
 from autotm.kernels.operators import resize
 from autotm.lower.operators.rules import builtin, differentiates, ints, legalizes, shape_of
@@ -12,7 +13,8 @@ from autotm.lower.operators.rules import builtin, differentiates, ints, legalize
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if (found := _lines(call)) is None:
         return builtin(builder, call)
-    return builder.call_te(resize.resize, call.args[0], *found)
+    first, lines = found
+    return builder.call_te(lambda x: resize.resize(x, first, lines), call.args[0], primfunc_name_hint="resize")
 
 
 @differentiates("relax.image.resize2d")
@@ -23,8 +25,14 @@ def _gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Blo
             f"resize2d has no gradient by {attrs.method} in {attrs.coordinate_transformation_mode}, {attrs.layout}"
         )
     first, (rows, columns) = found
-    by_rows = builder.emit(builder.call_te(resize.resize_gradient, dy, first, rows))
-    return [builder.call_te(resize.resize_gradient, by_rows, first + 1, columns), relax.op.grad.no_grad(call.args[1])]
+    by_rows = builder.emit(_along(builder, dy, first, rows))
+    return [_along(builder, by_rows, first + 1, columns), no_grad(call.args[1])]
+
+
+def _along(builder: relax.BlockBuilder, dy: relax.Expr, axis: int, line: resize.Line) -> relax.Expr:
+    return builder.call_te(
+        lambda slope: resize.resize_gradient(slope, axis, line), dy, primfunc_name_hint="resize_gradient"
+    )
 
 
 def _lines(call: relax.Call) -> tuple[int, tuple[resize.Line, resize.Line]] | None:
