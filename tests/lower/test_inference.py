@@ -78,9 +78,9 @@ def test_what_has_no_kernel_is_named() -> None:
     from autotm.kernels.code.target import host_target
     from autotm.lower.lower import scheduled_step
 
-    def dilated(b: Builder, x: Var, w: Var) -> relax.Expr:
-        return b.emit(op.nn.conv2d(x, w, dilation=(2, 2), data_layout="NHWC", kernel_layout="HWIO"))
+    def without_shift(b: Builder, x: Var, w: Var) -> relax.Expr:
+        return b.emit(op.nn.group_norm(x, w, w, 2, 3, [1, 2], center=False))
 
-    net = plain_steps.network(dilated, {"x": (1, 9, 9, 4)}, {"w": (3, 3, 4, 8)})
-    with pytest.raises(AutotmError, match=r"network test: .*dilation"):
+    net = plain_steps.network(without_shift, {"x": (1, 9, 9, 4)}, {"w": (4,)})
+    with pytest.raises(AutotmError, match=r"network test: .*scale and shift only"):
         scheduled_step(net, "test", host_target(2), 2)
