@@ -132,7 +132,7 @@ def spread(arrays: Arrays) -> None:
 @pytest.mark.parametrize("name", TRAININGS)
 def test_weights_and_states_are_as_exact_as_numpys_in_float32(name: str, tmp_path) -> None:
     training = TRAININGS[name]
-    steps = plain_steps.run_plain(regression(training), STEPS, tmp_path, prepare_start=spread)
+    steps = plain_steps.compiled(regression(training), tmp_path).run(STEPS, change=spread)
     exact, kept = in_numpy(steps.start, training, np.float64)
     rounded, _ = in_numpy(steps.start, training, np.float32)
     after = steps.after[-1]
@@ -175,3 +175,16 @@ def test_a_network_with_a_name_that_a_rule_takes_is_refused() -> None:
     with pytest.raises(AutotmError, match="network test: 'step' is what its update rules keep"):
         scheduled_step(net, "test", host_target(1), 1)
     assert scheduled_step(dataclasses.replace(net, training=Training(Sgd(0.1))), "test", host_target(1), 1)
+
+
+def test_what_the_loss_does_not_depend_on_is_left_alone(tmp_path) -> None:
+    def loss(
+        b: relax.BlockBuilder, x: relax.Var, w: relax.Var, unused: relax.Var, _seen: relax.Var
+    ) -> list[relax.Expr]:
+        return [b.emit(op.sum(b.emit(op.multiply(x, w)))), b.emit(op.multiply(unused, x))]
+
+    net = plain_steps.network(loss, {"x": (5,)}, {"w": (5,), "unused": (5,)}, {"seen": (5,)}, Training(AdamW(0.1)))
+    steps = plain_steps.compiled(net, tmp_path).run(2)
+    np.testing.assert_array_equal(steps.after[-1]["unused"], steps.start["unused"])
+    assert not {"unused.new", "unused.first_moment"} & set(steps.after[-1])
+    assert "w.first_moment" in steps.after[-1]

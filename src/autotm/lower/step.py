@@ -98,9 +98,11 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
     bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
     bound = {binding.var: binding.value for binding in bindings}
     results, gradients = (list(_value(item, bound).fields) for item in _value(adjoint.body.body, bound).fields)
-    old = [var for var in adjoint.params if var.name in network.parameters]
+    trained = [var for var in adjoint.params if var.name in network.parameters]
+    # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
+    pairs = [(old, slope) for old, slope in zip(trained, gradients, strict=True) if not _is_zero(slope, bound)]
     builder = relax.BlockBuilder(differentiated)
-    updates = append_updates(builder, old, gradients, training, bindings)
+    updates = append_updates(builder, [old for old, _ in pairs], [slope for _, slope in pairs], training, bindings)
     params, returned = [*adjoint.params, *updates.states], [*results, *updates.new.values()]
     return _replaced(builder.get(), _function(params, updates.bindings, returned)), updates
 
@@ -122,6 +124,11 @@ def _value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> rel
     while isinstance(expression, relax.Var) and expression in bound:
         expression = bound[expression]
     return expression
+
+
+def _is_zero(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> bool:
+    value = _value(expression, bound)
+    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.zeros")
 
 
 def _function(params: list[relax.Var], bindings: list[relax.Binding], results: list[relax.Expr]) -> relax.Function:

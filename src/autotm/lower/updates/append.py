@@ -86,7 +86,7 @@ def append_updates(
     new = {old: relax.Var(f"{old.name}_new", old.ty) for item in trained for old in item.replaced}
     states = [state for item in trained for state in item.states]
     every, shared = list(bindings), _Shared()
-    if training.clip_norm is not None:
+    if training.clip_norm is not None and trained:
         clip = clipping(builder, bindings, gradients, training.clip_norm)
         every, shared = clip.bindings, replace(shared, clip=clip.coefficient)
     counted = {item.rule: item.formula for item in trained if item.formula.factor_count}
