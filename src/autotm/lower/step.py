@@ -102,7 +102,8 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
     # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
     pairs = [(old, slope) for old, slope in zip(trained, gradients, strict=True) if not _is_zero(slope, bound)]
     builder = relax.BlockBuilder(differentiated)
-    updates = append_updates(builder, [old for old, _ in pairs], [slope for _, slope in pairs], training, bindings)
+    olds, slopes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    updates = append_updates(builder, olds, slopes, training, bindings)
     params, returned = [*adjoint.params, *updates.states], [*results, *updates.new.values()]
     return _replaced(builder.get(), _function(params, updates.bindings, returned)), updates
 
