@@ -172,3 +172,20 @@ def test_faults_of_networks_are_named() -> None:
         plain_steps.network(loss_of, {"loss": (SIZE,)}, {"w": (SIZE,)}, None, TRAINING)
     with pytest.raises(BadInputError, match="unknown parameter with a rule of its own in network test 'v'"):
         plain_steps.network(loss_of, *shapes, None, Training(Sgd(0.1), {"v": Sgd(0.2)}))
+
+
+def test_running_averages_of_a_batch_are_updated_where_they_are(tmp_path) -> None:
+    def batch_moments(b: Builder, x: Var, w: Var, means: Var, squares: Var) -> Values:
+        mean, square = b.emit(op.mean(x, axis=[0])), b.emit(op.mean(b.emit(op.multiply(x, x)), axis=[0]))
+        loss = loss_of(b, b.emit(op.divide(b.emit(op.subtract(x, mean)), b.emit(op.sqrt(square)))), w)
+        return [loss, average(b, means, mean), average(b, squares, square)]
+
+    states = {"means": (SIZE,), "squares": (SIZE,)}
+    net = plain_steps.network(batch_moments, {"x": (16, SIZE)}, {"w": (SIZE,)}, states, TRAINING)
+    steps = plain_steps.compiled(net, tmp_path).run(STEPS)
+    x, means, squares = (steps.start[name].astype(np.float64) for name in ("x", *states))
+    for _ in range(STEPS):
+        means, squares = mean(means, x.mean(0)), mean(squares, (x**2).mean(0))
+    np.testing.assert_allclose(steps.after[-1]["means"], means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(steps.after[-1]["squares"], squares, rtol=1e-5)
+    assert copies(steps) == 0
