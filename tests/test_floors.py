@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "autotm"
 FLOORS = {
     "model": 1,
     "zoo": 2, "lower": 2, "kernels": 2, "solve": 2, "layout": 2, "memory": 2, "check": 2,
-    "runtime": 3, "profile": 4, "study": 5, "stages": 6, "cli": 7,
+    "runtime": 3, "profile": 4, "study": 5, "stages": 6, "cli": 7, "api": 7,
 }  # fmt: skip
 ROOT_FLOOR = 8
 SIDEWAYS = {("lower", "zoo"), ("lower", "kernels"), ("zoo", "kernels"), ("solve", "layout")}

@@ -12,7 +12,7 @@ from tvm import relax
 from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.files import AutotmError
-from autotm.model.step import Role, Training
+from autotm.model.step import Initial, Role, Training
 from autotm.zoo import Fill, Network
 
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")
