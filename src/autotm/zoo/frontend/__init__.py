@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from autotm.model.files import AutotmError
 
 if TYPE_CHECKING:
-    from autotm.zoo.frontend.from_torch import from_torch
+    from autotm.zoo.frontend.torch_network import from_torch
 
 __all__ = ["from_torch"]
 
-_HOMES = {"from_torch": ("autotm.zoo.frontend.from_torch", "torch")}
+_HOMES = {"from_torch": ("autotm.zoo.frontend.torch_network", "torch")}
 """Module of each name, and the library that it needs, which is optional."""
 
 
