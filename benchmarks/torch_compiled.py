@@ -101,7 +101,7 @@ def compiled_step(network: zoo.Network, arrays: Mapping[str, np.ndarray]) -> Cal
 
 def torch_step(model: torch.nn.Module, network: zoo.Network) -> Callable[[], None]:
     """One step of plain SGD."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=network.learning_rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=network.training.rule.learning_rate)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)

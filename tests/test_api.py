@@ -47,7 +47,7 @@ def test_the_example_is_the_artifacts(example: ModuleType) -> None:
     shapes = [tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params]
     assert shapes.count((4096, 4096)) == 3
     assert (4096, 10) in shapes
-    assert (network.batch, network.learning_rate) == (16, 0.005)
+    assert (network.batch, network.training) == (16, autotm.Training(autotm.Sgd(0.005)))
 
 
 def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> None:

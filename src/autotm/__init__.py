@@ -8,20 +8,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotm.api import Placement, TrainingStep, plan, prepare
     from autotm.model.files import AutotmError
-    from autotm.model.step import Initial
+    from autotm.model.step import Adam, AdamW, Initial, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder
 
 _HOMES = {
+    "Adam": "autotm.model.step.training",
+    "AdamW": "autotm.model.step.training",
     "AutotmError": "autotm.model.files.errors",
-    "Initial": "autotm.model.step.graph",
+    "Initial": "autotm.model.step.role",
     "Network": "autotm.zoo",
     "NetworkBuilder": "autotm.zoo",
     "Placement": "autotm.api",
+    "Sgd": "autotm.model.step.training",
+    "Training": "autotm.model.step.training",
     "TrainingStep": "autotm.api",
     "plan": "autotm.api",
     "prepare": "autotm.api",
 }
-__all__ = ["AutotmError", "Initial", "Network", "NetworkBuilder", "Placement", "TrainingStep", "plan", "prepare"]
+__all__ = [
+    "Adam",
+    "AdamW",
+    "AutotmError",
+    "Initial",
+    "Network",
+    "NetworkBuilder",
+    "Placement",
+    "Sgd",
+    "Training",
+    "TrainingStep",
+    "plan",
+    "prepare",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -197,11 +197,11 @@ def prepare(
     links = _links(context, paths.links, timing.patience_s)
     came_from = provenance(on, seed, sizes=dict(sizes or {}))
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-        graph, library = Path(made) / "graph.json", Path(made) / "kernels.so"
-        places = {"store": paths.store, "objects": paths.objects, "graph": graph, "library": library}
+        files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
+        caches = {"store": paths.store, "objects": paths.objects, "values": paths.values}
         gain = TuneConfig().min_gain
-        step, timed = compile_and_profile(context, built, SCALE, timing, gain, links, came_from, **places)
-        kernels = KernelLibrary.load(library)
+        step, timed = compile_and_profile(context, built, SCALE, timing, gain, links, came_from, **caches, **files)
+        kernels = KernelLibrary.load(files["library"])
     return TrainingStep(step, counting(step, context.counts), timed, kernels, links, context)
 
 

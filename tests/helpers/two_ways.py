@@ -9,8 +9,7 @@ from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import KernelLibrary
 from autotm.lower.lower import lower_network
 from autotm.model.step.graph import Graph, Initial
-from autotm.zoo import Network
-from autotm.zoo.builder import NetworkBuilder
+from autotm.zoo import Network, NetworkBuilder
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,13 @@ from autotm import zoo
 from autotm.kernels.code.target import host_target
 from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
-from autotm.lower.step import training_step
-from autotm.zoo.densenet import densenet
-from autotm.zoo.resnet import resnet
+from autotm.lower.step import whole_step
+from autotm.zoo.paper import densenet, resnet
 
 
 def functions(network: zoo.Network) -> list[str]:
     """The fused function of each call, named after the operators in it."""
-    calls, _ = extract_calls(fused_kernels(training_step(network), host_target(2)))
+    calls, _ = extract_calls(fused_kernels(whole_step(network).module, host_target(2)))
     return [call.function for call in calls]
 
 

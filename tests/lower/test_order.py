@@ -31,3 +31,9 @@ def test_without_updates_nothing_moves():
 def test_updates_in_a_row_keep_their_order():
     step = [call("f", ["v", "w"], "y"), call("u", ["w", "y"], "w_new"), call("t", ["v", "y"], "v_new")]
     assert [item.function for item in early_updates(step, {"w_new": "w", "v_new": "v"})] == ["f", "u", "t"]
+
+
+def test_what_would_have_to_come_before_itself_is_left_out():
+    step = [call("f", ["x"], "y"), call("u", ["v", "w"], "v_new"), call("t", ["v", "w"], "w_new")]
+    assert [item.function for item in early_updates(step, {"w_new": "w", "v_new": "v"})] == ["f"]
+    assert [item.function for item in early_updates(step, {"v_new": "v"})] == ["f", "t", "u"]

@@ -20,6 +20,7 @@ from autotm.kernels.library.library import KernelLibrary  # noqa: E402
 from autotm.lower.lower import lower_network  # noqa: E402
 from autotm.memory.tiers import open_tiers  # noqa: E402
 from autotm.model.machine.machine import load_machine  # noqa: E402
+from autotm.model.step.training import Sgd, Training  # noqa: E402
 from autotm.runtime.arguments import Arguments  # noqa: E402
 from autotm.runtime.executor import prepare  # noqa: E402
 from autotm.runtime.plain import plain_program  # noqa: E402
@@ -101,7 +102,7 @@ DEEP = {"resnet200", "densenet264", "vgg416"}
 def torch_run(network, arrays, dtype):
     """Losses of STEPS steps and the weights after them."""
     model = TorchNetwork(network, arrays, dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=network.learning_rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=network.training.rule.learning_rate)
     losses = []
     for _ in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
@@ -158,7 +159,7 @@ def test_as_close_to_float64_as_pytorch(name, tmp_path):
     case, machine = CASES[name], load_machine(ROOT / "config" / "machines" / "laptop.yaml")
     network = case.build()
     if case.rate is not None:
-        network = dataclasses.replace(network, learning_rate=case.rate)
+        network = dataclasses.replace(network, training=Training(Sgd(case.rate)))
     path = tmp_path / "kernels.so"
     graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", path, {})
     library = KernelLibrary.load(path)

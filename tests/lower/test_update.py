@@ -11,22 +11,22 @@ from autotm.kernels.code.target import host_target
 from autotm.kernels.schedules.dispatch import schedule
 from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
-from autotm.lower.step import training_step
-from autotm.lower.update import TOGETHER, append_updates
+from autotm.lower.step import whole_step
+from autotm.lower.updates.sgd import TOGETHER, append_updates
 from autotm.model.step.graph import OpClass
-from autotm.zoo.resnet import resnet
+from autotm.model.step.training import Sgd, Training
+from autotm.zoo.paper import resnet
 
 
 def test_results_keep_the_order_of_the_parameters():
     network = resnet("small", 2, 32, (1, 1))
     vectors = sum(len(var.ty.shape) == 1 for var in network.module["main"].params)
-    calls, returned = extract_calls(fused_kernels(training_step(network), host_target(2)))
+    calls, returned = extract_calls(fused_kernels(whole_step(network).module, host_target(2)))
     updates = [call for call in calls if "sgd_updates" in call.function]
     assert len(updates) == -(-vectors // TOGETHER)
-    assert len(set(returned)) == 1 + len(network.parameters)
-    shapes = {output.tensor: output.shape for call in calls for output in call.outputs}
+    assert len({item.tensor for item in returned}) == 1 + len(network.parameters)
     parameters = {var.name: tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params}
-    assert [shapes[name] for name in returned[1:]] == [parameters[name] for name in network.parameters]
+    assert [item.shape for item in returned[1:]] == [parameters[name] for name in network.parameters]
 
 
 def test_every_vector_moves_against_its_gradient():
@@ -34,7 +34,7 @@ def test_every_vector_moves_against_its_gradient():
     vectors = [relax.Var(f"v{size}", relax.TensorType((size,), "float32")) for size in sizes]
     slopes = [relax.Var(f"d{size}", relax.TensorType((size,), "float32")) for size in sizes]
     builder = relax.BlockBuilder()
-    append_updates(builder, vectors, slopes, 0.25, {})
+    append_updates(builder, vectors, slopes, Training(Sgd(0.25)), {})
     (function,) = [item for item in builder.get().functions.values() if isinstance(item, tvm.tirx.PrimFunc)]
     kernel = schedule(function, host_target(2), 2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("sgd_update", OpClass.ELEMENTWISE, ())

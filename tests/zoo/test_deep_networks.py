@@ -8,6 +8,7 @@ import pytest
 import tvm
 
 from autotm import zoo
+from autotm.model.step.training import Sgd, Training
 
 
 def values(network: zoo.Network) -> list[tvm.ir.Call]:
@@ -71,7 +72,7 @@ def test_resnet(name, blocks):
     layers = {"conv": 1 + 3 * total + 4, "norm": 3 * total + 4, "relu": 3 * total, "concat": 0, "dense": 1}
     assert counts(network) == layers | {"max_pool": 1, "avg_pool": 0}
     assert parameter_count(network) == resnet_parameters(blocks)
-    assert network.learning_rate == 0.001
+    assert network.training == Training(Sgd(0.001))
     first, second, third, fourth, shortcut = (shape(call)[1:] for call in calls(network, "relax.nn.conv2d")[:5])
     assert first == (112, 112, 64)
     assert (second, third, fourth, shortcut) == ((56, 56, 64), (56, 56, 64), (56, 56, 256), (56, 56, 256))
@@ -98,7 +99,7 @@ def test_densenet264():
     layers = {"conv": 1 + 2 * 130 + 3, "norm": 2 * 130 + 3, "relu": 1 + 2 * 130 + 3, "concat": 130, "dense": 1}
     assert counts(network) == layers | {"max_pool": 1, "avg_pool": 3}
     assert parameter_count(network) == densenet_parameters((6, 12, 64, 48))
-    assert network.learning_rate == 0.001
+    assert network.training == Training(Sgd(0.001))
     ends = [shape(calls(network, "relax.concat")[index - 1])[1:] for index in (6, 18, 82, 130)]
     assert ends == [(56, 56, 256), (28, 28, 448), (14, 14, 2112), (7, 7, 1600)]
     assert [shape(call)[1:] for call in calls(network, "relax.nn.avg_pool2d")] == [
@@ -111,7 +112,7 @@ def test_vgg416():
     network = zoo.build("vgg416", {"batch": 2, "image": 224})
     layers = {"conv": 413, "norm": 0, "relu": 413 + 2, "concat": 0, "dense": 3}
     assert counts(network) == layers | {"max_pool": 5, "avg_pool": 0}
-    assert network.learning_rate == 0.05
+    assert network.training == Training(Sgd(0.05))
     # Each convolution that widens is the last before its pool.
     pools = calls(network, "relax.nn.max_pool2d")
     assert [shape(pool)[1:] for pool in pools] == [

@@ -7,6 +7,7 @@ import tvm
 
 from autotm import zoo
 from autotm.model.files.errors import BadInputError
+from autotm.model.step.training import Sgd, Training
 
 
 def calls(network: zoo.Network, operator: str) -> list[tvm.ir.Call]:
@@ -37,7 +38,7 @@ def test_inception_v4_at_paper_size():
     assert shape(calls(network, "relax.matmul")[0]) == (4, 1000)
     # One ReLU a convolution but for the pooled branch of the seven B blocks, one after the dense layer.
     assert len(calls(network, "relax.nn.relu")) == 149 - 7 + 1
-    assert network.learning_rate == 0.05
+    assert network.training == Training(Sgd(0.05))
 
 
 def test_inception_v4_has_the_published_parameter_count():
@@ -57,7 +58,7 @@ def test_vgg19_has_the_published_parameter_count():
 def test_mlp_is_three_layers_and_a_head():
     network = zoo.build("mlp", {"batch": 16, "width": 4096})
     assert [shape(call) for call in calls(network, "relax.matmul")] == [(16, 4096)] * 3 + [(16, 10)]
-    assert network.learning_rate == 0.005
+    assert network.training == Training(Sgd(0.005))
 
 
 def test_mnist_leaves_288_features_before_the_dense_layer():

@@ -95,9 +95,9 @@ def test_whatever_defines_the_name_is_found_without_running_it(tmp_path: Path, t
 def test_arguments_must_be_described() -> None:
     good = zoo.build("mlp", {"batch": 2, "width": 8})
     with pytest.raises(BadInputError, match=r"see to \['data'\]"):
-        zoo.Network("bad", 2, good.module, {"labels": Initial("one_hot")}, good.parameters, 0.1)
+        zoo.Network("bad", 2, good.module, {"labels": Initial("one_hot")}, good.parameters, None)
     with pytest.raises(BadInputError, match="no function main"):
-        zoo.Network("bad", 2, tvm.IRModule(), {}, {}, 0.1)
+        zoo.Network("bad", 2, tvm.IRModule(), {}, {}, None)
 
 
 def test_a_name_that_paths_cannot_hold() -> None:
@@ -108,10 +108,10 @@ def test_a_name_that_paths_cannot_hold() -> None:
 def test_an_operator_without_a_gradient_is_named() -> None:
     from tvm import relax
 
-    from autotm.lower.step import training_step
+    from autotm.lower.step import whole_step
 
     net = zoo.NetworkBuilder("curve", 4, 0.1)
     x = net.dense(net.input("data", (4, 8), Initial("normal")), 8, relu=False)
     network = net.softmax_cross_entropy(net.dense(net.emit(relax.op.atan(x)), 10))
     with pytest.raises(AutotmError, match=r"network curve: relax.atan has no gradient here"):
-        training_step(network)
+        whole_step(network)

@@ -17,6 +17,7 @@ with rule(snakemake) as context:
         links=Path(snakemake.input.links),
         store=Path(snakemake.params.store),
         objects=Path(snakemake.params.objects),
+        values=Path(snakemake.params.values),
         graph=Path(snakemake.output.graph),
         library=Path(snakemake.output.library),
         profile=Path(snakemake.output.profile),

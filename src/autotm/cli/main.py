@@ -94,6 +94,7 @@ def _profile(options: argparse.Namespace) -> None:
         links=paths.links,
         store=paths.store,
         objects=paths.objects,
+        values=paths.values,
         graph=paths.graph,
         library=paths.library,
         profile=paths.profile,

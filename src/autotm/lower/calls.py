@@ -35,8 +35,8 @@ class _Walk:
         return Operand(self.storage[expression], *_type(expression.ty))
 
 
-def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[str]]:
-    """Calls of `main` in order, and the names of the tensors it returns; reshapes become views.
+def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:
+    """Calls of `main` in order, and what it returns as it returns it; reshapes become views.
 
     Raises:
         NotImplementedError: an operator was left that is neither a kernel call nor a view.
@@ -47,10 +47,8 @@ def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[str]]:
         for binding in block.bindings:
             _read(walk, binding.var, binding.value)
     result = main.body.body
-    names = (
-        walk.tuples[result] if isinstance(result, relax.Var) else tuple(walk.storage[item] for item in result.fields)
-    )
-    return walk.calls, list(names)
+    names = walk.tuples[result] if isinstance(result, relax.Var) else [walk.storage[item] for item in result.fields]
+    return walk.calls, [Operand(name, *_type(item)) for name, item in zip(names, result.ty.fields, strict=True)]
 
 
 def _read(walk: _Walk, var: relax.Var, value: relax.Expr) -> None:
@@ -80,6 +78,11 @@ def _read_call(walk: _Walk, var: relax.Var, value: tvm.ir.Call) -> None:
         walk.storage[var] = names[0]
     outputs = tuple(Operand(name, *_type(item)) for name, item in zip(names, types, strict=True))
     walk.calls.append(Call(function, inputs, outputs))
+
+
+def argument_operand(var: relax.Var) -> Operand:
+    """An argument as an operand of its own name and shape."""
+    return Operand(var.name, *_type(var.ty))
 
 
 def _type(item: relax.TensorType) -> tuple[tuple[int, ...], str]:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 from autotm.kernels.making import KernelFacts
-from autotm.lower.calls import Call
-from autotm.lower.order import early_updates
+from autotm.lower.calls import Call, argument_operand
+from autotm.lower.results import Placed
+from autotm.lower.step import Result, Step
 from autotm.model.step import Graph, Kernel, Operand, Role, Tensor
 from autotm.zoo import Network
 
 
-def build_graph(
-    network: Network, scale: str, calls: list[Call], returned: list[str], made: Mapping[str, KernelFacts]
-) -> Graph:
-    """The graph of one step: updates as early as they may run, workspaces as tensors, results and aliases marked."""
-    loss, *updated = returned
-    aliases = dict(zip(updated, network.parameters, strict=True))
-    ordered = early_updates(calls, aliases)
-    names = _storage_names(ordered, {**aliases, loss: "loss"}, made)
-    kernels = [_kernel(index, call, names, made[call.function]) for index, call in enumerate(ordered)]
-    tensors = _tensors(network, kernels, {names[new]: old for new, old in aliases.items()})
-    return Graph(network.name, scale, network.batch, tuple(kernels), tensors)
+def build_graph(network: Network, scale: str, step: Step, placed: Placed, made: Mapping[str, KernelFacts]) -> Graph:
+    """The graph of one step: workspaces as tensors, results and aliases marked."""
+    pairs = list(zip(placed.results, step.results, strict=True))
+    names = _storage_names(placed.calls, {operand.tensor: result.name for operand, result in pairs}, made)
+    kernels = [_kernel(index, call, names, made[call.function]) for index, call in enumerate(placed.calls)]
+    results = {result.name: (result, operand) for operand, result in pairs}
+    return Graph(network.name, scale, network.batch, tuple(kernels), _tensors(step, kernels, results))
 
 
 def _storage_names(calls: list[Call], results: Mapping[str, str], made: Mapping[str, KernelFacts]) -> dict[str, str]:
@@ -29,12 +27,8 @@ def _storage_names(calls: list[Call], results: Mapping[str, str], made: Mapping[
     names: dict[str, str] = {}
     for index, call in enumerate(calls):
         for slot, output in enumerate(call.outputs):
-            if output.tensor in results:
-                final = results[output.tensor]
-                names[output.tensor] = final if final == "loss" else f"{final}.new"
-            else:
-                suffix = f".{slot}" if len(call.outputs) > 1 else ""
-                names[output.tensor] = _kernel_name(index, made[call.function]) + suffix
+            suffix = f".{slot}" if len(call.outputs) > 1 else ""
+            names[output.tensor] = results.get(output.tensor, _kernel_name(index, made[call.function]) + suffix)
     return names
 
 
@@ -67,44 +61,43 @@ def workspaces(owner: str, kernel: KernelFacts) -> tuple[Operand, ...]:
     return tuple(Operand(f"{owner}.workspace{slot}", tuple(shape), dtype) for slot, (shape, dtype) in slots)
 
 
-def _tensors(network: Network, kernels: list[Kernel], aliases: Mapping[str, str]) -> tuple[Tensor, ...]:
-    """Every tensor that a slot names, with producer and readers."""
+def _tensors(step: Step, kernels: list[Kernel], results: Mapping[str, tuple[Result, Operand]]) -> tuple[Tensor, ...]:
+    """Every tensor that a slot names, with producer and readers, and what is replaced though nobody reads it."""
+    named = [(operand.tensor, operand) for kernel in kernels for operand in kernel.operands]
+    named += [(result.replaces, operand) for result, operand in results.values() if result.replaces is not None]
     first: dict[str, Operand] = {}
+    for name, operand in named:
+        first.setdefault(name, operand)
     producer: dict[str, int] = {}
-    readers: dict[str, list[int]] = {}
-    workspaces = set()
+    readers: dict[str, dict[int, None]] = defaultdict(dict)
     for index, kernel in enumerate(kernels):
-        for operand in kernel.operands:
-            first.setdefault(operand.tensor, operand)
-            readers.setdefault(operand.tensor, [])
+        producer |= dict.fromkeys((operand.tensor for operand in kernel.outputs + kernel.workspaces), index)
         for operand in kernel.inputs:
-            if readers[operand.tensor][-1:] != [index]:
-                readers[operand.tensor].append(index)
-        for operand in kernel.outputs + kernel.workspaces:
-            producer[operand.tensor] = index
-        workspaces.update(operand.tensor for operand in kernel.workspaces)
+            readers[operand.tensor][index] = None
+    workspaces = {operand.tensor for kernel in kernels for operand in kernel.workspaces}
+    # A kernel may see an argument in another shape than it is filled in.
+    given = {var.name: argument_operand(var) for var in step.module["main"].params}
 
-    def role(name: str) -> Role:
-        if name in network.inputs:
-            return Role.INPUT
-        if name in network.parameters:
-            return Role.PARAMETER
-        if name in workspaces:
-            return Role.WORKSPACE
-        return Role.RESULT if name in aliases or name == "loss" else Role.INTERMEDIATE
-
-    fills = {**network.inputs, **network.parameters}
-    return tuple(
-        Tensor(
+    def tensor(name: str, operand: Operand) -> Tensor:
+        argument, alias = step.arguments.get(name), None
+        if argument is not None:
+            role, operand = argument.role, given[name]
+        elif name in results:
+            # Who fetches a result wants it in the shape that it was returned in, not in its kernel's.
+            (result, operand), role = results[name], Role.RESULT
+            alias = result.replaces
+        else:
+            role = Role.WORKSPACE if name in workspaces else Role.INTERMEDIATE
+        return Tensor(
             name=name,
-            role=role(name),
+            role=role,
             shape=operand.shape,
             dtype=operand.dtype,
             size_bytes=operand.size_bytes,
             producer=producer.get(name),
             readers=tuple(readers[name]),
-            alias_of=aliases.get(name),
-            initial=fills.get(name),
+            alias_of=alias,
+            initial=argument.initial if argument is not None else None,
         )
-        for name, operand in first.items()
-    )
+
+    return tuple(tensor(name, operand) for name, operand in first.items())

@@ -19,8 +19,9 @@ from autotm.lower.alternatives import find_alternatives, with_alternatives
 from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.graph import build_graph
-from autotm.lower.step import training_step
-from autotm.model.files import save
+from autotm.lower.results import place_results
+from autotm.lower.step import whole_step
+from autotm.model.files import AutotmError, save
 from autotm.model.measurement import TunedSchedule
 from autotm.model.step import Graph
 from autotm.zoo import Network
@@ -41,13 +42,13 @@ def lower_network(
     tuned: Mapping[str, TunedSchedule] = NO_TUNING,
     implementations: Implementations = "default",
 ) -> Graph:
-    """Write the library, then the graph, of one training step; both whole or not at all.
+    """Write the library, then the graph, of one step; both whole or not at all.
 
     `objects` is a folder that keeps machine code for the next call. `tuned` gives, by workload, schedules that measured
     faster than our own. `implementations` says whether a plan may choose among `all` ways to compute a kernel.
 
     Raises:
-        AutotmError: the library cannot be built (no C compiler, say).
+        AutotmError: an operator has no gradient or no kernel, or the library cannot be built (no C compiler, say).
     """
     with objects_in(objects) as folder:
         compiler = KernelCompiler(folder, target, threads)
@@ -60,7 +61,7 @@ def lower_network(
 
 @dataclass(frozen=True)
 class ScheduledStep:
-    """A training step whose kernels are scheduled but not compiled.
+    """A step whose kernels are scheduled but not compiled.
 
     Attributes:
         graph: the step as data.
@@ -102,11 +103,17 @@ def _make_step(
     tuned: Mapping[str, TunedSchedule],
     implementations: Implementations,
 ) -> _Made:
-    module = fused_kernels(training_step(network), target)
-    calls, returned = extract_calls(module)
-    functions = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
+    step = whole_step(network)
+    try:
+        module = fused_kernels(step.module, target)
+        calls, returned = extract_calls(module)
+    except NotImplementedError as error:
+        raise AutotmError(f"network {network.name}: {error}") from None
+    fused = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
+    placed = place_results(calls, returned, step.results, fused)
+    functions = placed.functions
     made = _make_distinct(functions, make, tuned)
-    graph = build_graph(network, scale, calls, returned, made)
+    graph = build_graph(network, scale, step, placed, made)
     by_symbol = {made[name].symbol: func for name, func in sorted(functions.items())}
     own = {item.symbol: item for item in made.values()}
     if implementations == "default":

@@ -1,7 +1,8 @@
-"""Execution order: a parameter's update runs as soon as nobody needs the old value."""
+"""Execution order: an update runs as soon as nobody needs the old value."""
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -9,29 +10,46 @@ from autotm.lower.calls import Call
 
 
 def early_updates(calls: list[Call], aliases: Mapping[str, str]) -> list[Call]:
-    """`calls` reordered so that each update follows its inputs and the last other reader of its parameter.
+    """`calls` reordered so that each update follows its inputs and the last other reader of what it replaces.
 
     Autodiff leaves every update at the end, which would keep all gradients and the activations that they are made of
-    alive at once. The update writes over the old parameter, so other readers of that must come before it.
+    alive at once. The update writes over the old value, so other readers of that must come before it. Calls that would
+    have to come before one another (two updates, each of which reads what the other replaces) are left out.
 
     Args:
         calls: in a valid order.
-        aliases: updated parameter -> parameter whose memory it takes.
+        aliases: new value -> argument whose memory it takes.
     """
+    before = _predecessors(calls, aliases)
+    after: dict[int, list[int]] = defaultdict(list)
+    for index, others in enumerate(before):
+        for other in others:
+            after[other].append(index)
+    waits = [len(others) for others in before]
+    is_update = [any(output.tensor in aliases for output in call.outputs) for call in calls]
+    ready = [(not is_update[index], index) for index, count in enumerate(waits) if count == 0]
+    heapq.heapify(ready)
+    ordered = []
+    while ready:
+        _, index = heapq.heappop(ready)
+        ordered.append(calls[index])
+        for later in after[index]:
+            waits[later] -= 1
+            if waits[later] == 0:
+                heapq.heappush(ready, (not is_update[later], later))
+    return ordered
+
+
+def _predecessors(calls: list[Call], aliases: Mapping[str, str]) -> list[set[int]]:
+    """For each call, those that must come before it."""
     producer = {output.tensor: index for index, call in enumerate(calls) for output in call.outputs}
-    readers: dict[str, list[int]] = defaultdict(list)
+    readers: dict[str, set[int]] = defaultdict(set)
     for index, call in enumerate(calls):
         for operand in call.inputs:
-            readers[operand.tensor].append(index)
-
-    def is_update(index: int) -> bool:
-        return any(output.tensor in aliases for output in calls[index].outputs)
-
-    position: dict[int, tuple[int, int]] = {index: (index, -1) for index in range(len(calls)) if not is_update(index)}
-    for index in filter(is_update, range(len(calls))):
-        written = [aliases[output.tensor] for output in calls[index].outputs if output.tensor in aliases]
-        after = [producer[operand.tensor] for operand in calls[index].inputs if operand.tensor in producer]
-        after += [reader for parameter in written for reader in readers[parameter] if reader != index]
-        latest = max((position.get(other, (other, -1)) for other in after), default=(-1, -1))
-        position[index] = (latest[0], index)
-    return [calls[index] for index in sorted(position, key=position.__getitem__)]
+            readers[operand.tensor].add(index)
+    before = []
+    for index, call in enumerate(calls):
+        others = {producer[operand.tensor] for operand in call.inputs if operand.tensor in producer}
+        replaced = (aliases[output.tensor] for output in call.outputs if output.tensor in aliases)
+        before.append(others.union(*(readers[old] for old in replaced)) - {index})
+    return before

@@ -1,66 +1,130 @@
-"""Forward pass and loss -> one whole training step: gradients and SGD updates appended."""
+"""A network's function -> one whole step: where it is trained, with gradients and updates appended."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import tvm
 from tvm import relax
 
-from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
-from autotm.lower.update import append_updates
+from autotm.lower.operators import fold_transposes  # (the import registers our gradient rules)
+from autotm.lower.updates import append_updates
 from autotm.model.files import AutotmError
-from autotm.zoo import Network
+from autotm.model.step import Role, Training
+from autotm.zoo import Fill, Network
 
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")
 
 
-def training_step(network: Network) -> tvm.IRModule:
-    """A module whose `main` takes the network's arguments and returns (loss, updated parameters in argument order).
+@dataclass(frozen=True)
+class Argument:
+    """What a step is given, and how it is filled before the first one."""
 
-    The update is new = old - learning_rate * gradient; of a table that is only looked up in, the rows that were.
+    role: Role
+    initial: Fill
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step returns: the name of its tensor, and the argument whose memory that takes, if any."""
+
+    name: str
+    replaces: str | None = None
+
+    @classmethod
+    def new(cls, argument: str) -> Result:
+        """The new value of an argument."""
+        return cls(f"{argument}.new", argument)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One whole step in Relax.
+
+    Attributes:
+        module: its `main` takes the arguments and returns a tuple of the results.
+        arguments: by name.
+        results: in the order of the tuple.
+    """
+
+    module: tvm.IRModule
+    arguments: Mapping[str, Argument]
+    results: tuple[Result, ...]
+
+
+def whole_step(network: Network) -> Step:
+    """The step of a network: what it is run for, the new states, and, if it is trained, the updated parameters.
 
     Raises:
         AutotmError: an operator between the parameters and the loss has no gradient.
     """
-    forward = network.module["main"]
-    trained = [var for var in forward.params if var.name in network.parameters]
-    differentiated = _differentiated(network, trained)
+    main = _with_results(network.module["main"])
+    arguments = {
+        **{name: Argument(Role.INPUT, initial) for name, initial in network.inputs.items()},
+        **{name: Argument(Role.PARAMETER, initial) for name, initial in network.parameters.items()},
+        **{name: Argument(Role.STATE, initial) for name, initial in network.states.items()},
+    }
+    results = [*map(Result, network.results), *map(Result.new, network.states)]
+    module = fold_transposes(_replaced(network.module, main))
+    if network.training is not None:
+        module = _trained(network, module, network.training)
+        results += map(Result.new, network.parameters)
+    # Dead by now: gradients of whole tables.
+    module = relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(module))
+    return Step(module, arguments, tuple(results))
+
+
+def _with_results(main: relax.Function) -> relax.Function:
+    """The same function with every result in a variable of its own, as differentiation wants them."""
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bound = {binding.var: binding.value for binding in bindings}
+    returned = _value(main.body.body, bound)
+    fields = list(returned.fields) if isinstance(returned, relax.Tuple) else [main.body.body]
+    results = [relax.Var(f"result{index}", item.ty) for index, item in enumerate(fields)]
+    more = [relax.VarBinding(result, item) for result, item in zip(results, fields, strict=True)]
+    return _function(main.params, [*bindings, *more], results)
+
+
+def _trained(network: Network, module: tvm.IRModule, training: Training) -> tvm.IRModule:
+    """The step with gradients and updates."""
+    differentiated = _differentiated(network, module)
     adjoint = differentiated["main_adjoint"]
-    loss, gradients = _outputs(adjoint)
-    old = [var for var in adjoint.params if var.name in network.parameters]
-    builder = relax.BlockBuilder(differentiated)
     bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
     bound = {binding.var: binding.value for binding in bindings}
-    updated, more = append_updates(builder, old, gradients, network.learning_rate, bound)
-    results = [loss, *updated]
-    body = relax.SeqExpr([relax.DataflowBlock([*bindings, *more])], relax.Tuple(results))
-    function = relax.Function(list(adjoint.params), body, relax.TupleType([item.ty for item in results]))
-    functions = {var: item for var, item in builder.get().functions.items() if not isinstance(item, relax.Function)}
-    step = tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")})
-    # Dead by now: gradients of whole tables.
-    return relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(step))
+    results, gradients = (list(_value(item, bound).fields) for item in _value(adjoint.body.body, bound).fields)
+    old = [var for var in adjoint.params if var.name in network.parameters]
+    builder = relax.BlockBuilder(differentiated)
+    updated, more = append_updates(builder, old, gradients, training, bound)
+    return _replaced(builder.get(), _function(adjoint.params, [*bindings, *more], [*results, *updated]))
 
 
-def _differentiated(network: Network, trained: list[relax.Var]) -> tvm.IRModule:
+def _differentiated(network: Network, module: tvm.IRModule) -> tvm.IRModule:
+    trained = [var for var in module["main"].params if var.name in network.parameters]
+    remedy = "write it with operators that have one, or register one as src/autotm/lower/operators do"
     try:
-        return relax.transform.Gradient("main", trained)(network.module)
+        return relax.transform.Gradient("main", trained, target_index=0)(module)
+    except NotImplementedError as error:
+        raise AutotmError(f"network {network.name}: {error}; without this there is no gradient: {remedy}") from None
     except RuntimeError as error:
         if (found := _NO_GRADIENT.search(str(error))) is None:
             raise
-        raise AutotmError(
-            f"network {network.name}: {found[1]} has no gradient here; write it with operators that have one, or "
-            "register one as src/autotm/lower/operators do"
-        ) from None
+        raise AutotmError(f"network {network.name}: {found[1]} has no gradient here; {remedy}") from None
 
 
-def _outputs(adjoint: relax.Function) -> tuple[relax.Var, list[relax.Var]]:
-    """The loss and the gradients that `Gradient` made the adjoint return."""
-    result = adjoint.body.body
-    bound = {binding.var: binding.value for block in adjoint.body.blocks for binding in block.bindings}
-    while isinstance(result, relax.Var):
-        result = bound[result]
-    loss, gradients = result.fields
-    while isinstance(gradients, relax.Var):
-        gradients = bound[gradients]
-    return loss, list(gradients.fields)
+def _value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    while isinstance(expression, relax.Var) and expression in bound:
+        expression = bound[expression]
+    return expression
+
+
+def _function(params: list[relax.Var], bindings: list[relax.Binding], results: list[relax.Expr]) -> relax.Function:
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], relax.Tuple(results))
+    return relax.Function(list(params), body, relax.TupleType([item.ty for item in results]))
+
+
+def _replaced(module: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
+    """The module's kernels with another `main`."""
+    functions = {var: item for var, item in module.functions.items() if not isinstance(item, relax.Function)}
+    return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main.with_attr("global_symbol", "main")})

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from autotm.memory import Pool, Tiers
 from autotm.model.files import AutotmError
 from autotm.model.plan import KernelStep, Program
-from autotm.model.step import Graph, Initial, Operand, Role, Tensor, Tier, storage_of
+from autotm.model.step import Given, Graph, Initial, Operand, Role, Tensor, Tier, storage_of
 from autotm.runtime.spread import spread
 
 Array = npt.NDArray[Any]
@@ -38,6 +38,9 @@ def _fill(memory: Array, tensor: Tensor, seed: int) -> None:
         raise AutotmError(
             f"graph: tensor '{tensor.name}' ({tensor.role}) says not how to fill it; lower the network again"
         )
+    if isinstance(tensor.initial, Given):
+        memory[...] = tensor.initial.read(tensor.name, tensor.shape, tensor.dtype)
+        return
     # Jobs wait for this: of NumPy's generators SFC64 is the fastest.
     generator = np.random.Generator(np.random.SFC64(_key(tensor.name, seed)))
     _draw(memory, tensor.initial, generator)

@@ -35,7 +35,7 @@ class Reference:
 
     Attributes:
         graph_hash, library_hash, threads, seed: what the digests depend on.
-        digests: per step, a digest of every result (losses, updated parameters) by tensor name.
+        digests: per step, a digest of every result (losses, outputs, updated parameters and states) by tensor name.
     """
 
     graph_hash: str
@@ -147,5 +147,5 @@ def _check_finite(graph: Graph, arguments: Arguments, number: int) -> None:
         if value.dtype.kind == "f" and not np.isfinite(value).all():
             raise VerificationError(
                 f"network '{graph.network}': plain step {number} gives values that are not finite in '{name}', so "
-                "nothing can be compared; lower its learning rate"
+                "nothing can be compared; lower its learning rate, or the values that it starts from"
             )

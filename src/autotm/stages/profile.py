@@ -27,6 +27,7 @@ def kernel_profile_stage(
     links: Path,
     store: Path,
     objects: Path,
+    values: Path,
     graph: Path,
     library: Path,
     profile: Path,
@@ -36,7 +37,7 @@ def kernel_profile_stage(
 
     built = zoo.build_from(network)
     came_from = provenance(context.machine, context.seed, **network.provenance)
-    places = {"store": store, "objects": objects, "graph": graph, "library": library}
+    places = {"store": store, "objects": objects, "values": values, "graph": graph, "library": library}
     copies = load(links, "links", Links)
     _, timed = compile_and_profile(context, built, scale, config, min_gain, copies, came_from, **places)
     write_profile(profile, timed)
@@ -53,12 +54,14 @@ def compile_and_profile(
     *,
     store: Path,
     objects: Path,
+    values: Path,
     graph: Path,
     library: Path,
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
-    They are timed within the step (`autotm.profile.step`). Tuned schedules in the store are taken where ours was
+    Values that came with the network are kept in the folder `values`, where every step finds them.
+    Kernels are timed within the step (`autotm.profile.step`). Tuned schedules in the store are taken where ours was
     measured to take longer by more than `min_gain`.
     """
     from autotm.kernels.code import machine_target
@@ -67,6 +70,7 @@ def compile_and_profile(
     from autotm.profile.step import profile_step
     from autotm.profile.store import KernelStore, Where
     from autotm.profile.timing import ProfileOptions
+    from autotm.zoo import with_values_stored
 
     machine = context.machine
     target = machine_target(machine)
@@ -74,7 +78,7 @@ def compile_and_profile(
     with KernelStore(store) as opened:
         tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
         step = lower_network(
-            network,
+            with_values_stored(network, values),
             scale,
             target,
             machine.threads,

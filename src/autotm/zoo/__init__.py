@@ -1,8 +1,7 @@
-"""Networks, written in Relax."""
+"""Networks, written in Relax or read from elsewhere; `frontend` is for those who have PyTorch."""
 
-from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Network
+from autotm.zoo.network import Fill, Network, NetworkBuilder, with_values_stored
 from autotm.zoo.own import call
 from autotm.zoo.registry import build, build_from, networks
 
-__all__ = ["Network", "NetworkBuilder", "build", "build_from", "call", "networks"]
+__all__ = ["Fill", "Network", "NetworkBuilder", "build", "build_from", "call", "networks", "with_values_stored"]

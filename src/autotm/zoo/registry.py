@@ -1,4 +1,4 @@
-"""The networks by name. Adding one is a file beside this and a line here."""
+"""The networks by name. Adding one is a file in `paper/` and a line here."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from pathlib import Path
 
 from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import NetworkSource
-from autotm.zoo.densenet import densenet264
-from autotm.zoo.dlrm import dlrm
-from autotm.zoo.inception import inception_v4
-from autotm.zoo.mlp import mlp
-from autotm.zoo.mnist import mnist
 from autotm.zoo.network import Network
 from autotm.zoo.own import call, load_function
-from autotm.zoo.resnet import resnet50, resnet200
-from autotm.zoo.transformer import transformer
-from autotm.zoo.vgg import vgg19, vgg416, vgg_to_test
+from autotm.zoo.paper import (
+    densenet264,
+    dlrm,
+    inception_v4,
+    mlp,
+    mnist,
+    resnet50,
+    resnet200,
+    transformer,
+    vgg19,
+    vgg416,
+    vgg_to_test,
+)
 
 _NETWORKS: dict[str, Callable[..., Network]] = {
     "densenet264": densenet264,

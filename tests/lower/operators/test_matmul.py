@@ -7,11 +7,13 @@ from tvm import relax
 
 from autotm.kernels.code.target import host_target
 from autotm.lower.fuse import fused_kernels
-from autotm.lower.step import training_step
+from autotm.lower.step import whole_step
 from autotm.model.step.graph import Initial
+from autotm.model.step.training import Sgd, Training
 from autotm.zoo import Network, NetworkBuilder
 
 RATE = 0.5
+TRAINING = Training(Sgd(RATE))
 
 
 def product_network(product, left: tuple[int, ...], right: tuple[int, ...]) -> Network:
@@ -26,13 +28,13 @@ def product_network(product, left: tuple[int, ...], right: tuple[int, ...]) -> N
             loss = builder.emit_output(relax.op.sum(builder.emit(relax.op.multiply(result, weights))))
         builder.emit_func_output(loss, [weights, *variables])
     parameters = dict.fromkeys(shapes, Initial("normal"))
-    return Network("product", 1, builder.finalize(), {"weights": Initial("normal")}, parameters, RATE)
+    return Network("product", 1, builder.finalize(), {"weights": Initial("normal")}, parameters, TRAINING)
 
 
 def step(network: Network, arrays: list[np.ndarray]) -> tuple[tvm.IRModule, list[np.ndarray]]:
     """The step's functions, and loss and updated parameters."""
     target = host_target(2)
-    module = fused_kernels(training_step(network), target)
+    module = fused_kernels(whole_step(network).module, target)
     machine = relax.VirtualMachine(tvm.compile(module, target), tvm.cpu())
     return module, [value.numpy() for value in machine["main"](*(tvm.runtime.tensor(array) for array in arrays))]
 
@@ -79,7 +81,7 @@ def test_products_and_their_gradients(product, subscripts, left, right, factor):
 def test_only_products_of_two_have_gradients():
     network = product_network(lambda a, b: relax.op.einsum((a, b), "ij,jk->ijk"), (2, 3), (3, 4))
     with pytest.raises(Exception, match="ij,jk->ijk"):
-        training_step(network)
+        whole_step(network)
 
 
 def test_attention_blocks_are_not_moved():
@@ -87,6 +89,6 @@ def test_attention_blocks_are_not_moved():
     x = net.parameter("x", (2, 6, 4, 8), Initial("normal"))
     scores = net.softmax(net.scale(net.product("bihd,bjhd->bhij", x, x), 0.5))
     context = net.reshape(net.product("bhij,bjhd->bihd", scores, x), (12, 32))
-    module = fused_kernels(training_step(net.softmax_cross_entropy(context)), host_target(2))
+    module = fused_kernels(whole_step(net.softmax_cross_entropy(context)).module, host_target(2))
     names = [name.name_hint for name in module.get_global_vars()]
     assert not any("transpose" in name or "reshape" in name for name in names), names

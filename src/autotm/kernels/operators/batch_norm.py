@@ -37,6 +37,36 @@ def statistics(x: te.Tensor, epsilon: float) -> list[te.Tensor]:
     return [mean, inverse]
 
 
+def running_averages(
+    mean: te.Tensor,
+    inverse: te.Tensor,
+    old_mean: te.Tensor,
+    old_variance: te.Tensor,
+    momentum: float,
+    epsilon: float,
+    count: int,
+) -> list[te.Tensor]:
+    """Running mean and variance after a batch of `count` values a channel: old (1 - momentum) + new momentum.
+
+    The new variance is the unbiased one, found from `inverse` in float64: PyTorch's definitions.
+    """
+
+    def exact(value: float) -> tirx.Expr:
+        return tirx.const(value, "float64")
+
+    def mixed(old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
+        return (old.astype("float64") * exact(1 - momentum) + new * exact(momentum)).astype(mean.dtype)
+
+    def variance(c: tirx.Var) -> tirx.Expr:
+        root = inverse[c].astype("float64")
+        return (exact(1.0) / (root * root) - exact(epsilon)) * exact(count / (count - 1))
+
+    return [
+        te.compute(mean.shape, lambda c: mixed(old_mean[c], mean[c].astype("float64")), name="running_mean"),
+        te.compute(mean.shape, lambda c: mixed(old_variance[c], variance(c)), name="running_variance"),
+    ]
+
+
 def normalise(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> te.Tensor:
     """(x - mean) * inverse * gamma + beta."""
     return te.compute(

@@ -19,8 +19,8 @@ LEGALIZE: dict[str, Legalize] = {}
 # A rule that refuses a case is called through TVM, which would turn what it raises into a RuntimeError.
 tvm_ffi.register_error("NotImplementedError", NotImplementedError)
 
-_OVERRIDE = 20
-"""Registration level; Relax's own rules have 10."""
+_NAMED, _OVERRIDE = 15, 20
+"""Registration levels; Relax's own rules have 10, the same with the operator's name in their errors 15."""
 
 
 def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
@@ -34,8 +34,33 @@ def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
 
 
 def differentiates(operator: str) -> Callable[[Gradient], Gradient]:
-    """The decorated function gives the gradients of `operator`, one for each argument."""
-    return register_gradient(operator, level=_OVERRIDE)
+    """The decorated function gives the gradients of `operator`, one for each argument.
+
+    Whatever it raises becomes a NotImplementedError that names the operator.
+    """
+
+    def register(rule: Gradient) -> Gradient:
+        register_gradient(operator, _naming(operator, rule), level=_OVERRIDE)
+        return rule
+
+    return register
+
+
+def _naming(operator: str, rule: Gradient) -> Gradient:
+    def gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+        try:
+            return rule(y, call, dy, builder)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{operator}: {error}") from None
+        except Exception as error:
+            raise NotImplementedError(f"{operator}: {type(error).__name__}: {error}") from error
+
+    return gradient
+
+
+for _name in tvm.ir.Op.list_op_names():
+    if (_rule := tvm.ir.Op.get(_name).get_attr("FPrimalGradient")) is not None:
+        register_gradient(_name, _naming(_name, _rule), level=_NAMED)
 
 
 def builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -1,29 +1,33 @@
 """The step: its tensors and kernels, and how much of it is fast."""
 
 from autotm.model.step.counting import Counts, counted_by, counting, fixed_bytes, storage_of
+from autotm.model.step.given import Given
 from autotm.model.step.graph import (
     ALIGNMENT_BYTES,
     DEFAULT_IMPLEMENTATION,
     Graph,
     Implementation,
-    Initial,
     Kernel,
     OpClass,
     Operand,
-    Role,
     Tensor,
     workspace,
 )
 from autotm.model.step.limit import Limit
 from autotm.model.step.network_source import NetworkSource
+from autotm.model.step.role import Initial, Role
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
+from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "DEFAULT_IMPLEMENTATION",
+    "Adam",
+    "AdamW",
     "Configuration",
     "Counts",
+    "Given",
     "Graph",
     "Implementation",
     "Initial",
@@ -33,8 +37,11 @@ __all__ = [
     "OpClass",
     "Operand",
     "Role",
+    "Sgd",
     "Tensor",
     "Tier",
+    "Training",
+    "UpdateRule",
     "all_fast",
     "configuration",
     "counted_by",

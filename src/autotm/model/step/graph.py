@@ -7,32 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property
-from typing import Literal
 
 import numpy as np
 
 from autotm.model.files import unknown_name
+from autotm.model.step.given import Given
+from autotm.model.step.role import Initial, Role
 
 ALIGNMENT_BYTES = 64
 """Every allocation starts at and is padded to a multiple of this: TVM kernels need 64-byte-aligned operands."""
 
 DEFAULT_IMPLEMENTATION = "default"
-
-
-class Role(StrEnum):
-    """What a tensor is to the step."""
-
-    PARAMETER = "parameter"
-    INPUT = "input"
-    CONSTANT = "constant"
-    INTERMEDIATE = "intermediate"
-    WORKSPACE = "workspace"
-    RESULT = "result"
-
-    @property
-    def is_movable(self) -> bool:
-        """Whether a plan always decides where the tensor lives; the other roles are the step's arguments."""
-        return self in {Role.INTERMEDIATE, Role.WORKSPACE}
 
 
 class OpClass(StrEnum):
@@ -132,25 +117,11 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Initial:
-    """How a parameter, input or constant is filled before the first step, from the run's seed and the tensor's name.
-
-    `normal` draws N(0, scale^2), `uniform` draws [0, scale), `integers` draws whole numbers in [0, scale) (indices into
-    a table, say), `zeros` and `ones` need no scale, `one_hot` puts a one at a random column of each row. Not drawn:
-    `sinusoids` are the positions of Vaswani et al. (arXiv:1706.03762, 3.5), a row each; `future` has `scale` above the
-    diagonal, zero elsewhere.
-    """
-
-    kind: Literal["zeros", "ones", "normal", "uniform", "one_hot", "integers", "sinusoids", "future"]
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Tensor:
     """A value in memory.
 
-    `producer` is the index of the kernel that writes it (None for parameters, inputs and constants); `readers` are
-    the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
+    `producer` is the index of the kernel that writes it (None for parameters, states, inputs and constants); `readers`
+    are the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
     over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills
     tensors that no kernel produces. `held` is given to arguments where the limit counts them too: kernel indices
     [start, end) during which the tensor holds memory in one tier, never moved (`model/step/counting.py`).
@@ -164,7 +135,7 @@ class Tensor:
     producer: int | None
     readers: tuple[int, ...]
     alias_of: str | None = None
-    initial: Initial | None = None
+    initial: Initial | Given | None = None
     held: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:

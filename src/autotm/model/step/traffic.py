@@ -6,11 +6,14 @@ import math
 
 import numpy as np
 
-from autotm.model.step.graph import Graph, Kernel, Role
+from autotm.model.step.graph import Graph, Kernel
+from autotm.model.step.role import Role
 from autotm.model.step.tier import Configuration
 
 _LOOKUPS = ("embedding", "embedding_concat", "embedding_update")
 """Operations that touch no more rows of a table than they have indices."""
+_KEPT = {Role.PARAMETER, Role.STATE}
+"""What a table can be."""
 
 
 def slow_traffic(graph: Graph, kernel: Kernel, config: Configuration) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -41,5 +44,5 @@ def _looked_up_rows(graph: Graph, kernel: Kernel) -> int | None:
     if kernel.op not in _LOOKUPS:
         return None
     indices = [operand for operand in kernel.inputs if np.dtype(operand.dtype).kind in "iu"]
-    tables = [operand for operand in kernel.inputs if graph.by_name[operand.tensor].role is Role.PARAMETER]
+    tables = [operand for operand in kernel.inputs if graph.by_name[operand.tensor].role in _KEPT]
     return -(-sum(math.prod(operand.shape) for operand in indices) // max(len(tables), 1))

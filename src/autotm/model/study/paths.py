@@ -35,6 +35,11 @@ class MachinePaths:
         """Machine code of kernels, kept across networks and runs; a cache, not a result."""
         return self._of_machine / "objects"
 
+    @property
+    def values(self) -> Path:
+        """Weights and inputs that came with networks, each in a file named after its content; steps read them."""
+        return self._of_machine / "values"
+
 
 @dataclass(frozen=True)
 class ConvolutionPaths(MachinePaths):

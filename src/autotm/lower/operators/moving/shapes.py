@@ -23,8 +23,6 @@ _Rules = list[relax.Expr]
 @legalizes("relax.broadcast_to")
 def _broadcast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x = call.args[0]
-    if shape_of(x) == shape_of(call):
-        return x
     if (value := number(x)) is not None:
         return builder.call_te(topi.full, shape_of(call), dtype_of(call), value)
     return builtin(builder, call)

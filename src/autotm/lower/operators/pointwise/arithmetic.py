@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from tvm import relax
+import math
+
+from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import differentiates, dtype_of, fitted, is_float, number
+from autotm.lower.operators.rules import builtin, differentiates, dtype_of, fitted, is_float, legalizes, number
 
 _Pair = list[relax.Expr]
+_BY_PRODUCTS = {2.0, 3.0}
+"""Powers that are products: exact, and several times as fast."""
 
 
 @differentiates("relax.power")
 def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """Dx = dy p x^(p - 1), without a power where p is 2 or 3; the exponent's gradient is made if anyone needs it."""
+    """The base's is dy p x^(p - 1), without a power where p is 2 or 3; the exponent's is made if it is no number."""
     (x, exponent), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(exponent)]
@@ -27,11 +31,28 @@ def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBu
         by_x = emit(op.multiply(dy, emit(op.multiply(exponent, less))))
         return [fitted(by_x, x, builder), fitted(by_exponent, exponent, builder)]
     scaled = emit(op.multiply(dy, relax.const(p, dtype_of(x))))
-    if p in {2.0, 3.0}:
+    if p in _BY_PRODUCTS:
         root = x if p == 2.0 else emit(op.multiply(x, x))  # noqa: PLR2004
         return [op.multiply(scaled, root), no_grad(exponent)]
     less = emit(op.power(x, relax.const(p - 1, dtype_of(x))))
     return [op.multiply(scaled, less), no_grad(exponent)]
+
+
+@legalizes("relax.power")
+def _power_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # Relax would pass the exponent as a tensor.
+    x, p = call.args[0], number(call.args[1])
+    return builtin(builder, call) if p is None or not is_float(x) else builder.call_te(_power_of, x, p)
+
+
+def _power_of(x: te.Tensor, p: float) -> te.Tensor:
+    def element(*at: tirx.Var) -> tirx.Expr:
+        value = x(*at)
+        if p in _BY_PRODUCTS:
+            return math.prod([value] * int(p - 1), start=value)
+        return tirx.power(value, tirx.const(p, x.dtype))
+
+    return te.compute(x.shape, element, name="power")
 
 
 @differentiates("relax.floor_divide")
@@ -42,7 +63,7 @@ def _floor_divide(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: rel
 @differentiates("relax.floor_mod")
 @differentiates("relax.mod")
 def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """X mod m is x - m q, with a whole number q = (x - (x mod m)) / m."""
+    """The remainder is x - m q, with a whole number q = (x - (x mod m)) / m."""
     (x, m), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(m)]

@@ -9,9 +9,9 @@ from autotm.lower.operators.rules import differentiates, dtype_of, is_float, leg
 
 _SILENT = (
     "arange", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize",
-    "eye", "eye_like", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and", "logical_not",
-    "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift", "shape_of",
-    "shape_to_tensor", "size", "unique",
+    "eye", "eye_like", "grad.no_grad", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift",
+    "shape_of", "shape_to_tensor", "size", "unique",
 )  # fmt: skip
 
 
@@ -36,6 +36,11 @@ def _arange(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 for _name in _SILENT:
     differentiates(f"relax.{_name}")(_nothing)
+
+
+@legalizes("relax.grad.no_grad")
+def _itself(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return call.args[0]
 
 
 @differentiates("relax.astype")

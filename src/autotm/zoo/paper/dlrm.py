@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from autotm.model.step import Initial
-from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Network
+from autotm.zoo.network import Network, NetworkBuilder
 
 CARDINALITIES = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,

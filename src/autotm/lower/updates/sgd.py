@@ -8,7 +8,9 @@ from tvm import relax, te, tirx
 
 from autotm.kernels.code import OPAQUE
 from autotm.kernels.operators import Lookup, call_embedding_update
-from autotm.lower.lookups import lookups_of, together
+from autotm.lower.updates.lookups import lookups_of, together
+from autotm.model.files import AutotmError
+from autotm.model.step import Sgd, Training
 
 TOGETHER = 6
 """Vectors (biases, scales, shifts) that one kernel updates: each alone would take less time than its call."""
@@ -20,7 +22,7 @@ def append_updates(
     builder: relax.BlockBuilder,
     parameters: Sequence[relax.Var],
     gradients: Sequence[relax.Expr],
-    rate: float,
+    training: Training,
     bound: Mapping[relax.Var, relax.Expr],
 ) -> tuple[list[relax.Var], list[Binding]]:
     """The updated parameters, in order, and the bindings that compute them.
@@ -33,9 +35,12 @@ def append_updates(
         builder: of the module that the update kernels are put into.
         parameters: as the step receives them.
         gradients: of each.
-        rate: learning rate.
+        training: the rules.
         bound: the value of every variable of the step.
     """
+    if not isinstance(training.rule, Sgd) or not training.rule.is_plain or training.rules or training.clip_norm:
+        raise AutotmError(f"{training}: only one plain Sgd for all parameters has kernels yet; train with that")
+    rate = training.rule.learning_rate
     new = {old: relax.Var(f"{old.name}_new", old.ty) for old in parameters}
     tables, vectors, bindings = [], [], []
     for old, slope in zip(parameters, gradients, strict=True):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from autotm.model.step import Initial
-from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Network
+from autotm.zoo.network import Network, NetworkBuilder
 
 
 def mlp(batch: int, width: int = 4096, classes: int = 10) -> Network:

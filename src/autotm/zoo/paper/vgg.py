@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from autotm.model.step import Initial
-from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Network
+from autotm.zoo.network import Network, NetworkBuilder
 
 CLASSES = 1000
 _GROUPS = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))

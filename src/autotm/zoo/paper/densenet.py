@@ -5,8 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from autotm.model.step import Initial
-from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Network
+from autotm.zoo.network import Network, NetworkBuilder
 
 CLASSES = 1000
 _GROWTH = 32

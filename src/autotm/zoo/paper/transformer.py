@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from tvm import relax
 
 from autotm.model.step import Initial
-from autotm.zoo.builder import NetworkBuilder
-from autotm.zoo.network import Network
+from autotm.zoo.network import Network, NetworkBuilder
 
 LAYERS = 8
 _WIDTH = 512

@@ -7,8 +7,8 @@ import math
 import numpy as np
 from tvm import relax
 
-from autotm.model.step import Initial
-from autotm.zoo.network import Network
+from autotm.model.step import Initial, Sgd, Training
+from autotm.zoo.network.network import Network
 
 Size = int | tuple[int, int]
 
@@ -21,7 +21,7 @@ class NetworkBuilder:
     """Writes one network layer by layer: activations (batch, height, width, channels), float32."""
 
     def __init__(self, name: str, batch: int, learning_rate: float) -> None:
-        """Start an empty network."""
+        """Start an empty network, trained with plain SGD."""
         self._name = name
         self._batch = batch
         self._learning_rate = learning_rate
@@ -199,5 +199,5 @@ class NetworkBuilder:
             self._relax.finalize(),
             {name: initial for name, (_, initial) in self._inputs.items()},
             {name: initial for name, (_, initial) in self._parameters.items()},
-            self._learning_rate,
+            Training(Sgd(self._learning_rate)),
         )

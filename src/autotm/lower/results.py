@@ -1,0 +1,151 @@
+"""Where results are written: over what they replace, if no kernel then reads a value that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tvm
+import tvm_ffi
+from tvm import ir, te, tirx, topi
+from tvm.s_tir import Schedule
+
+from autotm.kernels.code import Nest, read_nest, top_blocks
+from autotm.lower.calls import Call
+from autotm.lower.order import early_updates
+from autotm.lower.step import Result
+from autotm.model.step import Operand
+
+Functions = Mapping[str, tirx.PrimFunc]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The calls of a step in the order of execution.
+
+    Attributes:
+        calls: those given, and copies for results that cannot be written where they belong by the call that makes them.
+        functions: of every call, by name.
+        results: each as an operand of the call that writes it.
+    """
+
+    calls: list[Call]
+    functions: Functions
+    results: list[Operand]
+
+
+def place_results(
+    calls: list[Call], returned: Sequence[Operand], results: Sequence[Result], functions: Functions
+) -> Placed:
+    """Give each result memory of its own, or that of the argument which it replaces.
+
+    A result is copied there if it is an argument itself, or another result; if the kernel that makes it may still read
+    elements of the replaced argument where it has written already; or if no order of the calls lets all others read the
+    old values first. Arguments that replace one another in a ring are copied twice, first aside.
+
+    Args:
+        calls: in a valid order.
+        returned: what holds each result.
+        results: what they are.
+        functions: unscheduled, by the name that calls have.
+    """
+    makers = {output.tensor: call for call in calls for output in call.outputs}
+    taken: set[str] = set()
+    copies = []
+    for operand, result in zip(returned, results, strict=True):
+        maker = makers.get(operand.tensor)
+        is_own = maker is not None and operand.tensor not in taken
+        copies.append(int(not is_own or not _may_replace(functions, maker, operand, result)))
+        taken.add(operand.tensor)
+    while True:
+        placed = _with_copies(calls, returned, results, functions, copies)
+        aliases = _aliases(placed, results)
+        ordered = early_updates(placed.calls, aliases)
+        if len(ordered) == len(placed.calls):
+            return replace(placed, calls=ordered)
+        done = {output.tensor for call in ordered for output in call.outputs}
+        stuck = (n for n, operand in enumerate(placed.results) if operand.tensor in aliases.keys() - done)
+        copies[min(stuck, key=copies.__getitem__)] += 1
+
+
+def _aliases(placed: Placed, results: Sequence[Result]) -> dict[str, str]:
+    pairs = zip(placed.results, results, strict=True)
+    return {operand.tensor: result.replaces for operand, result in pairs if result.replaces is not None}
+
+
+def _with_copies(
+    calls: list[Call],
+    returned: Sequence[Operand],
+    results: Sequence[Result],
+    functions: Functions,
+    copies: Sequence[int],
+) -> Placed:
+    more, made, placed = [], dict(functions), []
+    for operand, result, count in zip(returned, results, copies, strict=True):
+        target = operand
+        for number in range(count):
+            source, target = target, replace(operand, tensor=f"{result.name}#copy{number}")
+            name = f"copy_{operand.dtype}_{'x'.join(map(str, operand.shape))}"
+            made.setdefault(name, _copy(operand))
+            more.append(Call(name, (source,), (target,)))
+        placed.append(target)
+    return Placed([*calls, *more], made, placed)
+
+
+def _copy(operand: Operand) -> tirx.PrimFunc:
+    source = te.placeholder(operand.shape, operand.dtype, name="source")
+    return te.create_prim_func([source, topi.identity(source)])
+
+
+def _may_replace(functions: Functions, call: Call, operand: Operand, result: Result) -> bool:
+    """Whether the kernel may write the result over the argument that it replaces, as far as its own reads go."""
+    slots = [slot for slot, item in enumerate(call.inputs) if item.tensor == result.replaces]
+    if not slots:
+        return True
+    func = functions[call.function]
+    output = next(slot for slot, item in enumerate(call.outputs) if item.tensor == operand.tensor)
+    return all(_is_in_place(func, func.params[slot], func.params[len(call.inputs) + output]) for slot in slots)
+
+
+def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> bool:
+    """Whether an element of `old` is read for the same element of `new` only, and no later than that is written.
+
+    What is computed from `old` counts as `old`: it may be inlined wherever it is read.
+    """
+    schedule = Schedule(tvm.IRModule({"main": func}))
+    derived, is_written = [old], False
+    for block in top_blocks(schedule):
+        nest, statement = read_nest(schedule, block), schedule.get(block)
+        if not any(_is_among(buffer, derived) for buffer in _read(statement)):
+            is_written |= any(region.source.same_as(new) for region in statement.writes)
+            continue
+        if is_written or nest is None or not _is_elementwise(nest, derived):
+            return False
+        target = nest.stores[0].buffer
+        if target.same_as(new):
+            is_written = True
+        else:
+            derived.append(target)
+    return True
+
+
+def _is_elementwise(nest: Nest, buffers: list[tirx.Buffer]) -> bool:
+    """Whether a block reads `buffers` nowhere but at the element that it writes."""
+    places = [access.indices for access in (*nest.stores, *nest.loads) if _is_among(access.buffer, buffers)]
+    places.append(nest.stores[0].indices)
+    straight = all(
+        len(indices) == len(nest.variables)
+        and all(index.same_as(variable) for index, variable in zip(indices, nest.variables, strict=True))
+        for indices in places
+    )
+    return straight and not nest.reduction
+
+
+def _read(statement: object) -> Iterator[tirx.Buffer]:
+    found: list[tirx.Buffer] = []
+    tvm_ffi.structural_walk(statement.body, (ir.TensorLoad, lambda load: found.append(load.source)))
+    yield from found
+
+
+def _is_among(buffer: tirx.Buffer, buffers: list[tirx.Buffer]) -> bool:
+    return any(buffer.same_as(other) for other in buffers)

@@ -1,0 +1,88 @@
+"""A PyTorch module as a network."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from autotm.model.files import BadInputError
+from autotm.model.step import Initial, Sgd, Training, UpdateRule
+from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
+from autotm.zoo.frontend.random_numbers import COUNTER
+from autotm.zoo.frontend.torch_import import imported_program
+from autotm.zoo.frontend.torch_program import Inputs, Loss, Mode, arguments_of, exported
+from autotm.zoo.frontend.torch_training import training_of
+from autotm.zoo.network import Network
+
+_COUNTS = 2**30
+"""Where the counter of random numbers starts is drawn below this: steps may be counted on for long."""
+_DEFAULT = Training(Sgd(0.001))
+
+
+def from_torch(
+    module: torch.nn.Module,
+    inputs: Inputs,
+    *,
+    loss: Loss | None = None,
+    targets: Sequence[Any] = (),
+    training: Training | UpdateRule | torch.optim.Optimizer | None = None,
+    mode: Mode = "train",
+    name: str | None = None,
+) -> Network:
+    """The step that trains a module, or infers with it, at the shapes of the inputs.
+
+    Weights, running averages and inputs begin with the values they have. The module itself is left as it is, but for
+    its mode.
+
+    Args:
+        module: with float32 parameters on the processor.
+        inputs: one tensor, a sequence of positional arguments, or a mapping of named ones.
+        loss: of the module's output and the targets; None if the module returns its loss itself.
+        targets: what `loss` takes behind the output: labels, say.
+        training: rules of ours, or an optimizer of PyTorch over the module's parameters (SGD, Adam, AdamW); plain SGD
+            with a learning rate of 0.001 if None.
+        mode: `train`, or `inference`: forward only, the module in evaluation mode.
+        name: of the network, in small letters, digits and _; by default the class's.
+
+    Raises:
+        BadInputError: what cannot be imported, with the line of the module's code; see `exported`.
+    """
+    if mode not in ("train", "inference"):
+        raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
+    program = exported(module, inputs, targets, loss, mode)
+    names = _input_names(module, inputs, len(targets))
+    positional, named = arguments_of(inputs)
+    values = [*positional, *named.values(), *targets]
+    found = channels_last(imported_program(program, names, values, trains=mode == "train"))
+    rules = training_of(training or _DEFAULT, module, found) if mode == "train" else None
+    return _network(name or _own_name(module), found, rules)
+
+
+def _network(name: str, found: Imported, training: Training | None) -> Network:
+    data = (value for name, value in found.inputs.items() if not name.startswith(CONSTANT))
+    batches = [value.shape[0] for value in data if value.shape]
+    counter = {COUNTER: Initial("integers", _COUNTS)}
+    states = {name: counter.get(name, value) for name, value in found.states.items()}
+    return Network(
+        name, batches[0] if batches else 1, found.module, found.inputs, found.parameters, training, states, found.turned
+    )
+
+
+def _own_name(module: torch.nn.Module) -> str:
+    return re.sub(r"[^a-z0-9_]", "_", type(module).__name__.lower())
+
+
+def _input_names(module: torch.nn.Module, inputs: Inputs, targets: int) -> list[str]:
+    """Names of the step's inputs: as the module calls them."""
+    positional, named = arguments_of(inputs)
+    parameters = inspect.signature(module.forward).parameters.values()
+    known = [item.name for item in parameters if item.kind is not item.VAR_POSITIONAL][: len(positional)]
+    known += [f"input_{index}" for index in range(len(known), len(positional))]
+    found = [*known, *named]
+    found += ["target"] if targets == 1 else [f"target_{index}" for index in range(targets)]
+    taken = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} | {"loss", "output"}
+    return [f"input_{name}" if name in taken else name for name in found]

@@ -1,0 +1,56 @@
+"""A network read from elsewhere, made ours: channels last, weights as kernels want them, constants as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+
+from autotm.zoo.frontend.layout_rules import RULES
+from autotm.zoo.frontend.layouts import CONSTANT, Layouts, Order
+
+Array = npt.NDArray[Any]
+
+
+__all__ = ["CONSTANT", "Imported", "channels_last"]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A step in Relax, and the values of its arguments.
+
+    Attributes:
+        module: `main(arguments) -> (loss or outputs, new states)`.
+        inputs, parameters, states: values by name of the argument.
+        turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
+            `turned[name][j]` there.
+    """
+
+    module: tvm.IRModule
+    inputs: Mapping[str, Array]
+    parameters: Mapping[str, Array]
+    states: Mapping[str, Array]
+    turned: Mapping[str, Order] = field(default_factory=dict)
+
+
+def channels_last(imported: Imported) -> Imported:
+    """The same step with channels last. An argument that is only read turned is kept turned, and costs no kernel."""
+    first = Layouts(RULES, {})
+    first.rewrite(imported.module)
+    turned = {name: next(iter(orders)) for name, orders in first.asked.items() if len(orders) == 1}
+    turned = {name: order for name, order in turned.items() if order != tuple(range(len(order)))}
+    second = Layouts(RULES, turned)
+    module = second.rewrite(imported.module)
+
+    def lying(values: Mapping[str, Array]) -> dict[str, Array]:
+        return {
+            name: np.ascontiguousarray(value.transpose(turned[name])) if name in turned else value
+            for name, value in values.items()
+        }
+
+    inputs = lying(imported.inputs) | second.constants
+    return replace(imported, module=module, inputs=inputs, parameters=lying(imported.parameters), turned=turned)

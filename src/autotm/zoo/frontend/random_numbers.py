@@ -1,0 +1,74 @@
+"""Random numbers inside a step: from a counter, so that every program of a step, on every machine, draws the same.
+
+The generator is Philox2x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3; SC 2011).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax, te, tirx
+
+COUNTER = "random_counter"
+"""The state that counts steps; it starts with a number drawn from the run's seed."""
+_MULTIPLIER, _WEYL, _ROUNDS = 0xD256D193, 0x9E3779B9, 10
+_UNIT = 2.0**-24
+"""float32 holds 24 bits: the numbers are multiples of this in [0, 1)."""
+
+
+class Draws:
+    """The places of a step that draw random numbers, each its own stream; `is_used` once there is one."""
+
+    def __init__(self) -> None:
+        """Begin with no place."""
+        self.counter = relax.Var(COUNTER, relax.TensorType((1,), "int32"))
+        self._places = 0
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any place draws."""
+        return self._places > 0
+
+    def uniform(self, builder: relax.BlockBuilder, shape: Sequence[int]) -> relax.Var:
+        """Numbers in [0, 1), float32, others at every place and in every step."""
+        self._places += 1
+        extents = [int(extent) for extent in shape]
+        return builder.emit(builder.call_te(_uniform, self.counter, extents, self._places))
+
+    def next_counter(self, builder: relax.BlockBuilder) -> relax.Var:
+        """The counter of the next step."""
+        return builder.emit(relax.op.add(self.counter, relax.const(1, "int32")))
+
+
+def _uniform(counter: te.Tensor, shape: list[int], place: int) -> te.Tensor:
+    def element(*at: tirx.Var) -> tirx.Expr:
+        index: tirx.Expr = tirx.const(0, "int64")
+        for position, extent in zip(at, shape, strict=True):
+            index = index * extent + position.astype("int64")
+        left, right = index.astype("uint32"), tirx.const(place, "uint32")
+        key = counter[0].astype("uint32")
+        for step in range(_ROUNDS):
+            product = left.astype("uint64") * tirx.const(_MULTIPLIER, "uint64")
+            high = tvm.tirx.shift_right(product, tirx.const(32, "uint64")).astype("uint32")
+            bumped = key + tirx.const(step * _WEYL % 2**32, "uint32")
+            left, right = high ^ bumped ^ right, product.astype("uint32")
+        bits = tvm.tirx.shift_right(left, tirx.const(8, "uint32"))
+        return bits.astype("float32") * tirx.const(_UNIT, "float32")
+
+    return te.compute(shape, element, name="uniform")
+
+
+def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:
+    """What a step draws at its `place` (from 1 on) when its counter is `counter`: the reference for tests."""
+    index = np.arange(math.prod(shape), dtype=np.uint64)
+    left, right = index & 0xFFFFFFFF, np.full_like(index, place)
+    key = np.uint64(counter % 2**32)
+    for step in range(_ROUNDS):
+        product = left * np.uint64(_MULTIPLIER)
+        bumped = (key + np.uint64(step * _WEYL % 2**32)) & np.uint64(0xFFFFFFFF)
+        left, right = (product >> np.uint64(32)) ^ bumped ^ right, product & np.uint64(0xFFFFFFFF)
+    return ((left >> np.uint64(8)).astype(np.float32) * np.float32(_UNIT)).reshape(shape)

@@ -1,0 +1,33 @@
+"""What a program computes from nothing but constants (positions, masks, tables of indices), computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+def constant_values(program: torch.export.ExportedProgram, given: Mapping[str, torch.Tensor]) -> dict[fx.Node, Any]:
+    """The value of every node of the graph that depends on no argument of the step.
+
+    Args:
+        program: as exported.
+        given: tensors that training does not change, by name of their placeholder.
+    """
+    found: dict[fx.Node, Any] = {}
+    with torch.no_grad():
+        for node in program.graph.nodes:
+            if node.op == "placeholder" and node.name in given:
+                found[node] = given[node.name]
+            elif node.op == "call_function" and _is_pure(node) and all(item in found for item in node.all_input_nodes):
+                arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
+                found[node] = node.target(*arguments, **named)
+    return found
+
+
+def _is_pure(node: fx.Node) -> bool:
+    return _RANDOM not in getattr(node.target, "tags", ()) and "assert" not in getattr(node.target, "__name__", "")

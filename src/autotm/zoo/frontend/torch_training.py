@@ -1,0 +1,61 @@
+"""An optimizer of PyTorch as rules of ours."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import torch
+
+from autotm.model.files import BadInputError
+from autotm.model.step import Adam, AdamW, Sgd, Training, UpdateRule
+from autotm.zoo.frontend.imported import Imported
+
+_REFUSED = ("maximize", "amsgrad", "differentiable")
+
+
+def training_of(
+    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, found: Imported
+) -> Training:
+    """The rules by which the parameters of a step are trained.
+
+    Raises:
+        BadInputError: an optimizer that has no rule here, or that leaves a parameter of the step out.
+    """
+    if isinstance(given, Training):
+        return given
+    if not isinstance(given, torch.optim.Optimizer):
+        return Training(given)
+    names = {
+        id(parameter): name
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if name in found.parameters
+    }
+    rules = {
+        names[id(parameter)]: _rule(given, group)
+        for group in given.param_groups
+        for parameter in group["params"]
+        if id(parameter) in names
+    }
+    if left := sorted(set(found.parameters) - set(rules)):
+        raise BadInputError(
+            f"{type(given).__name__}: does not train {left[0]} ({len(left)} such parameters), but their gradients are "
+            "asked for; give it all parameters, or call requires_grad_(False) on those"
+        )
+    ((common, _),) = Counter(rules.values()).most_common(1)
+    return Training(common, {name: rule for name, rule in rules.items() if rule != common})
+
+
+def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> UpdateRule:
+    kind = type(optimizer)
+    for option in _REFUSED:
+        if group.get(option):
+            raise BadInputError(f"{kind.__name__}: {option}=True has no rule here; leave it out")
+    rate, decay = float(group["lr"]), float(group["weight_decay"])
+    if kind is torch.optim.SGD:
+        return Sgd(rate, float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))
+    if kind is torch.optim.AdamW or (kind is torch.optim.Adam and group.get("decoupled_weight_decay")):
+        return AdamW(rate, tuple(map(float, group["betas"])), float(group["eps"]), decay)  # type: ignore[arg-type]
+    if kind is torch.optim.Adam:
+        return Adam(rate, tuple(map(float, group["betas"])), float(group["eps"]), decay)  # type: ignore[arg-type]
+    raise BadInputError(f"{kind.__name__} has no rule here; SGD, Adam and AdamW have")

@@ -1,0 +1,7 @@
+"""What a network is, and how one is written."""
+
+from autotm.zoo.network.builder import NetworkBuilder
+from autotm.zoo.network.network import Fill, Network
+from autotm.zoo.network.values import with_values_stored
+
+__all__ = ["Fill", "Network", "NetworkBuilder", "with_values_stored"]

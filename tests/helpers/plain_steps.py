@@ -1,0 +1,92 @@
+"""Networks written in Relax, lowered, compiled and run by the plain step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import small_step
+from tvm import relax
+
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.lower.lower import lower_network
+from autotm.memory.tiers import open_tiers
+from autotm.model.step.graph import Graph, Initial
+from autotm.model.step.training import Training
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import prepare
+from autotm.runtime.plain import plain_program
+from autotm.zoo import Network
+
+Arrays = dict[str, np.ndarray]
+Shape = tuple[int, ...] | tuple[tuple[int, ...], str]
+Body = Callable[..., Sequence[relax.Expr] | relax.Expr]
+NORMAL = Initial("normal")
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What some plain steps did.
+
+    Attributes:
+        graph: of the step.
+        start: every argument before the first.
+        after: every argument and result after each.
+    """
+
+    graph: Graph
+    start: Arrays
+    after: list[Arrays]
+
+
+def network(
+    body: Body,
+    inputs: Mapping[str, tuple[int, ...]],
+    parameters: Mapping[str, tuple[int, ...]],
+    states: Mapping[str, tuple[int, ...]] | None = None,
+    training: Training | None = None,
+    dtypes: Mapping[str, str] | None = None,
+) -> Network:
+    """A network whose `main` is `body(builder, *arguments)`; everything starts normal, integers at zero."""
+    shapes = {**inputs, **parameters, **(states or {})}
+    types = {name: (dtypes or {}).get(name, "float32") for name in shapes}
+    variables = [relax.Var(name, relax.TensorType(shape, types[name])) for name, shape in shapes.items()]
+    builder = relax.BlockBuilder()
+    with builder.function("main", variables):
+        with builder.dataflow():
+            found = body(builder, *variables)
+            result = builder.emit_output(found if isinstance(found, relax.Expr) else relax.Tuple(list(found)))
+        builder.emit_func_output(result)
+
+    def fills(some: Mapping[str, tuple[int, ...]]) -> dict[str, Initial]:
+        return {name: NORMAL if types[name] == "float32" else Initial("zeros") for name in some}
+
+    return Network("test", 1, builder.finalize(), fills(inputs), fills(parameters), training, fills(states or {}))
+
+
+def run_plain(
+    net: Network, steps: int, folder: Path, seed: int = 1, prepare_start: Callable[[Arrays], None] | None = None
+) -> Steps:
+    """Lower, compile and run; `prepare_start` may change what the arguments start from."""
+    graph = lower_network(net, "test", host_target(2), 2, folder / "graph.json", folder / "kernels.so", {})
+    library = KernelLibrary.load(folder / "kernels.so")
+    arguments = Arguments.allocate(graph)
+    arguments.fill(seed)
+    names = [tensor.name for tensor in graph.tensors if not tensor.is_movable]
+    if prepare_start is not None:
+        prepare_start({name: arguments.value(name) for name in names})
+
+    def values() -> Arrays:
+        return {name: arguments.value(name).copy() for name in names}
+
+    start, after = values(), []
+    program = plain_program(graph)
+    with open_tiers(small_step.machine(), None, program.fast_bytes, 0, small_step.DEVICES, stretch=1.0) as tiers:
+        executor = prepare(graph, library, program, arguments, tiers)
+        for _ in range(steps):
+            executor.step()
+            after.append(values())
+    return Steps(graph, start, after)

@@ -1,0 +1,174 @@
+"""States are replaced where they are, whatever they are computed from and whoever else reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import plain_steps
+import pytest
+from plain_steps import Arrays, Steps
+from tvm import relax
+
+from autotm.model.files.errors import BadInputError
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.graph import Role
+from autotm.model.step.training import Sgd, Training
+from autotm.zoo import Network
+
+op = relax.op
+RATE, SIZE, STEPS = 0.1, 40, 3
+TRAINING = Training(Sgd(RATE))
+Builder = relax.BlockBuilder
+Var = relax.Var
+Values = list[relax.Expr]
+
+
+def const(value: float) -> relax.Constant:
+    return relax.const(value, "float32")
+
+
+def average(b: Builder, old: relax.Expr, value: relax.Expr) -> relax.Var:
+    return b.emit(op.add(b.emit(op.multiply(old, const(0.75))), b.emit(op.multiply(value, const(0.25)))))
+
+
+def loss_of(b: Builder, x: relax.Expr, w: relax.Expr) -> relax.Var:
+    """Sum of x * w * w; its slope is 2 x w."""
+    return b.emit(op.sum(b.emit(op.multiply(x, b.emit(op.multiply(w, w))))))
+
+
+def running(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    return [loss_of(b, x, w), average(b, s, x), average(b, t, w)]
+
+
+def swapped(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    return [loss_of(b, x, w), t, s]
+
+
+def same(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    new = b.emit(op.add(s, t))
+    return [loss_of(b, x, w), new, new]
+
+
+def crossed(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    return [loss_of(b, x, w), average(b, s, t), average(b, t, s)]
+
+
+def untouched(b: Builder, x: Var, w: Var, s: Var, _t: Var) -> Values:
+    return [loss_of(b, x, w), s, x]
+
+
+def shifted(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    first = b.emit(op.strided_slice(x, [0], [0], [1]))
+    rest = b.emit(op.strided_slice(s, [0], [0], [SIZE - 1]))
+    return [loss_of(b, x, w), b.emit(op.concat([first, rest], 0)), b.emit(op.flip(t, 0))]
+
+
+def read_after(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    """The new value of one is read together with the old one."""
+    new = average(b, s, x)
+    both = b.emit(op.multiply(b.emit(op.tanh(new)), s))
+    return [loss_of(b, b.emit(op.add(x, both)), w), new, average(b, t, new)]
+
+
+def in_gradient(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    return [loss_of(b, b.emit(op.multiply(x, s)), w), average(b, s, w), average(b, t, b.emit(op.multiply(w, s)))]
+
+
+def scaled_sum(b: Builder, x: Var, w: Var, s: Var, t: Var) -> Values:
+    """All elements of the old value are needed for each of the new one."""
+    total = b.emit(op.sum(s, keepdims=True))
+    return [loss_of(b, x, w), b.emit(op.divide(s, total)), b.emit(op.nn.softmax(t))]
+
+
+def mean(old: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return 0.75 * old + 0.25 * value
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.exp(x) / np.exp(x).sum()
+
+
+Next = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+NEW: dict[str, tuple[Callable[..., Values], Next]] = {
+    "running": (running, lambda x, w, s, t: (mean(s, x), mean(t, w))),
+    "swapped": (swapped, lambda _x, _w, s, t: (t, s)),
+    "same": (same, lambda _x, _w, s, t: (s + t, s + t)),
+    "crossed": (crossed, lambda _x, _w, s, t: (mean(s, t), mean(t, s))),
+    "untouched": (untouched, lambda x, _w, s, _t: (s, x)),
+    "shifted": (shifted, lambda x, _w, s, t: (np.concatenate([x[:1], s[:-1]]), t[::-1])),
+    "read_after": (read_after, lambda x, _w, s, t: (mean(s, x), mean(t, mean(s, x)))),
+    "in_gradient": (in_gradient, lambda _x, w, s, t: (mean(s, w), mean(t, w * s))),
+    "scaled_sum": (scaled_sum, lambda _x, _w, s, t: (s / s.sum(), softmax(t))),
+}
+
+
+def factor(kind: str, x: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """What w * w is multiplied with in the loss."""
+    return {"read_after": x + np.tanh(mean(s, x)) * s, "in_gradient": x * s}.get(kind, x)
+
+
+def network(kind: str) -> Network:
+    size = (SIZE,)
+    return plain_steps.network(NEW[kind][0], {"x": size}, {"w": size}, {"s": size, "t": size}, TRAINING)
+
+
+def exact(start: Arrays) -> Arrays:
+    return {name: value.astype(np.float64) for name, value in start.items()}
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_new_states_and_weights_are_those_of_numpy(kind: str, tmp_path) -> None:
+    steps = plain_steps.run_plain(network(kind), STEPS, tmp_path)
+    now = exact(steps.start)
+    x, w, s, t = (now[name] for name in "xwst")
+    for found in steps.after:
+        scale = factor(kind, x, s)
+        expected = {"loss": (scale * w * w).sum()}
+        (s, t), w = NEW[kind][1](x, w, s, t), w - RATE * 2 * scale * w
+        expected |= {"w": w, "s": s, "t": t, "w.new": w, "s.new": s, "t.new": t}
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=2e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["running", "same", "in_gradient"])
+def test_states_are_arguments_that_their_new_values_replace(kind: str, tmp_path) -> None:
+    graph = plain_steps.run_plain(network(kind), 1, tmp_path).graph
+    for name in ("s", "t"):
+        old, new = graph.by_name[name], graph.by_name[f"{name}.new"]
+        assert (old.role, old.producer, new.role, new.alias_of) == (Role.STATE, None, Role.RESULT, name)
+        assert all(reader <= new.producer for reader in old.readers)
+    placed = counting(graph, Counts.ALL)
+    assert {"s", "t"} <= {tensor.name for tensor in placed.movable}
+    assert "s.new" not in placed.by_name
+
+
+def copies(steps: Steps) -> int:
+    return sum(kernel.op == "copy" for kernel in steps.graph.kernels)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("running", 0), ("crossed", 1), ("read_after", 1), ("same", 1)])
+def test_what_can_be_written_in_place_is_not_copied(kind: str, count: int, tmp_path) -> None:
+    assert copies(plain_steps.run_plain(network(kind), 1, tmp_path)) == count
+
+
+def test_a_counter_of_integers_counts(tmp_path) -> None:
+    def counted(b: Builder, x: Var, w: Var, n: Var) -> Values:
+        return [loss_of(b, x, w), b.emit(op.add(n, relax.const(1, "int64")))]
+
+    net = plain_steps.network(counted, {"x": (SIZE,)}, {"w": (SIZE,)}, {"n": ()}, TRAINING, {"n": "int64"})
+    assert [after["n"] for after in plain_steps.run_plain(net, 3, tmp_path).after] == [1, 2, 3]
+
+
+def test_faults_of_networks_are_named() -> None:
+    shapes = {"x": (SIZE,)}, {"w": (SIZE,)}
+    with pytest.raises(BadInputError, match="a scalar float32 loss, then the new value of each of its 0 states"):
+        plain_steps.network(lambda b, x, w: b.emit(op.add(x, w)), *shapes, None, TRAINING)
+    with pytest.raises(BadInputError, match="and no output before them"):
+        plain_steps.network(lambda b, x, w: b.emit(op.add(x, w)), {"x": (SIZE,)}, {}, {"w": (SIZE,)})
+    with pytest.raises(BadInputError, match="state 's' is"):
+        plain_steps.network(lambda b, x, w, _: [loss_of(b, x, w), x], *shapes, {"s": (2,)}, TRAINING)
+    with pytest.raises(BadInputError, match=r"\['loss'\] are names of results"):
+        plain_steps.network(loss_of, {"loss": (SIZE,)}, {"w": (SIZE,)}, None, TRAINING)
+    with pytest.raises(BadInputError, match="unknown parameter with a rule of its own in network test 'v'"):
+        plain_steps.network(loss_of, *shapes, None, Training(Sgd(0.1), {"v": Sgd(0.2)}))
