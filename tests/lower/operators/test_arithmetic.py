@@ -38,7 +38,9 @@ SMOOTH = {
     "whole part": lambda x: op.multiply(x, op.floor_divide(x, constant(0.75))),
     "at least": lambda x: op.maximum(x, constant(1.7)),
     "at most": lambda x: op.minimum(constant(1.7), x),
-    "through integers": lambda x: op.multiply(x, op.astype(op.add(op.astype(x, "int64"), relax.const(3)), "float64")),
+    "through integers": lambda x: op.multiply(
+        x, op.astype(op.add(op.astype(x, "int64"), relax.const(3, "int64")), "float64")
+    ),
 }
 PAIRS = {
     "power": op.power,
@@ -60,7 +62,6 @@ SHAPES = {
     "upper triangle": (lambda x: op.triu(x, -1), [(4, 3)]),
     "shuffled pixels": (lambda x: op.nn.pixel_shuffle(x, 2), [(2, 8, 3, 2)]),
     "grid": (lambda x, y: op.multiply(op.meshgrid([x, y])[0], op.meshgrid([x, y])[1]), [(3,), (4,)]),
-    "grid, other way": (lambda x, y: op.meshgrid([x, y], indexing="xy")[1], [(3,), (4,)]),
     "outer product": (op.outer, [(3,), (4,)]),
     "split": (lambda x: op.multiply(op.split(x, [1, 3], 1)[1], op.split(x, [1, 3], 1)[1]), [(2, 5)]),
     "reflected": (lambda x: op.nn.pad(x, (0, 0, 2, 3, 1, 0), pad_mode="reflect"), [(2, 4, 3)]),

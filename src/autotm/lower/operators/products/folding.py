@@ -31,7 +31,7 @@ def fold_transposes(module: tvm.IRModule) -> tvm.IRModule:
         return module
     body = relax.SeqExpr([relax.DataflowBlock(folding.made)], main.body.body)
     function = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
-    folded = tvm.IRModule({**dict(module.functions), tvm.ir.GlobalVar("main"): function})
+    folded = tvm.IRModule({**dict(module.functions), module.get_global_var("main"): function})
     return relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(folded))
 
 
