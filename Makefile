@@ -118,7 +118,8 @@ $(TORCH)/.stamp: requirements/run.txt requirements/test.txt pyproject.toml $(VEN
 setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
-	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py
+	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py \
+	  tests/lower/operators/test_against_torch.py
 
 # ResNet-200, DenseNet-264 and VGG416: minutes each.
 test-torch-deep: setup-torch
