@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
+from autotm.lower.operators import fold_transposes  # (the import registers our gradient rules)
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.files import AutotmError
 from autotm.model.step import Initial, Role, Training
@@ -67,7 +67,7 @@ def whole_step(network: Network) -> Step:
         **{name: Argument(Role.STATE, initial) for name, initial in network.states.items()},
     }
     results = [*map(Result, network.results), *map(Result.new, network.states)]
-    module = _replaced(network.module, main)
+    module = fold_transposes(_replaced(network.module, main))
     if network.training is not None:
         module, updates = _trained(network, module, network.training)
         for state in updates.states:
