@@ -77,6 +77,24 @@ _IMAGE = 64
 """Pixels of a side; vision transformers get 32."""
 
 
+def other_data(given: Given, seed: int) -> Given:
+    """The same module with other data of the same shapes: new images, words in another order."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if value.is_floating_point():
+            return torch.randn(value.shape, generator=generator)
+        return value.flatten()[torch.randperm(value.numel(), generator=generator)].view(value.shape)
+
+    if isinstance(given.inputs, Mapping):
+        inputs: Any = {name: drawn(value) for name, value in given.inputs.items()}
+    else:
+        inputs = tuple(map(drawn, given.inputs))
+    return Given(given.module, inputs, tuple(map(drawn, given.targets)), given.loss)
+
+
 def _classifier(name: str) -> Given:
     models = torchvision_models()
     side = _IMAGES.get(name, 32 if name.startswith("vit") else _IMAGE)

@@ -28,6 +28,7 @@ class Imported:
         inputs, parameters, states: values by name of the argument.
         turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
             `turned[name][j]` there.
+        lines: where in its source an operator is first used, by name of the operator.
     """
 
     module: tvm.IRModule
@@ -35,6 +36,7 @@ class Imported:
     parameters: Mapping[str, Array]
     states: Mapping[str, Array]
     turned: Mapping[str, Order] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
 
 
 def channels_last(imported: Imported) -> Imported:

@@ -54,7 +54,7 @@ def _turned_axis(nest: Nest) -> int | None:
 
 
 def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: int, machine: Machine) -> None:
-    """Square tiles of the last axis and the one that is contiguous elsewhere: every cache line that is met is used up."""
+    """Square tiles of the last axis and of the one contiguous elsewhere: every cache line that is met is used up."""
     loops = list(schedule.get_loops(block))
     side = machine.lanes
     tiles, inner = [], []
