@@ -51,7 +51,7 @@ def _turned_axis(nest: Nest) -> int | None:
 
 
 def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: int, machine: Machine) -> None:
-    """Square tiles of the last axis and the one that is contiguous elsewhere: every cache line that is met is used up."""
+    """Square tiles of the last axis and the one that is contiguous elsewhere: cache lines that are met are used up."""
     loops = list(schedule.get_loops(block))
     side = machine.lanes
     tiles, inner = [], []
