@@ -8,13 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import tvm
-from tvm import tirx
 
-from autotm.kernels.code import tir
-from autotm.kernels.code.passes import machine_code
-from autotm.kernels.code.target import host_target, target_info
+from autotm.kernels.code.target import host_target
 from autotm.kernels.library.library import aligned_empty
+from autotm.kernels.making.multiply_adds import register_loop
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 5, 200
 _COPIED_BYTES = 256 << 20
@@ -38,38 +35,8 @@ def best_seconds(calls: list[Callable[[], object]], seconds: float) -> list[floa
 
 def peak_flop_per_s(threads: int) -> float:
     """Measured multiply-add rate of a loop that touches registers only."""
-    target = host_target(threads)
-    info = target_info(target)
-    chains, steps = info.registers * 3 // 4, 2_000_000
-    result = tirx.decl_buffer((tirx.IntImm("int64", threads * chains * info.lanes),), "float32", name="result")
-
-    def task(index: tir.Index) -> tirx.Stmt:
-        sums = tir.Registers(chains, info.lanes)
-        places = [(c, c * info.lanes) for c in range(chains)]
-        begin = index * (chains * info.lanes)
-        value = [tir.load(result, begin + at, info.lanes) for _, at in places]
-        factor = tir.splat(tirx.FloatImm("float32", 0.999), info.lanes)
-
-        def step(_: tir.Index) -> tirx.Stmt:
-            return tir.sequence(
-                [sums.set(c, 0, sums.get(c, 0, info.lanes) * factor + factor, info.lanes) for c, _ in places]
-            )
-
-        return tir.sequence(
-            [
-                sums.declare(),
-                *(sums.set(c, 0, value[c], info.lanes) for c, _ in places),
-                tir.loop(steps, step, "step"),
-                *(tir.store(result, begin + at, sums.get(c, 0, info.lanes), info.lanes) for c, at in places),
-            ]
-        )
-
-    body = tir.loop(threads, task, "task", tirx.ForKind.PARALLEL)
-    function = tirx.PrimFunc([result], body).with_attr("global_symbol", "main")
-    argument = tvm.runtime.from_dlpack(aligned_empty((threads * chains * info.lanes,), "float32"))
-    module = machine_code({"main": function}, target)["main"]
-    best = best_seconds([lambda: module(argument)], 1.0)[0]
-    return 2.0 * threads * chains * info.lanes * steps / best
+    run, flops = register_loop(host_target(threads), threads)
+    return flops / best_seconds([run], 1.0)[0]
 
 
 class Copier:

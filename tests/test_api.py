@@ -88,6 +88,25 @@ def test_less_memory_never_is_predicted_faster(step: autotm.TrainingStep) -> Non
     assert swept == sorted(swept)
 
 
+def test_a_sweep_is_a_table_a_picture_and_placements(step: autotm.TrainingStep, tmp_path: Path) -> None:
+    swept = step.sweep(["1:1", "0:1", "1:1"], "synchronous", run={"min_seconds": 0.0, "patience_s": 1.0}, gap=0.05)
+    assert [placed.plan.limit for placed in swept] == ["1:1", "0:1"]
+    assert list(swept.table["limit"]) == ["0:1", "1:1"]
+    assert (swept.table["measured_slowdown"] > 0).all()
+    assert list(swept.table["predicted_runtime_s"]) == [placed.predicted_s for placed in reversed(swept.placements)]
+    swept.plot(tmp_path / "sweep.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep.pdf", "sweep.png"}
+    with pytest.raises(BadInputError, match=r"a picture is a \.pdf or a \.png"):
+        swept.plot(tmp_path / "sweep.svg")
+
+
+def test_a_limit_that_cannot_be_kept_is_a_row(example: ModuleType, results: Path) -> None:
+    given = {"sizes": SIZES, "machine": small_step.machine(), "profile": FAST, "results": results}
+    swept = autotm.sweep(example.mlp, limits=["0:1", "4:1"], optimizer="all-fast", **given)
+    assert len(swept) == 1
+    assert swept.table["refused"].str.contains("smallest feasible limit").tolist() == [False, True]
+
+
 def test_bytes_of_every_form_are_the_same_limit(step: autotm.TrainingStep) -> None:
     half = step.peak_bytes // 2 // 1024 * 1024
     plans = [step.plan(limit, "static").plan for limit in (half, f"{half}B", f"{half // 1024}KiB", f"{half / 1e6}MB")]
@@ -103,7 +122,9 @@ def test_timings_are_kept_between_calls(results: Path, step: autotm.TrainingStep
 def test_plan_does_all_at_once(example: ModuleType, results: Path) -> None:
     network = example.mlp(**SIZES)
     machine = small_step.machine()
-    placed = autotm.plan(network, "1:1", "numa", gap=0.1, machine=machine, profile=FAST, results=results)
+    placed = autotm.plan(
+        network, limit="1:1", optimizer="numa", gap=0.1, machine=machine, profile=FAST, results=results
+    )
     assert "numa" in str(placed)
     assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
 
@@ -115,9 +136,8 @@ def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
         x = net.conv(net.input("image", (batch, 8, 8, 3), autotm.Initial("normal")), 16, 3, padding=1, relu=False)
         return net.softmax_cross_entropy(net.dense(net.flatten(net.emit(relax.op.tanh(x))), 10))
 
-    placed = autotm.plan(
-        curved, "2:1", optimizer, sizes={"batch": 2}, machine=small_step.machine(), profile=FAST, results=results
-    )
+    given = {"sizes": {"batch": 2}, "machine": small_step.machine(), "profile": FAST, "results": results}
+    placed = autotm.plan(curved, limit="2:1", optimizer=optimizer, **given)
     assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
 
 

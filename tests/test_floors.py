@@ -14,7 +14,7 @@ SOURCE = ROOT / "src" / "autotm"
 FLOORS = {
     "model": 1,
     "zoo": 2, "lower": 2, "kernels": 2, "solve": 2, "layout": 2, "memory": 2, "check": 2,
-    "runtime": 3, "profile": 4, "study": 5, "stages": 6, "cli": 7,
+    "runtime": 3, "profile": 4, "study": 5, "stages": 6, "cli": 7, "api": 7,
 }  # fmt: skip
 ROOT_FLOOR = 8
 SIDEWAYS = {("lower", "zoo"), ("lower", "kernels"), ("zoo", "kernels"), ("solve", "layout")}
@@ -37,7 +37,9 @@ INSIDE = {
     "memory": {"kinds": 1},
     "zoo": {"network": 1, "paper": 2, "frontend": 2},
     "profile": {"store": 1, "timing": 2, "step": 3, "tuning": 3},
-    "study": {"setup": 1, "tables": 2, "noise": 2, "timing": 3, "drawing": 3, "figures": 4},
+    "study": {
+        "setup": 1, "tables": 2, "noise": 2, "timing": 3, "kernel_report": 3, "drawing": 3, "figures": 4, "sweep": 4,
+    },
     "study/figures": {"comparisons": 1},
     "stages": {"jobs": 1},
     "solve": {"problem": 1, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "optimizers": 7},
@@ -45,7 +47,7 @@ INSIDE = {
     "kernels/operators": {"windows": 1, "moving": 1},
     "kernels/schedules": {"rows": 1, "generic": 1, "contraction": 1},
     "kernels/schedules/contraction": {"parts": 1, "forms": 2, "weights": 3, "winograd": 3},
-}
+}  # fmt: skip
 """Floors of rooms within a room."""
 MAX_LINES, MEDIAN_LINES = 300, 90
 MAX_ENTRIES, MAX_AT_ROOT = 13, 16

@@ -6,10 +6,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.api import Placement, TrainingStep, plan, prepare
+    from autotm.api import Placement, TrainingStep, plan, prepare, sweep
     from autotm.model.files import AutotmError
     from autotm.model.step import Adam, AdamW, Initial, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder
+    from autotm.zoo.frontend import from_torch
 
 _HOMES = {
     "Adam": "autotm.model.step.training",
@@ -20,10 +21,12 @@ _HOMES = {
     "NetworkBuilder": "autotm.zoo",
     "Placement": "autotm.api",
     "Sgd": "autotm.model.step.training",
+    "from_torch": "autotm.zoo.frontend",
     "Training": "autotm.model.step.training",
     "TrainingStep": "autotm.api",
     "plan": "autotm.api",
     "prepare": "autotm.api",
+    "sweep": "autotm.api",
 }
 __all__ = [
     "Adam",
@@ -36,8 +39,10 @@ __all__ = [
     "Sgd",
     "Training",
     "TrainingStep",
+    "from_torch",
     "plan",
     "prepare",
+    "sweep",
 ]
 
 

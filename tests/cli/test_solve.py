@@ -1,4 +1,4 @@
-"""`autotm solve` and `autotm sweep`: every outcome of a solve reaches the user as an exit status and a message."""
+"""`autotm solve` and `autotm potential`: every outcome of a solve reaches the user as an exit status and a message."""
 
 from __future__ import annotations
 
@@ -61,14 +61,6 @@ def test_the_program_is_written_beside_the_plan(results: Path, tmp_path: Path) -
     assert plan_at(results, "static", "4:1").optimizer == "static"
 
 
-def test_a_sweep_writes_the_files_of_the_pipeline(results: Path) -> None:
-    limits = ("1:0", "4:1", "1:1", "0:1")
-    assert run(results, "sweep", "mlp", "static", "--limits", *limits) == 0
-    plans = [plan_at(results, "static", limit) for limit in limits]
-    assert [plan.limit for plan in plans] == list(limits)
-    assert sorted((plan.objective_us for plan in plans), reverse=True) == [plan.objective_us for plan in plans]
-
-
 @pytest.mark.parametrize("solved", [Solved(Outcome.STOPPED_EMPTY, None, None), Solved(Outcome.HUNG, None, None)])
 def test_a_search_that_ends_with_nothing_leaves_a_legal_plan(
     solved: Solved, results: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -117,7 +109,6 @@ def test_an_infeasible_limit_names_the_smallest_feasible_one(
 ) -> None:
     assert run(results, "solve", "mlp", "all-fast", "4:1") == 1
     assert f"the smallest feasible limit is {case.graph.peak_live_bytes} bytes" in caplog.text
-    assert run(results, "sweep", "mlp", "all-fast", "--limits", "0:1", "4:1") == 1
     assert not list(results.rglob("plan.json"))
 
 
@@ -138,7 +129,6 @@ def test_an_interrupt_is_one_message(
     [
         (("solve", "mlp", "statik", "4:1"), "unknown optimizer 'statik'; did you mean 'static'?"),
         (("solve", "mlp", "static", "four"), "'four' is not a limit"),
-        (("sweep", "mlp", "static", "--limits", "0:0"), "0:0 is not a limit"),
         (("solve", "mlp", "all-slow", "1:0", "--write-mps", "x.mps"), "needs no integer program"),
     ],
 )

@@ -22,7 +22,6 @@ from autotm.runtime.plain import plain_program
 from autotm.zoo import Network
 
 Arrays = dict[str, np.ndarray]
-Shape = tuple[int, ...] | tuple[tuple[int, ...], str]
 Body = Callable[..., Sequence[relax.Expr] | relax.Expr]
 NORMAL = Initial("normal")
 
@@ -67,26 +66,35 @@ def network(
     return Network("test", 1, builder.finalize(), fills(inputs), fills(parameters), training, fills(states or {}))
 
 
-def run_plain(
-    net: Network, steps: int, folder: Path, seed: int = 1, prepare_start: Callable[[Arrays], None] | None = None
-) -> Steps:
-    """Lower, compile and run; `prepare_start` may change what the arguments start from."""
+@dataclass(frozen=True)
+class Compiled:
+    """A network's step, ready to run."""
+
+    graph: Graph
+    library: KernelLibrary
+
+    def run(self, steps: int, seed: int = 1, change: Callable[[Arrays], None] | None = None) -> Steps:
+        """Some plain steps; `change` may give the arguments other values before the first."""
+        arguments = Arguments.allocate(self.graph)
+        arguments.fill(seed)
+        names = [tensor.name for tensor in self.graph.tensors if not tensor.is_movable]
+        if change is not None:
+            change({name: arguments.value(name) for name in names})
+
+        def values() -> Arrays:
+            return {name: arguments.value(name).copy() for name in names}
+
+        start, after = values(), []
+        program = plain_program(self.graph)
+        with open_tiers(small_step.machine(), None, program.fast_bytes, 0, small_step.DEVICES, stretch=1.0) as tiers:
+            executor = prepare(self.graph, self.library, program, arguments, tiers)
+            for _ in range(steps):
+                executor.step()
+                after.append(values())
+        return Steps(self.graph, start, after)
+
+
+def compiled(net: Network, folder: Path) -> Compiled:
+    """The step of a network, its files in `folder`."""
     graph = lower_network(net, "test", host_target(2), 2, folder / "graph.json", folder / "kernels.so", {})
-    library = KernelLibrary.load(folder / "kernels.so")
-    arguments = Arguments.allocate(graph)
-    arguments.fill(seed)
-    names = [tensor.name for tensor in graph.tensors if not tensor.is_movable]
-    if prepare_start is not None:
-        prepare_start({name: arguments.value(name) for name in names})
-
-    def values() -> Arrays:
-        return {name: arguments.value(name).copy() for name in names}
-
-    start, after = values(), []
-    program = plain_program(graph)
-    with open_tiers(small_step.machine(), None, program.fast_bytes, 0, small_step.DEVICES, stretch=1.0) as tiers:
-        executor = prepare(graph, library, program, arguments, tiers)
-        for _ in range(steps):
-            executor.step()
-            after.append(values())
-    return Steps(graph, start, after)
+    return Compiled(graph, KernelLibrary.load(folder / "kernels.so"))

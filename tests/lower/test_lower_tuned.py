@@ -16,6 +16,7 @@ from autotm.kernels.making.tuned import copy_of, to_json
 from autotm.lower.distinct import distinct_kernels
 from autotm.lower.lower import lower_network, scheduled_step
 from autotm.model.measurement.tuning import TunedSchedule
+from autotm.model.step.schedule_kind import ScheduleKind, schedules_in
 from autotm.profile.timing.options import ProfileOptions
 from autotm.profile.tuning.tuning_bench import TuningBench, agree
 
@@ -85,8 +86,10 @@ def test_a_tuned_step_computes_the_same_and_says_what_was_taken(own, tuned, tmp_
         expected = bench.results(_compiled(own, libraries[0], kernel))
         step = scheduled_step(network(), "test", TARGET, 2, tuned)
         assert agree(bench.results(_compiled(step, libraries[1], twin)), expected), kernel.name
-    taken = [json.loads(path.read_text(encoding="utf-8"))["provenance"]["tuned_kernels"] for path, _ in files]
-    assert taken == [[], sorted({kernel.function for kernel in other.kernels if kernel.op == "matmul"})]
+    kinds = [schedules_in(json.loads(path.read_text(encoding="utf-8"))["provenance"]) for path, _ in files]
+    assert [set(found) for found in kinds] == [{kernel.function for kernel in step.kernels} for step in (plain, other)]
+    taken = [{name for name, kind in found.items() if kind is ScheduleKind.SEARCHED} for found in kinds]
+    assert taken == [set(), {kernel.function for kernel in other.kernels if kernel.op == "matmul"}]
 
 
 class _Renamed:

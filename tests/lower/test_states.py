@@ -119,7 +119,7 @@ def exact(start: Arrays) -> Arrays:
 
 @pytest.mark.parametrize("kind", NEW)
 def test_new_states_and_weights_are_those_of_numpy(kind: str, tmp_path) -> None:
-    steps = plain_steps.run_plain(network(kind), STEPS, tmp_path)
+    steps = plain_steps.compiled(network(kind), tmp_path).run(STEPS)
     now = exact(steps.start)
     x, w, s, t = (now[name] for name in "xwst")
     for found in steps.after:
@@ -133,7 +133,7 @@ def test_new_states_and_weights_are_those_of_numpy(kind: str, tmp_path) -> None:
 
 @pytest.mark.parametrize("kind", ["running", "same", "in_gradient"])
 def test_states_are_arguments_that_their_new_values_replace(kind: str, tmp_path) -> None:
-    graph = plain_steps.run_plain(network(kind), 1, tmp_path).graph
+    graph = plain_steps.compiled(network(kind), tmp_path).run(1).graph
     for name in ("s", "t"):
         old, new = graph.by_name[name], graph.by_name[f"{name}.new"]
         assert (old.role, old.producer, new.role, new.alias_of) == (Role.STATE, None, Role.RESULT, name)
@@ -149,7 +149,7 @@ def copies(steps: Steps) -> int:
 
 @pytest.mark.parametrize(("kind", "count"), [("running", 0), ("crossed", 1), ("read_after", 1), ("same", 1)])
 def test_what_can_be_written_in_place_is_not_copied(kind: str, count: int, tmp_path) -> None:
-    assert copies(plain_steps.run_plain(network(kind), 1, tmp_path)) == count
+    assert copies(plain_steps.compiled(network(kind), tmp_path).run(1)) == count
 
 
 def test_a_counter_of_integers_counts(tmp_path) -> None:
@@ -157,7 +157,7 @@ def test_a_counter_of_integers_counts(tmp_path) -> None:
         return [loss_of(b, x, w), b.emit(op.add(n, relax.const(1, "int64")))]
 
     net = plain_steps.network(counted, {"x": (SIZE,)}, {"w": (SIZE,)}, {"n": ()}, TRAINING, {"n": "int64"})
-    assert [after["n"] for after in plain_steps.run_plain(net, 3, tmp_path).after] == [1, 2, 3]
+    assert [after["n"] for after in plain_steps.compiled(net, tmp_path).run(3).after] == [1, 2, 3]
 
 
 def test_faults_of_networks_are_named() -> None:
@@ -172,3 +172,20 @@ def test_faults_of_networks_are_named() -> None:
         plain_steps.network(loss_of, {"loss": (SIZE,)}, {"w": (SIZE,)}, None, TRAINING)
     with pytest.raises(BadInputError, match="unknown parameter with a rule of its own in network test 'v'"):
         plain_steps.network(loss_of, *shapes, None, Training(Sgd(0.1), {"v": Sgd(0.2)}))
+
+
+def test_running_averages_of_a_batch_are_updated_where_they_are(tmp_path) -> None:
+    def batch_moments(b: Builder, x: Var, w: Var, means: Var, squares: Var) -> Values:
+        mean, square = b.emit(op.mean(x, axis=[0])), b.emit(op.mean(b.emit(op.multiply(x, x)), axis=[0]))
+        loss = loss_of(b, b.emit(op.divide(b.emit(op.subtract(x, mean)), b.emit(op.sqrt(square)))), w)
+        return [loss, average(b, means, mean), average(b, squares, square)]
+
+    states = {"means": (SIZE,), "squares": (SIZE,)}
+    net = plain_steps.network(batch_moments, {"x": (16, SIZE)}, {"w": (SIZE,)}, states, TRAINING)
+    steps = plain_steps.compiled(net, tmp_path).run(STEPS)
+    x, means, squares = (steps.start[name].astype(np.float64) for name in ("x", *states))
+    for _ in range(STEPS):
+        means, squares = mean(means, x.mean(0)), mean(squares, (x**2).mean(0))
+    np.testing.assert_allclose(steps.after[-1]["means"], means, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(steps.after[-1]["squares"], squares, rtol=1e-5)
+    assert copies(steps) == 0

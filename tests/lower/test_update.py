@@ -12,7 +12,8 @@ from autotm.kernels.schedules.dispatch import schedule
 from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.step import whole_step
-from autotm.lower.updates.sgd import TOGETHER, append_updates
+from autotm.lower.updates.append import append_updates
+from autotm.lower.updates.formulas import TOGETHER
 from autotm.model.step.graph import OpClass
 from autotm.model.step.training import Sgd, Training
 from autotm.zoo.paper import resnet
@@ -34,7 +35,7 @@ def test_every_vector_moves_against_its_gradient():
     vectors = [relax.Var(f"v{size}", relax.TensorType((size,), "float32")) for size in sizes]
     slopes = [relax.Var(f"d{size}", relax.TensorType((size,), "float32")) for size in sizes]
     builder = relax.BlockBuilder()
-    append_updates(builder, vectors, slopes, Training(Sgd(0.25)), {})
+    append_updates(builder, vectors, slopes, Training(Sgd(0.25)), [])
     (function,) = [item for item in builder.get().functions.values() if isinstance(item, tvm.tirx.PrimFunc)]
     kernel = schedule(function, host_target(2), 2)
     assert (kernel.op, kernel.op_class, kernel.workspaces) == ("sgd_update", OpClass.ELEMENTWISE, ())

@@ -112,6 +112,6 @@ def test_an_operator_without_a_gradient_is_named() -> None:
 
     net = zoo.NetworkBuilder("curve", 4, 0.1)
     x = net.dense(net.input("data", (4, 8), Initial("normal")), 8, relu=False)
-    network = net.softmax_cross_entropy(net.dense(net.emit(relax.op.atan(x)), 10))
-    with pytest.raises(AutotmError, match=r"network curve: relax.atan has no gradient here"):
+    network = net.softmax_cross_entropy(net.dense(net.emit(relax.op.cumprod(x, axis=1)), 10))
+    with pytest.raises(AutotmError, match=r"network curve: relax.cumprod has no gradient here"):
         whole_step(network)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotm import stages
-from autotm.cli import kernels, records, sensitivity, solve
+from autotm.cli import kernels, profile, records, sensitivity, solve, sweep
 from autotm.cli.study import context_of, paths_of, study_of
 from autotm.model.files import AutotmError
 from autotm.model.step import Counts, Limit
@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=level, format="autotm: %(message)s", stream=sys.stderr)
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
     try:
         options.command(options)
     except AutotmError as error:
@@ -60,13 +61,14 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, command, parent, text in (
         ("calibrate", _calibrate, study, "measure the copies between the machine's memories"),
-        ("profile", _profile, network, "compile a training step and time its kernels"),
         ("compile", _compile, placed, "give the tensors of a plan their addresses"),
         ("run", _run, placed, "verify and time a program"),
         ("check", _check, placed, "tell whether plan and program are legal"),
     ):
         commands.add_parser(name, parents=[parent], help=text, description=text).set_defaults(command=command)
-    solve.add_commands(commands, placed, network, _OPTIMIZER)
+    profile.add_command(commands, network)
+    solve.add_commands(commands, placed, network)
+    sweep.add_command(commands, network, _OPTIMIZER)
     kernels.add_commands(commands, study, network)
     sensitivity.add_command(commands, network)
     records.add_commands(commands, study)
@@ -79,26 +81,6 @@ def _calibrate(options: argparse.Namespace) -> None:
     require_compiler()
     study = study_of(options)
     stages.calibrate_stage(context_of(study), study.config.profile.patience_s, links=study.machine_paths.links)
-
-
-def _profile(options: argparse.Namespace) -> None:
-    require_compiler()
-    study = study_of(options)
-    paths = paths_of(study, options.network)
-    stages.kernel_profile_stage(
-        context_of(study),
-        study.network(options.network),
-        study.config.scale,
-        study.scale.of_profile(study.config.profile),
-        study.config.tune.min_gain,
-        links=paths.links,
-        store=paths.store,
-        objects=paths.objects,
-        values=paths.values,
-        graph=paths.graph,
-        library=paths.library,
-        profile=paths.profile,
-    )
 
 
 def _compile(options: argparse.Namespace) -> None:

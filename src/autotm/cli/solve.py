@@ -1,4 +1,4 @@
-"""The commands that place tensors: one limit, or a sweep over many."""
+"""The commands that place tensors within one limit, and bound what placement cannot give."""
 
 from __future__ import annotations
 
@@ -17,19 +17,12 @@ log = logging.getLogger("autotm")
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001 - it has no public name
 
 
-def add_commands(
-    commands: Commands, placed: argparse.ArgumentParser, network: argparse.ArgumentParser, optimizer_help: str
-) -> None:
-    """Add `solve`, `sweep` and `potential`."""
+def add_commands(commands: Commands, placed: argparse.ArgumentParser, network: argparse.ArgumentParser) -> None:
+    """Add `solve` and `potential`."""
     text = "place a step's tensors within a limit"
     solve = commands.add_parser("solve", parents=[placed], help=text, description=text)
     solve.add_argument("--write-mps", type=Path, metavar="FILE", help="write the integer program, too (.mps, .mps.gz)")
     solve.set_defaults(command=_solve)
-    text = "as solve for several limits, which share one model"
-    sweep = commands.add_parser("sweep", parents=[network], help=text, description=text)
-    sweep.add_argument("optimizer", help=optimizer_help)
-    sweep.add_argument("--limits", nargs="+", required=True, metavar="LIMIT", help="such as 8:1 4:1 4500MB")
-    sweep.set_defaults(command=_sweep)
     text = "bound what recomputing tensors, or another order of kernels, could save beside the synchronous plan"
     potential = commands.add_parser("potential", parents=[network], help=text, description=text)
     potential.add_argument("limit", help="of a synchronous plan that was solved before")
@@ -46,14 +39,6 @@ def _solve(options: argparse.Namespace) -> None:
         )
         log.info("%s: %d columns, %d rows, %d nonzeros", options.write_mps, size.columns, size.rows, size.nonzeros)
     plans = {limit: paths.plan(options.optimizer, limit)}
-    stages.sweep_stage(context_of(study), options.optimizer, plans, study.config.solve, given)
-
-
-def _sweep(options: argparse.Namespace) -> None:
-    study = study_of(options)
-    paths, limits = paths_of(study, options.network), [Limit.parse(text) for text in options.limits]
-    plans = {limit: paths.plan(options.optimizer, limit) for limit in limits}
-    given = stages.Given.of(paths)
     stages.sweep_stage(context_of(study), options.optimizer, plans, study.config.solve, given)
 
 

@@ -23,7 +23,7 @@ from autotm.lower.results import place_results
 from autotm.lower.step import whole_step
 from autotm.model.files import AutotmError, save
 from autotm.model.measurement import TunedSchedule
-from autotm.model.step import Graph
+from autotm.model.step import SCHEDULES_KEY, Graph
 from autotm.zoo import Network
 
 Implementations = Literal["default", "all"]
@@ -54,8 +54,8 @@ def lower_network(
         compiler = KernelCompiler(folder, target, threads)
         made = _make_step(network, scale, target, compiler.make, tuned, implementations)
         compiler.link(made.kernels, library_path)
-    taken = {item.symbol for item in made.kernels if item.is_tuned}
-    save(graph_path, "graph", made.graph, {**provenance, "tuned_kernels": sorted(taken)})
+    kinds = {item.symbol: item.kind for item in sorted(made.kernels, key=lambda item: item.symbol)}
+    save(graph_path, "graph", made.graph, {**provenance, SCHEDULES_KEY: kinds})
     return made.graph
 
 

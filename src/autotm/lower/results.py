@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import tvm
 import tvm_ffi
-from tvm import ir, te, tirx, topi
+from tvm import ir, s_tir, te, tirx, topi
 from tvm.s_tir import Schedule
 
-from autotm.kernels.code import Nest, read_nest, top_blocks
+from autotm.kernels.code import top_blocks
 from autotm.lower.calls import Call
 from autotm.lower.order import early_updates
 from autotm.lower.step import Result
 from autotm.model.step import Operand
 
 Functions = Mapping[str, tirx.PrimFunc]
+_PARALLEL = 0
+"""How TVM numbers an axis whose elements have nothing to do with one another."""
 
 
 @dataclass(frozen=True)
@@ -114,37 +117,35 @@ def _is_in_place(func: tirx.PrimFunc, old: tirx.Buffer, new: tirx.Buffer) -> boo
     """
     schedule = Schedule(tvm.IRModule({"main": func}))
     derived, is_written = [old], False
-    for block in top_blocks(schedule):
-        nest, statement = read_nest(schedule, block), schedule.get(block)
-        if not any(_is_among(buffer, derived) for buffer in _read(statement)):
-            is_written |= any(region.source.same_as(new) for region in statement.writes)
-            continue
-        if is_written or nest is None or not _is_elementwise(nest, derived):
-            return False
-        target = nest.stores[0].buffer
-        if target.same_as(new):
-            is_written = True
-        else:
-            derived.append(target)
+    for block in map(schedule.get, top_blocks(schedule)):
+        target = block.writes[0].source
+        if any(_is_among(load.source, derived) for load in _loads(block)):
+            if is_written or not _is_elementwise(block, derived):
+                return False
+            derived += [] if target.same_as(new) else [target]
+        is_written |= target.same_as(new)
     return True
 
 
-def _is_elementwise(nest: Nest, buffers: list[tirx.Buffer]) -> bool:
+def _is_elementwise(block: s_tir.SBlock, buffers: list[tirx.Buffer]) -> bool:
     """Whether a block reads `buffers` nowhere but at the element that it writes."""
-    places = [access.indices for access in (*nest.stores, *nest.loads) if _is_among(access.buffer, buffers)]
-    places.append(nest.stores[0].indices)
-    straight = all(
-        len(indices) == len(nest.variables)
-        and all(index.same_as(variable) for index, variable in zip(indices, nest.variables, strict=True))
-        for indices in places
+    store = block.body
+    if not isinstance(store, tirx.BufferStore) or any(int(axis.iter_type) != _PARALLEL for axis in block.iter_vars):
+        return False
+    axes = [axis.var for axis in block.iter_vars if int(axis.dom.extent) > 1]
+    is_once = all(any(index.same_as(axis) for index in store.indices) for axis in axes)
+    return is_once and all(
+        index is not None and index.same_as(stored)
+        for load in _loads(block)
+        if _is_among(load.source, buffers)
+        for index, stored in itertools.zip_longest(load.indices, store.indices)
     )
-    return straight and not nest.reduction
 
 
-def _read(statement: object) -> Iterator[tirx.Buffer]:
-    found: list[tirx.Buffer] = []
-    tvm_ffi.structural_walk(statement.body, (ir.TensorLoad, lambda load: found.append(load.source)))
-    yield from found
+def _loads(block: s_tir.SBlock) -> list[ir.TensorLoad]:
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(block.body, (ir.TensorLoad, found.append))
+    return found
 
 
 def _is_among(buffer: tirx.Buffer, buffers: list[tirx.Buffer]) -> bool:

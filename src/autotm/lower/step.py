@@ -10,9 +10,9 @@ import tvm
 from tvm import relax
 
 from autotm.lower.operators import fold_transposes  # (the import registers our gradient rules)
-from autotm.lower.updates import append_updates
+from autotm.lower.updates import Updates, append_updates
 from autotm.model.files import AutotmError
-from autotm.model.step import Role, Training
+from autotm.model.step import Initial, Role, Training
 from autotm.zoo import Fill, Network
 
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")
@@ -69,8 +69,12 @@ def whole_step(network: Network) -> Step:
     results = [*map(Result, network.results), *map(Result.new, network.states)]
     module = fold_transposes(_replaced(network.module, main))
     if network.training is not None:
-        module = _trained(network, module, network.training)
-        results += map(Result.new, network.parameters)
+        module, updates = _trained(network, module, network.training)
+        for state in updates.states:
+            if state.name in arguments:
+                raise AutotmError(f"network {network.name}: '{state.name}' is what its update rules keep; rename it")
+            arguments[state.name] = Argument(Role.STATE, Initial("zeros"))
+        results += [Result.new(old.name) for old in updates.new]
     # Dead by now: gradients of whole tables.
     module = relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(module))
     return Step(module, arguments, tuple(results))
@@ -87,17 +91,21 @@ def _with_results(main: relax.Function) -> relax.Function:
     return _function(main.params, [*bindings, *more], results)
 
 
-def _trained(network: Network, module: tvm.IRModule, training: Training) -> tvm.IRModule:
+def _trained(network: Network, module: tvm.IRModule, training: Training) -> tuple[tvm.IRModule, Updates]:
     """The step with gradients and updates."""
     differentiated = _differentiated(network, module)
     adjoint = differentiated["main_adjoint"]
     bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
     bound = {binding.var: binding.value for binding in bindings}
     results, gradients = (list(_value(item, bound).fields) for item in _value(adjoint.body.body, bound).fields)
-    old = [var for var in adjoint.params if var.name in network.parameters]
+    trained = [var for var in adjoint.params if var.name in network.parameters]
+    # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
+    pairs = [(old, slope) for old, slope in zip(trained, gradients, strict=True) if not _is_zero(slope, bound)]
     builder = relax.BlockBuilder(differentiated)
-    updated, more = append_updates(builder, old, gradients, training, bound)
-    return _replaced(builder.get(), _function(adjoint.params, [*bindings, *more], [*results, *updated]))
+    olds, slopes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    updates = append_updates(builder, olds, slopes, training, bindings)
+    params, returned = [*adjoint.params, *updates.states], [*results, *updates.new.values()]
+    return _replaced(builder.get(), _function(params, updates.bindings, returned)), updates
 
 
 def _differentiated(network: Network, module: tvm.IRModule) -> tvm.IRModule:
@@ -117,6 +125,11 @@ def _value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> rel
     while isinstance(expression, relax.Var) and expression in bound:
         expression = bound[expression]
     return expression
+
+
+def _is_zero(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> bool:
+    value = _value(expression, bound)
+    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.zeros")
 
 
 def _function(params: list[relax.Var], bindings: list[relax.Binding], results: list[relax.Expr]) -> relax.Function:

@@ -3,7 +3,17 @@
 from autotm.memory.async_copy import AsyncCopy
 from autotm.memory.calibration import calibrate_links
 from autotm.memory.clock import quiet_interpreter, wait_until
+from autotm.memory.copy_rate import copy_bytes_per_s
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers, open_tiers
 
-__all__ = ["AsyncCopy", "Pool", "Tiers", "calibrate_links", "open_tiers", "quiet_interpreter", "wait_until"]
+__all__ = [
+    "AsyncCopy",
+    "Pool",
+    "Tiers",
+    "calibrate_links",
+    "copy_bytes_per_s",
+    "open_tiers",
+    "quiet_interpreter",
+    "wait_until",
+]

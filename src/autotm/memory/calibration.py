@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -17,6 +15,7 @@ import numpy.typing as npt
 
 from autotm.memory.async_copy import AsyncCopy
 from autotm.memory.contention import call_us, contention
+from autotm.memory.copying import caller_on
 from autotm.memory.device import load_device
 from autotm.memory.emulation import emulation_stretch
 from autotm.memory.tiers import Tiers, open_tiers
@@ -74,7 +73,7 @@ def calibrate_links(
     pool_bytes = max(_POOL_BYTES, *sizes_bytes)
     with (
         open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers,
-        _caller_on(machine.cpus[0]),
+        caller_on(machine.cpus[0]),
     ):
         blocking = _links(functools.partial(_timed_copy_ns, tiers), tiers, sizes_bytes, repeats, watch, "copies")
         flying = _links(
@@ -87,17 +86,6 @@ def calibrate_links(
     if disturbed:
         log.warning("others held the cores: %s were measured all the same, and are too slow", ", ".join(disturbed))
     return Links(*blocking, contraction_flop_per_s, stretch, asynchronous, disturbed)
-
-
-@contextmanager
-def _caller_on(cpu: int) -> Iterator[None]:
-    """Hold the calling thread on the core that it has in a running program, beside the copying threads."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {cpu})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def _check(sizes_bytes: Sequence[int], repeats: int, co_runners: Sequence[Callable[[], None]]) -> None:

@@ -6,6 +6,7 @@ import os
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,17 @@ class CopyEngine:
         """End the helper threads."""
         if self._executor is not None:
             self._executor.shutdown()
+
+
+@contextmanager
+def caller_on(cpu: int) -> Iterator[None]:
+    """Hold the calling thread on the core that it has in a running program, beside the copying threads."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _copy_chunks(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], starts: Iterator[int]) -> None:

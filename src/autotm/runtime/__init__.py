@@ -6,5 +6,16 @@ from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import plain_program
 from autotm.runtime.run import run
+from autotm.runtime.session import Session
 
-__all__ = ["Arguments", "Effort", "Executor", "RunOptions", "plain_program", "prepare", "run", "time_all_fast"]
+__all__ = [
+    "Arguments",
+    "Effort",
+    "Executor",
+    "RunOptions",
+    "Session",
+    "plain_program",
+    "prepare",
+    "run",
+    "time_all_fast",
+]

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from autotm.layout import StepPacking, pack
-from autotm.model.files import AutotmError, InfeasibleLimitError
+from autotm.model.files import InfeasibleLimitError
 from autotm.model.measurement import Links, Profile
 from autotm.model.plan import Layout, Plan, Status
 from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit
@@ -43,7 +43,7 @@ def solve_and_pack(
     fits.
 
     Raises:
-        as `solve`; AutotmError where what has to be fast cannot be packed into the limit.
+        as `solve`; InfeasibleLimitError, too, where what has to be fast cannot be packed into the limit.
     """
     return next(sweep_and_pack(graph, profile, links, optimizer, [limit], options))
 
@@ -143,8 +143,9 @@ def _as_asked(first: Plan, plan: Plan, attempts: tuple[tuple[float, float], ...]
     return replace(asked, status=Status.OPTIMAL if asked.gap == 0 else Status.WITHIN_GAP)
 
 
-def _unpackable(first: Plan, layout: Layout, why: str) -> AutotmError:
-    return AutotmError(
+def _unpackable(first: Plan, layout: Layout, why: str) -> InfeasibleLimitError:
+    return InfeasibleLimitError(
         f"limit {first.limit}: what has to be fast fits {first.dram_limit_bytes} bytes, but its offsets need "
-        f"{layout.fast_bytes}, and {why}; give a limit of at least {layout.fast_bytes} bytes"
+        f"{layout.fast_bytes}, and {why}; give a limit of at least {layout.fast_bytes} bytes",
+        layout.fast_bytes,
     )

@@ -12,9 +12,16 @@ from autotm.stages.figures import (
     figure_of_records_stage,
     heap_stage,
     kernel_plot_stage,
+    timing_figure_stage,
 )
 from autotm.stages.modelled import extrapolate_stage
-from autotm.stages.profile import compile_and_profile, kernel_profile_stage
+from autotm.stages.profile import (
+    compile_and_profile,
+    kernel_profile_stage,
+    kernel_report_stage,
+    profile_of_study,
+    timing_study_stage,
+)
 from autotm.stages.remeasure import disturbed_before, disturbed_records, remeasure
 from autotm.stages.run import run_of_study, run_stage
 from autotm.stages.solve import (
@@ -22,12 +29,13 @@ from autotm.stages.solve import (
     export_program_stage,
     ilp_solve_stage,
     place,
+    place_each,
     potential_stage,
     sensitivity_stage,
     sweep_stage,
 )
 from autotm.stages.store import coverage_stage, export_store_stage, import_store_stage, tune_stage
-from autotm.stages.timing_study import timing_figure_stage, timing_study_stage
+from autotm.stages.sweep import sweep_of_study
 
 __all__ = [
     "Context",
@@ -50,13 +58,17 @@ __all__ = [
     "import_store_stage",
     "kernel_plot_stage",
     "kernel_profile_stage",
+    "kernel_report_stage",
     "place",
+    "place_each",
     "potential_stage",
+    "profile_of_study",
     "program_of",
     "remeasure",
     "run_of_study",
     "run_stage",
     "sensitivity_stage",
+    "sweep_of_study",
     "sweep_stage",
     "timing_figure_stage",
     "timing_study_stage",

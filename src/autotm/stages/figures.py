@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from autotm.model.measurement import Links, write_profile
 from autotm.model.step import Counts, counting
 from autotm.model.study import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
 from autotm.stages.context import Context
+
+log = logging.getLogger(__name__)
 
 
 def figure_of_records_stage(style: StyleConfig, prices: PricesConfig, records: Sequence[Path], *, csv: Path) -> None:
@@ -93,3 +96,13 @@ def heap_stage(style: StyleConfig, *, graph: Path, profile: Path, plan: Path, pr
     from autotm.study.figures import FigureFiles, make_figure, table_of_heap
 
     make_figure(table_of_heap(graph, profile, plan, program), FigureFiles.of(csv), style)
+
+
+def timing_figure_stage(
+    style: StyleConfig, *, study: Path, recorded: Path | None, csv: Path, summary: Path, pdf: Path, png: Path
+) -> None:
+    """Measurements -> table -> picture, and a summary, which is told too."""
+    from autotm.study.figures import make_timing_figure
+
+    found = make_timing_figure(study, recorded, csv, summary, pdf, png, style)
+    log.info("%s:\n%s", summary, found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))

@@ -1,4 +1,4 @@
-"""The stage that compiles a training step and times its kernels."""
+"""The stages that compile a training step, time its kernels, and report on them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.files import load
+from autotm.model.files import load, load_with_provenance, save
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, Profile, write_profile
-from autotm.model.step import Graph, NetworkSource
+from autotm.model.measurement import Links, Profile, read_profile, write_profile
+from autotm.model.step import Graph, NetworkSource, schedules_in
 from autotm.model.study import ProfileConfig
 from autotm.stages.context import Context
+from autotm.study.setup import Study
 
 if TYPE_CHECKING:
+    from autotm.study.kernel_report import KernelReport
     from autotm.zoo import Network
 
 
@@ -41,6 +43,29 @@ def kernel_profile_stage(
     copies = load(links, "links", Links)
     _, timed = compile_and_profile(context, built, scale, config, min_gain, copies, came_from, **places)
     write_profile(profile, timed)
+
+
+def profile_of_study(study: Study, context: Context, network: str) -> None:
+    """Compile and time a network of the study; what the caches hold is not done again.
+
+    Raises:
+        as `kernel_profile_stage`; BadInputError, no such network.
+    """
+    paths = study.paths(network)
+    kernel_profile_stage(
+        context,
+        study.network(network),
+        study.config.scale,
+        study.scale.of_profile(study.config.profile),
+        study.config.tune.min_gain,
+        links=paths.links,
+        store=paths.store,
+        objects=paths.objects,
+        values=paths.values,
+        graph=paths.graph,
+        library=paths.library,
+        profile=paths.profile,
+    )
 
 
 def compile_and_profile(
@@ -101,3 +126,39 @@ def compile_and_profile(
             context.devices_dir,
         )
     return step, timed
+
+
+def kernel_report_stage(*, graph: Path, profile: Path, links: Path) -> tuple[KernelReport, Mapping[str, Any]]:
+    """Where the time of a profiled step goes, and where the profile comes from.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        AutotmError: the profile lacks a kernel.
+    """
+    from autotm.study.kernel_report import report_kernels
+
+    step, came_from = load_with_provenance(graph, "graph", Graph)
+    timed = read_profile(profile)
+    rates = load(links, "links", Links).rates
+    return report_kernels(step, timed, rates, schedules_in(came_from)), timed.provenance
+
+
+def timing_study_stage(
+    context: Context, repeats: int, config: ProfileConfig, *, graph: Path, library: Path, links: Path, study: Path
+) -> None:
+    """Time the kernels of a step one configuration at a time, many together, and alone."""
+    from autotm.kernels.library import KernelLibrary
+    from autotm.profile.step import measure
+    from autotm.profile.timing import ProfileOptions
+
+    came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)
+    found = measure(
+        load(graph, "graph", Graph),
+        KernelLibrary.load(library),
+        context.machine,
+        load(links, "links", Links),
+        ProfileOptions(**config.timing, seed=context.seed),
+        repeats,
+        context.devices_dir,
+    )
+    save(study, "timing_study", found, came_from)

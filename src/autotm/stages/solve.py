@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan
-from autotm.model.files import BadInputError, load, save
+from autotm.model.files import BadInputError, InfeasibleLimitError, load, save
 from autotm.model.machine import Machine, provenance
 from autotm.model.measurement import Links, Profile, Sensitivity, read_profile
-from autotm.model.plan import Plan, Status
-from autotm.model.step import Graph, Limit, counting
+from autotm.model.plan import Plan, Refusal, Status
+from autotm.model.step import Graph, Limit, counting, fixed_bytes
 from autotm.model.study import Paths, SolveConfig
 from autotm.stages.context import Context
 from autotm.study.setup import CACHED
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from autotm.solve import Potential, ProgramSize, SolveOptions
 
 log = logging.getLogger(__name__)
+
+SERIES = ("0:1", "1:9", "1:3", "2:3", "1:1", "2:1", "3:1", "4:1", "6:1", "8:1", "12:1", "16:1", "32:1", "1:0")
+"""Limits from all fast to none at all: close together where slow-downs begin to grow."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +53,13 @@ def sweep_stage(
 ) -> None:
     """What `ilp_solve_stage` does, for each limit; each plan is written as soon as its offsets are there."""
     if optimizer == CACHED:
-        _require_real_cache(context.machine, plans)
+        require_real_cache(context.machine, plans)
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, times, copies = _read(context, given)
-    found = place(step, times, copies, optimizer, list(plans), _options(context, config))
+    step, times, copies = read_given(context, given)
+    found = place(step, times, copies, optimizer, list(plans), options_of(context, config))
     for path, placed in zip(plans.values(), found, strict=True):
         save(path, "plan", placed, came_from)
-        _tell_outcome(placed, config)
+        tell_outcome(placed, config)
 
 
 def place(
@@ -74,7 +77,52 @@ def place(
         yield placed
 
 
-def _require_real_cache(machine: Machine, limits: Iterable[Limit]) -> None:
+def place_each(
+    step: Graph,
+    times: Profile,
+    copies: Links,
+    optimizer: str,
+    limits: Sequence[Limit] | None,
+    options: SolveOptions,
+) -> Iterator[Plan | Refusal]:
+    """As `place`, but a limit that no placement can keep gives the reason, first of all, and the others are placed.
+
+    Without `limits`: `SERIES`, from all fast down, as far as it can be kept; where that is not to the end, the smallest
+    limit that can be kept is the last.
+
+    Raises:
+        as `place`, but for infeasible limits.
+    """
+    peak_bytes, beside_bytes = step.peak_live_bytes, fixed_bytes(step)
+    sizes: dict[Limit, int] = {}
+    for limit in map(Limit.parse, SERIES) if limits is None else limits:
+        try:
+            sizes[limit] = limit.fast_bytes(peak_bytes, beside_bytes)
+        except InfeasibleLimitError as error:
+            yield Refusal(str(limit), error.smallest_bytes, str(error))
+    while sizes:
+        try:
+            for plan in place(step, times, copies, optimizer, list(sizes), options):
+                del sizes[Limit.parse(plan.limit)]
+                yield plan
+        except InfeasibleLimitError as error:
+            smallest = error.smallest_bytes
+            short = [limit for limit, size in sizes.items() if smallest is None or size < smallest]
+            if smallest is None or not short:
+                raise
+            for limit in short:
+                del sizes[limit]
+            if limits is not None:
+                yield from (Refusal(str(limit), smallest, _too_small(limit, optimizer, smallest)) for limit in short)
+            elif smallest not in sizes.values():
+                sizes[Limit(size_bytes=smallest)] = smallest
+
+
+def _too_small(limit: Limit, optimizer: str, smallest: int) -> str:
+    return f"no {optimizer} placement keeps limit {limit}; the smallest feasible limit is {smallest} bytes"
+
+
+def require_real_cache(machine: Machine, limits: Iterable[Limit]) -> None:
     """Refuse limits that are not the size of the machine's real cache, where that is known.
 
     Raises:
@@ -95,16 +143,16 @@ def export_program_stage(
     """Write the integer program that `ilp_solve_stage` solves first, as MPS."""
     from autotm.solve import export
 
-    return export(*_read(context, given), optimizer, limit, _options(context, config), program)
+    return export(*read_given(context, given), optimizer, limit, options_of(context, config), program)
 
 
 def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan: Path) -> Potential:
     """What recomputation and another order of kernels could save at most, against a plan that moves tensors."""
     from autotm.solve import Problem, potential
 
-    placed, (step, times, copies) = load(plan, "plan", Plan), _read(context, given)
+    placed, (step, times, copies) = load(plan, "plan", Plan), read_given(context, given)
     check_plan(step, times, copies, placed)
-    return potential(Problem(step, times, copies, Limit.parse(placed.limit), _options(context, config)), placed)
+    return potential(Problem(step, times, copies, Limit.parse(placed.limit), options_of(context, config)), placed)
 
 
 def sensitivity_stage(
@@ -114,27 +162,33 @@ def sensitivity_stage(
     from autotm.study.noise import measure_sensitivity
 
     came_from = provenance(context.machine, context.seed, options=config.model_dump(), draws=draws)
-    step, times, copies = _read(context, given)
+    step, times, copies = read_given(context, given)
     placed = [load(plan, "plan", Plan) for plan in plans]
     for plan in placed:
         check_plan(step, times, copies, plan)
-    found = measure_sensitivity(step, times, copies, placed, _options(context, config), draws)
+    found = measure_sensitivity(step, times, copies, placed, options_of(context, config), draws)
     save(sensitivity, "sensitivity", found, came_from)
     return found
 
 
-def _read(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
+def read_given(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
+    """The step as limits count it, its profile, and the links.
+
+    Raises:
+        DamagedFileError: one of them cannot be read.
+    """
     step = counting(load(given.graph, "graph", Graph), context.counts)
     return step, read_profile(given.profile), load(given.links, "links", Links)
 
 
-def _options(context: Context, config: SolveConfig) -> SolveOptions:
+def options_of(context: Context, config: SolveConfig) -> SolveOptions:
+    """What the solver is told."""
     from autotm.solve import SolveOptions
 
     return SolveOptions(**config.model_dump(), seed=context.seed)
 
 
-def _tell_outcome(plan: Plan, config: SolveConfig) -> None:
+def tell_outcome(plan: Plan, config: SolveConfig) -> None:
     """Say how good the plan is, and what to change where it is not as good as asked."""
     what, gap = f"{plan.optimizer}, limit {plan.limit}", f"{100 * plan.gap:.3g} % (asked: {100 * config.gap:.3g} %)"
     legal = "the plan is legal, and at most that much slower than the best"

@@ -1,7 +1,17 @@
 """Networks, written in Relax or read from elsewhere; `frontend` is for those who have PyTorch."""
 
-from autotm.zoo.network import Fill, Network, NetworkBuilder, with_values_stored
+from autotm.zoo.network import Fill, Network, NetworkBuilder, Origin, with_values_stored
 from autotm.zoo.own import call
 from autotm.zoo.registry import build, build_from, networks
 
-__all__ = ["Fill", "Network", "NetworkBuilder", "build", "build_from", "call", "networks", "with_values_stored"]
+__all__ = [
+    "Fill",
+    "Network",
+    "NetworkBuilder",
+    "Origin",
+    "build",
+    "build_from",
+    "call",
+    "networks",
+    "with_values_stored",
+]

@@ -58,10 +58,15 @@ class Nest:
         return math.prod(self.extents)
 
     @property
-    def touched_bytes(self) -> int:
-        """Bytes of the distinct buffers that the block reads and writes, as far as one pass over it can reach."""
+    def touched(self) -> dict[tirx.Buffer, int]:
+        """Bytes of each buffer that the block reads and writes, as far as one pass over it can reach."""
         buffers = {access.buffer: size_bytes(access.buffer) for access in (*self.loads, *self.stores)}
-        return sum(min(size, 4 * self.iterations) for size in buffers.values())
+        return {buffer: min(size, 4 * self.iterations) for buffer, size in buffers.items()}
+
+    @property
+    def touched_bytes(self) -> int:
+        """Bytes of all of these."""
+        return sum(self.touched.values())
 
     def extent(self, axes: tuple[int, ...]) -> int:
         """Product of the extents of some axes."""

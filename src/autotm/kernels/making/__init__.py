@@ -5,6 +5,7 @@ from autotm.kernels.making.co_runners import co_runners
 from autotm.kernels.making.compiler import KernelCompiler, KernelScheduler, Make, Request
 from autotm.kernels.making.contraction_rate import contraction_flop_per_s
 from autotm.kernels.making.facts import KernelFacts
+from autotm.kernels.making.multiply_adds import multiply_add_flop_per_s, register_loop
 from autotm.kernels.making.search import require_packages, search
 from autotm.kernels.making.tuned import UnusableScheduleError, choose, compiled, replay, workload, workspace_bytes
 
@@ -20,7 +21,9 @@ __all__ = [
     "compiled",
     "contraction_flop_per_s",
     "identity",
+    "multiply_add_flop_per_s",
     "objects_in",
+    "register_loop",
     "replay",
     "require_packages",
     "search",

@@ -63,7 +63,7 @@ class Request:
             return other, KernelFacts.of(other, target)
         own = schedule(self.func, target, threads)
         kernel = choose(self.func, own, self.tuned, target)
-        return kernel, KernelFacts.of(kernel, target, is_tuned=kernel is not own)
+        return kernel, KernelFacts.of(kernel, target)
 
     def wants_code(self, facts: KernelFacts) -> bool:
         """Whether the kernel is worth compiling."""

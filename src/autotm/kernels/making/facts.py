@@ -13,7 +13,7 @@ from autotm.kernels.code import Workspace
 from autotm.kernels.making.build import identity
 from autotm.kernels.making.objects import code_key
 from autotm.kernels.schedules import ScheduledKernel
-from autotm.model.step import OpClass
+from autotm.model.step import OpClass, ScheduleKind
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,7 @@ class KernelFacts:
     Attributes:
         symbol: name of its function in a library.
         identity: hash of its code.
-        op, op_class, flops, workspaces, others: as in `ScheduledKernel`.
-        is_tuned: whether a search found its schedule.
+        op, op_class, flops, workspaces, others, kind: as in `ScheduledKernel`.
     """
 
     symbol: str
@@ -34,10 +33,10 @@ class KernelFacts:
     flops: int
     workspaces: tuple[Workspace, ...]
     others: tuple[str, ...]
-    is_tuned: bool
+    kind: ScheduleKind
 
     @classmethod
-    def of(cls, kernel: ScheduledKernel, target: tvm.target.Target, *, is_tuned: bool = False) -> KernelFacts:
+    def of(cls, kernel: ScheduledKernel, target: tvm.target.Target) -> KernelFacts:
         """Of a kernel, named after its operation and its code."""
         digest = identity(kernel.func, target)
         return cls(
@@ -48,7 +47,7 @@ class KernelFacts:
             flops=kernel.flops,
             workspaces=kernel.workspaces,
             others=kernel.others,
-            is_tuned=is_tuned,
+            kind=kernel.kind,
         )
 
     @property
@@ -68,6 +67,10 @@ class KernelFacts:
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> KernelFacts:
         """What `to_json` said."""
-        workspaces = tuple((tuple(shape), dtype) for shape, dtype in found["workspaces"])
-        others = tuple(found["others"])
-        return cls(**{**found, "op_class": OpClass(found["op_class"]), "workspaces": workspaces, "others": others})
+        read = {
+            "op_class": OpClass(found["op_class"]),
+            "workspaces": tuple((tuple(shape), dtype) for shape, dtype in found["workspaces"]),
+            "others": tuple(found["others"]),
+            "kind": ScheduleKind(found["kind"]),
+        }
+        return cls(**{**found, **read})

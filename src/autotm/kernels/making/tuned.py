@@ -19,6 +19,7 @@ from autotm.kernels.making.build import identity
 from autotm.kernels.schedules import ScheduledKernel
 from autotm.model.files import AutotmError
 from autotm.model.measurement import TunedSchedule
+from autotm.model.step import ScheduleKind
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def as_kernel(scheduled: tirx.PrimFunc, own: ScheduledKernel) -> ScheduledKernel
         UnusableScheduleError: it takes more workspace than our own and all operands together.
     """
     func, workspaces = hoist_workspaces(scheduled.with_attr("tirx.noalias", True))
-    kernel = replace(own, func=func, workspaces=workspaces, others=())
+    kernel = replace(own, func=func, workspaces=workspaces, others=(), kind=ScheduleKind.SEARCHED)
     operands = func.params[: len(func.params) - len(workspaces)]
     allowed = workspace_bytes(own) + sum(_bytes(operand) for operand in operands)
     if workspace_bytes(kernel) > allowed:

@@ -36,7 +36,7 @@ from autotm.kernels.schedules.rows import (
     schedule_softmax,
     schedule_statistics,
 )
-from autotm.model.step import OpClass
+from autotm.model.step import OpClass, ScheduleKind
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,6 +67,9 @@ _NAMED = {
     "softmax": OpClass.NORMALIZATION,
     "bias_gradient": OpClass.REDUCTION,
     "sgd_update": OpClass.ELEMENTWISE,
+    "adam_update": OpClass.ELEMENTWISE,
+    "step_factor": OpClass.ELEMENTWISE,
+    "square_sum": OpClass.REDUCTION,
     "concat": OpClass.DATA_MOVEMENT,
     "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
@@ -108,6 +111,7 @@ class ScheduledKernel:
         op_class: what the kernel does to memory.
         flops: floating-point operations of one call; of a contraction, those of its products and sums only.
         others: implementations that would be other code.
+        kind: where its schedule comes from.
     """
 
     func: tirx.PrimFunc
@@ -116,6 +120,7 @@ class ScheduledKernel:
     op_class: OpClass
     flops: int
     others: tuple[str, ...] = ()
+    kind: ScheduleKind = ScheduleKind.GENERATED
 
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
@@ -123,11 +128,11 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     sch = Schedule(tvm.IRModule({"main": func}))
     nests, names = _survey(sch)
     op, op_class = classify(nests, names)
-    scheduled, others = _schedule(sch, op, target, threads)
+    scheduled, others, kind = _schedule(sch, op, target, threads)
     hoisted, workspaces = _hoist(scheduled)
     if op_class not in CONTRACTIONS:
         hoisted = hoisted.with_attr(SHARED, True)
-    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class), others)
+    return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class), others, kind)
 
 
 def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
@@ -175,18 +180,20 @@ def _survey(sch: Schedule) -> tuple[list[Nest], list[str]]:
     return [nest for nest in nests if nest is not None], names
 
 
-def _schedule(sch: Schedule, op: str, target: tvm.target.Target, threads: int) -> tuple[tirx.PrimFunc, tuple[str, ...]]:
-    """The scheduled function, and implementations that would be other code."""
+def _schedule(
+    sch: Schedule, op: str, target: tvm.target.Target, threads: int
+) -> tuple[tirx.PrimFunc, tuple[str, ...], ScheduleKind]:
+    """The scheduled function, implementations that would be other code, and where the schedule comes from."""
     func = sch.mod["main"]
     try:
         if op in _GENERATED:
             others = _GENERATED[op](sch, sch.get_sblock(op), target_info(target), threads)
-            return sch.mod["main"].with_attr(GENERATED, True), others or ()
+            return sch.mod["main"].with_attr(GENERATED, True), others or (), ScheduleKind.GENERATED
         schedule_blocks(sch, Machine.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
-        return write_out(_plain(func)), ()
-    return write_out(sch.mod["main"]), ()
+        return write_out(_plain(func)), (), ScheduleKind.AS_WRITTEN
+    return write_out(sch.mod["main"]), (), ScheduleKind.GENERAL
 
 
 def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:

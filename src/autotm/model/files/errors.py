@@ -19,7 +19,14 @@ class DamagedFileError(AutotmError):
 
 
 class InfeasibleLimitError(AutotmError):
-    """No placement fits the limit; names the kernel, the bytes short and the smallest feasible limit."""
+    """No placement fits the limit; names the kernel, the bytes short and the smallest feasible limit.
+
+    `smallest_bytes` is that limit in bytes of fast memory; None where the limit was not that of the placed tensors.
+    """
+
+    def __init__(self, message: str, smallest_bytes: int | None = None) -> None:
+        super().__init__(message)
+        self.smallest_bytes = smallest_bytes
 
 
 class IllegalPlanError(AutotmError):

@@ -1,6 +1,7 @@
 """What was measured: profiles, links, records."""
 
 from autotm.model.measurement.link import AsynchronousLinks, Link, Links
+from autotm.model.measurement.machine_rates import MachineRates
 from autotm.model.measurement.profile import Profile, Timing, TimingKey
 from autotm.model.measurement.profile_file import read_profile, write_profile
 from autotm.model.measurement.record import Record
@@ -15,6 +16,7 @@ __all__ = [
     "Draw",
     "Link",
     "Links",
+    "MachineRates",
     "Profile",
     "Record",
     "Sensitivity",

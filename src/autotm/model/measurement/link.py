@@ -6,6 +6,7 @@ import bisect
 from dataclasses import dataclass
 
 from autotm.model.files import BadInputError
+from autotm.model.measurement.machine_rates import MachineRates
 from autotm.model.plan import Move
 from autotm.model.step import Tier
 
@@ -69,6 +70,7 @@ class Links:
         emulation_stretch: factor on the emulated device's delays (1 for real tiers and for `share: whole`).
         asynchronous: copies beside kernels; None in files from before they were measured.
         disturbed: what was measured while others held the cores, in words: it is too slow.
+        rates: what the machine can do at best; None in files from before it was measured.
     """
 
     to_fast: Link
@@ -77,6 +79,7 @@ class Links:
     emulation_stretch: float
     asynchronous: AsynchronousLinks | None = None
     disturbed: tuple[str, ...] = ()
+    rates: MachineRates | None = None
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""

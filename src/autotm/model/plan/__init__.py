@@ -18,6 +18,7 @@ from autotm.model.plan.certificate import (
 from autotm.model.plan.engine import WINDOW_HALVES
 from autotm.model.plan.plan import Move, Plan, Status, Stay
 from autotm.model.plan.program import Address, KernelStep, Layout, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
+from autotm.model.plan.refusal import Refusal
 
 __all__ = [
     "WINDOW_HALVES",
@@ -37,6 +38,7 @@ __all__ = [
     "Plan",
     "Prices",
     "Program",
+    "Refusal",
     "SlowPrices",
     "SpanPrices",
     "Split",

@@ -16,6 +16,7 @@ from autotm.model.step.graph import (
 from autotm.model.step.limit import Limit
 from autotm.model.step.network_source import NetworkSource
 from autotm.model.step.role import Initial, Role
+from autotm.model.step.schedule_kind import SCHEDULES_KEY, ScheduleKind, schedules_in
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
 from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
@@ -23,6 +24,7 @@ from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
 __all__ = [
     "ALIGNMENT_BYTES",
     "DEFAULT_IMPLEMENTATION",
+    "SCHEDULES_KEY",
     "Adam",
     "AdamW",
     "Configuration",
@@ -37,6 +39,7 @@ __all__ = [
     "OpClass",
     "Operand",
     "Role",
+    "ScheduleKind",
     "Sgd",
     "Tensor",
     "Tier",
@@ -47,6 +50,7 @@ __all__ = [
     "counted_by",
     "counting",
     "fixed_bytes",
+    "schedules_in",
     "slow_traffic",
     "storage_of",
     "workspace",

@@ -111,6 +111,10 @@ class Paths(MachinePaths):
         """What running the program measured."""
         return self._of_network / optimizer / limit.slug / "record.json"
 
+    def sweep(self, optimizer: str) -> Path:
+        """The folder of what `autotm sweep` found; nothing depends on it."""
+        return self._of_network / optimizer / "sweep"
+
     def sensitivity(self, limit: Limit) -> Path:
         """What resampled kernel times did to the plans for a limit; nothing depends on it."""
         return self._of_network / "sensitivity" / f"{limit.slug}.json"

@@ -37,5 +37,6 @@ def require_feasible(problem: Problem, choices: Choices, optimizer: str) -> None
         raise InfeasibleLimitError(
             f"limit {problem.limit} ({problem.limit_bytes} bytes of fast memory) is infeasible for '{optimizer}': "
             f"kernel {worst} '{problem.graph.kernels[worst].name}' needs {smallest} bytes in fast memory, "
-            f"{smallest - problem.limit_bytes} bytes short; the smallest feasible limit is {smallest} bytes"
+            f"{smallest - problem.limit_bytes} bytes short; the smallest feasible limit is {smallest} bytes",
+            smallest,
         )

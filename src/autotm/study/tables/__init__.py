@@ -1,5 +1,6 @@
 """From records and plans to tidy tables: what figures are drawn from, and what commands print."""
 
+from autotm.study.tables.columns import columns, shorten
 from autotm.study.tables.costs import costs, table_of_costs
 from autotm.study.tables.csv import read_table, write_table
 from autotm.study.tables.describe import describe
@@ -15,12 +16,14 @@ __all__ = [
     "BEFORE_SEPARATOR",
     "COLUMN",
     "at_limits",
+    "columns",
     "costs",
     "describe",
     "is_modelled",
     "marked",
     "read_table",
     "require_one",
+    "shorten",
     "table_of_costs",
     "table_of_plans",
     "table_of_records",

@@ -1,5 +1,35 @@
 """Networks from elsewhere: PyTorch modules, as networks of ours."""
 
-from autotm.zoo.frontend.from_torch import from_torch
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from autotm.model.files import AutotmError
+
+if TYPE_CHECKING:
+    from autotm.zoo.frontend.torch_network import from_torch
 
 __all__ = ["from_torch"]
+
+_HOMES = {"from_torch": ("autotm.zoo.frontend.torch_network", "torch")}
+"""Module of each name, and the library that it needs, which is optional."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used.
+
+    Raises:
+        AutotmError: the library that it needs is not installed.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    home, library = _HOMES[name]
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise AutotmError(
+            f"{name} needs {library}, which is not installed here; pip install 'autotm[{library}]'"
+        ) from None

@@ -21,7 +21,7 @@ from autotm.zoo.frontend.torch_operators import TrainingImporter
 Array = npt.NDArray[Any]
 _PREFIX = "module."
 """Of names in the exported step: the user's module is a part of it."""
-_COUNTERS = "num_batches_tracked"
+COUNTERS = "num_batches_tracked"
 """Batch norm counts its steps in these, for nobody: kernels for them would be a waste."""
 
 
@@ -97,7 +97,7 @@ def _roles(program: torch.export.ExportedProgram, user: Iterator[tuple[str, Any]
     changed = {
         spec.target: spec.arg.name
         for spec in signature.output_specs
-        if spec.kind is outputs.BUFFER_MUTATION and not (spec.target or "").endswith(_COUNTERS)
+        if spec.kind is outputs.BUFFER_MUTATION and not (spec.target or "").endswith(COUNTERS)
     }
     inputs, parameters, states, fixed, names, new = {}, {}, {}, {}, {}, {}
     for spec in signature.input_specs:
@@ -148,9 +148,7 @@ def _translate(
                 importer.env[node] = variables[node.name]
         elif node.op == "call_function" and (node.users or node in returned):
             importer.env[node] = _converted(importer, node)
-    counted = {
-        spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(_COUNTERS)
-    }
+    counted = {spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(COUNTERS)}
     return {node.name: importer.env[node] for node in returned if node.name not in counted}
 
 

@@ -12,6 +12,7 @@ from tvm import relax
 
 from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import Given, Initial, Training
+from autotm.zoo.network.origin import Origin
 
 Fill = Initial | Given | npt.NDArray[Any]
 """What an argument holds before the first step: a rule, a file, or the value itself."""
@@ -32,8 +33,7 @@ class Network:
         training: the rules by which it does; None: nothing is differentiated, and parameters stay as they are.
         states: initial fill of every argument that a step replaces by what `main` computes for it (running averages,
             counters), by argument name; training does not differentiate by them.
-        turned: arguments whose axes lie otherwise than where the network came from: axis j is axis `turned[name][j]`
-            there.
+        origin: of a network that came from elsewhere, the way back.
 
     Raises:
         BadInputError: the module has no `main`; its arguments are not exactly the inputs, parameters and states; it
@@ -48,7 +48,7 @@ class Network:
     parameters: Mapping[str, Fill]
     training: Training | None
     states: Mapping[str, Fill] = field(default_factory=dict)
-    turned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    origin: Origin | None = None
 
     def __post_init__(self) -> None:
         if "main" not in {variable.name_hint for variable in self.module.functions}:

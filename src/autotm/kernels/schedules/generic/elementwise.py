@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -16,17 +17,19 @@ _UNROLLED_VECTORS = 4
 _LEAST_TURNED = 8
 
 
-def schedule_elementwise(schedule: Schedule, block: SBlockRV, nest: Nest, machine: Machine) -> None:
-    """Schedule an elementwise, broadcast or injective block in place."""
-    if (turned := _turned_axis(nest)) is not None:
+def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Nest], machine: Machine) -> None:
+    """Schedule an elementwise, broadcast or injective block in place; `nests` are of all blocks in its loops."""
+    nest = nests[0]
+    if len(nests) == 1 and (turned := _turned_axis(nest)) is not None:
         _schedule_turned(schedule, block, nest, turned, machine)
         return
-    start = contiguous_from(nest)
+    start = max(map(contiguous_from, nests))
     loops = schedule.get_loops(block)
     inner_extent = math.prod(nest.extents[start:])
     inner = _fuse(schedule, list(loops[start:]))
     outer = list(loops[:start])
-    is_parallel = machine.is_parallel(nest.touched_bytes)
+    touched = {buffer: size for each in nests for buffer, size in each.touched.items()}
+    is_parallel = machine.is_parallel(sum(touched.values()))
     if is_parallel and math.prod(nest.extents[:start]) < 8 * machine.threads:
         chunks = _chunks(inner_extent, machine)
         if chunks > 1:

@@ -6,6 +6,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV, ScheduleError
 
 from autotm.kernels.code import Machine, Nest, read_nest, top_blocks
+from autotm.kernels.schedules.generic.chains import merge_chains
 from autotm.kernels.schedules.generic.elementwise import schedule_elementwise
 from autotm.kernels.schedules.generic.reduction import schedule_reduction
 
@@ -14,7 +15,8 @@ def schedule_blocks(schedule: Schedule, machine: Machine) -> None:
     """Schedule every block of the function that a plain loop nest surrounds, in place."""
     inline_intermediates(schedule)
     _surround_scalars(schedule)
-    done: set[str] = set()
+    chains = merge_chains(schedule)
+    done = {nest.name for chain in chains.values() for nest in chain[1:]}
     for name in [schedule.get(block).name_hint for block in top_blocks(schedule)]:
         if name in done:
             continue
@@ -28,7 +30,7 @@ def schedule_blocks(schedule: Schedule, machine: Machine) -> None:
                 done.add(schedule.get(epilogue).name_hint)
             schedule_reduction(schedule, block, nest, machine, epilogue)
         else:
-            schedule_elementwise(schedule, block, nest, machine)
+            schedule_elementwise(schedule, block, chains.get(name, [nest]), machine)
 
 
 def _surround_scalars(schedule: Schedule) -> None:

@@ -13,10 +13,10 @@ from autotm.model.files import BadInputError
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
 from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
 from autotm.zoo.frontend.random_numbers import COUNTER
-from autotm.zoo.frontend.torch_import import imported_program
+from autotm.zoo.frontend.torch_import import COUNTERS, imported_program
 from autotm.zoo.frontend.torch_program import Inputs, Loss, Mode, arguments_of, exported
 from autotm.zoo.frontend.torch_training import training_of
-from autotm.zoo.network import Network
+from autotm.zoo.network import Network, Origin
 
 _COUNTS = 2**30
 """Where the counter of random numbers starts is drawn below this: steps may be counted on for long."""
@@ -59,16 +59,33 @@ def from_torch(
     values = [*positional, *named.values(), *targets]
     found = channels_last(imported_program(program, names, values, trains=mode == "train"))
     rules = training_of(training or _DEFAULT, module, found) if mode == "train" else None
-    return _network(name or _own_name(module), found, rules)
+    return _network(name or _own_name(module), found, rules, _origin(module, names, found))
 
 
-def _network(name: str, found: Imported, training: Training | None) -> Network:
+def _network(name: str, found: Imported, training: Training | None, origin: Origin) -> Network:
     data = (value for name, value in found.inputs.items() if not name.startswith(CONSTANT))
     batches = [value.shape[0] for value in data if value.shape]
     counter = {COUNTER: Initial("integers", _COUNTS)}
     states = {name: counter.get(name, value) for name, value in found.states.items()}
-    return Network(
-        name, batches[0] if batches else 1, found.module, found.inputs, found.parameters, training, states, found.turned
+    batch = batches[0] if batches else 1
+    return Network(name, batch, found.module, found.inputs, found.parameters, training, states, origin)
+
+
+def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported) -> Origin:
+    """The way back to the module's own state."""
+    state = module.state_dict(keep_vars=True)
+    tensors = tuple(name for name in (*found.parameters, *found.states) if name in state)
+    by_tensor = {id(state[name]): name for name in tensors}
+    same = {name: by_tensor[id(item)] for name, item in state.items() if name not in tensors and id(item) in by_tensor}
+    kept = {name: item for name, item in state.items() if name not in tensors and name not in same}
+    return Origin(
+        tuple(names),
+        found.turned,
+        tensors,
+        same,
+        {name: item.detach().cpu().numpy().copy() for name, item in kept.items()},
+        tuple(name for name in kept if name.endswith(COUNTERS) and module.training),
+        is_torch=True,
     )
 
 

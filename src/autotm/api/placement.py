@@ -1,0 +1,137 @@
+"""A plan with addresses: to be run and timed, or trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from autotm.api.options import options_of
+from autotm.model.measurement import Record
+from autotm.model.plan import Plan, Program, Status
+from autotm.model.study import RunConfig
+from autotm.runtime import RunOptions, Session, run
+
+if TYPE_CHECKING:
+    from autotm.api.training_step import TrainingStep
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A plan with addresses, ready to run; an independent checker has vouched for both.
+
+    Attributes:
+        training_step: what it places.
+        plan: where each tensor is when, the moves, bound and certificate.
+        program: the same with addresses.
+    """
+
+    training_step: TrainingStep
+    plan: Plan
+    program: Program
+
+    @property
+    def predicted_s(self) -> float:
+        """Predicted time of a step, from the profile."""
+        return self.plan.objective_us / 1e6
+
+    @property
+    def bound_s(self) -> float:
+        """No placement of this optimizer is predicted to take less."""
+        return self.plan.bound_us / 1e6
+
+    @property
+    def gap(self) -> float:
+        """Share of the predicted time that is not proven necessary."""
+        return self.plan.gap
+
+    def run(self, **options: Any) -> Record:
+        """Compare the step's results with those of the plain step, bit for bit, then time it.
+
+        Args:
+            options: `min_steps`, `min_seconds`, `verify_steps`, `side_by_side` ..., as under `run` in the config.
+
+        Raises:
+            BadInputError: no such option.
+            VerificationError: the step computes something else than the plain step.
+            AutotmError: kernels run on fewer threads than the machine asks for.
+        """
+        step, config = self.training_step, options_of(RunConfig, options, "run option")
+        return run(
+            step.lowered,
+            step.library,
+            self.program,
+            self.plan,
+            step.context.machine,
+            step.links,
+            step.profile,
+            RunOptions(**config.model_dump(), seed=step.context.seed),
+            step.context.devices_dir,
+        )
+
+    def step(self, *inputs: Any, **named: Any) -> Any:
+        """Run one step with the planned program, on new data; weights stay from step to step.
+
+        The first call allocates the memory, which `close` gives back.
+
+        Args:
+            inputs: arrays or tensors in the order of the network's inputs, those of its loss behind them; what is left
+                out keeps its values.
+            named: the same by name.
+
+        Returns:
+            The loss; of a network that infers, its outputs, as tensors of PyTorch if that is where it came from.
+
+        Raises:
+            BadInputError: no such input, or another shape or type.
+        """
+        origin, known = self.training_step.origin, self.training_step.input_names
+        fed = origin.fed(known, [np.asarray(item) for item in inputs], {k: np.asarray(v) for k, v in named.items()})
+        found = self._session.step(fed)
+        if "loss" in found:
+            return found["loss"].item()
+        outputs = [self.training_step.as_given(value) for value in found.values()]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and running averages as they are after the steps run so far, by their names in the source.
+
+        Of a network that came from PyTorch: what its module's `load_state_dict` takes.
+        """
+        session = self._session
+        found = self.training_step.origin.state(session.values(), session.steps)
+        return {name: self.training_step.as_given(value) for name, value in found.items()}
+
+    def close(self) -> None:
+        """Give back the memory of the steps run by `step`; the weights are gone with it."""
+        if "_session" in self.__dict__:
+            self._session.close()
+            del self.__dict__["_session"]
+
+    @cached_property
+    def _session(self) -> Session:
+        step = self.training_step
+        return Session(
+            step.lowered,
+            step.library,
+            self.program,
+            step.context.counts,
+            step.context.machine,
+            step.links,
+            step.context.devices_dir,
+            step.context.seed,
+        )
+
+    def __str__(self) -> str:
+        placed = self.plan
+        # A plan that nothing searched for has no better one to be near to.
+        proof = "" if placed.status is Status.NOT_OPTIMIZED else f", proven within {placed.gap:.2%} of the best"
+        if placed.solver_gap is not None:
+            proof += f" (the solver claims {placed.solver_gap:.2%})"
+        return (
+            f"{self.training_step.graph.network}, {placed.optimizer}, limit {placed.limit} "
+            f"({self.program.fast_bytes / 1e6:.6g} MB fast, {self.program.slow_bytes / 1e6:.6g} MB slow memory): "
+            f"{self.predicted_s:.6g} s a step predicted{proof}; {len(placed.moves)} moves"
+        )

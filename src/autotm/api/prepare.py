@@ -1,0 +1,182 @@
+"""From a network to a compiled step whose kernels are timed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotm import zoo
+from autotm.api.options import options_of
+from autotm.api.placement import Placement
+from autotm.api.training_step import TrainingStep
+from autotm.kernels.library import KernelLibrary
+from autotm.model.files import BadInputError, load_with_provenance, unknown_name
+from autotm.model.machine import Machine, load_machine, provenance
+from autotm.model.measurement import Links
+from autotm.model.step import Counts, Training, UpdateRule, counting
+from autotm.model.study import MachinePaths, ProfileConfig, SolveConfig, TuneConfig
+from autotm.stages import Context, calibrate_stage, compile_and_profile
+from autotm.study.setup import require_compiler
+
+if TYPE_CHECKING:
+    from autotm.study.sweep import SweepResult
+
+SCALE = "own"
+"""What records call the scale of a network that was given from Python."""
+_CONFIG = Path("config")
+_CHECKOUT = Path(__file__).parents[3]
+
+NetworkLike = Any
+"""A Network, a function that returns one, the name of a network of the zoo, or a module of PyTorch with its inputs."""
+
+
+def plan(
+    network: NetworkLike,
+    inputs: Any = None,
+    limit: str | int = "4:1",
+    optimizer: str = "synchronous",
+    **prepared: Any,
+) -> Placement:
+    """Compile a step, time its kernels, and place its tensors: `prepare(network, inputs).plan(limit, optimizer)`.
+
+    `prepared` are the arguments of `prepare`, and those of the solver: `gap`, `time_limit_s`, `additive_tolerance`.
+    """
+    solver = {key: prepared.pop(key) for key in SolveConfig.model_fields if key in prepared}
+    return prepare(network, inputs, **prepared).plan(limit, optimizer, **solver)
+
+
+def sweep(
+    network: NetworkLike,
+    inputs: Any = None,
+    limits: Sequence[str | int] | None = None,
+    optimizer: str = "synchronous",
+    **prepared: Any,
+) -> SweepResult[Placement]:
+    """Tell how little fast memory a step needs: `prepare(network, inputs).sweep(limits, optimizer)`.
+
+    `prepared` are the arguments of `prepare`, those of the solver, and `run`.
+    """
+    taken = (*SolveConfig.model_fields, "run")
+    options = {key: prepared.pop(key) for key in taken if key in prepared}
+    return prepare(network, inputs, **prepared).sweep(limits, optimizer, **options)
+
+
+def prepare(
+    network: NetworkLike,
+    inputs: Any = None,
+    *,
+    sizes: Mapping[str, Any] | None = None,
+    loss: Callable[..., Any] | None = None,
+    targets: Sequence[Any] = (),
+    training: Training | UpdateRule | Any = None,
+    mode: str = "train",
+    counts: str = "all",
+    machine: str | Path | Machine = "laptop",
+    threads: int | None = None,
+    seed: int = 20,
+    profile: Mapping[str, Any] | None = None,
+    results: Path | str = "results",
+    config: Path | str | None = None,
+) -> TrainingStep:
+    """Compile the training step of a network and time its kernels.
+
+    Args:
+        network: what a `NetworkBuilder` ended with, a function that returns it, the name of a network of the zoo, or a
+            module of PyTorch.
+        inputs: of a module of PyTorch, as in `from_torch`.
+        sizes: arguments of the function, e.g. `{"batch": 16}`.
+        loss: of a module of PyTorch; this and the three that follow are as in `from_torch`.
+        targets: what the loss takes besides.
+        training: by which rules the module is trained.
+        mode: `train` or `inference`.
+        counts: what limits count: `all`, or `intermediates` without parameters, inputs and results, as in the paper.
+        machine: a file in config/machines without .yaml, a path, or a machine.
+        threads: instead of the machine's.
+        seed: of weights, data and the solver.
+        profile: how kernels are timed, as under `profile` in the config, e.g. `{"kernel_s": 0.05}`.
+        results: folder of the caches (timings, machine code, copies measured), which a pipeline there shares.
+        config: the folder of machines and devices; `config` here if there is one, else autotm's own.
+
+    Raises:
+        BadInputError: an argument is at fault, or the function.
+        AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
+    """
+    require_compiler()
+    folder = _config_folder(config)
+    on = machine if isinstance(machine, Machine) else load_machine(_machine_file(machine, folder), threads)
+    if counts not in list(Counts):
+        raise unknown_name("value of counts", counts, list(Counts))
+    context = Context(on, folder / "devices", seed, Counts(counts))
+    from_module = {"loss": loss, "targets": targets, "training": training, "mode": mode}
+    built = _module(network, inputs, from_module) if _is_module(network) else _network(network, inputs, sizes or {})
+    paths = MachinePaths(Path(results), on)
+    timing = options_of(ProfileConfig, profile or {}, "profile option")
+    links = _links(context, paths.links, timing.patience_s)
+    came_from = provenance(on, seed, sizes=dict(sizes or {}))
+    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
+        files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
+        caches = {"store": paths.store, "objects": paths.objects, "values": paths.values}
+        gain = TuneConfig().min_gain
+        step, timed = compile_and_profile(context, built, SCALE, timing, gain, links, came_from, **caches, **files)
+        kernels = KernelLibrary.load(files["library"])
+    counted = counting(step, context.counts)
+    return TrainingStep(step, counted, timed, kernels, links, context, built.origin or zoo.Origin())
+
+
+def _is_module(network: object) -> bool:
+    """Whether it is a module of PyTorch, which is not imported to find out."""
+    return any(kind.__module__.startswith("torch.nn.") for kind in type(network).__mro__)
+
+
+def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
+    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+
+    if inputs is None:
+        raise BadInputError(
+            f"{type(module).__name__}: a module of PyTorch has no shapes without inputs; give some: "
+            "autotm.plan(module, inputs)"
+        )
+    return from_torch(module, inputs, **options)
+
+
+def _network(network: NetworkLike, inputs: object, sizes: Mapping[str, Any]) -> zoo.Network:
+    if inputs is not None:
+        raise BadInputError(
+            f"inputs: {inputs!r} go with a module of PyTorch, not with a {type(network).__name__}; a limit is given by "
+            'name: limit="4:1"'
+        )
+    if isinstance(network, str):
+        return zoo.build(network, sizes)
+    if isinstance(network, zoo.Network):
+        if sizes:
+            raise BadInputError(f"network {network.name}: has its sizes; they go to a function that returns a network")
+        return network
+    if callable(network):
+        return zoo.call(network, sizes)
+    raise BadInputError(
+        f"a {type(network).__name__} is no network: give a Network, a function that returns one, or a name of the zoo"
+    )
+
+
+def _config_folder(config: Path | str | None) -> Path:
+    if config is not None:
+        return Path(config)
+    return _CONFIG if (_CONFIG / "machines").is_dir() else _CHECKOUT / _CONFIG
+
+
+def _machine_file(machine: str | Path, folder: Path) -> Path:
+    path = Path(machine)
+    return path if path.suffix == ".yaml" else folder / "machines" / f"{machine}.yaml"
+
+
+def _links(context: Context, file: Path, patience_s: float) -> Links:
+    """Copies as measured before on the same cores with the same machine file, or now."""
+    now = provenance(context.machine, context.seed)
+    if file.exists():
+        links, before = load_with_provenance(file, "links", Links)
+        if all(before.get(key) == now[key] for key in ("machine_file_hash", "cpus", "copying_cpus", "cpu_model")):
+            return links
+    calibrate_stage(context, patience_s, links=file)
+    return load_with_provenance(file, "links", Links)[0]

@@ -1,0 +1,170 @@
+"""The update rules as formulas over elements: what they keep, what depends on the step's number, what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import relax, te, tirx
+
+from autotm.model.step import Adam, AdamW, Sgd, UpdateRule
+
+TOGETHER = 6
+"""Vectors (biases, scales, shifts) that one kernel takes: each alone would take less time than its call."""
+
+Binding = relax.VarBinding
+Number = tirx.Expr
+
+
+class Formula(Protocol):
+    """How one rule updates a parameter.
+
+    Attributes:
+        name: of the kernel.
+        states: what is kept for each element from step to step, zero before the first.
+        factor_count: how many numbers `factors` gives.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    factor_count: int
+
+    def factors(self, step: Number) -> list[Number]:
+        """What is the same for all elements of a step: float64, from its number as float64, 1 in the first."""
+
+    def update(self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: Given) -> list[te.Tensor]:
+        """The new states, then the new parameter, each made of what comes before it: they may take the old memory."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """What an update reads besides the parameter's own tensors.
+
+    Attributes:
+        factors: the values of `Formula.factors` in this step.
+        clip: what every gradient is multiplied by; None if they are not clipped.
+    """
+
+    factors: tuple[Number, ...] = ()
+    clip: Number | None = None
+
+    def gradient(self, slope: Number) -> Number:
+        """An element of the gradient as the rule is to see it."""
+        return slope if self.clip is None else slope * self.clip
+
+
+def formula_of(rule: UpdateRule) -> Formula:
+    """The formula of a rule."""
+    return _SgdFormula(rule) if isinstance(rule, Sgd) else _AdamFormula(rule)
+
+
+class _SgdFormula:
+    name = "sgd_update"
+
+    def __init__(self, rule: Sgd) -> None:
+        self._rule = rule
+        self.states = ("momentum",) if rule.momentum else ()
+        self.factor_count = int(bool(rule.momentum and rule.dampening))
+
+    def factors(self, step: Number) -> list[Number]:
+        """The gradient's share of the momentum, which is all of it in the first step."""
+        share = tirx.Select(step == _double(1.0), _double(1.0), _double(1.0 - self._rule.dampening))
+        return [share][: self.factor_count]
+
+    def update(self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: Given) -> list[te.Tensor]:
+        rule = self._rule
+
+        def change(at: tuple[tirx.Var, ...]) -> Number:
+            return _decayed(given.gradient(slope(*at)), old(*at), rule.weight_decay)
+
+        if not rule.momentum:
+            return [elementwise(old.shape, lambda at: old(*at) - change(at) * _float(rule.learning_rate), self.name)]
+        (before,), share = states, given.factors
+
+        def kept(at: tuple[tirx.Var, ...]) -> Number:
+            return before(*at) * _float(rule.momentum) + (change(at) * share[0] if share else change(at))
+
+        momentum = elementwise(old.shape, kept, "momentum")
+
+        def stepped(at: tuple[tirx.Var, ...]) -> Number:
+            kept_now = momentum(*at)
+            ahead = change(at) + kept_now * _float(rule.momentum) if rule.nesterov else kept_now
+            return old(*at) - ahead * _float(rule.learning_rate)
+
+        return [momentum, elementwise(old.shape, stepped, self.name)]
+
+
+class _AdamFormula:
+    name = "adam_update"
+    states = ("first_moment", "second_moment")
+    factor_count = 2
+
+    def __init__(self, rule: Adam | AdamW) -> None:
+        self._rule = rule
+
+    def factors(self, step: Number) -> list[Number]:
+        """The length of the step, and the root of the second moment's correction."""
+        one = _double(1.0)
+        first, second = (one - tirx.pow(_double(beta), step) for beta in self._rule.betas)
+        return [_double(self._rule.learning_rate) / first, tirx.sqrt(second)]
+
+    def update(self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: Given) -> list[te.Tensor]:
+        rule, shape = self._rule, old.shape
+        apart = isinstance(rule, AdamW)
+        length, root = given.factors
+
+        def change(at: tuple[tirx.Var, ...]) -> Number:
+            return _decayed(given.gradient(slope(*at)), old(*at), 0.0 if apart else rule.weight_decay)
+
+        def towards(
+            before: te.Tensor, value: Callable[[tuple[tirx.Var, ...]], Number], beta: float, name: str
+        ) -> te.Tensor:
+            # Not beta * before + (1 - beta) * value: rounded to float32, the two factors do not add up to one.
+            def element(at: tuple[tirx.Var, ...]) -> Number:
+                return before(*at) + (value(at) - before(*at)) * _float(1.0 - beta)
+
+            return elementwise(shape, element, name)
+
+        mean = towards(states[0], change, rule.betas[0], self.states[0])
+        square = towards(states[1], lambda at: change(at) * change(at), rule.betas[1], self.states[1])
+        kept = 1.0 - rule.learning_rate * rule.weight_decay if apart else 1.0
+
+        def stepped(at: tuple[tirx.Var, ...]) -> Number:
+            start = old(*at) if kept == 1.0 else old(*at) * _float(kept)
+            return start - length * mean(*at) / (tirx.sqrt(square(*at)) / root + _float(rule.eps))
+
+        return [mean, square, elementwise(shape, stepped, self.name)]
+
+
+def is_vector(tensor: relax.Expr) -> bool:
+    """Whether a tensor is so small that several go into one kernel."""
+    return len(tensor.ty.shape) <= 1
+
+
+def bind(call: relax.Expr, results: list[relax.Var]) -> list[Binding]:
+    """Name what a call returns: one tensor, or a tuple of them."""
+    if len(results) == 1:
+        return [Binding(results[0], call)]
+    every = relax.DataflowVar("updates", relax.TupleType([result.ty for result in results]))
+    parts = [Binding(result, relax.TupleGetItem(every, index)) for index, result in enumerate(results)]
+    return [Binding(every, call), *parts]
+
+
+def elementwise(shape: Sequence[int], element: Callable[[tuple[tirx.Var, ...]], Number], name: str) -> te.Tensor:
+    """A tensor of that shape, of no axes too, by its elements."""
+    if len(shape) == 0:
+        return te.compute((), lambda: element(()), name=name)
+    return te.compute(shape, lambda *at: element(at), name=name)
+
+
+def _decayed(slope: Number, old: Number, weight_decay: float) -> Number:
+    return slope + old * _float(weight_decay) if weight_decay else slope
+
+
+def _float(value: float) -> Number:
+    return tirx.const(value, "float32")
+
+
+def _double(value: float) -> Number:
+    return tirx.const(value, "float64")

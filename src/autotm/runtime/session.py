@@ -1,0 +1,110 @@
+"""A program that is run step after step on data of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.kernels.library import KernelLibrary, pinned
+from autotm.memory import open_tiers
+from autotm.model.files import BadInputError, unknown_name
+from autotm.model.machine import Machine
+from autotm.model.measurement import Links
+from autotm.model.plan import Program
+from autotm.model.step import Counts, Graph, Role, counting
+from autotm.runtime.arguments import Arguments
+from autotm.runtime.executor import prepare
+from autotm.runtime.verify import results
+
+Array = npt.NDArray[Any]
+
+
+class Session:
+    """Both pools of a program, its arguments and its calls, until it is closed; weights stay from step to step.
+
+    Attributes:
+        steps: run so far.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        library: KernelLibrary,
+        program: Program,
+        counts: Counts,
+        machine: Machine,
+        links: Links,
+        devices_dir: Path,
+        seed: int,
+    ) -> None:
+        """Allocate memory and fill the arguments as they are before the first step.
+
+        Args:
+            graph: as lowered.
+            library: its kernels.
+            program: of the graph as `counts` has it.
+            counts: what the program's plan places.
+            machine: runs it.
+            links: copies measured there.
+            devices_dir: folder of the device files.
+            seed: of what is drawn.
+
+        Raises:
+            AutotmError: the system does not give the memory, or not the threads.
+        """
+        counted = counting(graph, counts)
+        placed, self._graph = (step.computed_by(program.implementations) for step in (counted, graph))
+        self._machine = machine
+        self.steps = 0
+        with pinned(machine), ExitStack() as stack:
+            tiers = stack.enter_context(open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir))
+            self._arguments = Arguments.in_pools(self._graph, placed, program, tiers)
+            self._executor = prepare(placed, library, program, self._arguments, tiers)
+            self._arguments.fill(seed, machine.cpus)
+            self._stack = stack.pop_all()
+
+    def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Run one step; returns copies of what it is run for (a loss, or outputs) by name.
+
+        Args:
+            inputs: new values, in the shapes and types of the step's inputs; the others keep theirs.
+
+        Raises:
+            BadInputError: no such input, or another shape or type.
+        """
+        for name, value in inputs.items():
+            self._set(name, value)
+        with pinned(self._machine):
+            self._executor.step()
+        self.steps += 1
+        return {name: self.value(name) for name in results(self._graph) if self._graph.by_name[name].alias_of is None}
+
+    def value(self, name: str) -> Array:
+        """A copy of an argument or result as it is now."""
+        return self._arguments.value(name).copy()
+
+    def values(self) -> dict[str, Array]:
+        """Copies of parameters and states as they are now."""
+        kept = {Role.PARAMETER, Role.STATE}
+        return {tensor.name: self.value(tensor.name) for tensor in self._graph.tensors if tensor.role in kept}
+
+    def close(self) -> None:
+        """Give the memory back; nothing can be asked after it."""
+        self._stack.close()
+
+    def _set(self, name: str, value: Array) -> None:
+        known = {tensor.name for tensor in self._graph.tensors if tensor.role is Role.INPUT}
+        if name not in known:
+            raise unknown_name(f"input of network {self._graph.network}", name, known)
+        memory = self._arguments.value(name)
+        if value.shape != memory.shape or not np.can_cast(value.dtype, memory.dtype, "same_kind"):
+            raise BadInputError(
+                f"network {self._graph.network}: input {name} is {value.dtype}{list(value.shape)}; the step was "
+                f"compiled for {memory.dtype}{list(memory.shape)}: give the same shape, or plan again"
+            )
+        memory[...] = value

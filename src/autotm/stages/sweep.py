@@ -1,0 +1,110 @@
+"""A sweep over limits on fast memory, from a network to a table: what is missing is made first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autotm.model.files import BadInputError, load, read_json, save
+from autotm.model.machine import provenance
+from autotm.model.measurement import Record
+from autotm.model.plan import Plan, Refusal
+from autotm.model.step import Limit
+from autotm.model.study import MODELLED
+from autotm.stages.calibrate import calibrate_stage
+from autotm.stages.compile import program_of
+from autotm.stages.context import Context
+from autotm.stages.profile import profile_of_study
+from autotm.stages.run import run_of_study
+from autotm.stages.solve import Given, options_of, place_each, read_given, require_real_cache, tell_outcome
+from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
+
+if TYPE_CHECKING:
+    from autotm.study.sweep import SweepResult
+
+log = logging.getLogger(__name__)
+
+
+def sweep_of_study(
+    study: Study, context: Context, network: str, optimizer: str, limits: Sequence[Limit] | None, *, runs: bool
+) -> SweepResult[Path]:
+    """Place a network of the study at each limit, run what was placed if asked, and put it together.
+
+    Plans, programs and records are the files of the pipeline; the result's placements are the plans' paths. Copies and
+    kernels are measured first where their files are not there, or are of other sizes or another version of one's own
+    file.
+
+    Args:
+        study: the study.
+        context: of its stages.
+        network: of the zoo or of one's own.
+        optimizer: that places.
+        limits: None for a series from all fast down to the least that can be kept.
+        runs: whether each program is verified and timed.
+
+    Raises:
+        BadInputError: no such network or optimizer, or a modelled step should run.
+        AutotmError: a stage failed.
+    """
+    from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
+
+    require_optimizer(optimizer)
+    if optimizer == CACHED:
+        real = context.machine.cache_bytes
+        limits = [Limit(size_bytes=real)] if limits is None and real is not None else limits
+        require_real_cache(context.machine, limits or ())
+    _prepare(study, context, network, runs=runs)
+    paths, config = study.paths(network), study.config.solve
+    came_from = provenance(context.machine, context.seed, options=config.model_dump())
+    step, times, copies = read_given(context, Given.of(paths))
+    points, refused, plans = [], [], []
+    for found in place_each(step, times, copies, optimizer, limits, options_of(context, config)):
+        if isinstance(found, Refusal):
+            log.warning("limit %s: %s", found.limit, found.why)
+            refused.append(found)
+            continue
+        tell_outcome(found, config)
+        limit = Limit.parse(found.limit)
+        plan, program = paths.plan(optimizer, limit), program_of(step, found)
+        save(plan, "plan", found, came_from)
+        save(paths.program(optimizer, limit), "program", program, {**came_from, "plan_file": str(plan)})
+        plans.append(plan)
+        points.append((found, program))
+    records = [_record(study, context, network, plan) if runs else None for plan, _ in points]
+    made = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
+    return SweepResult(sweep_table(step, times, optimizer, made, refused, came_from), tuple(plans))
+
+
+def _record(study: Study, context: Context, network: str, plan: Plan) -> Record:
+    path = run_of_study(study, context, network, plan.optimizer, Limit.parse(plan.limit))
+    return load(path, "record", Record)
+
+
+def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> None:
+    """Measure copies and kernels where that was not done, or for another network of that name.
+
+    Raises:
+        BadInputError: no such network, or its step is modelled and cannot run.
+    """
+    source, paths = study.network(network), study.paths(network)
+    if study.config.scale.endswith(MODELLED):
+        if runs:
+            raise BadInputError(f"scale {study.config.scale}: its steps are modelled and cannot run; leave out --run")
+        return
+    wanted = [paths.graph, paths.profile, *([paths.library] if runs else [])]
+    if paths.links.exists() and all(path.exists() for path in wanted) and _is_of(paths.graph, source.provenance):
+        return
+    require_compiler()
+    if not paths.links.exists():
+        log.info("measuring copies first")
+        calibrate_stage(context, study.config.profile.patience_s, links=paths.links)
+    log.info("compiling %s and timing its kernels first", network)
+    profile_of_study(study, context, network)
+
+
+def _is_of(graph: Path, source: dict[str, object]) -> bool:
+    """Whether a graph file was made from that network, as far as it says."""
+    said = read_json(graph, "graph")["provenance"]
+    return all(said.get(key, value) == value for key, value in source.items())

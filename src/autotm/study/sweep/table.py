@@ -1,0 +1,136 @@
+"""The plans of a sweep, and what running them measured, as one table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from autotm.model.measurement import Profile, Record
+from autotm.model.plan import Plan, Program, Refusal
+from autotm.model.step import Graph, Limit, fixed_bytes
+from autotm.study.tables import COLUMN, versions_text
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A limit that was kept: its plan with addresses, and what running it measured, if it ran."""
+
+    plan: Plan
+    program: Program
+    record: Record | None = None
+
+
+def sweep_table(
+    step: Graph,
+    profile: Profile,
+    optimizer: str,
+    points: Iterable[SweepPoint],
+    refused: Iterable[Refusal],
+    source: Mapping[str, Any],
+) -> pd.DataFrame:
+    """One row for each limit, most fast memory first; those that no placement can keep come last.
+
+    Columns: what was placed and where (`machine`, `threads`, `tier_reality`: whether slow memory was real, emulated or
+    modelled); the limit as text, in bytes and as a share of the step's peak; pools and moved bytes (`_bytes`);
+    predicted seconds (`_s`), over the predicted all-fast step (`predicted_slowdown`); the certified bound in the same
+    two ways (`bound_s`, `bound_slowdown`: no plan of this optimizer is predicted to be faster); `gap` as a share;
+    measured median seconds and slow-down over the all-fast step timed in turn, empty where nothing ran. Of a refused
+    limit there are `refused`, why, and `smallest_bytes`.
+
+    Args:
+        step: as limits count it.
+        profile: of its kernels.
+        optimizer: that placed it.
+        points: limits that were kept.
+        refused: the other limits.
+        source: provenance: machine, threads, versions.
+
+    Raises:
+        AutotmError: the profile lacks a kernel.
+    """
+    all_fast_s = sum(map(profile.base_us, step.computed_by(()).kernels)) / 1e6
+    kept = list(points)
+    shared = {
+        "network": step.network,
+        "scale": step.scale,
+        "batch": step.batch,
+        "optimizer": optimizer,
+        **{key: source.get(key) for key in ("machine", "threads", "cpu_model", "seed")},
+        "tier_reality": profile.provenance.get("tier_reality", source.get("tier_reality")),
+        "versions": versions_text(source),
+        "peak_live_bytes": step.peak_live_bytes,
+        "uncounted_bytes": fixed_bytes(step),
+        "all_fast_predicted_s": all_fast_s,
+    }
+    all_fast_run_s = _all_fast_run_s(kept)
+    rows = [shared | _kept_row(step, point, all_fast_s, all_fast_run_s) for point in kept]
+    rows.sort(key=lambda row: -row["dram_limit_bytes"])
+    rows += [shared | _refused_row(step, one) for one in refused]
+    return pd.DataFrame(rows)
+
+
+def kernels_word(table: pd.DataFrame) -> str:
+    """Whether the kernel times behind a sweep were measured or modelled, in a word."""
+    return "modelled" if table["tier_reality"].iloc[0] == "modelled" else "measured"
+
+
+def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s: float) -> dict[str, Any]:
+    plan, record = point.plan, point.record
+    tensors = step.computed_by(plan.implementations).by_name
+    beside_s = math.nan
+    if record is not None:
+        beside_s = record.all_fast_runtime_median_s or all_fast_run_s
+    measured_s = math.nan if record is None else record.actual_runtime_median_s
+    return {
+        "limit": plan.limit,
+        "dram_limit_bytes": plan.dram_limit_bytes,
+        "share_of_peak": _share(plan.dram_limit_bytes, step),
+        "dram_alloc_bytes": plan.cached.cache_bytes if plan.cached else point.program.fast_bytes,
+        "pmem_alloc_bytes": point.program.slow_bytes,
+        "num_moves": len(plan.moves),
+        "bytes_moved": sum(tensors[move.tensor].size_bytes for move in plan.moves),
+        "predicted_runtime_s": plan.objective_us / 1e6,
+        "predicted_slowdown": plan.objective_us / 1e6 / all_fast_s if all_fast_s else 1.0,
+        "bound_s": plan.bound_us / 1e6,
+        "bound_slowdown": plan.bound_us / 1e6 / all_fast_s if all_fast_s else 1.0,
+        "gap": plan.gap,
+        "solver_status": str(plan.status),
+        "measured_runtime_s": measured_s,
+        "measured_slowdown": measured_s / beside_s,
+        COLUMN: record is not None and record.disturbed_steps_count,
+        "smallest_bytes": math.nan,
+        "refused": "",
+    }
+
+
+def _refused_row(step: Graph, refusal: Refusal) -> dict[str, Any]:
+    limit = Limit.parse(refusal.limit)
+    size = math.nan if limit.less_io else limit.fast_bytes(step.peak_live_bytes)
+    smallest = math.nan if refusal.smallest_bytes is None else refusal.smallest_bytes
+    return {
+        "limit": refusal.limit,
+        "dram_limit_bytes": size,
+        "share_of_peak": _share(size, step),
+        "solver_status": "infeasible",
+        COLUMN: False,
+        "smallest_bytes": smallest,
+        "refused": refusal.why,
+    }
+
+
+def _share(size: float, step: Graph) -> float:
+    return size / step.peak_live_bytes if step.peak_live_bytes else 1.0
+
+
+def _all_fast_run_s(points: Sequence[SweepPoint]) -> float:
+    """The run at a limit 0:n, for runs that no all-fast step was timed beside; NaN if there is none."""
+    found = [
+        point.record.actual_runtime_median_s
+        for point in points
+        if point.record is not None and Limit.parse(point.plan.limit).is_unlimited
+    ]
+    return min(found, default=math.nan)

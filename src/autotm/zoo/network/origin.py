@@ -1,0 +1,72 @@
+"""What a network that came from elsewhere calls its tensors there, and how they lie there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.model.files import BadInputError, unknown_name
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The way from a network's tensors back to those of its source.
+
+    Attributes:
+        inputs: names of what the source is called with, in order; some may be no inputs of the step.
+        turned: arguments whose axes lie otherwise here: axis j is axis `turned[name][j]` in the source.
+        tensors: those of the source's state that a step may change.
+        same: other names that the source has for one of them.
+        kept: tensors of the source's state that no step changes.
+        counters: of these, whole numbers that every step adds one to.
+        is_torch: whether the source is a module of PyTorch.
+    """
+
+    inputs: tuple[str, ...] = ()
+    turned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tensors: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, Array] = field(default_factory=dict)
+    counters: tuple[str, ...] = ()
+    is_torch: bool = False
+
+    def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
+        """New values of a step's inputs, by name, turned as the step has them.
+
+        Args:
+            known: inputs of the step.
+            positional: values in the order of the source's arguments.
+            named: values by name.
+
+        Raises:
+            BadInputError: more values than the source has arguments, or an unknown name.
+        """
+        names = self.inputs or tuple(known)
+        if len(positional) > len(names):
+            raise BadInputError(f"{len(positional)} inputs given, the network has {len(names)}: {', '.join(names)}")
+        for name in named:
+            if name not in names:
+                raise unknown_name("input", name, names)
+        given = {**dict(zip(names, positional, strict=False)), **named}
+        return {
+            name: value.transpose(self.turned[name]) if name in self.turned else value
+            for name, value in given.items()
+            if name in known
+        }
+
+    def state(self, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
+        """The source's state after so many steps: every tensor by its name there, as it lies there."""
+        back = {
+            name: np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
+            for name, value in values.items()
+            if name in self.tensors
+        }
+        counted = {name: self.kept[name] + steps for name in self.counters}
+        others = {other: back[name] for other, name in self.same.items()}
+        return {**self.kept, **counted, **back, **others}

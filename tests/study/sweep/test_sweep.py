@@ -1,0 +1,115 @@
+"""The table of a sweep on a hand-made step, its answers, its picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from random_graphs import training_step_case
+from synthetic_records import PROVENANCE
+
+from autotm.model.plan.plan import Status
+from autotm.model.plan.refusal import Refusal
+from autotm.model.step.limit import Limit
+from autotm.model.study import StyleConfig
+from autotm.solve.problem import SolveOptions
+from autotm.stages.compile import program_of
+from autotm.stages.solve import place_each
+from autotm.study.sweep.answers import answers
+from autotm.study.sweep.draw import draw
+from autotm.study.sweep.result import SweepResult
+from autotm.study.sweep.table import SweepPoint, sweep_table
+
+PEAK = 100_000_000
+
+
+def row(share: float, predicted: float, bound: float | None = None, **more: Any) -> dict[str, Any]:
+    """A row of a table as the answers read it."""
+    return {
+        "dram_limit_bytes": share * PEAK,
+        "share_of_peak": share,
+        "predicted_slowdown": predicted,
+        "bound_slowdown": predicted if bound is None else bound,
+        "measured_slowdown": float("nan"),
+        "optimizer": "synchronous",
+        "solver_status": str(Status.WITHIN_GAP),
+        "refused": "",
+        **more,
+    }
+
+
+def test_the_least_memory_that_is_enough_answers() -> None:
+    table = pd.DataFrame([row(1, 1.0), row(0.5, 1.008), row(0.2, 1.04, 1.03), row(0.1, 1.2, 1.08), row(0, 2.0)])
+    one, five, ten = answers(table)
+    assert one == (
+        "With 50 MB of fast memory (50 % of the step's peak) the step is predicted to be at most 1 % slower than all "
+        "fast; proven: with 20 MB or less, no synchronous plan is."
+    )
+    assert five.startswith("With 20 MB of fast memory (20 % of the step's peak)")
+    assert "proven: with 10 MB or less" in five
+    assert "proven: with none at all" in ten
+
+
+def test_what_was_measured_is_said_beside_what_was_predicted() -> None:
+    table = pd.DataFrame([row(0.5, 1.04, measured_slowdown=1.062)])
+    assert "at most 5 % slower than all fast (measured: +6.2 %)." in answers(table)[1]
+
+
+def test_no_limit_may_be_enough_and_no_memory_may_be() -> None:
+    assert answers(pd.DataFrame([row(0.1, 1.5)]))[0].startswith("With none of these limits the step is predicted")
+    assert answers(pd.DataFrame([row(0.0, 1.0)]))[0].startswith("With no fast memory the step is predicted")
+
+
+def test_an_optimizer_that_searches_nothing_proves_nothing() -> None:
+    table = pd.DataFrame([row(1, 1.0), row(0.1, 1.5, solver_status=str(Status.NOT_OPTIMIZED))])
+    assert "proven" not in answers(table)[0]
+
+
+@pytest.fixture(scope="module")
+def swept() -> SweepResult[str]:
+    case = training_step_case(layers=4, branches=3)
+    limits = [Limit.parse(text) for text in ("4:1", "0:1", "1:0")]
+    found = place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions())
+    points = [SweepPoint(plan, program_of(case.graph, plan)) for plan in found if not isinstance(plan, Refusal)]
+    refused = [Refusal("5B", 64, "no synchronous placement keeps limit 5B")]
+    source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
+    table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)
+    return SweepResult(table, tuple(point.plan.limit for point in points))
+
+
+def test_the_table_goes_from_all_fast_down_and_ends_with_what_cannot_be(swept: SweepResult[str]) -> None:
+    table = swept.table
+    assert list(table["limit"]) == ["0:1", "4:1", "1:0", "5B"]
+    assert list(swept) == ["4:1", "0:1", "1:0"]
+    kept = table[table["refused"] == ""]
+    assert kept["predicted_slowdown"].iloc[0] == pytest.approx(1.0)
+    assert kept["bytes_moved"].iloc[0] == 0
+    assert (kept["dram_alloc_bytes"] <= kept["dram_limit_bytes"]).iloc[1:].all()
+    assert kept["gap"].to_numpy() == pytest.approx(1 - kept["bound_s"] / kept["predicted_runtime_s"])
+    assert table["smallest_bytes"].iloc[-1] == 64
+
+
+def test_the_text_says_what_is_predicted_and_where(swept: SweepResult[str]) -> None:
+    told = str(swept)
+    assert "slow memory EMULATED" in told
+    assert "ms PREDICTED from measured kernels" in told
+    assert "5B: no synchronous placement keeps limit 5B" in told
+    assert told.splitlines()[-1] == swept.answers[-1]
+
+
+def test_bounds_are_drawn_as_steps_and_what_is_impossible_as_a_margin(swept: SweepResult[str]) -> None:
+    figure, text = draw(swept.table, StyleConfig())
+    labels = figure.axes[0].get_legend_handles_labels()[1]
+    assert labels == ["ruled out (proven bound)", "predicted", "too little for any placement"]
+    assert "PREDICTED" in text
+    assert "Nothing was run" in text
+    assert "slow memory EMULATED" in text
+
+
+def test_the_same_table_gives_the_same_picture(swept: SweepResult[str], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        swept.write(tmp_path / name, StyleConfig())
+    for file in ("sweep.csv", "sweep.pdf", "sweep.png"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
