@@ -22,6 +22,8 @@ from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, ma
 from autotm.kernels.operators.batched_matmul import batched_matmul
 from autotm.kernels.operators.moving.data_movement import concat
 from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.operators.moving.running import running_sum
+from autotm.kernels.operators.moving.scatter import Scatter, scatter_sum
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.contraction.choice import others
 from autotm.kernels.schedules.rows import bias
@@ -177,7 +179,15 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     )
     matrix, other = floats((count, 5), (rows, width))
     joined = embedding_concat([(matrix,), (other, indices)])
-    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update]
+    scatter = Scatter.of_axis((count, width), (rows, width), 0, (count,))
+    summed_rows = scatter_sum(matrix, [indices], (rows, width), scatter)
+    return [
+        lookup,
+        Case("embedding_concat", [matrix, other, indices, joined], {2: rows}),
+        update,
+        Case("scatter_sum", [matrix, indices, summed_rows], {1: rows}),
+        Case("running_sum", [table, running_sum(table, 0, "float32")]),
+    ]
 
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
