@@ -15,15 +15,13 @@ import update_cases
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES
-from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, summed
+from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, added_up, run_up, summed
 from tvm import te, tirx, topi
 
 from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
 from autotm.kernels.operators.batched_matmul import batched_matmul
 from autotm.kernels.operators.moving.data_movement import concat
 from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
-from autotm.kernels.operators.moving.running import running_sum
-from autotm.kernels.operators.moving.scatter import Scatter, scatter_sum
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.contraction.choice import others
 from autotm.kernels.schedules.rows import bias
@@ -179,15 +177,11 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     )
     matrix, other = floats((count, 5), (rows, width))
     joined = embedding_concat([(matrix,), (other, indices)])
-    scatter = Scatter.of_axis((count, width), (rows, width), 0, (count,))
-    summed_rows = scatter_sum(matrix, [indices], (rows, width), scatter)
-    return [
-        lookup,
-        Case("embedding_concat", [matrix, other, indices, joined], {2: rows}),
-        update,
-        Case("scatter_sum", [matrix, indices, summed_rows], {1: rows}),
-        Case("running_sum", [table, running_sum(table, 0, "float32")]),
-    ]
+    scattered, running = (
+        Case("scatter_sum", added_up(rows, width, count), {1: rows}),
+        Case("running_sum", run_up(table)),
+    )
+    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update, scattered, running]
 
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
