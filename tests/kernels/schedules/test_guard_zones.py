@@ -15,7 +15,7 @@ import update_cases
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES
-from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, summed
+from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, added_up, run_up, summed
 from tvm import te, tirx, topi
 
 from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
@@ -177,7 +177,11 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     )
     matrix, other = floats((count, 5), (rows, width))
     joined = embedding_concat([(matrix,), (other, indices)])
-    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update]
+    scattered, running = (
+        Case("scatter_sum", added_up(rows, width, count), {1: rows}),
+        Case("running_sum", run_up(table)),
+    )
+    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update, scattered, running]
 
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
