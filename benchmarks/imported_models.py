@@ -130,24 +130,28 @@ _STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _SIDE = 32
 
 
-def _language(kind: str, config: str, **options: Any) -> Given:
+def _transformers() -> Any:
+    torchvision_models()  # transformers imports it where it is installed
     import transformers  # noqa: PLC0415
 
+    return transformers
+
+
+def _language(kind: str, config: str, **options: Any) -> Given:
+    transformers = _transformers()
     module = getattr(transformers, kind)(getattr(transformers, config)(**options))
     return Given(module, {"input_ids": _words(), "labels": _words()}, (), _own_loss)
 
 
 def _vision(kind: str, config: str, **options: Any) -> Given:
-    import transformers  # noqa: PLC0415
-
+    transformers = _transformers()
     module = getattr(transformers, kind)(getattr(transformers, config)(image_size=_SIDE, **_STILL, **options))
     pixels, labels = torch.randn(BATCH, 3, _SIDE, _SIDE), torch.randint(0, 2, (BATCH,))
     return Given(module, {"pixel_values": pixels, "labels": labels}, (), _own_loss)
 
 
 def _whisper() -> Given:
-    import transformers  # noqa: PLC0415
-
+    transformers = _transformers()
     sizes = {"d_model": 48, "vocab_size": WORDS, "num_mel_bins": 8, "max_source_positions": 16, "dropout": 0.0}
     layers = {f"{side}_{what}": n for side in ("encoder", "decoder") for what, n in
               (("layers", 4), ("attention_heads", 4), ("ffn_dim", 96))}  # fmt: skip
@@ -158,8 +162,7 @@ def _whisper() -> Given:
 
 
 def _clip() -> Given:
-    import transformers  # noqa: PLC0415
-
+    transformers = _transformers()
     text = {**_WIDTHS, "num_hidden_layers": 12, "max_position_embeddings": LENGTH, "eos_token_id": 2, "bos_token_id": 1}
     image = {key: value for key, value in _WIDTHS.items() if key != "vocab_size"}
     vision = {**image, "num_hidden_layers": 12, "image_size": _SIDE, "patch_size": 8}
