@@ -105,7 +105,7 @@ def errors(given: Given, placed: autotm.Placement) -> tuple[float, float]:
         named = drawn.inputs if isinstance(drawn.inputs, Mapping) else {}
         tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
         placed.step(*(() if named else drawn.inputs), *drawn.targets, **tensors)
-        found = {name: value.double().numpy() for name, value in placed.state_dict().items() if name in before}
+        found = {name: value.numpy() for name, value in placed.state_dict().items() if name in before}
         placed.close()
         for errors, state in zip(both, (found, single.state), strict=True):
             errors.append(change_error(before, state, exact.state))

@@ -19,7 +19,7 @@ RATE = 0.1
 
 @dataclass(frozen=True)
 class Stepped:
-    """What a step computed: its loss, and every tensor of the module's state after it, in float64."""
+    """What a step computed: its loss, and every tensor of the module's state after it, in its precision."""
 
     loss: float
     state: Mapping[str, Array]
@@ -40,20 +40,22 @@ def torch_step(given: Given, dtype: torch.dtype, optimizer: type[torch.optim.Opt
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Array]:
-    """A module's state in float64; each tensor once, under its first name."""
+    """A module's state; each tensor once, under its first name."""
     found, seen = {}, set()
     for name, value in module.state_dict(keep_vars=True).items():
         if value.is_floating_point() and id(value) not in seen:
             seen.add(id(value))
-            found[name] = value.detach().double().numpy().copy()
+            found[name] = value.detach().numpy().copy()
     return found
 
 
 def change_error(before: Mapping[str, Array], found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
     """|found - wanted| over |wanted - before|, over all tensors together: the error of what a step changes."""
-    apart = sum(float(np.sum((found[name] - wanted[name]) ** 2)) for name in wanted)
-    moved = sum(float(np.sum((wanted[name] - before[name]) ** 2)) for name in wanted)
-    return float(np.sqrt(apart / moved))
+    return float(np.sqrt(_distance(found, wanted) / _distance(before, wanted)))
+
+
+def _distance(some: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+    return sum(float(np.sum((some[name] - wanted[name].astype(np.float64)) ** 2)) for name in wanted)
 
 
 def _in(value: Any, dtype: torch.dtype) -> Any:

@@ -69,7 +69,7 @@ def compare(
     assert network.origin is not None
     changed = {name: after[f"{name}.new"] for name in (*network.parameters, *network.states) if f"{name}.new" in after}
     state = network.origin.state({**start_of(network), **changed}, 1)
-    found = {name: state[name].astype(np.float64) for name in exact.state}
+    found = {name: state[name] for name in exact.state}
     errors = change_error(before, found, exact.state), change_error(before, single.state, exact.state)
     return Compared(network, (float(after["loss"]), exact.loss), errors, state)
 
