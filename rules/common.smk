@@ -73,7 +73,7 @@ def source_of(wildcards):
 
 def network_params(wildcards):
     """Name, sizes and so on of a network."""
-    return asdict(source_of(wildcards))
+    return {key: value for key, value in asdict(source_of(wildcards)).items() if value is not None}
 
 
 def network_file(wildcards):

@@ -115,3 +115,27 @@ def test_an_operator_without_a_gradient_is_named() -> None:
     network = net.softmax_cross_entropy(net.dense(net.emit(relax.op.cumprod(x, axis=1)), 10))
     with pytest.raises(AutotmError, match=r"network curve: relax.cumprod has no gradient here"):
         whole_step(network)
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("nets", "torch: 'nets' is not package.module:function"),
+        ("nets:", "is not package.module:function"),
+        ("no_such_package.nets:f", "no module no_such_package.nets in"),
+        ("nets_here:thre", "unknown function 'thre'; did you mean 'three'"),
+    ],
+)
+def test_an_address_that_cannot_be_is_named_before_anything_is_imported(address: str, message: str, tmp_path) -> None:
+    (tmp_path / "nets_here.py").write_text("raise RuntimeError\ndef three(): ...\n")
+    with pytest.raises(BadInputError, match=message):
+        NetworkSource.imported("mine", {}, address, tmp_path).require()
+
+
+def test_a_network_is_given_by_one_address() -> None:
+    from autotm.model.study.study_config import OwnNetworkConfig
+
+    assert OwnNetworkConfig(torch="a.b:c").torch == "a.b:c"
+    for wrong in ({}, {"file": "a.py"}, {"torch": "a.b:c", "file": "a.py", "function": "f"}):
+        with pytest.raises(ValueError, match="give file and function, or torch"):
+            OwnNetworkConfig(**wrong)

@@ -37,7 +37,7 @@ def kernel_profile_stage(
     """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
 
-    built = zoo.build_from(network)
+    built = zoo.build_from(network, context.seed)
     came_from = provenance(context.machine, context.seed, **network.provenance)
     places = {"store": store, "objects": objects, "values": values, "graph": graph, "library": library}
     copies = load(links, "links", Links)

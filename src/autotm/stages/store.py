@@ -42,7 +42,7 @@ def tune_stage(
     machine = context.machine
     came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
     target = machine_target(machine)
-    step = scheduled_step(zoo.build_from(network), scale, target, machine.threads)
+    step = scheduled_step(zoo.build_from(network, context.seed), scale, target, machine.threads)
     options = TuneOptions(**config.model_dump(), kernels=kernels)
     with KernelStore(store) as opened:
         measured = ProfileOptions(**timing.timing, seed=context.seed)
@@ -61,7 +61,7 @@ def coverage_stage(
     from autotm.profile.tuning import coverage
 
     target = machine_target(context.machine)
-    step = scheduled_step(zoo.build_from(network), scale, target, context.machine.threads)
+    step = scheduled_step(zoo.build_from(network, context.seed), scale, target, context.machine.threads)
     timed = read_profile(profile) if profile.exists() else None
     with KernelStore(store) as opened:
         return coverage(step, target, context.machine, opened, min_gain, timed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import re
@@ -41,8 +42,32 @@ def load_function(file: Path, function: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | None = None) -> Network:
+def imported_function(address: str, root: Path) -> Callable[..., Any]:
+    """The function `package.module:function` of an installed package, or of one in the folder `root`.
+
+    Raises:
+        BadInputError: the module cannot be imported, or has no such function.
+    """
+    module, _, function = address.partition(":")
+    sys.path.insert(0, str(root))
+    try:
+        found = importlib.import_module(module)
+    except AutotmError:
+        raise
+    except Exception as error:
+        raise BadInputError(f"{address}: importing {module} raised {_what(error)}") from error
+    finally:
+        sys.path.remove(str(root))
+    if not callable(getattr(found, function, None)):
+        raise BadInputError(f"{address}: {unknown_name('function', function, _functions(found))}")
+    return getattr(found, function)  # type: ignore[no-any-return]
+
+
+def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | None = None, seed: int = 0) -> Network:
     """The network that `function(**sizes)` returns, called `name`, or as it calls itself.
+
+    The function may also return a module of PyTorch and its inputs, or a mapping of the arguments of `from_torch`; what
+    PyTorch draws in it is drawn from `seed`.
 
     Raises:
         BadInputError: a size that the function does not take, or lacks; the function raises, or returns something else;
@@ -50,8 +75,10 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
     """
     source = _source(function)
     _check_sizes(function, sizes, source)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
     try:
-        network = function(**sizes)
+        network = _from_torch(function(**sizes))
     except AutotmError:
         raise
     except Exception as error:
@@ -60,7 +87,7 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
     if not isinstance(network, Network):
         raise BadInputError(
             f"{source}({_listed(sizes)}) returned a {type(network).__name__}, not a network; end it with a loss, such "
-            "as: return net.softmax_cross_entropy(scores)"
+            "as: return net.softmax_cross_entropy(scores), or return a module of PyTorch and its inputs"
         )
     named = replace(network, name=name or network.name)
     if not _NAME.fullmatch(named.name):
@@ -69,6 +96,17 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
             "digits and _"
         )
     return named
+
+
+def _from_torch(found: object) -> object:
+    """What was returned, as a network where it is a module of PyTorch with its inputs."""
+    if isinstance(found, tuple) and len(found) == 2:  # noqa: PLR2004  (module and inputs)
+        found = {"module": found[0], "inputs": found[1]}
+    if not (isinstance(found, Mapping) and {"module", "inputs"} <= set(found)):
+        return found
+    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+
+    return from_torch(**found)
 
 
 def _check_sizes(function: Callable[..., Any], sizes: Mapping[str, Any], source: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import NetworkSource
 from autotm.zoo.network import Network
-from autotm.zoo.own import call, load_function
+from autotm.zoo.own import call, imported_function, load_function
 from autotm.zoo.paper import (
     densenet264,
     dlrm,
@@ -65,8 +65,10 @@ def build(name: str, sizes: Mapping[str, int]) -> Network:
     return factory(**sizes)
 
 
-def build_from(source: NetworkSource) -> Network:
+def build_from(source: NetworkSource, seed: int = 0) -> Network:
     """The network of a source: the zoo's, or one's own, which then has the source's name.
+
+    `seed` is of what PyTorch draws while one's own function runs: weights, data.
 
     Raises:
         BadInputError: as `build`, or one's own file, function or what it returns is at fault.
@@ -74,4 +76,6 @@ def build_from(source: NetworkSource) -> Network:
     if source.file is None:
         return build(source.name, source.sizes)
     source.require()
-    return call(load_function(Path(source.file), source.function), source.sizes, source.name)
+    if source.root is not None:
+        return call(imported_function(source.function, Path(source.root)), source.sizes, source.name, seed)
+    return call(load_function(Path(source.file), source.function), source.sizes, source.name, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +21,27 @@ class NetworkSource:
         name: as paths and records call it.
         sizes: arguments of the function that builds it, e.g. `{"batch": 8, "image": 139}`.
         file: a Python file; None for a network of the zoo.
-        function: the function in `file` that returns the network.
+        function: the function in `file` that returns the network; or `package.module:function`.
+        root: of the latter, the folder that packages are looked for in besides those installed.
     """
 
     name: str
     sizes: Mapping[str, int]
     file: str | None = None
     function: str = ""
+    root: str | None = None
+
+    @classmethod
+    def imported(cls, name: str, sizes: Mapping[str, int], address: str, root: Path) -> NetworkSource:
+        """A network that `package.module:function` returns, whose package lies in `root` or is installed.
+
+        Raises:
+            BadInputError: not such an address, or no such module; nothing is imported to find out.
+        """
+        module, colon, function = address.partition(":")
+        if not (colon and function.isidentifier() and all(part.isidentifier() for part in module.split("."))):
+            raise BadInputError(f"network {name}: torch: '{address}' is not package.module:function")
+        return cls(name, sizes, str(_file_of(name, module, root)), address, str(root))
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -52,9 +67,23 @@ class NetworkSource:
         except (SyntaxError, ValueError) as error:
             where = f" line {error.lineno}:" if isinstance(error, SyntaxError) else ""
             raise BadInputError(f"network {self.name}: {self.file}:{where} not Python: {error}") from None
-        names = set(_top_level(tree.body))
-        if self.function not in names and "*" not in names:
-            raise BadInputError(f"network {self.name}: {self.file}: {unknown_name('function', self.function, names)}")
+        names, function = set(_top_level(tree.body)), self.function.rpartition(":")[2]
+        if function not in names and "*" not in names:
+            raise BadInputError(f"network {self.name}: {self.file}: {unknown_name('function', function, names)}")
+
+
+def _file_of(name: str, module: str, root: Path) -> Path:
+    """The file of a module, found without importing the packages that it is in."""
+    top, *parts = module.split(".")
+    found = importlib.util.find_spec(top) if not (root / top).exists() and not (root / f"{top}.py").exists() else None
+    installed = Path(found.origin).parent if found is not None and found.origin else None
+    if installed is not None and found is not None and found.submodule_search_locations is not None:
+        installed = installed.parent
+    for folder in (root, installed):
+        for path in (f"{'/'.join([top, *parts])}.py", f"{'/'.join([top, *parts])}/__init__.py"):
+            if folder is not None and (folder / path).is_file():
+                return folder / path
+    raise BadInputError(f"network {name}: torch: no module {module} in {root}, nor installed")
 
 
 def _top_level(statements: list[ast.stmt]) -> Iterator[str]:

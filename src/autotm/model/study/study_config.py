@@ -149,11 +149,22 @@ class ExtrapolationConfig(Strict):
 
 
 class OwnNetworkConfig(Strict):
-    """A network that a function in a Python file returns."""
+    """A network that a function returns: one in a Python file, or one of a package, for modules of PyTorch."""
 
-    file: str = Field(description="the Python file; relative to the folder that holds config/")
-    function: str = Field(description="the function in it that returns a network; takes the sizes as arguments")
+    file: str = Field("", description="the Python file; relative to the folder that holds config/")
+    function: str = Field("", description="the function in it that returns a network; takes the sizes as arguments")
+    torch: str = Field(
+        "",
+        description="instead of both, package.module:function, which returns a module of PyTorch and its inputs, or "
+        "the arguments of autotm.from_torch by name; the package is installed or lies beside config/",
+    )
     sizes: dict[str, Annotated[int, Field(ge=1)]] = Field({}, description="e.g. {batch: 16}, the same at every scale")
+
+    @model_validator(mode="after")
+    def _has_one_address(self) -> Self:
+        if bool(self.torch) == bool(self.file or self.function) or bool(self.file) != bool(self.function):
+            raise ValueError("give file and function, or torch: package.module:function")
+        return self
 
 
 class TimingStudyConfig(Strict):

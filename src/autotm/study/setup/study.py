@@ -195,7 +195,11 @@ def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str)
             raise unknown_name("network", name, {*networks, *config.own_networks})
         return NetworkSource(name, networks[name])
     own = config.own_networks[name]
-    source = NetworkSource(name, sizes_at(scale, own.sizes), str(config_dir.parent / own.file), own.function)
+    sizes, folder = sizes_at(scale, own.sizes), config_dir.parent
+    if own.torch:
+        source = NetworkSource.imported(name, sizes, own.torch, folder)
+    else:
+        source = NetworkSource(name, sizes, str(folder / own.file), own.function)
     source.require()
     return source
 

@@ -1,0 +1,118 @@
+"""`autotm.plan(module, inputs, limit)`: planned, verified, trained on, and the weights back."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import small_step
+
+torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
+
+import autotm  # noqa: E402
+from autotm.model.files.errors import BadInputError  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+STEPS = 10
+ALLOWED = 3.0
+
+
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(8 * 25, 32), nn.Tanh(), nn.Linear(32, 5),
+    )  # fmt: skip
+
+
+def data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(6, 3, 10, 10, generator=generator), torch.randint(0, 5, (6,), generator=generator)
+
+
+def adam(parameters: object) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.05)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def given(results: Path) -> dict[str, object]:
+    return {"machine": small_step.machine(), "profile": FAST, "results": results}
+
+
+def trained(dtype: torch.dtype) -> tuple[list[float], dict[str, np.ndarray]]:
+    """Losses and state after some steps by PyTorch."""
+    model = module().to(dtype).train()
+    optimizer, losses = adam(model.parameters()), []
+    for seed in range(STEPS):
+        images, labels = data(seed)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images.to(dtype)), labels)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: value.double().numpy().copy() for name, value in model.state_dict().items()}
+
+
+def error(state: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(np.sum((state[name] - wanted[name]) ** 2) for name in wanted)))
+
+
+def test_planned_steps_train_as_pytorch_does(given: dict[str, object]) -> None:
+    model = module()
+    images, labels = data(99)
+    placed = autotm.plan(
+        model, images, "2:1", loss=F.cross_entropy, targets=(labels,), training=adam(model.parameters()), **given
+    )
+    assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
+    losses = [placed.step(*data(seed)) for seed in range(STEPS)]
+    exact, wanted = trained(torch.float64)
+    single, theirs = trained(torch.float32)
+    np.testing.assert_allclose(losses, exact, atol=max(1e-5, ALLOWED * max(map(abs, np.subtract(single, exact)))))
+    state = placed.state_dict()
+    assert error({name: value.double().numpy() for name, value in state.items()}, wanted) <= ALLOWED * error(
+        theirs, wanted
+    )
+    other = copy.deepcopy(model)
+    other.load_state_dict(state)
+    assert int(other[1].num_batches_tracked) == STEPS
+    placed.close()
+    assert placed.step(*data(0)) == losses[0], "after closing, training begins again"
+    placed.close()
+
+
+def test_inference_gives_the_modules_output(given: dict[str, object]) -> None:
+    model, (images, _) = module(), data(1)
+    placed = autotm.plan(model, images, limit="2:1", mode="inference", **given)
+    other, _ = data(2)
+    with torch.no_grad():
+        torch.testing.assert_close(placed.step(other), model.eval()(other), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(placed.state_dict(), dict(model.state_dict()))
+    placed.close()
+
+
+def test_a_sweep_of_a_module(given: dict[str, object]) -> None:
+    images, labels = data(1)
+    swept = autotm.sweep(module(), images, ["0:1", "2:1"], loss=F.cross_entropy, targets=(labels,), **given)
+    assert len(swept.table) == 2
+
+
+def test_faults_are_named(given: dict[str, object]) -> None:
+    model, (images, labels) = module(), data(1)
+    with pytest.raises(BadInputError, match="Sequential: a module of PyTorch has no shapes without inputs"):
+        autotm.plan(model, **given)
+    placed = autotm.plan(model, images, "2:1", loss=F.cross_entropy, targets=(labels,), **given)
+    with pytest.raises(BadInputError, match="3 inputs given, the network has 2: input, target"):
+        placed.step(images, labels, labels)
+    with pytest.raises(BadInputError, match=r"input input is float32\[2, 10, 10, 3\]; the step was compiled for"):
+        placed.step(images[:2])
+    with pytest.raises(BadInputError, match="unknown input 'inputs'; did you mean 'input'"):
+        placed.step(inputs=images)
+    placed.close()
