@@ -131,7 +131,7 @@ def _is_module(network: object) -> bool:
 
 
 def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+    from autotm.zoo.frontend.torch import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
     if inputs is None:
         raise BadInputError(

@@ -1,5 +1,3 @@
-"""Networks from elsewhere: PyTorch modules, as networks of ours."""
+"""Networks from elsewhere, as networks of ours: a room for each source, and beside them what turns layouts."""
 
-from autotm.zoo.frontend.from_torch import from_torch
-
-__all__ = ["from_torch"]
+__all__: list[str] = []

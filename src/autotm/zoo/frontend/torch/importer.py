@@ -15,8 +15,8 @@ from tvm import relax
 from autotm.model.files import AutotmError, BadInputError
 from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.random_numbers import COUNTER, Draws
-from autotm.zoo.frontend.torch_constants import constant_values
-from autotm.zoo.frontend.torch_operators import TrainingImporter
+from autotm.zoo.frontend.torch.constants import constant_values
+from autotm.zoo.frontend.torch.operators import TrainingImporter
 
 Array = npt.NDArray[Any]
 _PREFIX = "module."
@@ -43,7 +43,7 @@ def imported_program(
     """The step that a program computes, with its parameters, running averages and inputs.
 
     Args:
-        program: of `torch_program.exported`.
+        program: of `program.exported`.
         input_names: of the inputs that it was exported with.
         values: theirs.
         trains: whether parameters are trained; else everything that has a value but the inputs is a parameter.
