@@ -30,9 +30,9 @@ def from_onnx(
 ) -> Network:
     """The step that infers with an ONNX file, or trains it.
 
-    Every initializer that is float32 and no scalar is a parameter, by its name in the file. What depends on constants
-    alone is computed here. The statistics of batch norm are fixed, as they are in a file: they are constants, and
-    training leaves them alone. Exporters keep tensors of equal values once: weights that began equal train as one.
+    Every initializer that is float32, no scalar and no mask (infinite, or beyond 1e9) is a parameter, by its name in the
+    file. What depends on constants alone is computed here. The statistics of batch norm are constants, as in a file
+    they are, and training leaves them alone. Exporters keep tensors of equal values once: these train as one.
 
     Args:
         path: of the file; its external data lies beside it.

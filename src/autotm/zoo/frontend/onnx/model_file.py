@@ -18,6 +18,10 @@ Array = npt.NDArray[Any]
 OWN_DOMAINS = ("", "ai.onnx")
 CONTRIBUTED = {("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "SkipLayerNormalization")}
 """Operators that are not ONNX's own, and are imported all the same: what ONNX Runtime makes of others."""
+EXPANDED = (
+    "Attention", "Celu", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish",
+)  # fmt: skip
+"""Operators that ONNX itself defines by others, and TVM's importer lacks."""
 _TOO_WIDE = {TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
@@ -27,7 +31,7 @@ class ModelFile:
 
     Attributes:
         path: of the file.
-        graph: without local functions: their nodes stand where they were called.
+        graph: without functions: their nodes stand where they were called.
         opset: version of ONNX's own operators.
         initializers: values by name, also those kept in files beside it.
     """
@@ -56,6 +60,7 @@ class ModelFile:
             onnx.checker.check_model(str(path))
         except Exception as error:
             raise BadInputError(f"{path}: is not valid ONNX: {_first_line(error)}; export it again") from error
+        model = inliner.inline_selected_functions(model, [("", name) for name in EXPANDED], inline_schema_functions=True)
         external_data_helper.load_external_data_for_model(model, str(path.parent))
         values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         return cls(path, model.graph, _opset(path, model), values)

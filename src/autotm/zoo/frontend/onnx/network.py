@@ -24,6 +24,8 @@ from autotm.zoo.network import Fill, Network, Origin
 
 Array = npt.NDArray[Any]
 _DEFAULT = Training(Sgd(0.001))
+_MASKED = 1e9
+"""Numbers as large are no weights: masks hold them, or infinity, to make a softmax zero."""
 _TAKEN = {"loss", "output", *LOSSES, "labels", "targets"}
 
 
@@ -84,7 +86,7 @@ def _imported(file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str],
 
 
 def _weights(file: ModelFile, options: Options) -> set[str]:
-    """Initializers that become parameters: float32, no scalars, and not only asked for where values are fixed."""
+    """Initializers that become parameters: float32, no scalars, no masks, and not only asked for where values are fixed."""
     for pattern in options.fixed:
         if not any(fnmatchcase(name, pattern) for name in file.initializers):
             raise unknown_name(f"initializer of {file.path}", pattern, file.initializers)
@@ -97,9 +99,12 @@ def _weights(file: ModelFile, options: Options) -> set[str]:
         asked |= {source[name] for index, name in enumerate(node.input) if name in source and index not in fixed}
     asked |= {source[item.name] for item in file.graph.output if item.name in source}
     frozen = {name for name in asked if options.trains and any(fnmatchcase(name, item) for item in options.fixed)}
-    return {
-        name for name in asked - frozen if file.initializers[name].dtype == np.float32 and file.initializers[name].ndim
-    }
+    return {name for name in asked - frozen if _is_weight(file.initializers[name])}
+
+
+def _is_weight(value: Array) -> bool:
+    is_float = value.dtype == np.float32 and value.ndim > 0
+    return is_float and bool(np.all(np.abs(value) < _MASKED))
 
 
 def _loss(

@@ -161,6 +161,6 @@ RULES: dict[str, Callable[[Node], relax.Expr]] = {
 
 FIXED = {
     "BatchNormalization": (3, 4), "Clip": (1, 2), "Dropout": (1, 2), "OneHot": (2,), "Pad": (2,), "Resize": (1, 2),
-    "Upsample": (1,),
+    "ScatterElements": (2,), "ScatterND": (2,), "Upsample": (1,),
 }  # fmt: skip
 """Operands that are never trained: an initializer there keeps its value."""
