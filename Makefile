@@ -107,19 +107,19 @@ test: setup-test
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
-$(TORCH)/.stamp: requirements/run.txt requirements/test.txt pyproject.toml $(VENV)/.test-stamp
+$(TORCH)/.stamp: requirements/run.txt requirements/test.txt requirements/torch.txt pyproject.toml $(VENV)/.test-stamp
 	@$(BIN)/python -m venv $(TORCH)
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check -r requirements/torch.txt
 	touch $@
 
 setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
 	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py \
-		tests/lower/test_torch_update_rules.py
+		tests/lower/test_torch_update_rules.py tests/zoo/frontend
 
 # ResNet-200, DenseNet-264 and VGG416: minutes each.
 test-torch-deep: setup-torch

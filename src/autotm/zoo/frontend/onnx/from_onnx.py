@@ -30,9 +30,9 @@ def from_onnx(
 ) -> Network:
     """The step that infers with an ONNX file, or trains it.
 
-    Every initializer that is float32, no scalar and no mask (infinite, or beyond 1e9) is a parameter, by its name in the
-    file. What depends on constants alone is computed here. The statistics of batch norm are constants, as in a file
-    they are, and training leaves them alone. Exporters keep tensors of equal values once: these train as one.
+    Every initializer that is float32, no scalar and no mask (infinite, or beyond 1e9) is a parameter, by its name in
+    the file. What depends on constants alone is computed here. The statistics of batch norm are constants, as in a
+    file they are, and training leaves them alone. Exporters keep tensors of equal values once: these train as one.
 
     Args:
         path: of the file; its external data lies beside it.
@@ -60,7 +60,7 @@ def from_onnx(
         if (error.name or "").split(".")[0] != "onnx":
             raise
         raise BadInputError(
-            f"{path}: reading it takes the package onnx, which is not installed: pip install 'autotm[onnx]'"
+            f"{path}: reading it takes the package onnx, which is not installed: pip install onnx"
         ) from None
     trains = mode == "train" or (mode is None and (loss is not None or training is not None))
     if not trains and (loss is not None or training is not None):

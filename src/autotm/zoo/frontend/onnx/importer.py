@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import tvm
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
@@ -18,6 +19,7 @@ from autotm.zoo.frontend.onnx.model_file import ModelFile, label
 from autotm.zoo.frontend.onnx.operators import FIXED, RULES, Node
 
 Array = npt.NDArray[Any]
+_KERNEL = tvm.ir.Op.get("relax.call_tir")
 _ELEMENTWISE = {"Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub", "Where"}
 
 
@@ -29,14 +31,20 @@ class GraphImporter:
         parameters: variables of the weights that a node has asked for.
     """
 
-    def __init__(self, file: ModelFile, inputs: Mapping[str, relax.Var], weights: Collection[str]) -> None:
-        """Start with the inputs, and with weights that become variables; the other initializers are constants."""
+    def __init__(
+        self, file: ModelFile, inputs: Mapping[str, relax.Var], weights: Collection[str], *, trains: bool = False
+    ) -> None:
+        """Start with the inputs, and with weights that become variables; the other initializers are constants.
+
+        Where the step `trains`, a node between weights and loss must be of operators: kernels have no gradient.
+        """
         self.builder = relax.BlockBuilder()
         self.parameters: dict[str, relax.Var] = {}
         self._file, self._weights = file, weights
         self._variables: dict[str, relax.Expr] = dict(inputs)
         self._known = {name: value for name, value in file.initializers.items() if name not in weights}
         self._same: dict[str, str] = {}
+        self._trained = set(weights) if trains else set()
         self._converters = onnx_frontend._get_convert_map()  # noqa: SLF001  (its class cannot name the node at fault)
         self._reader = onnx_frontend.ONNXGraphImporter({}, "float32")
 
@@ -122,11 +130,22 @@ class GraphImporter:
             parts = [relax.TupleGetItem(found, index) for index in range(len(found.ty.fields))]
         else:
             parts = [found]
+        is_trained = any(self._same.get(name, name) in self._trained for name in node.input)
         for name, part in zip(node.output, parts, strict=False):
             if name:
                 variable = self.builder.emit(part)
                 _check_result(name, variable)
                 self._variables[name] = variable
+                if is_trained:
+                    self._check_gradient(variable)
+                    self._trained.add(name)
+
+    def _check_gradient(self, variable: relax.Var) -> None:
+        value = self.builder.lookup_binding(variable)
+        while isinstance(value, relax.Var):
+            value = self.builder.lookup_binding(value)
+        if isinstance(value, relax.Call) and value.op == _KERNEL:
+            raise BadInputError("has no gradient here, and weights lie before it; infer with it, or train without it")
 
     def _constant(self, name: str, *, is_fixed: bool = False) -> Array | None:
         source = self._same.get(name, name)

@@ -82,10 +82,10 @@ def _by_name(path: Path, names: list[str], given: Given | None) -> dict[str, Any
                 raise unknown_name(f"input of {path}", name, names)
         return dict(given)
     items = list(given) if isinstance(given, tuple | list) else [given]
-    if len(items) > len(names):
-        raise BadInputError(f"{path}: {len(items)} inputs given, it has {len(names)}: {', '.join(names)}")
     if any(isinstance(item, int) for item in items):
         raise BadInputError(f"{path}: inputs: {given!r}: give shapes by name: inputs={{'{names[0]}': {tuple(items)}}}")
+    if len(items) > len(names):
+        raise BadInputError(f"{path}: {len(items)} inputs given, it has {len(names)}: {', '.join(names)}")
     return dict(zip(names, items, strict=False))
 
 

@@ -22,6 +22,7 @@ EXPANDED = (
     "Attention", "Celu", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish",
 )  # fmt: skip
 """Operators that ONNX itself defines by others, and TVM's importer lacks."""
+_NO_SHAPE = "Field 'shape' of 'type' is required but missing"
 _TOO_WIDE = {TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
@@ -56,11 +57,10 @@ class ModelFile:
             _check_operator(path, node)
         for tensor in model.graph.initializer:
             _check_initializer(path, tensor)
-        try:
-            onnx.checker.check_model(str(path))
-        except Exception as error:
-            raise BadInputError(f"{path}: is not valid ONNX: {_first_line(error)}; export it again") from error
-        model = inliner.inline_selected_functions(model, [("", name) for name in EXPANDED], inline_schema_functions=True)
+        _check_validity(path)
+        model = inliner.inline_selected_functions(
+            model, [("", name) for name in EXPANDED], inline_schema_functions=True
+        )
         external_data_helper.load_external_data_for_model(model, str(path.parent))
         values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         return cls(path, model.graph, _opset(path, model), values)
@@ -94,6 +94,15 @@ def _model(path: Path) -> ModelProto:
     if model.graph.sparse_initializer:
         raise BadInputError(f"{path}: has sparse weights, which have no kernels; export it with dense ones")
     return model
+
+
+def _check_validity(path: Path) -> None:
+    try:
+        onnx.checker.check_model(str(path))
+    except Exception as error:
+        # Outputs without a shape are common, and shapes are computed anew.
+        if _NO_SHAPE not in str(error):
+            raise BadInputError(f"{path}: is not valid ONNX: {_first_line(error)}; export it again") from error
 
 
 def _check_operator(path: Path, node: NodeProto) -> None:

@@ -72,7 +72,7 @@ def _imported(file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str],
     variables = {
         given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in fed.items()
     }
-    importer = GraphImporter(file, variables, _weights(file, options))
+    importer = GraphImporter(file, variables, _weights(file, options), trains=options.trains)
     builder, inputs = importer.builder, {names[given]: item.fill for given, item in fed.items()}
     with builder.function("main"):
         with builder.dataflow():
@@ -86,7 +86,7 @@ def _imported(file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str],
 
 
 def _weights(file: ModelFile, options: Options) -> set[str]:
-    """Initializers that become parameters: float32, no scalars, no masks, and not only asked for where values are fixed."""
+    """Initializers that become parameters: float32, no scalars or masks, and asked for where values are not fixed."""
     for pattern in options.fixed:
         if not any(fnmatchcase(name, pattern) for name in file.initializers):
             raise unknown_name(f"initializer of {file.path}", pattern, file.initializers)
