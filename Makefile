@@ -119,7 +119,7 @@ setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
 	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py \
-		tests/lower/test_torch_update_rules.py tests/zoo/frontend
+		tests/lower/test_torch_update_rules.py tests/lower/operators/test_against_torch.py tests/zoo/frontend
 
 # ResNet-200, DenseNet-264 and VGG416: minutes each.
 test-torch-deep: setup-torch

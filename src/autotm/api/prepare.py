@@ -137,7 +137,7 @@ def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options:
 
 
 def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo.frontend.onnx import from_onnx  # noqa: PLC0415 - only where such a file is given
+    from autotm.zoo.frontend import from_onnx  # noqa: PLC0415 - only where such a file is given
 
     given = dict(options)
     if len(given.pop("targets")):
@@ -153,7 +153,7 @@ def _is_module(network: object) -> bool:
 
 
 def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo.frontend.torch import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
     if inputs is None:
         raise BadInputError(

@@ -20,7 +20,7 @@ from autotm.lower.calls import extract_calls
 from autotm.lower.fuse import fused_kernels
 from autotm.lower.graph import build_graph
 from autotm.lower.results import place_results
-from autotm.lower.step import whole_step
+from autotm.lower.step import first_use, whole_step
 from autotm.model.files import AutotmError, save
 from autotm.model.measurement import TunedSchedule
 from autotm.model.step import SCHEDULES_KEY, Graph
@@ -108,7 +108,7 @@ def _make_step(
         module = fused_kernels(step.module, target)
         calls, returned = extract_calls(module)
     except NotImplementedError as error:
-        raise AutotmError(f"network {network.name}: {error}") from None
+        raise AutotmError(f"network {network.name}: {error}{first_use(network, str(error))}") from None
     fused = {call.function: module[call.function].without_attr("global_symbol") for call in calls}
     placed = place_results(calls, returned, step.results, fused)
     functions = placed.functions

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from autotm.lower import operators as _  # noqa: F401  (registers our gradient rules)
+from autotm.lower.operators import fold_transposes  # (the import registers our gradient rules)
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.files import AutotmError
 from autotm.model.step import Initial, Role, Training
 from autotm.zoo import Fill, Network
 
+_OPERATOR = re.compile(r"relax(\.\w+)+")
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")
 
 
@@ -67,7 +68,7 @@ def whole_step(network: Network) -> Step:
         **{name: Argument(Role.STATE, initial) for name, initial in network.states.items()},
     }
     results = [*map(Result, network.results), *map(Result.new, network.states)]
-    module = _replaced(network.module, main)
+    module = fold_transposes(_replaced(network.module, main))
     if network.training is not None:
         module, updates = _trained(network, module, network.training)
         for state in updates.states:
@@ -114,11 +115,22 @@ def _differentiated(network: Network, module: tvm.IRModule) -> tvm.IRModule:
     try:
         return relax.transform.Gradient("main", trained, target_index=0)(module)
     except NotImplementedError as error:
-        raise AutotmError(f"network {network.name}: {error}; without this there is no gradient: {remedy}") from None
+        place = first_use(network, str(error))
+        raise AutotmError(
+            f"network {network.name}: {error}{place}; without this there is no gradient: {remedy}"
+        ) from None
     except RuntimeError as error:
         if (found := _NO_GRADIENT.search(str(error))) is None:
             raise
-        raise AutotmError(f"network {network.name}: {found[1]} has no gradient here; {remedy}") from None
+        place = first_use(network, found[1])
+        raise AutotmError(f"network {network.name}: {found[1]} has no gradient here{place}; {remedy}") from None
+
+
+def first_use(network: Network, fault: str) -> str:
+    """Where the operator that a fault names is first used in what the network was read from, if that is known."""
+    lines = network.origin.lines if network.origin else {}
+    found = _OPERATOR.search(fault)
+    return f" (first used in {lines[found[0]]})" if found and found[0] in lines else ""
 
 
 def _value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:

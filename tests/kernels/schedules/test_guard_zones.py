@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+import update_cases
 from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, WINDOWS, Window, host, random_windows
 from guarded_memory import GUARD_BYTES
-from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, summed
+from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, added_up, run_up, summed
 from tvm import te, tirx, topi
 
 from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
@@ -25,6 +26,7 @@ from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.contraction.choice import others
 from autotm.kernels.schedules.rows import bias
 from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
+from autotm.model.step.training import AdamW, Sgd
 
 SETTINGS = [(1, None), (2, None), (3, "core-avx2")]
 """Threads, and CPU whose instructions to use (None: all that this one has)."""
@@ -175,7 +177,11 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     )
     matrix, other = floats((count, 5), (rows, width))
     joined = embedding_concat([(matrix,), (other, indices)])
-    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update]
+    scattered, running = (
+        Case("scatter_sum", added_up(rows, width, count), {1: rows}),
+        Case("running_sum", run_up(table)),
+    )
+    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update, scattered, running]
 
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
@@ -191,6 +197,16 @@ def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
         Case("bias_gradient", [dy, bias.bias_gradient(dy)]),
         Case("sgd_update", [old, slope, other, its_slope, *new], shared={4: 0, 5: 2}),
     ]
+
+
+def rule_kernels(shape: tuple[int, int]) -> list[Case]:
+    """What update rules add to a step."""
+    kernels = {
+        "adam_update": update_cases.update(AdamW(1e-3), shape),
+        "sgd_update": update_cases.update(Sgd(0.1, momentum=0.9, dampening=0.5), shape),
+        "square_sum": update_cases.squares(shape, (1, 7)),
+    }
+    return [Case(family, tensors, shared=shared) for family, (tensors, shared) in kernels.items()]
 
 
 def flat(cases: Sequence[Sequence[Case]]) -> list[Case]:
@@ -212,6 +228,8 @@ CASES = [
     *[batched(subscripts, b=2, h=3, i=21, j=20, d=16) for subscripts in ("bihd,bjhd->bhij", "bhij,bjhd->bihd")],
     *flat([norms(shape) for shape in [(2, 5, 7, 33), (4, 21, 23, 40), (3, 1, 1, 16), (2, 9, 11, 1), (1, 2, 2, 700)]]),
     *flat([bias_kernels(shape) for shape in [(2, 4, 4, 64), (300, 67), (1, 3)]]),
+    *flat([rule_kernels(shape) for shape in [(1, 5), (37, 41), (300, 256)]]),
+    Case("step_factor", update_cases.counter()[0], {0: 1000}, update_cases.counter()[1]),
     *flat([tables(*case) for case in [(10, 16, 7), (3, 5, 40), (50, 67, 2000), (7, 512, 90)]]),
 ]
 

@@ -121,3 +121,14 @@ def test_divisor_near():
     assert divisor_near(19600, 27) == 28
     assert divisor_near(13, 4) in (1, 13)
     assert all(extent % divisor_near(extent, 7) == 0 for extent in range(1, 200))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((40, 56), (1, 0)), ((3, 17, 33), (0, 2, 1)), ((2, 9, 5, 24), (0, 3, 1, 2)), ((64, 16, 2, 64), (2, 1, 3, 0))],
+)
+def test_transpositions_in_tiles(shape, axes):
+    x = te.placeholder(shape, name="x")
+    turned = te.compute([shape[axis] for axis in axes], lambda *at: x(*(at[axes.index(n)] for n in range(len(axes)))))
+    values = np.random.default_rng(0).random(shape, "float32")
+    np.testing.assert_array_equal(call(kernel_of([x, turned]), [values])[0], values.transpose(axes))

@@ -26,7 +26,7 @@ from autotm.kernels.code import (
 )
 from autotm.kernels.operators import schedule_embedding_update, schedule_scatter_sum
 from autotm.kernels.schedules.contraction import schedule_contraction
-from autotm.kernels.schedules.generic import inline_intermediates, schedule_blocks
+from autotm.kernels.schedules.generic import inline_intermediates, schedule_blocks, write_out
 from autotm.kernels.schedules.rows import (
     schedule_bias_gradient,
     schedule_gradient_sums,
@@ -192,8 +192,8 @@ def _schedule(
         schedule_blocks(sch, Machine.of(target, threads))
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no schedule for '%s', compiled nearly as written: %s", op, str(error).strip().splitlines()[-1])
-        return _plain(func), (), ScheduleKind.AS_WRITTEN
-    return sch.mod["main"], (), ScheduleKind.GENERAL
+        return write_out(_plain(func)), (), ScheduleKind.AS_WRITTEN
+    return write_out(sch.mod["main"]), (), ScheduleKind.GENERAL
 
 
 def _plain(func: tirx.PrimFunc) -> tirx.PrimFunc:

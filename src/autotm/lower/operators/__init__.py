@@ -5,6 +5,7 @@ Importing this package registers the gradients over Relax's own for every later 
 """
 
 from autotm.lower.operators import moving, norms, pointwise, products, windows
+from autotm.lower.operators.products import fold_transposes
 from autotm.lower.operators.rules import LEGALIZE, ints, shape_of
 
-__all__ = ["LEGALIZE", "ints", "moving", "norms", "pointwise", "products", "shape_of", "windows"]
+__all__ = ["LEGALIZE", "fold_transposes", "ints", "moving", "norms", "pointwise", "products", "shape_of", "windows"]

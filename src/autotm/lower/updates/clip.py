@@ -67,7 +67,7 @@ def clipping(
         runs = [relax.op.reshape(gradient, _runs(gradient)) for gradient in group]
         views = [relax.DataflowVar("runs", relax.TensorType(_runs(gradient), "float32")) for gradient in group]
         more = relax.DataflowVar(f"squares{number}", relax.TensorType((), "float64"))
-        call = builder.call_te(_add_squares, views, total, primfunc_name_hint="square_sum", primfunc_attrs=OPAQUE)
+        call = builder.call_te(add_squares, views, total, primfunc_name_hint="square_sum", primfunc_attrs=OPAQUE)
         later[position(group)] += [*map(Binding, views, runs), Binding(more, call)]
         total = [more]
     coefficient = relax.DataflowVar("clip_coefficient", relax.TensorType((), "float32"))
@@ -85,8 +85,8 @@ def _runs(gradient: relax.Expr) -> tuple[int, int]:
     return size // length, length
 
 
-def _add_squares(gradients: list[te.Tensor], before: list[te.Tensor]) -> te.Tensor:
-    """The squares of all elements, and what there was before, float64."""
+def add_squares(gradients: list[te.Tensor], before: list[te.Tensor]) -> te.Tensor:
+    """The squares of all elements of matrices, and what there was before (one sum or none), float64."""
     sums = [*map(_squares, gradients), *before]
     return te.compute((), lambda: sum((one() for one in sums[1:]), sums[0]()), name="square_total")
 

@@ -41,19 +41,22 @@ def counter(builder: relax.BlockBuilder, formulas: Sequence[Formula]) -> Counter
         formulas: whose factors are wanted.
     """
     old = relax.Var(STEP, relax.TensorType((), "int64"))
-
-    def count(before: te.Tensor) -> list[te.Tensor]:
-        now = te.compute((), lambda: before() + tirx.const(1, "int64"), name="step")
-        values = [value for formula in formulas for value in formula.factors(now().astype("float64"))]
-        return [now, *map(_factor, values)]
-
-    call = builder.call_te(count, old, primfunc_name_hint="step_factors", primfunc_attrs=OPAQUE)
+    call = builder.call_te(
+        lambda step: count(step, formulas), old, primfunc_name_hint="step_factors", primfunc_attrs=OPAQUE
+    )
     new = relax.Var(f"{STEP}_new", old.ty)
     factors = [
         tuple(relax.DataflowVar(f"factor{index}", _FACTOR) for index in range(formula.factor_count))
         for formula in formulas
     ]
     return Counter(old, new, factors, bind(call, [new, *(factor for some in factors for factor in some)]))
+
+
+def count(before: te.Tensor, formulas: Sequence[Formula]) -> list[te.Tensor]:
+    """The kernel of `counter`: the number of the step after `before`, and the factors of all formulas in it."""
+    now = te.compute((), lambda: before() + tirx.const(1, "int64"), name="step")
+    values = [value for formula in formulas for value in formula.factors(now().astype("float64"))]
+    return [now, *map(_factor, values)]
 
 
 def _factor(value: tirx.Expr) -> te.Tensor:

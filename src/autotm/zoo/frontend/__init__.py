@@ -1,3 +1,39 @@
 """Networks from elsewhere, as networks of ours: a room for each source, and beside them what turns layouts."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from autotm.model.files import AutotmError
+
+if TYPE_CHECKING:
+    from autotm.zoo.frontend.onnx import from_onnx
+    from autotm.zoo.frontend.torch import from_torch
+
+__all__ = ["from_onnx", "from_torch"]
+
+_HOMES = {
+    "from_onnx": ("autotm.zoo.frontend.onnx", "onnx"),
+    "from_torch": ("autotm.zoo.frontend.torch", "torch"),
+}
+"""Room of each name, and the library that it needs, which is optional."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used.
+
+    Raises:
+        AutotmError: the library that it needs is not installed.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    home, library = _HOMES[name]
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise AutotmError(
+            f"{name} needs {library}, which is not installed here; pip install 'autotm[{library}]'"
+        ) from None

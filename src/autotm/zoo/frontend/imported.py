@@ -24,6 +24,7 @@ class Imported:
         inputs, parameters, states: values by name of the argument, or how they are drawn.
         turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
             `turned[name][j]` there.
+        lines: where in its source an operator is first used, by name of the operator.
     """
 
     module: tvm.IRModule
@@ -31,6 +32,7 @@ class Imported:
     parameters: Mapping[str, Fill]
     states: Mapping[str, Fill]
     turned: Mapping[str, Order] = field(default_factory=dict)
+    lines: Mapping[str, str] = field(default_factory=dict)
 
 
 def channels_last(imported: Imported) -> Imported:

@@ -213,8 +213,9 @@ def _resize(layouts: Layouts, call: relax.Call) -> Value:
     attrs, data = call.attrs, layouts.at(call.args[0])
     if attrs.layout != "NCHW":
         return plain(layouts.call(call, layouts.tensor(data), call.args[1]))
-    names = ("roi", "method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude")
+    names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude")
     rest = {name: getattr(attrs, name) for name in (*names, "extrapolation_value")}
+    rest["roi"] = tuple(map(float, attrs.roi))
     found = relax.op.image.resize2d(layouts.tensor(data, _NHWC), call.args[1], layout="NHWC", **rest)
     return Laid(layouts.emit(found), _NHWC)
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-import tvm
 from tvm import relax, te, tirx
 
 COUNTER = "random_counter"
 """The state that counts steps; it starts with a number drawn from the run's seed."""
-_MULTIPLIER, _WEYL, _ROUNDS = 0xD256D193, 0x9E3779B9, 10
+_MULTIPLIER, _WEYL, _WORD, _ROUNDS = 0xD256D193, 0x9E3779B9, 0xFFFFFFFF, 10
 _UNIT = 2.0**-24
 """float32 holds 24 bits: the numbers are multiples of this in [0, 1)."""
 
@@ -45,19 +44,21 @@ class Draws:
 
 
 def _uniform(counter: te.Tensor, shape: list[int], place: int) -> te.Tensor:
+    def wide(value: int) -> tirx.Expr:
+        return tirx.const(value, "uint64")
+
     def element(*at: tirx.Var) -> tirx.Expr:
+        # Words of 32 bits in 64, where TVM's analysis of bounds has room for products.
         index: tirx.Expr = tirx.const(0, "int64")
         for position, extent in zip(at, shape, strict=True):
             index = index * extent + position.astype("int64")
-        left, right = index.astype("uint32"), tirx.const(place, "uint32")
-        key = counter[0].astype("uint32")
+        left, right = index.astype("uint64") & wide(_WORD), wide(place)
+        key = counter[0].astype("uint64") & wide(_WORD)
         for step in range(_ROUNDS):
-            product = left.astype("uint64") * tirx.const(_MULTIPLIER, "uint64")
-            high = tvm.tirx.shift_right(product, tirx.const(32, "uint64")).astype("uint32")
-            bumped = key + tirx.const(step * _WEYL % 2**32, "uint32")
-            left, right = high ^ bumped ^ right, product.astype("uint32")
-        bits = tvm.tirx.shift_right(left, tirx.const(8, "uint32"))
-        return bits.astype("float32") * tirx.const(_UNIT, "float32")
+            product = left * wide(_MULTIPLIER)
+            bumped = (key + wide(step * _WEYL % 2**32)) & wide(_WORD)
+            left, right = (product >> wide(32)) ^ bumped ^ right, product & wide(_WORD)
+        return (left >> wide(8)).astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
 
     return te.compute(shape, element, name="uniform")
 
@@ -65,10 +66,10 @@ def _uniform(counter: te.Tensor, shape: list[int], place: int) -> te.Tensor:
 def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:
     """What a step draws at its `place` (from 1 on) when its counter is `counter`: the reference for tests."""
     index = np.arange(math.prod(shape), dtype=np.uint64)
-    left, right = index & 0xFFFFFFFF, np.full_like(index, place)
+    left, right = index & np.uint64(_WORD), np.full_like(index, place)
     key = np.uint64(counter % 2**32)
     for step in range(_ROUNDS):
         product = left * np.uint64(_MULTIPLIER)
-        bumped = (key + np.uint64(step * _WEYL % 2**32)) & np.uint64(0xFFFFFFFF)
-        left, right = (product >> np.uint64(32)) ^ bumped ^ right, product & np.uint64(0xFFFFFFFF)
+        bumped = (key + np.uint64(step * _WEYL % 2**32)) & np.uint64(_WORD)
+        left, right = (product >> np.uint64(32)) ^ bumped ^ right, product & np.uint64(_WORD)
     return ((left >> np.uint64(8)).astype(np.float32) * np.float32(_UNIT)).reshape(shape)

@@ -26,6 +26,7 @@ class Origin:
         kept: tensors of the source's state that no step changes.
         counters: of these, whole numbers that every step adds one to.
         is_torch: whether the source is a module of PyTorch.
+        lines: where in the source an operator is first used, by name of the operator.
     """
 
     inputs: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class Origin:
     kept: Mapping[str, Array] = field(default_factory=dict)
     counters: tuple[str, ...] = ()
     is_torch: bool = False
+    lines: Mapping[str, str] = field(default_factory=dict)
 
     def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
         """New values of a step's inputs, by name, turned as the step has them.

@@ -1,6 +1,6 @@
 """Rows of a table: looked up, and updated where they were looked up. Float32 tables (rows, width), integer indices.
 
-Indices lie in [0, rows); nothing checks that at run time.
+Indices lie in [0, rows); updates do not check that at run time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,16 @@ class Use:
 
 
 def embedding(table: te.Tensor, indices: te.Tensor) -> te.Tensor:
-    """The rows of `table` that `indices`, of any shape, name: (*indices.shape, width)."""
+    """The rows of `table` that `indices`, of any shape, name: (*indices.shape, width).
+
+    An index beyond the table takes its nearest row. TVM needs to see bounds: where it sees none, it makes addresses of
+    two widths out of one loop, and finds fault with that.
+    """
+    last = tirx.const(int(table.shape[0]) - 1, "int64")
 
     def row(*at: tirx.Var) -> tirx.Expr:
-        return table[indices(*at[:-1]).astype("int64"), at[-1]]
+        index = indices(*at[:-1]).astype("int64")
+        return table[tirx.max(tirx.min(index, last), tirx.const(0, "int64")), at[-1]]
 
     return te.compute((*indices.shape, table.shape[1]), row, name="embedding")
 

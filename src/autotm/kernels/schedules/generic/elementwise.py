@@ -14,11 +14,16 @@ from autotm.kernels.code import Access, Machine, Nest, variables_of
 _CHUNK_ELEMENTS = 4096
 """A thread's unit of work on a contiguous axis: long enough for streaming, short enough to share evenly."""
 _UNROLLED_VECTORS = 4
+_LEAST_TURNED = 8
 
 
 def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Nest], machine: Machine) -> None:
     """Schedule an elementwise, broadcast or injective block in place; `nests` are of all blocks in its loops."""
-    nest, start = nests[0], max(map(contiguous_from, nests))
+    nest = nests[0]
+    if len(nests) == 1 and (turned := _turned_axis(nest)) is not None:
+        _schedule_turned(schedule, block, nest, turned, machine)
+        return
+    start = max(map(contiguous_from, nests))
     loops = schedule.get_loops(block)
     inner_extent = math.prod(nest.extents[start:])
     inner = _fuse(schedule, list(loops[start:]))
@@ -34,6 +39,36 @@ def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Ne
     if outer and is_parallel:
         schedule.parallel(_fuse(schedule, outer))
     _vectorise(schedule, inner, inner_extent, machine)
+
+
+def _turned_axis(nest: Nest) -> int | None:
+    """The axis along which something as large as the result is contiguous that is not the result's last; if any."""
+    last = len(nest.extents) - 1
+    for access in nest.loads:
+        if not access.indices or math.prod(int(extent) for extent in access.buffer.shape) < nest.iterations:
+            continue
+        found = [axis for axis in range(last) if access.indices[-1].same_as(nest.variables[axis])]
+        if found and min(nest.extents[found[0]], nest.extents[last]) >= _LEAST_TURNED:
+            return found[0]
+    return None
+
+
+def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: int, machine: Machine) -> None:
+    """Square tiles of the last axis and of the one contiguous elsewhere: every cache line that is met is used up."""
+    loops = list(schedule.get_loops(block))
+    side = machine.lanes
+    tiles, inner = [], []
+    for axis in (turned, len(loops) - 1):
+        extent = nest.extents[axis]
+        size = next((size for size in (side, side // 2) if extent % size == 0), side)
+        outer, within = schedule.split(loops[axis], [None, size])
+        tiles.append(outer)
+        inner.append(within)
+    others = [loop for axis, loop in enumerate(loops[:-1]) if axis != turned]
+    schedule.reorder(*others, *tiles, *inner)
+    if machine.is_parallel(nest.touched_bytes):
+        schedule.parallel(_fuse(schedule, [*others, *tiles]))
+    schedule.vectorize(inner[1])
 
 
 def contiguous_from(nest: Nest) -> int:

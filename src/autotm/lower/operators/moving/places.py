@@ -62,19 +62,40 @@ def to_places(builder: relax.BlockBuilder, dy: relax.Expr, indices: relax.Expr, 
 
 def _sum_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
     """At each position, the sum over the entries along an axis that were gathered from there."""
+    if int(dy.shape[axis]) == 1:
+        return _put_gathered(dy, indices, shape, axis)
     entry = te.reduce_axis((0, dy.shape[axis]), "entry")
 
     def element(*at: tirx.Var) -> tirx.Expr:
         place = [*at[:axis], entry, *at[axis + 1 :]]
         others = [other for other in range(len(at)) if other != axis and int(dy.shape[other]) < int(shape[other])]
         is_inside = [at[other] < dy.shape[other] for other in others]
-        index = indices(*place)
-        extent = tirx.const(int(shape[axis]), indices.dtype)
-        is_here = tirx.Select(index < 0, index + extent, index) == tirx.Cast(indices.dtype, at[axis])
+        is_here = _counted(indices(*place), shape[axis], indices.dtype) == tirx.Cast(indices.dtype, at[axis])
         zero = tirx.const(0.0, dy.dtype)
         return te.sum(tirx.if_then_else(tirx.all(*is_inside, is_here), dy(*place), zero), axis=entry)
 
     return te.compute(tuple(shape), element, name="gather_elements_gradient")
+
+
+def _put_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
+    """Where one entry was gathered: no sum, so that it fuses with what follows."""
+    others = [other for other in range(len(shape)) if other != axis and int(dy.shape[other]) < int(shape[other])]
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        place = [*at[:axis], 0, *at[axis + 1 :]]
+        is_here = _counted(indices(*place), shape[axis], indices.dtype) == tirx.Cast(indices.dtype, at[axis])
+        is_inside = [at[other] < dy.shape[other] for other in others]
+        value, zero = dy(*place), tirx.const(0.0, dy.dtype)
+        if others:
+            return tirx.if_then_else(tirx.all(*is_inside, is_here), value, zero)
+        return tirx.Select(is_here, value, zero)
+
+    return te.compute(tuple(shape), element, name="gather_elements_gradient")
+
+
+def _counted(index: tirx.Expr, extent: int, dtype: str) -> tirx.Expr:
+    """An index, from the end where it is negative."""
+    return tirx.Select(index < 0, index + tirx.const(int(extent), dtype), index)
 
 
 @legalizes("relax.index_tensor")
@@ -98,7 +119,7 @@ def _value(index: te.Tensor, entries: list[tirx.Var], extent: tirx.Expr) -> tirx
     """The index at an entry of the broadcast indices, from the end where it is negative."""
     lead = len(entries) - len(index.shape)
     value = index(*(0 if int(own) == 1 else entry for own, entry in zip(index.shape, entries[lead:], strict=True)))
-    return tirx.Select(value < 0, value + tirx.const(int(extent), index.dtype), value)
+    return _counted(value, int(extent), index.dtype)
 
 
 @differentiates("relax.index_tensor")

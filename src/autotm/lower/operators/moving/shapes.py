@@ -6,6 +6,7 @@ from tvm import relax, te, tirx, topi
 from tvm.relax.op.grad import no_grad
 
 from autotm.lower.operators.rules import (
+    Ints,
     builtin,
     differentiates,
     dtype_of,
@@ -23,8 +24,6 @@ _Rules = list[relax.Expr]
 @legalizes("relax.broadcast_to")
 def _broadcast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     x = call.args[0]
-    if shape_of(x) == shape_of(call):
-        return x
     if (value := number(x)) is not None:
         return builder.call_te(topi.full, shape_of(call), dtype_of(call), value)
     return builtin(builder, call)
@@ -58,6 +57,23 @@ def _triu(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockB
     return [relax.op.triu(dy, call.args[1]), *map(no_grad, call.args[1:])]
 
 
+@legalizes("relax.nn.pixel_shuffle")
+def _pixel_shuffle_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(_shuffled, call.args[0], shape_of(call), int(call.attrs.upscale_factor))
+
+
+def _shuffled(x: te.Tensor, shape: Ints, factor: int) -> te.Tensor:
+    """Squares of pixels made of neighbouring channels, row by row."""
+    factor = int(factor)
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        *batch, c, h, w = at
+        channel = (c * factor + h % factor) * factor + w % factor
+        return x(*batch, channel, h // factor, w // factor)
+
+    return te.compute(tuple(shape), element, name="pixel_shuffle")
+
+
 @differentiates("relax.nn.pixel_shuffle")
 def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
     shape, factor = shape_of(call.args[0]), int(call.attrs.upscale_factor)
@@ -71,11 +87,12 @@ def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: rela
 
 @differentiates("relax.meshgrid")
 def _meshgrid(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+    if str(call.attrs.indexing) != "ij":
+        raise NotImplementedError("meshgrid has a gradient here with indexing 'ij' only")
     parts = list(call.args[0])
     slopes = []
-    for place, part in enumerate(parts):
-        axis = 1 - place if str(call.attrs.indexing) == "xy" and place < 2 <= len(parts) else place  # noqa: PLR2004
-        slope = builder.emit(relax.TupleGetItem(dy, place))
+    for axis, part in enumerate(parts):
+        slope = builder.emit(relax.TupleGetItem(dy, axis))
         others = [other for other in range(len(parts)) if other != axis]
         slopes.append(builder.emit(relax.op.sum(slope, others)) if is_float(part) else no_grad(part))
     return [relax.Tuple(slopes)]

@@ -16,7 +16,7 @@ _BY_PRODUCTS = {2.0, 3.0}
 
 @differentiates("relax.power")
 def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """Dx = dy p x^(p - 1), without a power where p is 2 or 3; the exponent's gradient is made if anyone needs it."""
+    """The base's is dy p x^(p - 1), without a power where p is 2 or 3; the exponent's is made if it is no number."""
     (x, exponent), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(exponent)]
@@ -63,7 +63,7 @@ def _floor_divide(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: rel
 @differentiates("relax.floor_mod")
 @differentiates("relax.mod")
 def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """X mod m is x - m q, with a whole number q = (x - (x mod m)) / m."""
+    """The remainder is x - m q, with a whole number q = (x - (x mod m)) / m."""
     (x, m), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(m)]

@@ -44,7 +44,7 @@ def _gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Bloc
 @legalizes("relax.einsum")
 def _legalize_einsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     letters = _einsum(call)
-    return builder.call_te(batched_matmul, *call.args[0], str(letters)) if letters else builtin(builder, call)
+    return _product(builder, *call.args[0], letters) if letters else builtin(builder, call)
 
 
 @differentiates("relax.einsum")
@@ -61,10 +61,27 @@ def _batched_gradient(
 ) -> list[relax.Expr]:
     dy, factor = _factored(dy, builder)
     found = [
-        builder.emit(builder.call_te(batched_matmul, dy, b, str(letters.left_gradient))),
-        builder.emit(builder.call_te(batched_matmul, a, dy, str(letters.right_gradient))),
+        builder.emit(_product(builder, dy, b, letters.left_gradient)),
+        builder.emit(_product(builder, a, dy, letters.right_gradient)),
     ]
     return found if factor is None else [builder.emit(relax.op.multiply(slope, factor)) for slope in found]
+
+
+def _product(builder: relax.BlockBuilder, a: relax.Expr, b: relax.Expr, letters: Subscripts) -> relax.Expr:
+    """A batched product; of two matrices, the plain one that reads them as they lie."""
+    if len(letters.result) == 2:  # noqa: PLR2004  (a matrix)
+        row, column = letters.result
+        (first, ours), (second, theirs) = sorted(
+            ((a, letters.left), (b, letters.right)), key=lambda operand: column in operand[1]
+        )
+        form = _FORMS.get((ours.index(row), theirs.index(column)))
+        if form is not None:
+            return builder.call_te(form, first, second)
+    return builder.call_te(batched_matmul, a, b, str(letters))
+
+
+_FORMS = {(0, 1): matmul.matmul, (0, 0): matmul.matmul_nt, (1, 1): matmul.matmul_tn}
+"""By where the rows' axis is in the first operand, and the columns' in the second."""
 
 
 def _factored(dy: relax.Expr, builder: relax.BlockBuilder) -> tuple[relax.Expr, relax.Expr | None]:

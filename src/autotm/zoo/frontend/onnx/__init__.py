@@ -1,4 +1,4 @@
-"""ONNX files, as networks of ours; for those who have the package `onnx`."""
+"""ONNX files, as networks of ours."""
 
 from autotm.zoo.frontend.onnx.from_onnx import from_onnx
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Training, UpdateRule
+from autotm.zoo.frontend.onnx.inputs import Given
+from autotm.zoo.frontend.onnx.network import Options, network_of
 from autotm.zoo.network import Network
-
-if TYPE_CHECKING:
-    from autotm.zoo.frontend.onnx.inputs import Given
 
 Mode = Literal["train", "inference"]
 
@@ -49,19 +48,11 @@ def from_onnx(
         name: of the network, in small letters, digits and _; by default the file's.
 
     Raises:
-        BadInputError: the package onnx is missing; the file is missing, damaged, or has what cannot be imported, with
+        BadInputError: the file is missing, damaged, or has what cannot be imported, with
             the name of its node; a free dimension without a size; no such input; its output is no loss.
     """
     if mode not in (None, "train", "inference"):
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
-    try:
-        from autotm.zoo.frontend.onnx.network import Options, network_of  # noqa: PLC0415 - only where onnx is there
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "onnx":
-            raise
-        raise BadInputError(
-            f"{path}: reading it takes the package onnx, which is not installed: pip install onnx"
-        ) from None
     trains = mode == "train" or (mode is None and (loss is not None or training is not None))
     if not trains and (loss is not None or training is not None):
         raise BadInputError(f"{path}: mode='inference' takes neither loss nor training; leave them out")

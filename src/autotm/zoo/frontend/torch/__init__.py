@@ -1,5 +1,5 @@
-"""PyTorch modules, as networks of ours; for those who have PyTorch."""
+"""PyTorch modules, as networks of ours."""
 
-from autotm.zoo.frontend.torch.from_torch import from_torch
+from autotm.zoo.frontend.torch.network import from_torch
 
 __all__ = ["from_torch"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import tvm
 from torch import fx
 from tvm import relax
 
@@ -56,7 +57,8 @@ def imported_program(
     importer.draws = Draws()
     known = constant_values(program, roles.fixed)
     variables = {name: _variable(roles.names[name], value) for name, value in _arguments(roles).items()}
-    builder = importer.block_builder = relax.BlockBuilder()
+    builder = importer.block_builder = _LinedBuilder()
+    builder.lines, builder.node = {}, None
     with builder.function("main"):
         with builder.dataflow():
             outputs = _translate(program, importer, variables, known)
@@ -72,7 +74,20 @@ def imported_program(
         builder.emit_func_output(output, [*variables.values(), *counter])
     inputs = {roles.names[name]: _array(value) for name, value in roles.inputs.items()}
     parameters = {roles.names[name]: _array(value) for name, value in roles.parameters.items()}
-    return Imported(builder.finalize(), inputs, parameters, states)
+    return Imported(builder.finalize(), inputs, parameters, states, lines=builder.lines)
+
+
+class _LinedBuilder(relax.BlockBuilder):
+    """Remembers the line of the user's code that each kind of operator came from first."""
+
+    lines: dict[str, str]
+    node: fx.Node | None
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        """Bind an expression to a variable."""
+        if self.node is not None and isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            self.lines.setdefault(expr.op.name, where(self.node))
+        return super().emit(expr, name_hint)
 
 
 def _arguments(roles: _Roles) -> dict[str, torch.Tensor]:
@@ -147,6 +162,7 @@ def _translate(
             if node.name in variables:
                 importer.env[node] = variables[node.name]
         elif node.op == "call_function" and (node.users or node in returned):
+            importer.block_builder.node = node
             importer.env[node] = _converted(importer, node)
     counted = {spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(COUNTERS)}
     return {node.name: importer.env[node] for node in returned if node.name not in counted}

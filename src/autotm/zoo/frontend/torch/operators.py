@@ -200,7 +200,7 @@ class TrainingImporter(ExportedProgramImporter):
         if mask is not None:
             scores = self._masked(scores, self.env[mask])
         if given.get("is_causal"):
-            rows, columns = (int(extent) for extent in self.shape_of(scores)[-2:])
+            rows, columns = [int(extent) for extent in self.shape_of(scores)][-2:]
             scores = self._masked(scores, self.constant(torch.ones(rows, columns, dtype=torch.bool).tril()))
         shares = self._emit(relax.op.nn.softmax(scores, axis=-1))
         if given.get("dropout_p"):

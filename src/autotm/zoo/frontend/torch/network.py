@@ -86,6 +86,7 @@ def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported) -> O
         {name: item.detach().cpu().numpy().copy() for name, item in kept.items()},
         tuple(name for name in kept if name.endswith(COUNTERS) and module.training),
         is_torch=True,
+        lines=found.lines,
     )
 
 

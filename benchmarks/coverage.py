@@ -1,0 +1,177 @@
+"""Which modules of PyTorch train here, how exactly, and how fast beside PyTorch eager.
+
+    python benchmarks/coverage.py [NAMES ...] [--limit 4:1] [--times] [--csv FILE]
+
+For each model of `imported_models.py`: the error of what one step of plain descent changes (weights and running
+averages), against PyTorch in float64 and over that of PyTorch's own float32; whether the step planned for the limit
+computes the same bits as the plain one; with --times, the plain step's time over PyTorch eager's, measured in turn
+(medians). Models that do not train are named with the reason. Needs PyTorch, torchvision, transformers
+(requirements/torch.txt).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+
+import autotm
+from autotm.model.files import AutotmError
+from imported_models import Given, build, names, other_data
+from torch_steps import RATE, change_error, state_of, torch_step
+
+QUICK = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+"""Profile options: enough for a plan that is checked for its bits, not for its time."""
+ALLOWED = 3.0
+TURN_S, ROUNDS = 0.3, 7
+DRAWS = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found of one model.
+
+    Attributes:
+        error: of what a step changes, in all tensors together, against float64: median over some data.
+        ratio: `error` over that of PyTorch's float32.
+        verified: steps of the planned program that equal the plain one's bit for bit.
+        time_ratio: seconds of a plain step over PyTorch eager's.
+        fault: why it does not train.
+    """
+
+    model: str
+    parameters: int = 0
+    kernels: int = 0
+    error: float | None = None
+    ratio: float | None = None
+    verified: int = 0
+    time_ratio: float | None = None
+    seconds: float = 0.0
+    fault: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it trains as exactly as PyTorch, and as planned."""
+        return not self.fault and self.ratio is not None and self.ratio <= ALLOWED and self.verified > 0
+
+    def __str__(self) -> str:
+        if self.fault:
+            return f"{self.model:24} {self.fault}"
+        times = f"{self.time_ratio:10.2f}" if self.time_ratio is not None else " " * 10
+        return (
+            f"{self.model:24} {self.parameters / 1e6:8.1f} {self.kernels:8d} {self.error:10.1e} {self.ratio:8.2f} "
+            f"{self.verified:8d} {times} {self.seconds:8.1f}{'' if self.is_good else '  NOT GOOD'}"
+        )
+
+
+def measure(name: str, limit: str, results: Path, *, times: bool) -> Row:
+    """Everything about one model."""
+    begun = time.perf_counter()
+    given = build(name)
+    count = sum(parameter.numel() for parameter in given.module.parameters())
+    try:
+        step = autotm.prepare(
+            given.module, given.inputs, loss=given.loss, targets=given.targets,
+            training=autotm.Training(autotm.Sgd(RATE)), results=results, profile=QUICK,
+        )  # fmt: skip
+        placed = step.plan(limit)
+        record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)
+        error, ratio = errors(given, placed)
+    except AutotmError as fault:
+        return Row(name, count, fault=str(fault), seconds=time.perf_counter() - begun)
+    ours = time_ratio(given, step) if times else None
+    seconds = time.perf_counter() - begun
+    return Row(name, count, len(step.graph.kernels), error, ratio, record.verified_steps, ours, seconds)
+
+
+def errors(given: Given, placed: autotm.Placement) -> tuple[float, float]:
+    """Error of what a step changes, and the same over that of PyTorch's float32: medians over some data.
+
+    On some data a sum is so near zero that its last bit decides whether a ReLU lets it through, here or there: then one
+    of the two is off by a thousand times what roundings make of it on other data.
+    """
+    before, both = state_of(given.module), ([], [])
+    for seed in range(DRAWS):
+        drawn = other_data(given, seed)
+        exact, single = (torch_step(drawn, dtype) for dtype in (torch.float64, torch.float32))
+        named = drawn.inputs if isinstance(drawn.inputs, Mapping) else {}
+        tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
+        placed.step(*(() if named else drawn.inputs), *drawn.targets, **tensors)
+        found = {name: value.double().numpy() for name, value in placed.state_dict().items() if name in before}
+        placed.close()
+        for errors, state in zip(both, (found, single.state), strict=True):
+            errors.append(change_error(before, state, exact.state))
+    ours, theirs = map(statistics.median, both)
+    return ours, ours / theirs
+
+
+def time_ratio(given: Given, step: autotm.TrainingStep) -> float:
+    """Median seconds of a plain step over those of PyTorch eager, in turn."""
+    plain = step.plan("0:1", "all-fast")
+    module = given.module.train()
+    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
+
+    def eager() -> None:
+        optimizer.zero_grad()
+        output = module(**given.inputs) if isinstance(given.inputs, Mapping) else module(*given.inputs)
+        given.loss(output, *given.targets).backward()
+        optimizer.step()
+
+    torch.set_num_threads(step.context.machine.threads)
+    both: list[list[float]] = [[], []]
+    for _ in range(ROUNDS):
+        for found, work in zip(both, (plain.step, eager), strict=True):
+            found.append(_seconds(work))
+    plain.close()
+    return statistics.median(both[0]) / statistics.median(both[1])
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Of one call, on average over `TURN_S`, after one that is not counted."""
+    work()
+    start, count = time.perf_counter(), 0
+    while (spent := time.perf_counter() - start) < TURN_S:
+        work()
+        count += 1
+    return spent / count
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAMES", help="models (default: all)")
+    parser.add_argument("--limit", default="4:1", help="of the planned step")
+    parser.add_argument("--times", action="store_true", help="time the plain step beside PyTorch eager")
+    parser.add_argument("--csv", type=Path, help="write the table there, too")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    heads = ("M params", "kernels", "error", "ratio", "verified", "time ratio", "s")
+    print(f"{'model':24}", *(f"{head:>{width}}" for head, width in zip(heads, (8, 8, 10, 8, 8, 10, 8), strict=True)))
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="autotm-coverage-") as results:
+        for name in options.names or names():
+            rows.append(measure(name, options.limit, Path(results), times=options.times))
+            print(rows[-1], flush=True)
+    good = sum(row.is_good for row in rows)
+    print(f"{good} of {len(rows)} train: errors at most {ALLOWED:g} times PyTorch's, planned steps equal to plain ones")
+    ratios = [row.time_ratio for row in rows if row.time_ratio is not None]
+    if ratios:
+        mean, worst = statistics.geometric_mean(ratios), max(ratios)
+        print(f"time over PyTorch eager's: {mean:.2f} in geometric mean, {worst:.2f} at most")
+    if options.csv:
+        with options.csv.open("w", newline="") as stream:
+            table = csv.DictWriter(stream, [field.name for field in fields(Row)])
+            table.writeheader()
+            table.writerows(asdict(row) for row in rows)
+
+
+if __name__ == "__main__":
+    main()

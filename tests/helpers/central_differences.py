@@ -1,0 +1,59 @@
+"""Operators differentiated and compiled as they are, and their gradients against central differences in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from autotm.lower.operators import LEGALIZE, fold_transposes
+
+STEP = 1e-6
+Operator = Callable[..., relax.Expr]
+op = relax.op
+
+
+def differentiated(
+    operator: Operator, shapes: list[tuple[int, ...]], dtype: str = "float64"
+) -> tuple[relax.VirtualMachine, tuple[int, ...]]:
+    """A machine with `main`, the operator's result times weights, summed, and its adjoint; the result's shape."""
+    builder = relax.BlockBuilder()
+    variables = [relax.Var(f"x{n}", relax.TensorType(shape, dtype)) for n, shape in enumerate(shapes)]
+    with builder.function("main"):
+        with builder.dataflow():
+            result = builder.emit(operator(*variables))
+            weights = relax.Var("weights", relax.TensorType(result.ty.shape, dtype))
+            loss = builder.emit_output(op.sum(builder.emit(op.multiply(result, weights))))
+        builder.emit_func_output(loss, [weights, *variables])
+    module = relax.transform.Gradient("main", variables)(fold_transposes(builder.finalize()))
+    module = relax.transform.LegalizeOps(LEGALIZE)(module)
+    return relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu()), tuple(int(n) for n in result.ty.shape)
+
+
+def assert_gradients(
+    operator: Operator, arrays: list[np.ndarray], exact: Callable[..., np.ndarray] | None = None
+) -> None:
+    """`exact` computes what the operator does where TVM's own form of it computes in float32; so does its gradient."""
+    dtype, tolerance = ("float64", 1e-6) if exact is None else ("float32", 1e-4)
+    machine, shape = differentiated(operator, [array.shape for array in arrays], dtype)
+    weights = np.random.default_rng(1).standard_normal(shape)
+
+    def loss(at: list[np.ndarray]) -> float:
+        if exact is not None:
+            return float((exact(*at) * weights).sum())
+        return float(machine["main"](*(tvm.runtime.tensor(array) for array in [weights, *at])).numpy())
+
+    given = (tvm.runtime.tensor(array.astype(dtype)) for array in [weights, *arrays])
+    _, gradients = machine["main_adjoint"](*given)
+    for n, array in enumerate(arrays):
+        expected = np.zeros_like(array)
+        for place in np.ndindex(array.shape):
+            ends = []
+            for sign in (1, -1):
+                moved = array.copy()
+                moved[place] += sign * STEP
+                ends.append(loss([*arrays[:n], moved, *arrays[n + 1 :]]))
+            expected[place] = (ends[0] - ends[1]) / (2 * STEP)
+        np.testing.assert_allclose(gradients[n].numpy(), expected, rtol=tolerance, atol=tolerance / 10)

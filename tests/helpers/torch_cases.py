@@ -1,0 +1,80 @@
+"""One plain step of a module of PyTorch here, against PyTorch in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plain_steps
+import torch
+
+from autotm.model.step.training import Sgd, Training
+from autotm.zoo import with_values_stored
+from autotm.zoo.frontend import from_torch
+from autotm.zoo.network import Network
+from imported_models import Given
+from torch_steps import RATE, change_error, state_of, torch_step
+
+ALLOWED = 3.0
+"""Times PyTorch's own float32 error."""
+FLOOR = 1e-6
+"""Relative errors below this are roundings of the weights, whoever makes them."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A step here and there.
+
+    Attributes:
+        network: as imported.
+        loss: here, and in float64.
+        error: of what the step changes, here, and by PyTorch in float32.
+        state: of the module after the step here, by its own names.
+    """
+
+    network: Network
+    loss: tuple[float, float]
+    error: tuple[float, float]
+    state: dict[str, np.ndarray]
+
+    def is_exact(self) -> bool:
+        """Whether loss and state are as close as PyTorch's float32, or as roundings are."""
+        loss, exact = self.loss
+        ours, theirs = self.error
+        return abs(loss - exact) <= 1e-5 * max(abs(exact), 0.1) and ours <= max(ALLOWED * theirs, FLOOR)
+
+
+def squares(output: Any) -> torch.Tensor:
+    """A loss for any output: its mean square, and something that tells signs apart."""
+    parts = output if isinstance(output, tuple | list) else [output]
+    return sum((part * part).mean() + 0.3 * part.sin().mean() for part in parts)
+
+
+def compare(
+    module: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...] | Mapping[str, Any],
+    folder: Path,
+    targets: tuple[torch.Tensor, ...] = (),
+    loss: Callable[..., torch.Tensor] = squares,
+) -> Compared:
+    """One step of plain descent."""
+    given = Given(module, inputs, targets, loss)
+    before = state_of(module)
+    network = from_torch(module, inputs, loss=loss, targets=targets, training=Training(Sgd(RATE)))
+    after = plain_steps.compiled(with_values_stored(network, folder / "values"), folder).run(1).after[0]
+    exact, single = (torch_step(given, dtype) for dtype in (torch.float64, torch.float32))
+    assert network.origin is not None
+    changed = {name: after[f"{name}.new"] for name in (*network.parameters, *network.states) if f"{name}.new" in after}
+    state = network.origin.state({**start_of(network), **changed}, 1)
+    found = {name: state[name].astype(np.float64) for name in exact.state}
+    errors = change_error(before, found, exact.state), change_error(before, single.state, exact.state)
+    return Compared(network, (float(after["loss"]), exact.loss), errors, state)
+
+
+def start_of(network: Network) -> dict[str, np.ndarray]:
+    """Values that a network's parameters and states begin with, where they are given."""
+    fills = {**network.parameters, **network.states}
+    return {name: fill for name, fill in fills.items() if isinstance(fill, np.ndarray)}

@@ -1,0 +1,165 @@
+"""Small modules of PyTorch, one for each thing that networks are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+nn, F = torch.nn, torch.nn.functional
+Module = nn.Module
+
+
+class Made(Module):
+    """A module of some parts whose forward pass is a function of them and the inputs."""
+
+    def __init__(self, forward: Callable[..., object], **parts: Module) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        return self._forward(self, *inputs)
+
+
+def images(*shape: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randn(*shape),)
+
+
+def words(high: int, *shape: int) -> tuple[torch.Tensor, ...]:
+    return (torch.randint(0, high, shape),)
+
+
+def attended(**options: object) -> Module:
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.qkv(x).view(batch, length, 3, 4, width // 4).permute(2, 0, 3, 1, 4)
+        found = F.scaled_dot_product_attention(*parts, **options)
+        return self.out(found.transpose(1, 2).reshape(batch, length, width))
+
+    return Made(forward, qkv=nn.Linear(32, 96), out=nn.Linear(32, 32))
+
+
+def tied() -> Module:
+    def forward(self: Made, indices: torch.Tensor) -> torch.Tensor:
+        return F.linear(torch.tanh(self.table(indices)), self.table.weight)
+
+    return Made(forward, table=nn.Embedding(20, 24, padding_idx=3))
+
+
+def shuffled() -> Module:
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        left, right = self.first(x).chunk(2, 1)
+        y = torch.cat([F.hardswish(left), F.leaky_relu(right, 0.2)], 1)
+        y = y.view(2, 2, 8, 9, 9).transpose(1, 2).reshape(2, 16, 9, 9)
+        return self.second(y.roll((1, -2), (2, 3)))
+
+    return Made(forward, first=nn.Conv2d(4, 16, 3, padding=1), second=nn.Conv2d(16, 8, 3, groups=4, dilation=2))
+
+
+def upsampled() -> Module:
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.norm(self.up(x)))
+        fine = F.interpolate(y, scale_factor=2, mode="bilinear", align_corners=False)
+        return fine + F.interpolate(y, scale_factor=2, mode="nearest")
+
+    return Made(forward, up=nn.ConvTranspose2d(6, 8, 3, stride=2, output_padding=1), norm=nn.GroupNorm(2, 8))
+
+
+def positions() -> Module:
+    def forward(self: Made, indices: torch.Tensor) -> torch.Tensor:
+        length = indices.shape[1]
+        places = torch.arange(length).expand_as(indices)
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        y = self.table(indices) + self.places(places)
+        scores = (y @ y.transpose(1, 2)).masked_fill(~mask, float("-inf"))
+        return scores.softmax(-1) @ y
+
+    return Made(forward, table=nn.Embedding(20, 16), places=nn.Embedding(12, 16))
+
+
+MASK = torch.rand(8, 8) > 0.3
+MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
+    "batch norm": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)),
+        images(4, 3, 12, 12),
+    ),
+    "batch norm of vectors": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8, momentum=0.3), nn.Linear(8, 3)),
+        images(16, 6),
+    ),
+    "batch norm without averages": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, track_running_stats=False)),
+        images(4, 3, 9, 9),
+    ),
+    "batch norm without scale": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, affine=False)),
+        images(4, 3, 9, 9),
+    ),
+    "instance norm": (lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True)), images(2, 3, 9, 9)),
+    "layer norm without scale": (
+        lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8, elementwise_affine=False), nn.Linear(8, 3)),
+        images(4, 6),
+    ),
+    "rms norm": (lambda: nn.Sequential(nn.Linear(6, 8), nn.RMSNorm(8), nn.Linear(8, 3)), images(4, 5, 6)),
+    "gelus": (lambda: nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 8), nn.GELU("tanh")), images(4, 6)),
+    "activations": (
+        lambda: nn.Sequential(
+            nn.Linear(6, 8), nn.SiLU(), nn.Hardsigmoid(), nn.ELU(), nn.Mish(), nn.PReLU(), nn.Softplus(), nn.ReLU6()
+        ),
+        images(4, 6),
+    ),
+    "pools": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 8, 3),
+            nn.MaxPool2d(3, 2, 1, ceil_mode=True),
+            nn.AvgPool2d(2, 1),
+            nn.AdaptiveAvgPool2d((2, 3)),
+            nn.Flatten(),
+            nn.Linear(48, 5),
+        ),
+        images(2, 3, 14, 14),
+    ),
+    "lines": (
+        lambda: nn.Sequential(nn.Conv1d(4, 8, 3, stride=2, padding=1), nn.GELU(), nn.Conv1d(8, 6, 3, groups=2)),
+        images(2, 4, 21),
+    ),
+    "volumes": (
+        lambda: nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 2, 2, stride=2)),
+        images(2, 2, 6, 6, 6),
+    ),
+    "depthwise": (
+        lambda: nn.Sequential(nn.Conv2d(6, 12, 1), nn.Conv2d(12, 12, 3, padding=1, groups=12), nn.Conv2d(12, 4, 1)),
+        images(2, 6, 9, 9),
+    ),
+    "shuffled, dilated, rolled": (shuffled, images(2, 4, 9, 9)),
+    "upsampled, transposed": (upsampled, images(2, 6, 5, 5)),
+    "tied table with padding": (tied, words(20, 3, 7)),
+    "positions and masks": (positions, words(20, 3, 8)),
+    "attention": (attended, images(2, 8, 32)),
+    "causal attention": (lambda: attended(is_causal=True), images(2, 8, 32)),
+    "masked attention": (lambda: attended(attn_mask=MASK, scale=0.2), images(2, 8, 32)),
+    "biased attention": (lambda: attended(attn_mask=torch.linspace(-1, 1, 64).view(8, 8)), images(2, 8, 32)),
+    "multi-head attention": (
+        lambda: Made(
+            lambda self, x: self.heads(x, x, x, need_weights=False)[0],
+            heads=nn.MultiheadAttention(32, 4, batch_first=True),
+        ),
+        images(2, 8, 32),
+    ),
+    "encoder layer": (
+        lambda: nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True, norm_first=True),
+        images(2, 8, 32),
+    ),
+    "a table of odd width": (
+        lambda: Made(lambda self, i: F.gelu(self.table(i)) * 2, table=nn.Embedding(20, 24)),
+        words(20, 3, 7),
+    ),
+    "products": (
+        lambda: Made(
+            lambda self, x: torch.einsum("bij,bkj->bik", self.l(x), x).pow(2).mean(-1).sqrt(), l=nn.Linear(6, 6)
+        ),
+        images(3, 5, 6),
+    ),
+}

@@ -1,0 +1,115 @@
+"""One step of modules of PyTorch, whatever they are made of, is as close to float64 as PyTorch's own float32."""
+
+from pathlib import Path
+
+import numpy as np
+import plain_steps
+import pytest
+
+torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
+
+from torch_cases import compare  # noqa: E402
+from torch_modules import MODULES, Made, images  # noqa: E402
+
+from autotm.model.step.training import Adam, AdamW, Sgd, Training  # noqa: E402
+from autotm.zoo import with_values_stored  # noqa: E402
+from autotm.zoo.frontend import from_torch  # noqa: E402
+from autotm.zoo.frontend.random_numbers import uniform_numbers  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_step_is_as_exact_as_pytorchs(name: str, tmp_path: Path) -> None:
+    build, inputs = MODULES[name]
+    torch.manual_seed(1)
+    found = compare(build(), inputs, tmp_path)
+    assert found.is_exact(), (found.loss, found.error)
+
+
+def test_labels_and_a_loss_of_pytorchs(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    labels = torch.tensor([0, 3, -100, 2])
+    found = compare(nn.Linear(6, 5), images(4, 6), tmp_path, (labels,), F.cross_entropy)
+    assert found.is_exact(), (found.loss, found.error)
+    assert list(found.network.inputs) == ["input", "target"]
+    assert found.network.batch == 4
+
+
+def test_frozen_parameters_stay(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    module[0].requires_grad_(False)
+    found = compare(module, images(4, 6), tmp_path)
+    assert found.is_exact(), (found.loss, found.error)
+    assert set(found.network.parameters) == {"1.weight", "1.bias"}
+    np.testing.assert_array_equal(found.state["0.weight"], module[0].weight.detach().numpy())
+
+
+def test_what_the_loss_does_not_need_stays(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = Made(lambda self, x: self.used(x), used=nn.Linear(6, 3), unused=nn.Linear(6, 3))
+    found = compare(module, images(4, 6), tmp_path)
+    assert found.is_exact()
+    np.testing.assert_array_equal(found.state["unused.weight"], module.unused.weight.detach().numpy())
+
+
+def test_state_goes_back_under_its_own_names(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
+    found = compare(module, images(4, 3, 9, 9), tmp_path)
+    assert set(found.state) == set(module.state_dict())
+    assert found.state["1.num_batches_tracked"] == 1
+    assert found.state["0.weight"].shape == (8, 3, 3, 3)
+    module.load_state_dict({name: torch.as_tensor(value) for name, value in found.state.items()})
+
+
+@pytest.mark.parametrize("share", [0.25, 0.9])
+def test_dropout_draws_from_the_runs_seed(share: float, tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Dropout(share))
+    module[0].register_parameter("scale", nn.Parameter(torch.ones(64)))
+    made = Made(lambda self, x: self.drop(x * self.drop[0].scale), drop=module)
+    x = torch.randn(50, 64)
+    network = from_torch(made, x, loss=lambda y: (y * y).sum())
+    step = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
+    runs = [step.run(2, seed) for seed in (1, 1, 2)]
+    for run in runs:
+        for number, after in enumerate(run.after):
+            kept = uniform_numbers(int(run.start["random_counter"][0]) + number, (50, 64), 1) >= share
+            scale = (run.start if number == 0 else run.after[0])["drop.0.scale"]
+            wanted = np.square(np.where(kept, x.numpy() * scale / (1 - share), 0)).sum()
+            np.testing.assert_allclose(after["loss"], wanted, rtol=1e-5)
+    losses = [run.after[0]["loss"] for run in runs]
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_optimizers_of_pytorch_become_rules() -> None:
+    module = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 3))
+    x = images(4, 6)
+
+    def rules(optimizer: torch.optim.Optimizer) -> Training | None:
+        return from_torch(module, x, loss=lambda y: y.sum(), training=optimizer).training
+
+    parameters = list(module.parameters())
+    sgd = torch.optim.SGD(parameters, 0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+    assert rules(sgd) == Training(Sgd(0.1, 0.9, 0.0, 0.01, nesterov=True))
+    assert rules(torch.optim.Adam(parameters, 0.1)) == Training(Adam(0.1))
+    groups = [
+        {"params": module[1].parameters(), "weight_decay": 0.0},
+        {"params": [*module[0].parameters(), *module[2].parameters()]},
+    ]
+    wanted = Training(AdamW(0.2), {"1.weight": AdamW(0.2, weight_decay=0.0), "1.bias": AdamW(0.2, weight_decay=0.0)})
+    assert rules(torch.optim.AdamW(groups, 0.2)) == wanted
+
+
+def test_inference_computes_what_the_module_does(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.Flatten(), nn.Linear(392, 5))
+    module[1].running_mean.normal_()
+    module[1].running_var.uniform_(0.5, 2)
+    x = torch.randn(2, 3, 9, 9)
+    network = from_torch(module, x, mode="inference")
+    step = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
+    np.testing.assert_allclose(step.run(1).after[0]["output"], module.eval()(x).detach().numpy(), rtol=2e-5, atol=2e-5)
+    assert "1.running_mean" not in network.states

@@ -1,0 +1,44 @@
+"""Random numbers of a step: the published generator, others in every step and place, evenly spread."""
+
+import numpy as np
+import plain_steps
+from tvm import relax
+
+from autotm.zoo.frontend.random_numbers import COUNTER, Draws, uniform_numbers
+from autotm.zoo.network import Network
+
+KNOWN = 0xFF1DAE59
+"""First word of Philox2x32-10 for counter and key zero, of the generator's own known answers (Random123)."""
+
+
+def drawing(shapes: list[tuple[int, ...]]) -> Network:
+    draws, builder = Draws(), relax.BlockBuilder()
+    with builder.function("main", [draws.counter]):
+        with builder.dataflow():
+            drawn = [draws.uniform(builder, shape) for shape in shapes]
+            result = builder.emit_output(relax.Tuple([*drawn, draws.next_counter(builder)]))
+        builder.emit_func_output(result)
+    counter = {COUNTER: plain_steps.Initial("integers", 2**30)}
+    return Network("draws", 1, builder.finalize(), {}, {}, None, counter)
+
+
+def test_the_reference_is_the_published_generator() -> None:
+    assert uniform_numbers(0, (1,), 0)[0] == np.float32((KNOWN >> 8) * 2.0**-24)
+
+
+def test_kernels_draw_what_the_reference_draws(tmp_path) -> None:
+    steps = plain_steps.compiled(drawing([(3, 40), (7,)]), tmp_path).run(2)
+    start = int(steps.start[COUNTER][0])
+    for number, after in enumerate(steps.after):
+        for place, shape in enumerate([(3, 40), (7,)]):
+            np.testing.assert_array_equal(after[f"output.{place}"], uniform_numbers(start + number, shape, place + 1))
+        assert int(after[f"{COUNTER}.new"][0]) == start + number + 1
+
+
+def test_they_are_spread_evenly_and_differ() -> None:
+    drawn = uniform_numbers(123, (100_000,), 1)
+    assert 0 <= drawn.min() < drawn.max() < 1
+    counts, _ = np.histogram(drawn, 20, (0, 1))
+    assert np.abs(counts - 5000).max() < 5 * np.sqrt(5000)
+    others = [uniform_numbers(124, (100_000,), 1), uniform_numbers(123, (100_000,), 2)]
+    assert all(abs(np.corrcoef(drawn, other)[0, 1]) < 0.02 for other in others)
