@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from autotm.model.files import AutotmError, BadInputError
+from autotm.zoo.frontend.lined import LinedBuilder
 from autotm.zoo.frontend.onnx.folding import folded, is_foldable
 from autotm.zoo.frontend.onnx.inputs import NUMBERS
 from autotm.zoo.frontend.onnx.model_file import ModelFile, label
@@ -38,7 +40,7 @@ class GraphImporter:
 
         Where the step `trains`, a node between weights and loss must be of operators: kernels have no gradient.
         """
-        self.builder = relax.BlockBuilder()
+        self.builder = LinedBuilder.empty()
         self.parameters: dict[str, relax.Var] = {}
         self._file, self._weights = file, weights
         self._variables: dict[str, relax.Expr] = dict(inputs)
@@ -60,6 +62,7 @@ class GraphImporter:
 
     def _write_nodes(self, graph: GraphProto) -> None:
         for node in graph.node:
+            self.builder.place = partial(label, node)
             try:
                 self._write_node(node)
             except AutotmError as error:

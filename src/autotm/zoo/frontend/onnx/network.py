@@ -63,7 +63,7 @@ def network_of(path: Path, name: str, options: Options) -> Network:
     batches = [item.shape[0] for item in fed.values() if item.shape]
     kept = {given: value for given, value in file.initializers.items() if given not in found.parameters}
     data = [given for given in found.inputs if not given.startswith(CONSTANT) and given not in names.values()]
-    origin = Origin((*names.values(), *data), found.turned, tuple(found.parameters), kept=kept)
+    origin = Origin((*names.values(), *data), found.turned, tuple(found.parameters), kept=kept, lines=found.lines)
     batch = batches[0] if batches else 1
     return Network(name, batch, found.module, found.inputs, found.parameters, training, origin=origin)
 
@@ -77,12 +77,13 @@ def _imported(file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str],
     with builder.function("main"):
         with builder.dataflow():
             outputs, arguments = importer.write(file.graph), list(variables.values())
+            builder.place = None
             if options.trains:
                 outputs = [_loss(file, builder, outputs, options.loss, arguments, inputs)]
             output = builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
         builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
     parameters = {given: file.initializers[given] for given in importer.parameters}
-    return Imported(builder.finalize(), inputs, parameters, {})
+    return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines)
 
 
 def _weights(file: ModelFile, options: Options) -> set[str]:
