@@ -172,6 +172,7 @@ def test_external_data_that_is_missing_or_cut_off(tmp_path: Path) -> None:
         ({"mode": "train"}, r"training needs one number to descend, the file's outputs are \[2, 4\]"),
         ({"loss": "hinge"}, "unknown loss 'hinge'.*known: cross_entropy, mse"),
         ({"loss": "mse", "mode": "inference"}, "takes neither loss nor training"),
+        ({"training": "adam"}, "a str: a file takes Training, Sgd, Adam or AdamW"),
         ({"mode": "test"}, "neither 'train' nor 'inference'"),
         ({"loss": "mse", "fixed": ("v*",)}, r"unknown initializer of .* 'v\*'.*known: w"),
     ],

@@ -53,6 +53,10 @@ def from_onnx(
     """
     if mode not in (None, "train", "inference"):
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
+    if not isinstance(training, Training | UpdateRule | None):
+        raise BadInputError(
+            f"training: a {type(training).__name__}: a file takes Training, Sgd, Adam or AdamW of autotm"
+        )
     trains = mode == "train" or (mode is None and (loss is not None or training is not None))
     if not trains and (loss is not None or training is not None):
         raise BadInputError(f"{path}: mode='inference' takes neither loss nor training; leave them out")
