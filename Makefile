@@ -107,12 +107,12 @@ test: setup-test
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
-$(TORCH)/.stamp: requirements/run.txt requirements/test.txt pyproject.toml $(VENV)/.test-stamp
+$(TORCH)/.stamp: requirements/run.txt requirements/test.txt requirements/torch.txt pyproject.toml $(VENV)/.test-stamp
 	@$(BIN)/python -m venv $(TORCH)
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check -r requirements/torch.txt
 	touch $@
 
 setup-torch: $(TORCH)/.stamp

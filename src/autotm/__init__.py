@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from autotm.model.files import AutotmError
     from autotm.model.step import Adam, AdamW, Initial, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder
-    from autotm.zoo.frontend import from_torch
+    from autotm.zoo.frontend import from_onnx, from_torch
 
 _HOMES = {
     "Adam": "autotm.model.step.training",
@@ -21,6 +21,7 @@ _HOMES = {
     "NetworkBuilder": "autotm.zoo",
     "Placement": "autotm.api",
     "Sgd": "autotm.model.step.training",
+    "from_onnx": "autotm.zoo.frontend",
     "from_torch": "autotm.zoo.frontend",
     "Training": "autotm.model.step.training",
     "TrainingStep": "autotm.api",
@@ -39,6 +40,7 @@ __all__ = [
     "Sgd",
     "Training",
     "TrainingStep",
+    "from_onnx",
     "from_torch",
     "plan",
     "prepare",

@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 SCALE = "own"
 """What records call the scale of a network that was given from Python."""
 _CONFIG = Path("config")
+_ONNX = ".onnx"
 _CHECKOUT = Path(__file__).parents[3]
 
 NetworkLike = Any
-"""A Network, a function that returns one, the name of a network of the zoo, or a module of PyTorch with its inputs."""
+"""A Network, a function that returns one, the name of one of the zoo, a module of PyTorch with its inputs, or the path
+of an ONNX file."""
 
 
 def plan(
@@ -68,10 +70,10 @@ def prepare(
     inputs: Any = None,
     *,
     sizes: Mapping[str, Any] | None = None,
-    loss: Callable[..., Any] | None = None,
+    loss: Callable[..., Any] | str | None = None,
     targets: Sequence[Any] = (),
     training: Training | UpdateRule | Any = None,
-    mode: str = "train",
+    mode: str | None = None,
     counts: str = "all",
     machine: str | Path | Machine = "laptop",
     threads: int | None = None,
@@ -83,14 +85,14 @@ def prepare(
     """Compile the training step of a network and time its kernels.
 
     Args:
-        network: what a `NetworkBuilder` ended with, a function that returns it, the name of a network of the zoo, or a
-            module of PyTorch.
-        inputs: of a module of PyTorch, as in `from_torch`.
-        sizes: arguments of the function, e.g. `{"batch": 16}`.
-        loss: of a module of PyTorch; this and the three that follow are as in `from_torch`.
-        targets: what the loss takes besides.
-        training: by which rules the module is trained.
-        mode: `train` or `inference`.
+        network: what a `NetworkBuilder` ended with, a function that returns it, the name of a network of the zoo, a
+            module of PyTorch, or the path of an ONNX file, ending in .onnx.
+        inputs: of a module or a file; this and what follows up to `mode` are as in `from_torch` and `from_onnx`.
+        sizes: arguments of the function, e.g. `{"batch": 16}`; of a file its free dimensions.
+        loss: of a module, or the name of a file's.
+        targets: what the loss of a module takes besides.
+        training: by which rules it is trained.
+        mode: `train` or `inference`; by default a module is trained, a file where it is given a loss or training.
         counts: what limits count: `all`, or `intermediates` without parameters, inputs and results, as in the paper.
         machine: a file in config/machines without .yaml, a path, or a machine.
         threads: instead of the machine's.
@@ -109,8 +111,8 @@ def prepare(
     if counts not in list(Counts):
         raise unknown_name("value of counts", counts, list(Counts))
     context = Context(on, folder / "devices", seed, Counts(counts))
-    from_module = {"loss": loss, "targets": targets, "training": training, "mode": mode}
-    built = _module(network, inputs, from_module) if _is_module(network) else _network(network, inputs, sizes or {})
+    options = {"loss": loss, "targets": targets, "training": training, "mode": mode}
+    built = _built(network, inputs, sizes or {}, options)
     paths = MachinePaths(Path(results), on)
     timing = options_of(ProfileConfig, profile or {}, "profile option")
     links = _links(context, paths.links, timing.patience_s)
@@ -123,6 +125,26 @@ def prepare(
         kernels = KernelLibrary.load(files["library"])
     counted = counting(step, context.counts)
     return TrainingStep(step, counted, timed, kernels, links, context, built.origin or zoo.Origin())
+
+
+def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
+    """The network, from wherever it comes."""
+    if _is_module(network):
+        return _module(network, inputs, options)
+    if isinstance(network, str | Path) and Path(network).suffix.lower() == _ONNX:
+        return _file(network, inputs, sizes, options)
+    return _network(network, inputs, sizes)
+
+
+def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
+    from autotm.zoo.frontend import from_onnx  # noqa: PLC0415 - only where such a file is given
+
+    given = dict(options)
+    if len(given.pop("targets")):
+        raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
+    if callable(given["loss"]):
+        raise BadInputError(f"{path}: a file takes the name of a loss, such as loss='cross_entropy', not a function")
+    return from_onnx(path, inputs=inputs, sizes=sizes, **given)
 
 
 def _is_module(network: object) -> bool:
@@ -138,14 +160,16 @@ def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network
             f"{type(module).__name__}: a module of PyTorch has no shapes without inputs; give some: "
             "autotm.plan(module, inputs)"
         )
-    return from_torch(module, inputs, **options)
+    if isinstance(options["loss"], str):
+        raise BadInputError(f"loss: {options['loss']!r}: a module takes a function, such as torch's cross_entropy")
+    return from_torch(module, inputs, **{**options, "mode": options["mode"] or "train"})
 
 
 def _network(network: NetworkLike, inputs: object, sizes: Mapping[str, Any]) -> zoo.Network:
     if inputs is not None:
         raise BadInputError(
-            f"inputs: {inputs!r} go with a module of PyTorch, not with a {type(network).__name__}; a limit is given by "
-            'name: limit="4:1"'
+            f"inputs: {inputs!r} go with a module of PyTorch or an ONNX file, not with a {type(network).__name__}; a "
+            'limit is given by name: limit="4:1"'
         )
     if isinstance(network, str):
         return zoo.build(network, sizes)

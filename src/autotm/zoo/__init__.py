@@ -1,4 +1,4 @@
-"""Networks, written in Relax or read from elsewhere; `frontend` is for those who have PyTorch."""
+"""Networks, written in Relax or read from elsewhere; `frontend` has a room for each other source."""
 
 from autotm.zoo.network import Fill, Network, NetworkBuilder, Origin, with_values_stored
 from autotm.zoo.own import call

@@ -1,4 +1,4 @@
-"""Networks from elsewhere: PyTorch modules, as networks of ours."""
+"""Networks from elsewhere, as networks of ours: a room for each source, and beside them what turns layouts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 from autotm.model.files import AutotmError
 
 if TYPE_CHECKING:
-    from autotm.zoo.frontend.torch_network import from_torch
+    from autotm.zoo.frontend.onnx import from_onnx
+    from autotm.zoo.frontend.torch import from_torch
 
-__all__ = ["from_torch"]
+__all__ = ["from_onnx", "from_torch"]
 
-_HOMES = {"from_torch": ("autotm.zoo.frontend.torch_network", "torch")}
-"""Module of each name, and the library that it needs, which is optional."""
+_HOMES = {
+    "from_onnx": ("autotm.zoo.frontend.onnx", "onnx"),
+    "from_torch": ("autotm.zoo.frontend.torch", "torch"),
+}
+"""Room of each name, and the library that it needs, which is optional."""
 
 
 def __getattr__(name: str) -> Any:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 
 from autotm.zoo.frontend.layout_rules import RULES
 from autotm.zoo.frontend.layouts import CONSTANT, Layouts, Order
-
-Array = npt.NDArray[Any]
-
+from autotm.zoo.network import Fill
 
 __all__ = ["CONSTANT", "Imported", "channels_last"]
 
@@ -25,16 +21,16 @@ class Imported:
 
     Attributes:
         module: `main(arguments) -> (loss or outputs, new states)`.
-        inputs, parameters, states: values by name of the argument.
+        inputs, parameters, states: values by name of the argument, or how they are drawn.
         turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
             `turned[name][j]` there.
         lines: where in its source an operator is first used, by name of the operator.
     """
 
     module: tvm.IRModule
-    inputs: Mapping[str, Array]
-    parameters: Mapping[str, Array]
-    states: Mapping[str, Array]
+    inputs: Mapping[str, Fill]
+    parameters: Mapping[str, Fill]
+    states: Mapping[str, Fill]
     turned: Mapping[str, Order] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)
 
@@ -48,9 +44,11 @@ def channels_last(imported: Imported) -> Imported:
     second = Layouts(RULES, turned)
     module = second.rewrite(imported.module)
 
-    def lying(values: Mapping[str, Array]) -> dict[str, Array]:
+    def lying(values: Mapping[str, Fill]) -> dict[str, Fill]:
         return {
-            name: np.ascontiguousarray(value.transpose(turned[name])) if name in turned else value
+            name: np.ascontiguousarray(value.transpose(turned[name]))
+            if name in turned and isinstance(value, np.ndarray)
+            else value
             for name, value in values.items()
         }
 

@@ -186,7 +186,8 @@ def _slice(layouts: Layouts, call: relax.Call) -> Value:
     rank = len(value.order)
     axes, *bounds = ([int(item) for item in argument] for argument in call.args[1:])
     lying = [value.order.index(axis % rank) for axis in axes]
-    if tuple(int(extent) for extent in call.ty.shape) == value.shape and all(step > 0 for step in bounds[2:][:1] or []):
+    is_forward = all(step > 0 for steps in bounds[2:] for step in steps)
+    if tuple(int(extent) for extent in call.ty.shape) == value.shape and is_forward:
         return value
     return Laid(layouts.emit(relax.op.strided_slice(value.tensor, lying, *bounds)), value.order)
 

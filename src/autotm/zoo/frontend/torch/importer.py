@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import tvm
 from torch import fx
 from tvm import relax
 
 from autotm.model.files import AutotmError, BadInputError
 from autotm.zoo.frontend.imported import Imported
+from autotm.zoo.frontend.lined import LinedBuilder
 from autotm.zoo.frontend.random_numbers import COUNTER, Draws
-from autotm.zoo.frontend.torch_constants import constant_values
-from autotm.zoo.frontend.torch_operators import TrainingImporter
+from autotm.zoo.frontend.torch.constants import constant_values
+from autotm.zoo.frontend.torch.operators import TrainingImporter
 
 Array = npt.NDArray[Any]
 _PREFIX = "module."
@@ -44,7 +45,7 @@ def imported_program(
     """The step that a program computes, with its parameters, running averages and inputs.
 
     Args:
-        program: of `torch_program.exported`.
+        program: of `program.exported`.
         input_names: of the inputs that it was exported with.
         values: theirs.
         trains: whether parameters are trained; else everything that has a value but the inputs is a parameter.
@@ -57,8 +58,7 @@ def imported_program(
     importer.draws = Draws()
     known = constant_values(program, roles.fixed)
     variables = {name: _variable(roles.names[name], value) for name, value in _arguments(roles).items()}
-    builder = importer.block_builder = _LinedBuilder()
-    builder.lines, builder.node = {}, None
+    builder = importer.block_builder = LinedBuilder.empty()
     with builder.function("main"):
         with builder.dataflow():
             outputs = _translate(program, importer, variables, known)
@@ -75,19 +75,6 @@ def imported_program(
     inputs = {roles.names[name]: _array(value) for name, value in roles.inputs.items()}
     parameters = {roles.names[name]: _array(value) for name, value in roles.parameters.items()}
     return Imported(builder.finalize(), inputs, parameters, states, lines=builder.lines)
-
-
-class _LinedBuilder(relax.BlockBuilder):
-    """Remembers the line of the user's code that each kind of operator came from first."""
-
-    lines: dict[str, str]
-    node: fx.Node | None
-
-    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
-        """Bind an expression to a variable."""
-        if self.node is not None and isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            self.lines.setdefault(expr.op.name, where(self.node))
-        return super().emit(expr, name_hint)
 
 
 def _arguments(roles: _Roles) -> dict[str, torch.Tensor]:
@@ -162,7 +149,7 @@ def _translate(
             if node.name in variables:
                 importer.env[node] = variables[node.name]
         elif node.op == "call_function" and (node.users or node in returned):
-            importer.block_builder.node = node
+            importer.block_builder.place = partial(where, node)
             importer.env[node] = _converted(importer, node)
     counted = {spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(COUNTERS)}
     return {node.name: importer.env[node] for node in returned if node.name not in counted}

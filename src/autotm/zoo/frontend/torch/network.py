@@ -13,9 +13,9 @@ from autotm.model.files import BadInputError
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
 from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
 from autotm.zoo.frontend.random_numbers import COUNTER
-from autotm.zoo.frontend.torch_import import COUNTERS, imported_program
-from autotm.zoo.frontend.torch_program import Inputs, Loss, Mode, arguments_of, exported
-from autotm.zoo.frontend.torch_training import training_of
+from autotm.zoo.frontend.torch.importer import COUNTERS, imported_program
+from autotm.zoo.frontend.torch.program import Inputs, Loss, Mode, arguments_of, exported
+from autotm.zoo.frontend.torch.training import training_of
 from autotm.zoo.network import Network, Origin
 
 _COUNTS = 2**30

@@ -1,0 +1,5 @@
+"""PyTorch modules, as networks of ours."""
+
+from autotm.zoo.frontend.torch.network import from_torch
+
+__all__ = ["from_torch"]
