@@ -104,8 +104,9 @@ def _classifier(name: str) -> Given:
     if name.startswith("vit"):
         options["image_size"] = side
     if name == "maxvit_t":
-        sizes = {"block_channels": [64, 128, 256, 512], "block_layers": [2, 2, 5, 2]}
-        module = models.MaxVit((side, side), 64, 2, 32, 0.0, num_classes=CLASSES, **sizes)
+        sizes = {"stem_channels": 64, "partition_size": 2, "head_dim": 32, "stochastic_depth_prob": 0.0}
+        blocks = {"block_channels": [64, 128, 256, 512], "block_layers": [2, 2, 5, 2]}
+        module = models.maxvit.MaxVit((side, side), num_classes=CLASSES, **sizes, **blocks)
     else:
         module = getattr(models, name)(**options)
     for part in module.modules():  # heads that begin at zero would leave every other gradient zero
