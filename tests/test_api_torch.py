@@ -116,3 +116,14 @@ def test_faults_are_named(given: dict[str, object]) -> None:
     with pytest.raises(BadInputError, match="unknown input 'inputs'; did you mean 'input'"):
         placed.step(inputs=images)
     placed.close()
+
+
+def test_the_example(given: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[1])
+    from examples.torch_cnn import main, network
+
+    torch.manual_seed(0)
+    losses = main(batch=4, steps=3, **given)
+    assert len(losses) == 3
+    assert all(1 < loss < 5 for loss in losses)
+    assert autotm.from_torch(**network(batch=2)).batch == 2
