@@ -37,7 +37,7 @@ def network(batch: int) -> dict[str, Any]:
     }
 
 
-def main(batch: int = 8, steps: int = 5, **prepared: Any) -> list[float]:  # noqa: ANN401  (arguments of autotm.prepare)
+def main(batch: int = 8, steps: int = 5, **prepared: Any) -> list[float]:
     """Plan a quarter of the memory as fast, train a few steps on made-up data, and give the weights back."""
     model, data = cnn(), network(batch)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

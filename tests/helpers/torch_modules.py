@@ -162,4 +162,30 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
         ),
         images(3, 5, 6),
     ),
+    "elus": (lambda: nn.Sequential(nn.Linear(6, 8), nn.CELU(2.0), nn.SELU(), nn.ELU(0.5)), images(4, 6)),
+    "nearest": (
+        lambda: Made(
+            lambda self, x: F.interpolate(F.interpolate(self.conv(x), (13, 7)), scale_factor=0.5),
+            conv=nn.Conv2d(2, 4, 1),
+        ),
+        images(2, 2, 9, 9),
+    ),
+    "counted": (
+        lambda: Made(lambda self, x: self.dense(x) * (x > 0).cumsum(1)[:, :1], dense=nn.Linear(6, 8)),
+        images(4, 6),
+    ),
+    "extremes": (
+        lambda: Made(
+            lambda self, x: self.dense(x).logsumexp(1) + self.dense(x).prod(1) + self.dense(x).amin(1),
+            dense=nn.Linear(6, 4),
+        ),
+        images(4, 6),
+    ),
+    "smoothed labels": (
+        lambda: Made(
+            lambda self, x: F.cross_entropy(self.dense(x), torch.arange(4), label_smoothing=0.1), dense=nn.Linear(6, 6)
+        ),
+        images(4, 6),
+    ),
+    "maxima of images": (lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.AdaptiveMaxPool2d(2)), images(2, 2, 6, 6)),
 }

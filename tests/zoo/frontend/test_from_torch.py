@@ -113,3 +113,24 @@ def test_inference_computes_what_the_module_does(tmp_path: Path) -> None:
     step = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
     np.testing.assert_allclose(step.run(1).after[0]["output"], module.eval()(x).detach().numpy(), rtol=2e-5, atol=2e-5)
     assert "1.running_mean" not in network.states
+
+
+def test_normal_numbers_are_of_the_runs_seed(tmp_path: Path) -> None:
+    made = Made(lambda self, x: self.dense(x) + torch.randn(64, 50), dense=nn.Linear(6, 50))
+    network = from_torch(made, torch.zeros(64, 6), mode="inference")
+    drawn = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path).run(2)
+    first, second = (after["output"] - made.dense.bias.detach().numpy() for after in drawn.after)
+    assert abs(first.mean()) < 0.1
+    assert abs(first.std() - 1) < 0.05
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.1
+
+
+def test_dropout_behind_a_product(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(12, 48), nn.Dropout(0.4), nn.Linear(48, 8))
+    x = torch.randn(16, 12)
+    network = from_torch(module, x, loss=lambda y: (y * y).sum())
+    run = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path).run(1)
+    kept = uniform_numbers(int(run.start["random_counter"][0]), (16, 48), 1) >= 0.4
+    hidden = module[0](x) * torch.from_numpy(kept) / 0.6
+    assert run.after[0]["loss"] == pytest.approx((module[2](hidden) ** 2).sum().item(), rel=1e-5)

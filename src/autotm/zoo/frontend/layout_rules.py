@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import string
 
+import tvm
 from tvm import relax
 
 from autotm.zoo.frontend.layouts import Laid, Layouts, Order, Value, plain
 
 _UNARY = (
-    "abs", "acos", "asin", "astype", "atan", "bitwise_not", "ceil", "clip", "cos", "cosh", "erf", "exp", "floor",
+    "abs", "acos", "asin", "atan", "bitwise_not", "ceil", "clip", "cos", "cosh", "erf", "exp", "floor",
     "full_like", "isfinite", "isinf", "isnan", "log", "logical_not", "negative", "ones_like", "round", "rsqrt",
     "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "zeros_like", "grad.no_grad",
     "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.selu", "nn.silu", "nn.softplus",
@@ -29,6 +30,14 @@ def _elementwise(layouts: Layouts, call: relax.Call) -> Value:
     shape = _shape(call)
     order = _common(values, len(shape))
     return Laid(layouts.call(call, *(_broadcast(layouts, value, values, shape, order) for value in values)), order)
+
+
+def _cast(layouts: Layouts, call: relax.Call) -> Value:
+    """Of a number, the number: a kernel has no place for one."""
+    value, dtype = layouts.at(call.args[0]), str(call.attrs.dtype)
+    if isinstance(value, Laid) and isinstance(value.tensor, tvm.ir.Constant):
+        return plain(relax.const(value.tensor.value.numpy().astype(dtype), dtype))
+    return _elementwise(layouts, call)
 
 
 def _common(values: list[Value], rank: int) -> Order:
@@ -253,6 +262,7 @@ RULES = {
     **{f"relax.nn.{name}": _pool for name in ("adaptive_avg_pool2d", "avg_pool2d", "max_pool2d")},
     **{f"relax.nn.{name}": _softmax for name in ("log_softmax", "softmax")},
     **{f"relax.nn.{name}": _layer_norm for name in ("layer_norm", "rms_norm")},
+    "relax.astype": _cast,
     "relax.broadcast_to": _broadcast_to,
     "relax.concat": _concat,
     "relax.image.resize2d": _resize,

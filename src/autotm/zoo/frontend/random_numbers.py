@@ -6,11 +6,13 @@ The generator is Philox2x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random n
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from tvm import relax, te, tirx
+
+from autotm.kernels.code import OPAQUE
 
 COUNTER = "random_counter"
 """The state that counts steps; it starts with a number drawn from the run's seed."""
@@ -34,16 +36,36 @@ class Draws:
 
     def uniform(self, builder: relax.BlockBuilder, shape: Sequence[int]) -> relax.Var:
         """Numbers in [0, 1), float32, others at every place and in every step."""
+        return self._drawn(builder, _uniform, shape)
+
+    def at_least(self, builder: relax.BlockBuilder, shape: Sequence[int], share: float) -> relax.Var:
+        """Whether such numbers are at least `share`: a byte each, where the numbers would take four."""
+        return self._drawn(builder, _at_least, shape, share)
+
+    def _drawn(
+        self, builder: relax.BlockBuilder, draw: Callable[..., te.Tensor], shape: Sequence[int], *options: float
+    ) -> relax.Var:
         self._places += 1
         extents = [int(extent) for extent in shape]
-        return builder.emit(builder.call_te(_uniform, self.counter, extents, self._places))
+        # Behind a contraction it would be drawn element by element, and again in the backward pass.
+        call = builder.call_te(draw, self.counter, extents, self._places, *options, primfunc_attrs=OPAQUE)
+        return builder.emit(call)
 
     def next_counter(self, builder: relax.BlockBuilder) -> relax.Var:
         """The counter of the next step."""
         return builder.emit(relax.op.add(self.counter, relax.const(1, "int32")))
 
 
+def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) -> te.Tensor:
+    drawn = _drawn_at(counter, shape, place)
+    return te.compute(shape, lambda *at: drawn(*at) >= tirx.const(share, "float32"), name="uniform_at_least")
+
+
 def _uniform(counter: te.Tensor, shape: list[int], place: int) -> te.Tensor:
+    return te.compute(shape, _drawn_at(counter, shape, place), name="uniform")
+
+
+def _drawn_at(counter: te.Tensor, shape: list[int], place: int) -> Callable[..., tirx.Expr]:
     def wide(value: int) -> tirx.Expr:
         return tirx.const(value, "uint64")
 
@@ -60,7 +82,7 @@ def _uniform(counter: te.Tensor, shape: list[int], place: int) -> te.Tensor:
             left, right = (product >> wide(32)) ^ bumped ^ right, product & wide(_WORD)
         return (left >> wide(8)).astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
 
-    return te.compute(shape, element, name="uniform")
+    return element
 
 
 def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:

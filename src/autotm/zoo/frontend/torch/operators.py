@@ -9,17 +9,14 @@ from typing import Any
 import torch
 from torch import fx
 from tvm import relax
-from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from autotm.kernels.operators import batch_norm
 from autotm.model.files import BadInputError
-from autotm.zoo.frontend.random_numbers import Draws
+from autotm.zoo.frontend.torch.formulas import Formulas
 
 
-class TrainingImporter(ExportedProgramImporter):
+class TrainingImporter(Formulas):
     """TVM's importer, with operators as they are in training."""
-
-    draws: Draws
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Conversions by name of PyTorch's operator."""
@@ -32,21 +29,13 @@ class TrainingImporter(ExportedProgramImporter):
             "bernoulli.p": self._bernoulli,
             "cat.default": self._concat,
             "clone.default": lambda node: self.env[node.args[0]],
-            "div.Tensor_mode": self._divided,
             "dropout.default": self._dropout,
             "embedding.default": self._lookup,
             "layer_norm.default": self._layer_norm_any,
             "native_dropout.default": lambda node: (self._dropout(node),),
             "native_layer_norm.default": lambda node: (self._layer_norm_any(node),),
-            "rand.default": self._rand,
-            "rand_like.default": self._rand,
-            "roll.default": self._rolled,
-            "select.int": self._selected,
             "scaled_dot_product_attention.default": self._attention,
         }
-
-    def _emit(self, expression: relax.Expr) -> relax.Var:
-        return self.block_builder.emit(expression)
 
     def _batch_norm_training(self, node: fx.Node) -> tuple[Any, ...]:
         """(y, _, _, new running mean, new running variance)."""
@@ -112,40 +101,6 @@ class TrainingImporter(ExportedProgramImporter):
         axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
         return parts[0] if len(parts) == 1 else self._emit(relax.op.concat(parts, axis))
 
-    def _divided(self, node: fx.Node) -> relax.Var:
-        """A quotient rounded down or towards zero."""
-        x, y = (self.env.get(item, item) if isinstance(item, fx.Node) else item for item in node.args[:2])
-        y = relax.const(y, str(x.ty.dtype.dtype)) if isinstance(y, int | float) else y
-        mode = node.kwargs.get("rounding_mode")
-        if mode == "floor":
-            return self._emit(relax.op.floor_divide(x, y))
-        quotient = self._emit(relax.op.divide(x, y))
-        return quotient if mode is None else self._emit(relax.op.trunc(quotient))
-
-    def _selected(self, node: fx.Node) -> relax.Var:
-        """One place of an axis, as a slice: where an axis lies does not matter to it."""
-        x, axis, place = self.env[node.args[0]], node.args[1], node.args[2]
-        shape = [int(extent) for extent in self.shape_of(x)]
-        axis, place = axis % len(shape), place % shape[axis]
-        part = self._emit(relax.op.strided_slice(x, [axis], [place], [place + 1]))
-        return self._emit(relax.op.reshape(part, [*shape[:axis], *shape[axis + 1 :]]))
-
-    def _rolled(self, node: fx.Node) -> relax.Var:
-        """Along each axis, the last places before the first ones."""
-        x, shifts, axes = (*node.args, ())[:3]
-        found, shape = self.env[x], [int(extent) for extent in self.shape_of(self.env[x])]
-        if not axes:
-            found = self._emit(relax.op.reshape(found, [math.prod(shape)]))
-        for shift, axis in zip(shifts, axes or [0], strict=True):
-            extent = int(self.shape_of(found)[axis])
-            if cut := -shift % extent:
-                parts = [
-                    self._emit(relax.op.strided_slice(found, [axis], [begin], [end]))
-                    for begin, end in ((cut, extent), (0, cut))
-                ]
-                found = self._emit(relax.op.concat(parts, axis % len(self.shape_of(found))))
-        return self._emit(relax.op.reshape(found, shape))
-
     def _lookup(self, node: fx.Node) -> relax.Var:
         """Rows of a table; the row for padding passes no gradient on."""
         table, indices = (self.env[argument] for argument in node.args[:2])
@@ -159,9 +114,6 @@ class TrainingImporter(ExportedProgramImporter):
         is_padding = self._emit(relax.op.expand_dims(is_padding, -1))
         return self._emit(relax.op.where(is_padding, self._emit(relax.op.grad.no_grad(rows)), rows))
 
-    def _uniform(self, shape: Sequence[int]) -> relax.Var:
-        return self.draws.uniform(self.block_builder, shape)
-
     def _dropout(self, node: fx.Node) -> relax.Var:
         x, share, training = (*node.args, True)[:3]
         return self._dropped(self.env[x], share) if training and share else self.env[x]
@@ -171,17 +123,14 @@ class TrainingImporter(ExportedProgramImporter):
         op = relax.op
         if share >= 1:
             return self._emit(op.multiply(x, relax.const(0.0, "float32")))
-        is_kept = self._emit(op.greater_equal(self._uniform(self.shape_of(x)), relax.const(share, "float32")))
+        is_kept = self.draws.at_least(self.block_builder, self.shape_of(x), share)
         scaled = self._emit(op.multiply(x, relax.const(1 / (1 - share), "float32")))
         return self._emit(op.where(is_kept, scaled, relax.const(0.0, "float32")))
 
     def _bernoulli(self, node: fx.Node) -> relax.Var:
         share = node.args[1] if len(node.args) > 1 else node.kwargs["p"]
-        drawn = self._uniform(tuple(node.meta["val"].shape))
-        return self._emit(relax.op.astype(self._emit(relax.op.less(drawn, relax.const(share, "float32"))), "float32"))
-
-    def _rand(self, node: fx.Node) -> relax.Var:
-        return self._emit(relax.op.grad.no_grad(self._uniform(tuple(node.meta["val"].shape))))
+        drawn = self.draws.at_least(self.block_builder, tuple(node.meta["val"].shape), 1 - share)
+        return self._emit(relax.op.astype(drawn, "float32"))
 
     def _attention(self, node: fx.Node) -> relax.Var:
         """softmax(scale q k^T + mask) v, as `torch.nn.functional.scaled_dot_product_attention` defines it."""
