@@ -21,7 +21,7 @@ from tvm import te, tirx, topi
 from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
 from autotm.kernels.operators.batched_matmul import batched_matmul
 from autotm.kernels.operators.moving.data_movement import concat
-from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update, taken
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.contraction.choice import others
 from autotm.kernels.schedules.rows import bias
@@ -181,7 +181,10 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
         Case("scatter_sum", added_up(rows, width, count), {1: rows}),
         Case("running_sum", run_up(table)),
     )
-    return [lookup, Case("embedding_concat", [matrix, other, indices, joined], {2: rows}), update, scattered, running]
+    (cube,) = floats((3, rows, width))
+    inner = Case("taken", [cube, indices, taken(cube, indices, 1)], {1: rows})
+    concat = Case("embedding_concat", [matrix, other, indices, joined], {2: rows})
+    return [lookup, inner, concat, update, scattered, running]
 
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:

@@ -73,6 +73,7 @@ _NAMED = {
     "concat": OpClass.DATA_MOVEMENT,
     "embedding_concat": OpClass.DATA_MOVEMENT,
     "embedding": OpClass.DATA_MOVEMENT,
+    "taken": OpClass.DATA_MOVEMENT,
     "embedding_update": OpClass.DATA_MOVEMENT,
     "scatter_sum": OpClass.DATA_MOVEMENT,
     "running_sum": OpClass.DATA_MOVEMENT,

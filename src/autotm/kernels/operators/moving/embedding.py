@@ -42,18 +42,23 @@ class Use:
 
 
 def embedding(table: te.Tensor, indices: te.Tensor) -> te.Tensor:
-    """The rows of `table` that `indices`, of any shape, name: (*indices.shape, width).
+    """The rows of `table` that `indices`, of any shape, name: (*indices.shape, width)."""
+    return taken(table, indices, 0, "embedding")
 
-    An index beyond the table takes its nearest row. TVM needs to see bounds: where it sees none, it makes addresses of
+
+def taken(x: te.Tensor, indices: te.Tensor, axis: int, name: str = "taken") -> te.Tensor:
+    """The entries along an axis that `indices`, of any shape, name; their axes take the place of that axis.
+
+    An index beyond the last takes the nearest. TVM needs to see bounds: where it sees none, it makes addresses of
     two widths out of one loop, and finds fault with that.
     """
-    last = tirx.const(int(table.shape[0]) - 1, "int64")
+    last, end = tirx.const(int(x.shape[axis]) - 1, "int64"), axis + len(indices.shape)
 
-    def row(*at: tirx.Var) -> tirx.Expr:
-        index = indices(*at[:-1]).astype("int64")
-        return table[tirx.max(tirx.min(index, last), tirx.const(0, "int64")), at[-1]]
+    def entry(*at: tirx.Var) -> tirx.Expr:
+        index = indices(*at[axis:end]).astype("int64")
+        return x(*at[:axis], tirx.max(tirx.min(index, last), tirx.const(0, "int64")), *at[end:])
 
-    return te.compute((*indices.shape, table.shape[1]), row, name="embedding")
+    return te.compute((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), entry, name=name)
 
 
 def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[relax.Expr, ...]]) -> relax.Expr:

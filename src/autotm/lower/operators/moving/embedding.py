@@ -23,6 +23,9 @@ _KERNEL = re.compile(r"embedding\d*")
 def _legalize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if (found := _entry(call)) is not None:
         return builder.call_te(_taken, call.args[0], *found)
+    if call.attrs.mode == "fast" and call.attrs.axis is not None and not _is_lookup(call):
+        axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
+        return builder.call_te(embedding.taken, *call.args, axis, primfunc_attrs=_INJECTIVE)
     if not _is_lookup(call):
         return builtin(builder, call)
     return builder.call_te(embedding.embedding, *call.args, primfunc_attrs=_INJECTIVE)
