@@ -134,3 +134,31 @@ def test_dropout_behind_a_product(tmp_path: Path) -> None:
     kept = uniform_numbers(int(run.start["random_counter"][0]), (16, 48), 1) >= 0.4
     hidden = module[0](x) * torch.from_numpy(kept) / 0.6
     assert run.after[0]["loss"] == pytest.approx((module[2](hidden) ** 2).sum().item(), rel=1e-5)
+
+
+def test_parts_in_evaluation_mode_stay_so_and_modes_are_given_back() -> None:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3), nn.BatchNorm2d(4))
+    module[1].running_mean.normal_()
+    module[1].eval()
+    network = from_torch(module, torch.randn(4, 3, 9, 9), loss=lambda y: (y * y).sum())
+    assert set(network.states) == {"3.running_mean", "3.running_var"}
+    assert network.origin is not None
+    assert network.origin.counters == ("3.num_batches_tracked",)
+    assert [part.training for part in module] == [True, False, True, True]
+    from_torch(module, torch.randn(4, 3, 9, 9), mode="inference")
+    assert [part.training for part in module] == [True, False, True, True]
+
+
+def test_inputs_within_inputs_and_results_that_repeat(tmp_path: Path) -> None:
+    def forward(self: Made, pair: tuple[torch.Tensor, torch.Tensor], extra: dict[str, torch.Tensor]) -> object:
+        found = self.dense(pair[0]) + self.dense(pair[1]) + extra["more"]
+        return found, found, torch.ones(3)
+
+    made, tensors = Made(forward, dense=nn.Linear(6, 4)), [torch.randn(5, 6), torch.randn(5, 6), torch.randn(5, 4)]
+    network = from_torch(made, (tuple(tensors[:2]), {"more": tensors[2]}), mode="inference")
+    assert list(network.inputs) == ["input_0.0", "input_0.1", "input_1.0"]
+    after = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path).run(1).after[0]
+    wanted = made(tuple(tensors[:2]), {"more": tensors[2]})
+    for index, value in enumerate(wanted):
+        np.testing.assert_allclose(after[f"output.{index}"], value.detach().numpy(), rtol=1e-5, atol=1e-6)

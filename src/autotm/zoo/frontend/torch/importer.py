@@ -62,12 +62,13 @@ def imported_program(
     with builder.function("main"):
         with builder.dataflow():
             outputs = _translate(program, importer, variables, known)
-            news = [outputs[name] for name in roles.new_states]
+            by_name = dict(outputs)
+            news = [by_name[name] for name in roles.new_states]
             states = {roles.names[old]: _array(roles.states[old]) for old in roles.new_states.values()}
             if importer.draws.is_used:
                 news.append(importer.draws.next_counter(builder))
                 states[COUNTER] = np.zeros(1, np.int32)
-            kept = [expression for name, expression in outputs.items() if name not in roles.new_states]
+            kept = [expression for name, expression in outputs if name not in roles.new_states]
             returned = [*kept, *news]
             output = builder.emit_output(returned[0] if len(returned) == 1 else relax.Tuple(returned))
         counter = [importer.draws.counter] if importer.draws.is_used else []
@@ -134,8 +135,8 @@ def _translate(
     importer: TrainingImporter,
     variables: Mapping[str, relax.Var],
     known: Mapping[fx.Node, Any],
-) -> dict[str, relax.Expr]:
-    """The results of the graph by name: those the user asked for, and new values of buffers."""
+) -> list[tuple[str, relax.Expr]]:
+    """The results of the graph with their names: those the user asked for, and new values of buffers."""
     importer._check_unsupported_func_type = lambda _nodes: None  # noqa: SLF001  (we name the line of each)
     returned: list[fx.Node] = []
     for node in program.graph.nodes:
@@ -152,7 +153,10 @@ def _translate(
             importer.block_builder.place = partial(where, node)
             importer.env[node] = _converted(importer, node)
     counted = {spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(COUNTERS)}
-    return {node.name: importer.env[node] for node in returned if node.name not in counted}
+    for node in returned:
+        if node in known and node not in importer.env:
+            importer.env[node] = importer.constant(known[node])
+    return [(node.name, importer.env[node]) for node in returned if node.name not in counted]
 
 
 def _converted(importer: TrainingImporter, node: fx.Node) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
@@ -35,8 +36,8 @@ def from_torch(
 ) -> Network:
     """The step that trains a module, or infers with it, at the shapes of the inputs.
 
-    Weights, running averages and inputs begin with the values they have. The module itself is left as it is, but for
-    its mode.
+    Weights, running averages and inputs begin with the values they have. The module itself is left as it is. Parts of
+    a module in training mode that are in evaluation mode, frozen batch norms say, are imported so.
 
     Args:
         module: with float32 parameters on the processor.
@@ -53,13 +54,13 @@ def from_torch(
     """
     if mode not in ("train", "inference"):
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
+    trains = mode == "train"
     program = exported(module, inputs, targets, loss, mode)
-    names = _input_names(module, inputs, len(targets))
     positional, named = arguments_of(inputs)
-    values = [*positional, *named.values(), *targets]
-    found = channels_last(imported_program(program, names, values, trains=mode == "train"))
-    rules = training_of(training or _DEFAULT, module, found) if mode == "train" else None
-    return _network(name or _own_name(module), found, rules, _origin(module, names, found))
+    names, values = _leaves(_input_names(module, inputs, len(targets)), [*positional, *named.values(), *targets])
+    found = channels_last(imported_program(program, names, values, trains=trains))
+    rules = training_of(training or _DEFAULT, module, found) if trains else None
+    return _network(name or _own_name(module), found, rules, _origin(module, names, found, trains=trains))
 
 
 def _network(name: str, found: Imported, training: Training | None, origin: Origin) -> Network:
@@ -71,7 +72,7 @@ def _network(name: str, found: Imported, training: Training | None, origin: Orig
     return Network(name, batch, found.module, found.inputs, found.parameters, training, states, origin)
 
 
-def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported) -> Origin:
+def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported, *, trains: bool) -> Origin:
     """The way back to the module's own state."""
     state = module.state_dict(keep_vars=True)
     tensors = tuple(name for name in (*found.parameters, *found.states) if name in state)
@@ -84,10 +85,28 @@ def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported) -> O
         tensors,
         same,
         {name: item.detach().cpu().numpy().copy() for name, item in kept.items()},
-        tuple(name for name in kept if name.endswith(COUNTERS) and module.training),
+        tuple(name for name in kept if trains and _counts(module, name)),
         is_torch=True,
         lines=found.lines,
     )
+
+
+def _counts(module: torch.nn.Module, name: str) -> bool:
+    """Whether a tensor of the state is a counter of a batch norm in training mode."""
+    if not name.endswith(f".{COUNTERS}"):
+        return name == COUNTERS
+    return module.get_submodule(name.removesuffix(f".{COUNTERS}")).training or not module.training
+
+
+def _leaves(names: Sequence[str], values: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """Each tensor of the inputs with a name: those within tuples, lists and mappings are numbered."""
+    found: list[tuple[str, Any]] = []
+    for name, value in zip(names, values, strict=True):
+        if isinstance(value, tuple | list | dict):
+            found += [(f"{name}.{index}", leaf) for index, leaf in enumerate(tree_leaves(value))]
+        else:
+            found.append((name, value))
+    return [name for name, _ in found], [leaf for _, leaf in found]
 
 
 def _own_name(module: torch.nn.Module) -> str:

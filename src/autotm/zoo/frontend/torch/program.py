@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotm.model.files import BadInputError
 
@@ -53,17 +55,31 @@ def exported(
     values = [*positional, *named.values(), *targets]
     _check(module, values)
     # One tensor given twice would become one input.
-    values = [value.detach().clone() if isinstance(value, torch.Tensor) else value for value in values]
-    step = Step(module.train(mode == "train"), loss, len(targets), list(named))
+    values = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), values)
+    step = Step(module, loss, len(targets), list(named))
     what = type(module).__name__
-    try:
-        program = torch.export.export(step, tuple(values), strict=False)
-        program = program.run_decompositions(_decompositions())
-    except Exception as error:
-        raise BadInputError(_why_not(what, error)) from error
+    with _in_mode(module, mode):
+        try:
+            program = torch.export.export(step, tuple(values), strict=False)
+            program = program.run_decompositions(_decompositions())
+        except Exception as error:
+            raise BadInputError(_why_not(what, error)) from error
     if mode == "train":
         _check_loss(what, program)
     return program
+
+
+@contextmanager
+def _in_mode(module: torch.nn.Module, mode: Mode) -> Iterator[None]:
+    """The module in that mode, its parts as they are where it is in that mode already; then as it was before."""
+    before = {part: part.training for part in module.modules()}
+    if mode == "inference" or not module.training:
+        module.train(mode == "train")
+    try:
+        yield
+    finally:
+        for part, was_training in before.items():
+            part.training = was_training
 
 
 def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -80,8 +96,9 @@ def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         _check_tensor(f"{what}: {name}", tensor)
     for number, value in enumerate(values):
-        if isinstance(value, torch.Tensor):
-            _check_tensor(f"{what}: input {number}", value)
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                _check_tensor(f"{what}: input {number}", leaf)
 
 
 def _check_tensor(what: str, tensor: torch.Tensor) -> None:
