@@ -120,6 +120,7 @@ setup-torch: $(TORCH)/.stamp
 test-torch: setup-torch
 	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py \
 		tests/lower/test_torch_update_rules.py tests/lower/operators/test_against_torch.py tests/zoo/frontend tests/test_api_torch.py
+	$(TORCH)/bin/pytest -q tests/test_torch_models.py # a process of its own: TVM's threads are counted once
 
 # ResNet-200, DenseNet-264 and VGG416: minutes each.
 test-torch-deep: setup-torch

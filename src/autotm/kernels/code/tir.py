@@ -16,6 +16,7 @@ Index = int | tirx.Expr
 _BINARY = (
     tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max,
     tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or,
+    tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.LShift, tirx.RShift,
 )  # fmt: skip
 
 
@@ -218,8 +219,8 @@ def rewrite(
             return tirx.Select(visit(node.condition), visit(node.true_value), visit(node.false_value))
         if isinstance(node, tirx.Cast):
             return tirx.Cast(node.ty, visit(node.value))
-        if isinstance(node, tirx.Not):
-            return tirx.Not(visit(node.a))
+        if isinstance(node, tirx.Not | tirx.BitwiseNot):
+            return type(node)(visit(node.a))
         if isinstance(node, Call):
             arguments = [visit(argument) for argument in node.args]
             return Call(node.op, arguments, node.attrs, node.ty_args, node.span, node.ty)
@@ -246,7 +247,7 @@ def _nodes(expr: tirx.Expr) -> list[tirx.Expr]:
             waiting += [node.condition, node.true_value, node.false_value]
         elif isinstance(node, _BINARY):
             waiting += [node.a, node.b]
-        elif isinstance(node, tirx.Not):
+        elif isinstance(node, tirx.Not | tirx.BitwiseNot):
             waiting.append(node.a)
         elif isinstance(node, tirx.Cast):
             waiting.append(node.value)

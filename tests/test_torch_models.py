@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the models are PyTorch's: make test-torch installs it")
 pytest.importorskip("transformers")
 
-COVERAGE = Path(__file__).parents[3] / "benchmarks" / "coverage.py"
+COVERAGE = Path(__file__).parents[1] / "benchmarks" / "coverage.py"
 MODELS = (
     "resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "gpt2", "bert", "llama", "t5", "swin",
     "whisper",
