@@ -195,7 +195,7 @@ KINKS = {
 EVERY = {**POOLS, **PADS, **RESIZED, **CONVOLUTIONS, **NORMS, **VALUES}
 
 
-def compare(ours: Operator, theirs: Callable[..., torch.Tensor], arrays: list[np.ndarray]) -> None:
+def assert_as_in_pytorch(ours: Operator, theirs: Callable[..., torch.Tensor], arrays: list[np.ndarray]) -> None:
     machine, shape = differentiated(ours, [array.shape for array in arrays])
     weights = np.random.default_rng(1).standard_normal(shape)
     operands = [torch.tensor(array, requires_grad=True) for array in arrays]
@@ -213,15 +213,17 @@ def compare(ours: Operator, theirs: Callable[..., torch.Tensor], arrays: list[np
 def test_as_in_pytorch(name: str) -> None:
     ours, theirs, *shapes = EVERY[name]
     generator = np.random.default_rng(0)
-    compare(ours, theirs, [generator.standard_normal(shape) for shape in shapes])
+    assert_as_in_pytorch(ours, theirs, [generator.standard_normal(shape) for shape in shapes])
 
 
 @pytest.mark.parametrize("name", KINKS)
 def test_where_slopes_change(name: str) -> None:
     ours, theirs = KINKS[name]
-    compare(ours, theirs, [np.array([[-2.0, -1.0, 0.0, 2.0], [6.0, 6.0, 0.0, -1.0], [7.0, 2.0, 0.5, 3.0]])])
+    assert_as_in_pytorch(
+        ours, theirs, [np.array([[-2.0, -1.0, 0.0, 2.0], [6.0, 6.0, 0.0, -1.0], [7.0, 2.0, 0.5, 3.0]])]
+    )
 
 
 def test_largest_of_equal_pixels() -> None:
     values = np.random.default_rng(0).integers(0, 3, (1, 2, 6, 6)).astype(np.float64)
-    compare(lambda x: nn.max_pool2d(x, 3, 2, 1), lambda x: F.max_pool2d(x, 3, 2, 1), [values])
+    assert_as_in_pytorch(lambda x: nn.max_pool2d(x, 3, 2, 1), lambda x: F.max_pool2d(x, 3, 2, 1), [values])

@@ -16,35 +16,35 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("transformers")
 
 import plain_steps  # noqa: E402
-import torchvision_models  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
+from imported_models import torchvision_models  # noqa: E402
 
 ALLOWED = 3.0
 Module = Any
 
 
 def resnet18() -> Module:
-    return torchvision_models.models().resnet18()
+    return torchvision_models().resnet18()
 
 
 def mobilenet() -> Module:
-    return torchvision_models.models().mobilenet_v3_small()
+    return torchvision_models().mobilenet_v3_small()
 
 
 def convnext() -> Module:
-    models = torchvision_models.models()
+    models = torchvision_models()
     block = models.convnext.CNBlockConfig
     return models.ConvNeXt([block(32, 64, 2), block(64, None, 2)])
 
 
 def swin() -> Module:
-    return torchvision_models.models().SwinTransformer([4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=10)
+    return torchvision_models().SwinTransformer([4, 4], 24, [2, 2], [2, 4], [4, 4], num_classes=10)
 
 
 def vit() -> Module:
-    return torchvision_models.models().VisionTransformer(64, 16, 2, 4, 64, 128, num_classes=10)
+    return torchvision_models().VisionTransformer(64, 16, 2, 4, 64, 128, num_classes=10)
 
 
 class Gpt2(torch.nn.Module):

@@ -1,8 +1,8 @@
 """Batch norm: in training, the statistics are the batch's own, and the gradient reuses them; else given ones.
 
 In training, the second result is the batch's mean and the third 1 / sqrt(variance + epsilon), which is what the other
-kernels need, whatever the momentum: running averages are no part of the step, as in the original. A network must not
-read them.
+kernels need, whatever the momentum. A network that keeps running averages makes them of these two
+(`kernels.operators.batch_norm.running_averages`), as those from PyTorch do; the original's networks keep none.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import relax
+from tvm import relax, te
 
 from autotm.kernels.operators import pooling
 from autotm.lower.operators.layouts import arranged, restored
-from autotm.lower.operators.rules import Ints, differentiates, ints, legalizes, shape_of
+from autotm.lower.operators.rules import Ints, Legalize, differentiates, ints, legalizes, shape_of
 
 _OWN = "NHWC"
 
@@ -60,20 +61,20 @@ class _Windows:
         return self.pool, self.strides, self.padding, *self.rest
 
 
-@legalizes("relax.nn.max_pool1d")
-@legalizes("relax.nn.max_pool2d")
-def _max(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    windows = _Windows.of(call)
-    made = builder.call_te(pooling.max_pool2d, arranged(builder, call.args[0], windows.layout, _OWN), *windows.geometry)
-    return restored(builder, made, _OWN, windows.out_layout)
+def _legalized(kernel: Callable[..., te.Tensor]) -> Legalize:
+    """The form of a pool: images with channels last, which the kernel takes, and back."""
+
+    def rule(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        windows = _Windows.of(call)
+        made = builder.call_te(kernel, arranged(builder, call.args[0], windows.layout, _OWN), *windows.geometry)
+        return restored(builder, made, _OWN, windows.out_layout)
+
+    return rule
 
 
-@legalizes("relax.nn.avg_pool1d")
-@legalizes("relax.nn.avg_pool2d")
-def _mean(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    windows = _Windows.of(call)
-    made = builder.call_te(pooling.avg_pool2d, arranged(builder, call.args[0], windows.layout, _OWN), *windows.geometry)
-    return restored(builder, made, _OWN, windows.out_layout)
+for _rank in (1, 2):
+    legalizes(f"relax.nn.max_pool{_rank}d")(_legalized(pooling.max_pool2d))
+    legalizes(f"relax.nn.avg_pool{_rank}d")(_legalized(pooling.avg_pool2d))
 
 
 @differentiates("relax.nn.max_pool1d")
