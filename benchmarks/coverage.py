@@ -3,10 +3,10 @@
     python benchmarks/coverage.py [NAMES ...] [--limit 4:1] [--times] [--csv FILE]
 
 For each model of `imported_models.py`: the error of what one step of plain descent changes (weights and running
-averages), against PyTorch in float64 and over that of PyTorch's own float32; whether the step planned for the limit
-computes the same bits as the plain one; with --times, the plain step's time over PyTorch eager's, measured in turn
-(medians). Models that do not train are named with the reason. Needs PyTorch, torchvision, transformers
-(requirements/torch.txt).
+averages), against PyTorch in float64 and over that of PyTorch's own float32 (the worst of its three ways); whether the
+step planned for the limit computes the same bits as the plain one; with --times, the plain step's time over PyTorch
+eager's, measured in turn (medians). Models that do not train are named with the reason. Needs PyTorch, torchvision,
+transformers (requirements/torch.txt).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 import autotm
 from autotm.model.files import AutotmError
 from imported_models import Given, build, names, other_data
-from torch_steps import RATE, change_error, state_of, torch_step
+from torch_steps import RATE, change_error, single_steps, state_of, torch_step
 
 QUICK = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
 """Profile options: enough for a plan that is checked for its bits, not for its time."""
@@ -41,7 +41,7 @@ class Row:
 
     Attributes:
         error: of what a step changes, in all tensors together, against float64: median over some data.
-        ratio: `error` over that of PyTorch's float32.
+        ratio: the error over the largest of PyTorch's float32 on the same data: median likewise.
         verified: steps of the planned program that equal the plain one's bit for bit.
         time_ratio: seconds of a plain step over PyTorch eager's.
         fault: why it does not train.
@@ -93,24 +93,21 @@ def measure(name: str, limit: str, results: Path, *, times: bool) -> Row:
 
 
 def errors(given: Given, placed: autotm.Placement) -> tuple[float, float]:
-    """Error of what a step changes, and the same over that of PyTorch's float32: medians over some data.
-
-    On some data a sum is so near zero that its last bit decides whether a ReLU lets it through, here or there: then one
-    of the two is off by a thousand times what roundings make of it on other data.
-    """
-    before, both = state_of(given.module), ([], [])
+    """Error of what a step changes, and the same over the largest of PyTorch's float32: medians over some data."""
+    before, found = state_of(given.module), []
     for seed in range(DRAWS):
         drawn = other_data(given, seed)
-        exact, single = (torch_step(drawn, dtype) for dtype in (torch.float64, torch.float32))
+        exact = torch_step(drawn, torch.float64).state
+        theirs = max(change_error(before, single.state, exact) for single in single_steps(drawn))
         named = drawn.inputs if isinstance(drawn.inputs, Mapping) else {}
         tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
         placed.step(*(() if named else drawn.inputs), *drawn.targets, **tensors)
-        found = {name: value.numpy() for name, value in placed.state_dict().items() if name in before}
+        state = {name: value.numpy() for name, value in placed.state_dict().items() if name in before}
         placed.close()
-        for errors, state in zip(both, (found, single.state), strict=True):
-            errors.append(change_error(before, state, exact.state))
-    ours, theirs = map(statistics.median, both)
-    return ours, ours / theirs
+        ours = change_error(before, state, exact)
+        found.append((ours, ours / theirs))
+    error, ratio = (statistics.median(values) for values in zip(*found, strict=True))
+    return error, ratio
 
 
 def time_ratio(given: Given, step: autotm.TrainingStep) -> float:
