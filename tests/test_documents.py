@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from pathlib import Path
 
 import pytest
 
-from autotm.cli.main import _parser
+from autotm.cli.main import SECTIONS
 from autotm.model.study.study_config import parse_study, read_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -17,12 +16,7 @@ BY_NAME = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.n
 
 
 def commands() -> set[str]:
-    return {
-        name
-        for action in _parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for name in action.choices
-    }
+    return {name for section in SECTIONS.values() for name in section}
 
 
 @BY_NAME
