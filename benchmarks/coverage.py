@@ -1,6 +1,6 @@
 """Which modules of PyTorch train here, how exactly, and how fast beside PyTorch eager.
 
-    python benchmarks/coverage.py [NAMES ...] [--limit 4:1] [--times] [--csv FILE]
+    python benchmarks/coverage.py [NAMES ...] [--limit 4:1] [--draws 5] [--times] [--csv FILE]
 
 For each model of `imported_models.py`: the error of what one step of plain descent changes (weights and running
 averages), against PyTorch in float64 and over that of PyTorch's own float32 (the worst of its three ways); whether the
@@ -72,7 +72,7 @@ class Row:
         )
 
 
-def measure(name: str, limit: str, results: Path, *, times: bool) -> Row:
+def measure(name: str, limit: str, results: Path, *, times: bool, draws: int = DRAWS) -> Row:
     """Everything about one model."""
     begun = time.perf_counter()
     given = build(name)
@@ -84,7 +84,7 @@ def measure(name: str, limit: str, results: Path, *, times: bool) -> Row:
         )  # fmt: skip
         placed = step.plan(limit)
         record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)
-        error, ratio = errors(given, placed)
+        error, ratio = errors(given, placed, draws)
     except AutotmError as fault:
         return Row(name, count, fault=str(fault), seconds=time.perf_counter() - begun)
     ours = time_ratio(given, step) if times else None
@@ -92,10 +92,10 @@ def measure(name: str, limit: str, results: Path, *, times: bool) -> Row:
     return Row(name, count, len(step.graph.kernels), error, ratio, record.verified_steps, ours, seconds)
 
 
-def errors(given: Given, placed: autotm.Placement) -> tuple[float, float]:
+def errors(given: Given, placed: autotm.Placement, draws: int) -> tuple[float, float]:
     """Error of what a step changes, and the same over the largest of PyTorch's float32: medians over some data."""
     before, found = state_of(given.module), []
-    for seed in range(DRAWS):
+    for seed in range(draws):
         drawn = other_data(given, seed)
         exact = torch_step(drawn, torch.float64).state
         theirs = max(change_error(before, single.state, exact) for single in single_steps(drawn))
@@ -146,6 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAMES", help="models (default: all)")
     parser.add_argument("--limit", default="4:1", help="of the planned step")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="of data that errors are compared on")
     parser.add_argument("--times", action="store_true", help="time the plain step beside PyTorch eager")
     parser.add_argument("--csv", type=Path, help="write the table there, too")
     options = parser.parse_args(arguments)
@@ -155,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="autotm-coverage-") as results:
         for name in options.names or names():
-            rows.append(measure(name, options.limit, Path(results), times=options.times))
+            rows.append(measure(name, options.limit, Path(results), times=options.times, draws=options.draws))
             print(rows[-1], flush=True)
     good = sum(row.is_good for row in rows)
     print(f"{good} of {len(rows)} train: errors at most {ALLOWED:g} times PyTorch's, planned steps equal to plain ones")
