@@ -37,6 +37,7 @@ INSIDE = {
     "memory": {"kinds": 1},
     "zoo": {"network": 1, "paper": 2, "frontend": 2},
     "zoo/frontend": {"torch": 1, "onnx": 1},
+    "runtime": {"timing": 1},
     "profile": {"store": 1, "timing": 2, "step": 3, "tuning": 3},
     "study": {
         "setup": 1, "tables": 2, "noise": 2, "timing": 3, "kernel_report": 3, "drawing": 3, "figures": 4, "sweep": 4,
