@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autotm import stages
-from autotm.cli import kernels, profile, records, sensitivity, solve, sweep
+from autotm.cli import kernels, profile, records, sensitivity, solve, sweep, view
 from autotm.cli.study import context_of, paths_of, study_of
 from autotm.model.files import AutotmError
 from autotm.model.step import Counts, Limit
@@ -72,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     kernels.add_commands(commands, study, network)
     sensitivity.add_command(commands, network)
     records.add_commands(commands, study)
+    view.add_commands(commands, placed)
     schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
     schema.set_defaults(command=_schema)
     return parser
