@@ -31,12 +31,12 @@ const kernelList = (numbers) => {
 
 const stayLine = (stay) => [
   TIERS[stays.tier[stay]],
-  `${stays.start[stay]} – ${stays.end[stay]}`,
+  `[${stays.start[stay]}, ${stays.end[stay]})`,
   `${stays.offset[stay].toLocaleString("en")}`,
 ];
 const moveLine = (move) => [
   `to ${TIERS[moves.to[move]]}`,
-  isBlocking(move) ? `before ${moves.before[move]}` : `${moves.since[move]} – ${moves.before[move]}`,
+  isBlocking(move) ? `before ${moves.before[move]}` : `[${moves.since[move]}, ${moves.before[move]})`,
   isBlocking(move) ? "blocking" : "asynchronous",
   timeText(moves.us[move]),
 ];

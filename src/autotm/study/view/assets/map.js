@@ -119,6 +119,7 @@ const drawPool = (tier) => {
   });
 };
 const drawLimit = (row, y) => {
+  if (y < row.top - 1) return;
   base.strokeStyle = color.limit;
   base.lineWidth = 1.5;
   base.setLineDash([6, 4]);

@@ -71,7 +71,7 @@ const drawTick = (x, y, text, align) => {
 };
 const drawByteTicks = (row, low, high, toHeight) => {
   const [unit, size] = unitFor(high, BYTE_UNITS);
-  for (const tick of ticksBetween(low / size, high / size, Math.min(row.height / 34, 8))) {
+  for (const tick of ticksBetween(low / size, high / size, Math.min(Math.max(row.height / 34, 2.5), 8))) {
     const y = toHeight(tick * size);
     if (y > row.top + row.height + 1 || y < row.top - 1) continue;
     base.fillStyle = color.line;
