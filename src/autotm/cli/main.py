@@ -43,6 +43,11 @@ SECTIONS = {
             "autotm.cli.answers.sensitivity:sensitivity", "tell whether optimizers differ by more than noise"
         ),
     },
+    "Pictures of a plan": {
+        "view": Entry("autotm.cli.pictures.plans:view", "write a page that shows where each tensor is when"),
+        "stays": Entry("autotm.cli.pictures.plans:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
+        "trace": Entry("autotm.cli.pictures.plans:trace", "run it, and write one measured step as a trace"),
+    },
     "Records of the study": {
         "records": Entry("autotm.cli.records.records:records", "put the study's records into one table, a row a run"),
         "describe": Entry("autotm.cli.records.records:describe", "tell the paper's headline numbers for the study"),

@@ -7,12 +7,14 @@ from autotm.model.measurement.profile_file import read_profile, write_profile
 from autotm.model.measurement.record import Record
 from autotm.model.measurement.sensitivity import Draw, Sensitivity
 from autotm.model.measurement.slow_rates import slow_rates
+from autotm.model.measurement.step_trace import CopyTimes, StepTrace
 from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
 from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
 
 __all__ = [
     "AsynchronousLinks",
     "ConfigurationTime",
+    "CopyTimes",
     "Draw",
     "Link",
     "Links",
@@ -20,6 +22,7 @@ __all__ = [
     "Profile",
     "Record",
     "Sensitivity",
+    "StepTrace",
     "Timing",
     "TimingKey",
     "TimingStudy",
