@@ -36,6 +36,10 @@ SECTIONS = {
     },
     "Questions": {
         "sweep": Entry("autotm.cli.answers.sweep:sweep", "tell how little fast memory a step needs"),
+        "explain": Entry(
+            "autotm.cli.answers.explain:explain", "tell what binds a limit, or why a tensor lives where it does"
+        ),
+        "compare": Entry("autotm.cli.answers.compare:compare", "tell how two plans, or two records, differ"),
         "potential": Entry(
             "autotm.cli.answers.potential:potential", "bound what lies beyond placement: recomputing, another order"
         ),

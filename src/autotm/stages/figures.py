@@ -124,7 +124,7 @@ def view_stage(
     """
     from autotm.study.view import write_page
 
-    write_page(_placed(graph, profile, links, plan, program, record), page)
+    write_page(placed_of(graph, profile, links, plan, program, record), page)
 
 
 def stays_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program: Path, files: dict[Tier, Path]) -> None:
@@ -135,10 +135,15 @@ def stays_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program:
     """
     from autotm.study.view import write_stays
 
-    write_stays(_placed(graph, profile, links, plan, program, None), files)
+    write_stays(placed_of(graph, profile, links, plan, program, None), files)
 
 
-def _placed(graph: Path, profile: Path, links: Path, plan: Path, program: Path, record: Path | None) -> Placed:
+def placed_of(graph: Path, profile: Path, links: Path, plan: Path, program: Path, record: Path | None) -> Placed:
+    """A plan with addresses, and all that it was made from.
+
+    Raises:
+        as `view_stage`.
+    """
     from autotm.study.view import Placed
 
     placed, source = load_with_provenance(plan, "plan", Plan)
