@@ -59,6 +59,7 @@ SECTIONS = {
         "costs": Entry("autotm.cli.records.records:costs", "tell what each figure's jobs took, time and memory"),
     },
     "Machine and kernels": {
+        "doctor": Entry("autotm.cli.machine.doctor:doctor", "tell what this machine has, and what of it is usable"),
         "kernels": Entry("autotm.cli.machine.kernels:kernels", "list, export and import what was measured of kernels"),
         "tune": Entry("autotm.cli.machine.tune:tune", "search better schedules for a step's kernels (slow)"),
         "schema": Entry("autotm.cli.machine.schema:schema", "print the JSON schema of the study (config/schema.json)"),
