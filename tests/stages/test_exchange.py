@@ -68,7 +68,7 @@ def test_other_files_are_kept_unless_they_are_to_be_replaced(
     links.parent.mkdir(parents=True)
     links.write_text("mine")
     assert main(["import", str(exported), "--results", str(there)]) == 1
-    assert "links.json: is there, and differs" in caplog.text
+    assert "1 of its files are there and differ" in caplog.text
     assert files_below(there) == {Path("laptop-1t/links.json"): b"mine"}
     assert main(["import", str(exported), "--results", str(there), "--replace"]) == 0
     assert files_below(there) == files_below(results)

@@ -93,8 +93,8 @@ def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Import
         found["added" if there is None else "kept" if there == content else "replaced"].append(path)
     if found["replaced"] and not replaces:
         raise BadInputError(
-            f"{found['replaced'][0]}: is there, and differs from that of {file}, as do {len(found['replaced']) - 1} more; "
-            " nothing was imported. Give another folder with --results, or --replace"
+            f"{file}: {len(found['replaced'])} of its files are there and differ, {found['replaced'][0]} first; "
+            "nothing was imported. Give another folder with --results, or --replace"
         )
     for name, content in contents.items():
         if (path := results / name) not in found["kept"]:

@@ -39,7 +39,7 @@ class Gap:
         after, before: kernels that use the tensor.
         time_us: predicted time of the kernels in between.
         reuse_bytes: distinct bytes that kernels in between use: the reuse distance.
-        held_us: what others would lose to it if it stayed in fast memory meanwhile, by the prices.
+        held_us: holding cost, if it stayed in fast memory meanwhile.
         moved_us: blocking copies to slow memory and back.
     """
 
@@ -53,7 +53,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Residency:
-    """A way to keep the tensor, and its price: slower uses, moves, and what others lose to it in fast memory."""
+    """A way to keep the tensor, and what it costs: slower uses, moves, and the holding cost of its fast memory."""
 
     name: str
     uses_us: float
