@@ -6,7 +6,16 @@ Snakemake's scripts and the commands call these; nothing else decides how files 
 from autotm.stages.calibrate import calibrate_stage
 from autotm.stages.compile import check_stage, compile_stage, program_of
 from autotm.stages.context import Context
-from autotm.stages.exchange import Imported, export_results_stage, import_results_stage, imported_plans
+from autotm.stages.exchange import (
+    Imported,
+    coverage_stage,
+    export_results_stage,
+    export_store_stage,
+    import_results_stage,
+    import_store_stage,
+    imported_plans,
+    tune_stage,
+)
 from autotm.stages.figures import (
     convolution_profile_stage,
     figure_8_stage,
@@ -38,7 +47,6 @@ from autotm.stages.solve import (
     sensitivity_stage,
     sweep_stage,
 )
-from autotm.stages.store import coverage_stage, export_store_stage, import_store_stage, tune_stage
 from autotm.stages.sweep import sweep_of_study
 
 __all__ = [
