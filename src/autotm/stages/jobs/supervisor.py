@@ -10,6 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
+_PASSED_ON = {signal.SIGTERM}
 _STATUS_OF_SIGNAL = 128
 """A shell's exit status for a process that a signal killed is this and the signal's number."""
 
@@ -21,9 +22,11 @@ def supervised(on_signal: Callable[[int], None]) -> None:
     the number of the signal that killed the child.
     """
     parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until there is somebody to pass it on
     child = os.fork()
     if child:
         _wait(child, on_signal)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # It died before it could be bound to it.
         os._exit(1)
@@ -36,6 +39,7 @@ def _wait(child: int, on_signal: Callable[[int], None]) -> None:
 
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
