@@ -21,6 +21,7 @@ from autotm.model.files.files import (
     write_atomically,
     write_json,
 )
+from autotm.model.files.yaml_text import parsed_yaml
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -35,6 +36,7 @@ __all__ = [
     "hash_of",
     "load",
     "load_with_provenance",
+    "parsed_yaml",
     "read_json",
     "save",
     "unknown_name",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from autotm.model.files import BadInputError, explain
+from autotm.model.files import BadInputError, explain, parsed_yaml
 from autotm.model.machine.topology import Topology, usable_cpus
 from autotm.model.step import Limit
 
@@ -148,7 +148,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise BadInputError(f"{path}: no such machine file (known: {known or 'none'})") from None
     try:
-        parsed = MachineFile.model_validate(yaml.safe_load(text))
+        parsed = MachineFile.model_validate(parsed_yaml(text))
     except yaml.YAMLError as error:
         raise BadInputError(f"{path}: not valid YAML: {error}") from None
     except ValidationError as error:

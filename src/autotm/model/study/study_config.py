@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from autotm.model.files import BadInputError, explain
+from autotm.model.files import BadInputError, explain, parsed_yaml
 from autotm.model.machine import PATIENCE_S
 from autotm.model.study.config_values import LimitText, Names, Strict
 from autotm.model.study.figures_config import FiguresConfig, StyleConfig, WorkloadConfig
@@ -235,7 +235,7 @@ def read_yaml(path: Path, kind: str) -> object:
         BadInputError: no such file, or not YAML.
     """
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return parsed_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
         raise BadInputError(f"{path}: no such {kind} file (known: {known or 'none'})") from None
