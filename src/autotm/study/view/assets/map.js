@@ -5,7 +5,7 @@ const overlay = contextOf("overlay");
 let color = {};
 const readColors = () => {
   const style = getComputedStyle(document.documentElement);
-  const names = ["ground", "line", "ink", "quiet", "accent", "label", "blocking", "asynchronous", "limit", "slot", "veil"];
+  const names = ["ground", "line", "ink", "quiet", "accent", "label", "blocking", "asynchronous", "limit", "cursor", "veil"];
   color = Object.fromEntries([...names, ...KINDS.map(([kind]) => kind)].map((name) => [name, style.getPropertyValue(`--${name}`)]));
 };
 const FONT = '12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
@@ -46,7 +46,7 @@ const hatch = (context) => {
   tile.width = tile.height = 8;
   const pen = tile.getContext("2d");
   pen.strokeStyle = color.asynchronous;
-  pen.lineWidth = 1.6;
+  pen.lineWidth = 1.2;
   for (const at of [-4, 0, 4, 8]) {
     pen.moveTo(at - 2, 10);
     pen.lineTo(at + 10, -2);

@@ -1,4 +1,4 @@
-// What changes with the cursor: the kernel's slot, outlines, and what was kept or found over a veil.
+// What changes with the cursor: the kernel under it, outlines, and what was kept or found over a veil.
 const shown = { kernel: undefined, stay: undefined, kept: undefined, found: [] };
 
 const strokeStay = (stay, style, width) => {
@@ -66,11 +66,11 @@ const drawRoutes = (tensor) => {
   }
 };
 
-const drawSlot = (kernel) => {
+const drawKernel = (kernel) => {
   const [left, right] = [toX(edges()[kernel]), toX(edges()[kernel + 1])].map((x) =>
     Math.min(Math.max(x, plot.left), plot.left + plot.width),
   );
-  overlay.fillStyle = color.slot;
+  overlay.fillStyle = color.cursor;
   overlay.strokeStyle = color.quiet;
   overlay.lineWidth = 1;
   for (const row of Object.values(rows)) {
@@ -88,7 +88,7 @@ const drawOverlay = () => {
   cleared(overlay);
   const chosen = shown.kept !== undefined ? [shown.kept] : shown.found;
   if (chosen.length) drawOnly(chosen);
-  if (shown.kernel !== undefined) drawSlot(shown.kernel);
+  if (shown.kernel !== undefined) drawKernel(shown.kernel);
   if (shown.kept !== undefined) {
     for (const stay of staysOf[shown.kept]) strokeStay(stay, color.accent, 2);
     overlay.save();

@@ -58,7 +58,7 @@ const tierAt = (y) =>
     return row && row.top <= y && y < row.top + row.height;
   });
 
-// The kernel in whose slot a place on the time axis lies.
+// The kernel during which a place on the time axis lies.
 const kernelAt = (value) => {
   let [low, high] = [0, kernelCount];
   while (low + 1 < high) {
