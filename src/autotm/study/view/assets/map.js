@@ -35,7 +35,8 @@ const isInView = ([left, top, width, height], row) =>
   left < plot.left + plot.width && left + width > plot.left && top < row.top + row.height && top + height > row.top;
 
 const THINNEST = 0.6;
-const EDGED = 4;
+// Pixels from which a rectangle has an edge, and how strong that is: small ones would be all edge.
+const EDGES = [[16, 1], [8, 0.6], [4, 0.3]];
 const fillStay = (context, rectangle) => {
   const [left, top, width, height] = rectangle;
   context.fillRect(left, top, Math.max(width, THINNEST), Math.max(height, THINNEST));
@@ -84,6 +85,22 @@ const drawLabel = (context, stay, [left, top, width, height]) => {
   context.fillText(text, from + 5, top + height / 2);
 };
 
+const edgeOf = ([, , width, height]) => EDGES.find(([least]) => Math.min(width, height) > least);
+const drawEdges = (large) => {
+  base.strokeStyle = color.ground;
+  base.lineWidth = 1;
+  for (const edge of EDGES) {
+    base.globalAlpha = edge[1];
+    base.beginPath();
+    for (const [, rectangle] of large) {
+      const [left, top, width, height] = rectangle;
+      if (edgeOf(rectangle) === edge) base.rect(left + 0.5, top + 0.5, width - 1, height - 1);
+    }
+    base.stroke();
+  }
+  base.globalAlpha = 1;
+};
+
 const drawPool = (tier) => {
   const row = rows[TIERS[tier]];
   within(base, row, () => {
@@ -94,14 +111,10 @@ const drawPool = (tier) => {
         const rectangle = rectangleOf(stay);
         if (!isInView(rectangle, row)) continue;
         fillStay(base, rectangle);
-        if (rectangle[2] > EDGED && rectangle[3] > EDGED) large.push([stay, rectangle]);
+        if (edgeOf(rectangle)) large.push([stay, rectangle]);
       }
     }
-    base.strokeStyle = color.ground;
-    base.lineWidth = 1;
-    base.beginPath();
-    for (const [, [left, top, width, height]] of large) base.rect(left + 0.5, top + 0.5, width - 1, height - 1);
-    base.stroke();
+    drawEdges(large);
     const pattern = hatch(base);
     for (const { kind, members } of groups[tier]) {
       if (kind !== "moves") continue;

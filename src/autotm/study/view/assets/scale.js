@@ -10,7 +10,7 @@ const edges = () => edgesOf[view.axis];
 const lastEdge = () => edges()[kernelCount];
 
 const stage = document.getElementById("stage");
-const MARGIN = { left: 84, right: 16, top: 4, bottom: 34 };
+const MARGIN = { left: 84, right: 28, top: 4, bottom: 34 };
 const CAPTION = 20;
 const GAP = 8;
 const STRIPS = { live: 60, moves: 32, prices: 46 };
