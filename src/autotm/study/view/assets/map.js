@@ -1,6 +1,7 @@
 // The pools: every stay as a rectangle, and the moves that stays begin with.
 const contextOf = (id) => document.getElementById(id).getContext("2d");
 const base = contextOf("base");
+const chosen = contextOf("chosen");
 const overlay = contextOf("overlay");
 let color = {};
 const readColors = () => {
