@@ -6,6 +6,7 @@
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
+#   make test-view                          the page of `autotm view` in Chromium (installs Playwright; Chromium where it may)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
@@ -22,7 +23,8 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-torch figures verify test test-torch test-torch-deep lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-browser setup-torch figures verify test test-view test-torch test-torch-deep
+.PHONY: lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -33,6 +35,7 @@ help:
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
+setup-browser: $(VENV)/.browser-stamp
 
 $(VENV)/.made-stamp:
 	@compiler=""
@@ -85,6 +88,9 @@ $(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
 $(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
 	$(call install,requirements/tune.txt)
 
+$(VENV)/.browser-stamp: requirements/browser.txt $(VENV)/.test-stamp
+	$(call install,requirements/browser.txt)
+
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
 FORCE:
@@ -104,6 +110,15 @@ test: setup-test
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not wall_clock" || status=1
 	$(BIN)/pytest -q -m wall_clock || status=1
 	exit $$status
+
+# Playwright's own browsers come from a host that not everybody reaches; Debian's Chromium does as well.
+test-view: setup-browser
+	@if ! command -v chromium chromium-browser google-chrome >/dev/null && command -v apt-get >/dev/null; then
+		as_root=$$([ "$$(id -u)" -eq 0 ] || echo "sudo -n")
+		{ $$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends chromium; } >/dev/null \
+			|| echo "!!! Chromium cannot be installed here: sudo apt-get install chromium"
+	fi
+	$(BIN)/pytest -q -rs tests/study/view
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
@@ -145,6 +160,7 @@ lock: setup
 	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra browser -c requirements/run.txt -o requirements/browser.txt
 
 clean:
 	@rm -rf results figures logs .snakemake

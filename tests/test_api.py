@@ -65,7 +65,7 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep, tmp_pa
     placed.view(tmp_path / "plan.html", record)
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "<title>my_mlp, synchronous, 1:1</title>" in page
-    assert "measured, slow memory emulated" in page
+    assert "times all fast; slow memory emulated" in page
 
 
 def test_limits_count_parameters_unless_told_otherwise(

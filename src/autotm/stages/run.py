@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from autotm.model.step import Graph, Limit, counting
 from autotm.model.study import RunConfig
 from autotm.stages.context import Context
 from autotm.study.setup import Study
+
+log = logging.getLogger(__name__)
 
 
 def run_stage(
@@ -117,5 +120,7 @@ def trace_stage(
     )
     with closing(session):
         found = session.trace(rounds, patience_s)
+    if found.disturbed:
+        log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
     write_trace(trace, counted.computed_by(compiled.implementations), compiled, found, came_from)
     return found

@@ -18,7 +18,7 @@ from autotm.model.measurement import StepTrace
 from autotm.model.plan.program import KernelStep, Program, StartMoveStep
 from autotm.model.step.counting import Counts
 from autotm.runtime.session import Session
-from autotm.study.view import write_trace
+from autotm.study.view.trace import trace_events, write_trace
 
 GRAPH = small_step.graph()
 STRETCH = 200.0
@@ -104,8 +104,22 @@ def test_the_file_is_a_chrome_trace(trace: StepTrace, tmp_path: Path) -> None:
 
 
 def assert_nested(spans: list[dict[str, float]]) -> None:
-    """Spans of one thread lie within each other or apart: what viewers need to draw them."""
+    """Spans of one thread lie within each other or apart, to the last bit: what viewers need to draw them."""
     for one in spans:
         for other in spans:
-            if one["tid"] == other["tid"] and one["ts"] < other["ts"] < one["ts"] + one["dur"] - 1e-6:
-                assert other["ts"] + other["dur"] <= one["ts"] + one["dur"] + 1e-6
+            if one["tid"] == other["tid"] and one["ts"] < other["ts"] < one["ts"] + one["dur"]:
+                assert other["ts"] + other["dur"] <= one["ts"] + one["dur"]
+
+
+def test_spans_that_touch_do_not_overlap_by_rounding() -> None:
+    """As viewers see it, who add begin and duration."""
+    kernels = [item for item in PROGRAM.steps if isinstance(item, KernelStep)]
+    steps = tuple(kernels[index % len(kernels)] for index in range(5000))
+    marks = [0]
+    for index in range(len(steps)):
+        marks.append(marks[-1] + 1 + (index * 7919) % 100_003)
+    made = replace(PROGRAM, steps=steps)
+    spans = trace_events(GRAPH, made, StepTrace(tuple(pairwise(marks)), {}, (1.0,), (1.0,), disturbed=False), {})
+    found = [event for event in spans if event["ph"] == "X"]
+    assert all(one["ts"] + one["dur"] <= other["ts"] for one, other in pairwise(found))
+    assert sum(event["dur"] for event in found) == pytest.approx(marks[-1] / 1e3)

@@ -55,9 +55,9 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
         raise BadInputError(
             f"{plan}: optimizer '{placed.optimizer}' has one pool behind a cache; the heap plot shows two"
         )
-    step = counting(whole, placed.counts).computed_by(placed.implementations)
-    timed = read_profile(profile)
-    times = [0.0, *accumulate(kernel_times_us(counting(whole, placed.counts), timed, placed))]
+    counted, timed = counting(whole, placed.counts), read_profile(profile)
+    step = counted.computed_by(placed.implementations)
+    times = [0.0, *accumulate(kernel_times_us(counted, timed, placed))]
     arrivals = {(move.tensor, move.destination, move.start): move for move in placed.moves}
     moving = {move.tensor for move in placed.moves}
     shared = {

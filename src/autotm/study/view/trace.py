@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -120,7 +121,12 @@ def _move_facts(item: MoveStep | StartMoveStep) -> dict[str, object]:
 
 
 def _span(thread: int, category: str, name: str, begun_ns: int, ended_ns: int, facts: Mapping[str, object]) -> Event:
-    times = {"ts": begun_ns / 1e3, "dur": (ended_ns - begun_ns) / 1e3}
+    begun, ended = begun_ns / 1e3, ended_ns / 1e3
+    lasted = ended - begun
+    if begun + lasted > ended:
+        # Viewers add the two: a rounding error more, and the next span would begin within this one.
+        lasted = max(lasted - math.ulp(ended), 0.0)
+    times = {"ts": begun, "dur": lasted}
     return {"ph": "X", "pid": _PROCESS, "tid": thread, "cat": category, "name": name, **times, "args": dict(facts)}
 
 

@@ -25,9 +25,9 @@ def heading(placed: Placed) -> dict[str, str]:
 def summary(placed: Placed) -> list[Row]:
     """The numbers that one looks for first."""
     plan, program, peak = placed.plan, placed.program, placed.graph.peak_live_bytes
-    slow_down = f"{plan.objective_us / placed.all_fast_us:.3f} times all fast; " if placed.all_fast_us else ""
+    slow_down = f"{plan.objective_us / placed.all_fast_us:.3f} times all fast" if placed.all_fast_us else ""
     rows = [
-        _row("predicted step", _time(plan.objective_us), f"{slow_down}predicted"),
+        _row("predicted step", _time(plan.objective_us), slow_down),
         _row("proven bound", *_proof(placed)),
         _row("measured step", *_measured(placed)),
         _row(
@@ -83,7 +83,7 @@ def _time(microseconds: float) -> str:
 def _proof(placed: Placed) -> tuple[str, str]:
     if placed.plan.status is Status.NOT_OPTIMIZED:
         return "none", "nothing was optimized: there is one such plan"
-    return _time(placed.plan.bound_us), f"gap {100 * placed.plan.gap:.2g} %; proven for this profile"
+    return _time(placed.plan.bound_us), f"gap {100 * placed.plan.gap:.2g} %"
 
 
 def _measured(placed: Placed) -> tuple[str, str]:
@@ -92,7 +92,7 @@ def _measured(placed: Placed) -> tuple[str, str]:
         return "none", "no record of a run beside the plan"
     beside = record.all_fast_runtime_median_s
     slow_down = f"{record.actual_runtime_median_s / beside:.3f} times all fast; " if beside else ""
-    return _time(1e6 * record.actual_runtime_median_s), f"{slow_down}measured, slow memory {record.tier_reality}"
+    return _time(1e6 * record.actual_runtime_median_s), f"{slow_down}slow memory {record.tier_reality}"
 
 
 def _counted(placed: Placed) -> str:

@@ -9,7 +9,7 @@ const keep = (tensor) => {
     say(`${tensors.name[tensor]}, ${tensors.role[tensor]}, ${bytesText(tensors.size_bytes[tensor])}`);
     if (shown.kernel === undefined && staysOf[tensor].length) shown.kernel = stays.start[staysOf[tensor][0]];
   }
-  redraw({ isMoved: false });
+  redraw(CHOSEN);
 };
 const goTo = (kernel) => {
   shown.kernel = Math.min(Math.max(kernel, 0), kernelCount - 1);
@@ -34,7 +34,7 @@ const step = (direction) => {
   shown.stay = here[place < 0 ? 0 : (place + direction + here.length) % here.length];
   const tensor = stays.tensor[shown.stay];
   say(`${tensors.name[tensor]}, ${TIERS[stays.tier[shown.stay]]}, ${bytesText(tensors.size_bytes[tensor])}`);
-  redraw({ isMoved: false });
+  redraw(CURSOR);
 };
 
 const placeOf = (event) => {
@@ -48,7 +48,7 @@ const point = (event) => {
   shown.kernel = kernelAt(fromX(x));
   const tier = tierAt(y);
   shown.stay = tier === undefined ? undefined : stayAt[tier](shown.kernel, fromY(tier, y));
-  redraw({ isMoved: false });
+  redraw(CURSOR);
 };
 
 const CLICK = 4;
@@ -151,7 +151,7 @@ const listen = () => {
   stage.addEventListener("pointerleave", () => {
     if (drag) return;
     shown.stay = undefined;
-    redraw({ isMoved: false });
+    redraw(CURSOR);
   });
   stage.addEventListener("dblclick", doubleClick);
   stage.addEventListener("wheel", wheel, { passive: false });

@@ -1,15 +1,14 @@
-// Draw once a frame at most: everything where the view moved, else only what goes with the cursor.
-let isDue = false;
-let isBaseDue = false;
-const redraw = ({ isMoved = true } = {}) => {
-  isBaseDue ||= isMoved;
-  if (isDue) return;
-  isDue = true;
+// Draw once a frame at most, and only what is due: everything, or from what was chosen up, or what is at the cursor.
+const LAYERS = [drawBase, drawChosen, drawOverlay];
+const [ALL, CHOSEN, CURSOR] = LAYERS.keys();
+let due;
+const redraw = (from = ALL) => {
+  const isWaiting = due !== undefined;
+  due = Math.min(due ?? from, from);
+  if (isWaiting) return;
   requestAnimationFrame(() => {
-    isDue = false;
-    if (isBaseDue) drawBase();
-    isBaseDue = false;
-    drawOverlay();
+    LAYERS.slice(due).forEach((draw) => draw());
+    due = undefined;
     showFacts();
   });
 };
@@ -18,8 +17,7 @@ readColors();
 showWords();
 showFacts();
 listen();
-drawBase();
-drawOverlay();
+LAYERS.forEach((draw) => draw());
 new ResizeObserver(() => redraw()).observe(stage);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
   readColors();

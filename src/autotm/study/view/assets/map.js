@@ -1,11 +1,12 @@
 // The pools: every stay as a rectangle, and the moves that stays begin with.
 const contextOf = (id) => document.getElementById(id).getContext("2d");
 const base = contextOf("base");
+const chosen = contextOf("chosen");
 const overlay = contextOf("overlay");
 let color = {};
 const readColors = () => {
   const style = getComputedStyle(document.documentElement);
-  const names = ["ground", "line", "ink", "quiet", "accent", "label", "blocking", "asynchronous", "limit", "slot", "veil"];
+  const names = ["ground", "line", "ink", "quiet", "accent", "label", "blocking", "asynchronous", "limit", "cursor", "veil"];
   color = Object.fromEntries([...names, ...KINDS.map(([kind]) => kind)].map((name) => [name, style.getPropertyValue(`--${name}`)]));
 };
 const FONT = '12px system-ui, "Segoe UI", "DejaVu Sans", sans-serif';
@@ -35,7 +36,8 @@ const isInView = ([left, top, width, height], row) =>
   left < plot.left + plot.width && left + width > plot.left && top < row.top + row.height && top + height > row.top;
 
 const THINNEST = 0.6;
-const EDGED = 4;
+// Pixels from which a rectangle has an edge, and how strong that is: small ones would be all edge.
+const EDGES = [[16, 1], [8, 0.6], [4, 0.3]];
 const fillStay = (context, rectangle) => {
   const [left, top, width, height] = rectangle;
   context.fillRect(left, top, Math.max(width, THINNEST), Math.max(height, THINNEST));
@@ -46,7 +48,7 @@ const hatch = (context) => {
   tile.width = tile.height = 8;
   const pen = tile.getContext("2d");
   pen.strokeStyle = color.asynchronous;
-  pen.lineWidth = 1.6;
+  pen.lineWidth = 1.2;
   for (const at of [-4, 0, 4, 8]) {
     pen.moveTo(at - 2, 10);
     pen.lineTo(at + 10, -2);
@@ -84,6 +86,22 @@ const drawLabel = (context, stay, [left, top, width, height]) => {
   context.fillText(text, from + 5, top + height / 2);
 };
 
+const edgeOf = ([, , width, height]) => EDGES.find(([least]) => Math.min(width, height) > least);
+const drawEdges = (large) => {
+  base.strokeStyle = color.ground;
+  base.lineWidth = 1;
+  for (const edge of EDGES) {
+    base.globalAlpha = edge[1];
+    base.beginPath();
+    for (const [, rectangle] of large) {
+      const [left, top, width, height] = rectangle;
+      if (edgeOf(rectangle) === edge) base.rect(left + 0.5, top + 0.5, width - 1, height - 1);
+    }
+    base.stroke();
+  }
+  base.globalAlpha = 1;
+};
+
 const drawPool = (tier) => {
   const row = rows[TIERS[tier]];
   within(base, row, () => {
@@ -94,14 +112,10 @@ const drawPool = (tier) => {
         const rectangle = rectangleOf(stay);
         if (!isInView(rectangle, row)) continue;
         fillStay(base, rectangle);
-        if (rectangle[2] > EDGED && rectangle[3] > EDGED) large.push([stay, rectangle]);
+        if (edgeOf(rectangle)) large.push([stay, rectangle]);
       }
     }
-    base.strokeStyle = color.ground;
-    base.lineWidth = 1;
-    base.beginPath();
-    for (const [, [left, top, width, height]] of large) base.rect(left + 0.5, top + 0.5, width - 1, height - 1);
-    base.stroke();
+    drawEdges(large);
     const pattern = hatch(base);
     for (const { kind, members } of groups[tier]) {
       if (kind !== "moves") continue;

@@ -1,38 +1,38 @@
-// What changes with the cursor: the kernel's slot, outlines, and what was kept or found over a veil.
+// Over the map: what was kept or found, the rest behind a veil; and, drawn anew as it moves, what the cursor points at.
 const shown = { kernel: undefined, stay: undefined, kept: undefined, found: [] };
 
-const strokeStay = (stay, style, width) => {
+const strokeStay = (context, stay, style) => {
   const row = rows[TIERS[stays.tier[stay]]];
-  within(overlay, row, () => {
+  within(context, row, () => {
     const [left, top, wide, high] = rectangleOf(stay);
-    overlay.strokeStyle = style;
-    overlay.lineWidth = width;
-    overlay.strokeRect(left, top, Math.max(wide, 1), Math.max(high, 1));
+    context.strokeStyle = style;
+    context.lineWidth = 2;
+    context.strokeRect(left, top, Math.max(wide, 1), Math.max(high, 1));
   });
 };
 
 // Veil the pools but for some tensors.
-const drawOnly = (chosen) => {
+const drawOnly = (some) => {
   for (const tier of [FAST, SLOW]) {
     const row = rows[TIERS[tier]];
     if (!row) continue;
-    within(overlay, row, () => {
-      overlay.fillStyle = color.veil;
-      overlay.beginPath();
-      overlay.rect(plot.left, row.top, plot.width, row.height);
-      overlay.fill();
-      const pattern = hatch(overlay);
-      for (const tensor of chosen) {
+    within(chosen, row, () => {
+      chosen.fillStyle = color.veil;
+      chosen.beginPath();
+      chosen.rect(plot.left, row.top, plot.width, row.height);
+      chosen.fill();
+      const pattern = hatch(chosen);
+      for (const tensor of some) {
         for (const stay of staysOf[tensor]) {
           const rectangle = rectangleOf(stay);
           if (stays.tier[stay] !== tier || !isInView(rectangle, row)) continue;
-          overlay.fillStyle = color[kindOf(tensor)];
-          fillStay(overlay, rectangle);
-          drawArrival(overlay, stay, rectangle, pattern);
-          overlay.fillStyle = color.label;
-          overlay.font = SMALL;
-          overlay.textBaseline = "middle";
-          drawLabel(overlay, stay, rectangle);
+          chosen.fillStyle = color[kindOf(tensor)];
+          fillStay(chosen, rectangle);
+          drawArrival(chosen, stay, rectangle, pattern);
+          chosen.fillStyle = color.label;
+          chosen.font = SMALL;
+          chosen.textBaseline = "middle";
+          drawLabel(chosen, stay, rectangle);
         }
       }
     });
@@ -52,25 +52,39 @@ const drawRoutes = (tensor) => {
     if (end < plot.left || begin > plot.left + plot.width) continue;
     const [from, to] = [middle(source), middle(target)];
     const down = to > from ? 1 : -1;
-    overlay.strokeStyle = overlay.fillStyle = isBlocking(move) ? color.blocking : color.asynchronous;
-    overlay.lineWidth = 1.5;
-    overlay.beginPath();
-    overlay.moveTo(begin, from);
-    overlay.bezierCurveTo(begin, from + down * 30, end, to - down * 30, end, to - down * 6);
-    overlay.stroke();
-    overlay.beginPath();
-    overlay.moveTo(end, to);
-    overlay.lineTo(end - 4, to - down * 8);
-    overlay.lineTo(end + 4, to - down * 8);
-    overlay.fill();
+    chosen.strokeStyle = chosen.fillStyle = isBlocking(move) ? color.blocking : color.asynchronous;
+    chosen.lineWidth = 1.5;
+    chosen.beginPath();
+    chosen.moveTo(begin, from);
+    chosen.bezierCurveTo(begin, from + down * 30, end, to - down * 30, end, to - down * 6);
+    chosen.stroke();
+    chosen.beginPath();
+    chosen.moveTo(end, to);
+    chosen.lineTo(end - 4, to - down * 8);
+    chosen.lineTo(end + 4, to - down * 8);
+    chosen.fill();
   }
 };
 
-const drawSlot = (kernel) => {
+const drawChosen = () => {
+  cleared(chosen);
+  const some = shown.kept === undefined ? shown.found : [shown.kept];
+  if (some.length) drawOnly(some);
+  if (shown.kept === undefined) return;
+  for (const stay of staysOf[shown.kept]) strokeStay(chosen, stay, color.accent);
+  chosen.save();
+  chosen.beginPath();
+  chosen.rect(plot.left, 0, plot.width, stage.clientHeight);
+  chosen.clip();
+  drawRoutes(shown.kept);
+  chosen.restore();
+};
+
+const drawKernel = (kernel) => {
   const [left, right] = [toX(edges()[kernel]), toX(edges()[kernel + 1])].map((x) =>
     Math.min(Math.max(x, plot.left), plot.left + plot.width),
   );
-  overlay.fillStyle = color.slot;
+  overlay.fillStyle = color.cursor;
   overlay.strokeStyle = color.quiet;
   overlay.lineWidth = 1;
   for (const row of Object.values(rows)) {
@@ -86,17 +100,6 @@ const drawSlot = (kernel) => {
 
 const drawOverlay = () => {
   cleared(overlay);
-  const chosen = shown.kept !== undefined ? [shown.kept] : shown.found;
-  if (chosen.length) drawOnly(chosen);
-  if (shown.kernel !== undefined) drawSlot(shown.kernel);
-  if (shown.kept !== undefined) {
-    for (const stay of staysOf[shown.kept]) strokeStay(stay, color.accent, 2);
-    overlay.save();
-    overlay.beginPath();
-    overlay.rect(plot.left, 0, plot.width, stage.clientHeight);
-    overlay.clip();
-    drawRoutes(shown.kept);
-    overlay.restore();
-  }
-  if (shown.stay !== undefined) strokeStay(shown.stay, color.ink, 2);
+  if (shown.kernel !== undefined) drawKernel(shown.kernel);
+  if (shown.stay !== undefined) strokeStay(overlay, shown.stay, color.ink);
 };

@@ -10,7 +10,7 @@ const edges = () => edgesOf[view.axis];
 const lastEdge = () => edges()[kernelCount];
 
 const stage = document.getElementById("stage");
-const MARGIN = { left: 84, right: 16, top: 4, bottom: 34 };
+const MARGIN = { left: 84, right: 28, top: 4, bottom: 34 };
 const CAPTION = 20;
 const GAP = 8;
 const STRIPS = { live: 60, moves: 32, prices: 46 };
@@ -58,7 +58,7 @@ const tierAt = (y) =>
     return row && row.top <= y && y < row.top + row.height;
   });
 
-// The kernel in whose slot a place on the time axis lies.
+// The kernel during which a place on the time axis lies.
 const kernelAt = (value) => {
   let [low, high] = [0, kernelCount];
   while (low + 1 < high) {

@@ -17,7 +17,7 @@ const search = () => {
   }
   shown.kept = undefined;
   foundText.textContent = text ? `${countText(shown.found.length, "tensor")} found` : "";
-  redraw({ isMoved: false });
+  redraw(CHOSEN);
 };
 const keepNextFound = () => {
   if (!shown.found.length) return;
