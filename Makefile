@@ -6,6 +6,7 @@
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
+#   make docs                               the documents as a site: build/site/index.html
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
@@ -22,7 +23,8 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-torch figures verify test test-torch test-torch-deep lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-torch setup-docs figures verify test test-torch \
+	test-torch-deep lint schema formats docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -139,9 +141,35 @@ LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-ha
 schema: setup
 	@$(BIN)/autotm schema > config/schema.json
 
+# --- documents -------------------------------------------------------------------------------------------------------
+# The site has an environment of its own; packages from PyPI, and from npm what draws diagrams in a browser.
+DOCS := .venv-docs
+MERMAID := $(shell sed 's/.* mermaid-\(.*\).tgz/\1/' requirements/mermaid.sha512)
+$(DOCS)/.stamp: requirements/docs.txt requirements/mermaid.sha512 $(VENV)/.made-stamp
+	@$(BIN)/python -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	if ! command -v npm >/dev/null; then
+		echo "autotm: npm not found; it fetches mermaid, which draws the diagrams. Remedy: sudo apt-get install npm" >&2
+		exit 1
+	fi
+	(cd $(DOCS) && npm pack --silent mermaid@$(MERMAID) >/dev/null && sha512sum --quiet --check ../requirements/mermaid.sha512)
+	tar -xzOf $(DOCS)/mermaid-$(MERMAID).tgz package/dist/mermaid.min.js > $(DOCS)/mermaid.min.js
+	touch $@
+
+setup-docs: $(DOCS)/.stamp
+
+# The fields of every file, from the classes that read and write the files.
+formats: setup
+	@$(BIN)/python docs/site/formats.py > docs/formats.md.new
+	mv docs/formats.md.new docs/formats.md
+
+docs: setup-docs
+	@$(DOCS)/bin/mkdocs build --quiet --strict
+
 lock: setup
 	@export UV_CUSTOM_COMPILE_COMMAND="make lock"
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
+	$(LOCK) requirements/docs.in -o requirements/docs.txt
 	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
