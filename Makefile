@@ -142,19 +142,30 @@ schema: setup
 	@$(BIN)/autotm schema > config/schema.json
 
 # --- documents -------------------------------------------------------------------------------------------------------
-# The site has an environment of its own; packages from PyPI, and from npm what draws diagrams in a browser.
+# The site has an environment of its own. What browsers run (mermaid draws diagrams, iframe-worker searches without a
+# server) comes from npm, so that pages ask nothing of other hosts.
 DOCS := .venv-docs
-MERMAID := $(shell sed 's/.* mermaid-\(.*\).tgz/\1/' requirements/mermaid.sha512)
-$(DOCS)/.stamp: requirements/docs.txt requirements/mermaid.sha512 $(VENV)/.made-stamp
+$(DOCS)/.stamp: requirements/docs.txt requirements/npm.sha512 $(VENV)/.made-stamp
 	@$(BIN)/python -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	if [ -x $(UV) ]; then
+		$(UV) pip install --quiet --python $(DOCS)/bin/python --require-hashes -r requirements/docs.txt
+	else
+		$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	fi
 	if ! command -v npm >/dev/null; then
-		echo "autotm: npm not found; it fetches mermaid, which draws the diagrams. Remedy: sudo apt-get install npm" >&2
+		echo "autotm: npm not found; it fetches what draws diagrams. Remedy: sudo apt-get install npm" >&2
 		exit 1
 	fi
-	(cd $(DOCS) && npm pack --silent mermaid@$(MERMAID) >/dev/null && sha512sum --quiet --check ../requirements/mermaid.sha512)
-	tar -xzOf $(DOCS)/mermaid-$(MERMAID).tgz package/dist/mermaid.min.js > $(DOCS)/mermaid.min.js
-	touch $@
+	mkdir -p $(DOCS)/npm
+	cd $(DOCS)/npm
+	while read -r _ file; do
+		package=$${file%.tgz}
+		npm pack --silent "$${package%-*}@$${package##*-}" >/dev/null
+		mkdir -p "$${package%-*}"
+		tar -xzf "$$file" -C "$${package%-*}" --strip-components=1
+	done <../../requirements/npm.sha512
+	sha512sum --quiet --check ../../requirements/npm.sha512
+	touch ../.stamp
 
 setup-docs: $(DOCS)/.stamp
 
@@ -164,7 +175,7 @@ formats: setup
 	mv docs/formats.md.new docs/formats.md
 
 docs: setup-docs
-	@$(DOCS)/bin/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
 lock: setup
 	@export UV_CUSTOM_COMPILE_COMMAND="make lock"

@@ -1,4 +1,4 @@
-"""What the site has beyond docs/: the README as its first page, files that pages link to, and mermaid.
+"""What the site has beyond docs/: the README as its first page, files that pages link to, and scripts.
 
 Pages are written to be read in the repository too, so their links are those of the repository. A link that leads out
 of docs/ leads to a page here that shows the file. Every built page is read again: none may ask anything of the network.
@@ -21,14 +21,15 @@ log = logging.getLogger("mkdocs.plugins.site")  # Under this name warnings are e
 
 ROOT = Path(__file__).parents[2]
 README, FIRST = "README.md", "index.md"
-MERMAID = "assets/mermaid.min.js"
+SCRIPTS = {"assets/mermaid.js": "mermaid/dist/mermaid.min.js", "assets/iframe-worker.js": "iframe-worker/shim/index.js"}
+"""What browsers run, by its place in the site, from packages that `make setup-docs` fetches."""
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(?=[)#])")
 _IN_STYLE = re.compile(r"url\(['\"]?((?:https?:)?//[^)]+)")
 _FENCES = {".py": "python", ".yaml": "yaml", ".toml": "toml"}
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the first page, a page for each file outside docs/ that a page links to, and mermaid."""
+    """Add the first page, a page for each file outside docs/ that a page links to, and scripts."""
     readme = (ROOT / README).read_text(encoding="utf-8")
     files.append(File.generated(config, FIRST, content=readme))
     texts = {file.src_uri: file.content_string for file in files.documentation_pages()}
@@ -37,7 +38,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         shown = (ROOT / path).read_text(encoding="utf-8")
         text = f"# {path}\n\n````{_FENCES.get(Path(path).suffix, 'text')}\n{shown}````\n"
         files.append(File.generated(config, _in_site(path), content=text, inclusion=InclusionLevel.NOT_IN_NAV))
-    files.append(File.generated(config, MERMAID, abs_src_path=str(ROOT / ".venv-docs" / "mermaid.min.js")))
+    for script, package in SCRIPTS.items():
+        files.append(File.generated(config, script, abs_src_path=str(ROOT / ".venv-docs" / "npm" / package)))
     return files
 
 
