@@ -83,8 +83,10 @@ def test_a_command_that_nobody_runs_is_seen() -> None:
 
 
 def test_everything_public_is_told() -> None:
-    told = set(re.findall(r"^::: autotm\.(\w+)$", (ROOT / "docs" / "api.md").read_text("utf-8"), re.MULTILINE))
-    assert told == set(autotm.__all__)
+    told = set(
+        re.findall(r"^::: autotm(?:\.\w+)*\.(\w+)$", (ROOT / "docs" / "api.md").read_text("utf-8"), re.MULTILINE)
+    )
+    assert set(autotm.__all__) <= told
 
 
 def test_pictures_of_the_gallery_say_where_they_come_from() -> None:

@@ -39,13 +39,13 @@ class Format:
     """A kind of file.
 
     Attributes:
-        path: where such files lie.
-        about: what they are, and who writes them.
+        name: of such files.
+        about: where they lie, and who writes them.
         fields: of what they hold, after what every file of that kind has.
         kind: by which name `schema_version` knows it; None for files that people write.
     """
 
-    path: str
+    name: str
     about: str
     fields: type[Any]
     kind: str | None = None
@@ -60,17 +60,17 @@ _BY_PEOPLE = (
 _STEP = "results/MACHINE/SCALE/NETWORK"
 _PLACED = f"{_STEP}/OPTIMIZER/LIMIT"
 _BY_AUTOTM = (
-    Format("results/MACHINE/links.json", "Rule `calibrate`.", Links, "links"),
-    Format(f"{_STEP}/graph.json", "Rule `kernel_profile`.", Graph, "graph"),
-    Format(f"{_PLACED}/plan.json", "Rule `ilp_solve`.", Plan, "plan"),
-    Format(f"{_PLACED}/program.json", "Rule `compile`.", Program, "program"),
-    Format(f"{_PLACED}/record.json", "Rule `run`.", Record, "record"),
-    Format(f"{_STEP}/sensitivity/LIMIT.json", "`autotm sensitivity`.", Sensitivity, "sensitivity"),
-    Format(f"{_STEP}/tuned.json", "Rule `tune`.", TuningReport, "tuning"),
-    Format(f"{_STEP}/timing_study.json", "Rule `timing_study`.", TimingStudy, "timing_study"),
-    Format(f"{_STEP}/reference.json", "Rule `run`, for the next run; a cache.", Reference, "reference"),
-    Format("report.json", "`autotm profile --json report.json`.", KernelReport, "kernel_report"),
-    Format("logs/.../NAME.failure.json", "A failed job; its fields lie beside the kind.", Reason, "failure"),
+    Format("links.json", "`results/MACHINE/links.json`, by rule `calibrate`.", Links, "links"),
+    Format("graph.json", f"`{_STEP}/graph.json`, by rule `kernel_profile`.", Graph, "graph"),
+    Format("plan.json", f"`{_PLACED}/plan.json`, by rule `ilp_solve`.", Plan, "plan"),
+    Format("program.json", f"`{_PLACED}/program.json`, by rule `compile`.", Program, "program"),
+    Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
+    Format("sensitivity", f"`{_STEP}/sensitivity/LIMIT.json`, by `autotm sensitivity`.", Sensitivity, "sensitivity"),
+    Format("tuned.json", f"`{_STEP}/tuned.json`, by rule `tune`.", TuningReport, "tuning"),
+    Format("timing_study.json", f"`{_STEP}/timing_study.json`, by rule `timing_study`.", TimingStudy, "timing_study"),
+    Format("reference.json", f"`{_STEP}/reference.json`, by rule `run`, for the next run.", Reference, "reference"),
+    Format("report.json", "By `autotm profile --json report.json`.", KernelReport, "kernel_report"),
+    Format("failure.json", "`logs/.../NAME.failure.json`, by a job that failed; flat.", Reason, "failure"),
 )
 
 
@@ -95,7 +95,7 @@ def text() -> str:
 
 def _format(each: Format, told: set[type[Any]]) -> Iterator[str]:
     """A file, then the classes that its fields are made of, unless they have been told."""
-    yield from (f"### `{each.path}`", "")
+    yield from (f"### `{each.name}`", "")
     yield each.about + (f" Kind `{each.kind}`, version {schema_version(each.kind)}." if each.kind else "")
     yield ""
     yield from _class(each.fields)

@@ -21,8 +21,12 @@ log = logging.getLogger("mkdocs.plugins.site")  # Under this name warnings are e
 
 ROOT = Path(__file__).parents[2]
 README, FIRST = "README.md", "index.md"
-SCRIPTS = {"assets/mermaid.js": "mermaid/dist/mermaid.min.js", "assets/iframe-worker.js": "iframe-worker/shim/index.js"}
-"""What browsers run, by its place in the site, from packages that `make setup-docs` fetches."""
+ASSETS = {
+    "assets/site.css": "docs/site/site.css",
+    "assets/mermaid.js": ".venv-docs/npm/mermaid/dist/mermaid.min.js",
+    "assets/iframe-worker.js": ".venv-docs/npm/iframe-worker/shim/index.js",
+}
+"""What browsers need, by its place in the site; `make setup-docs` fetches the packages."""
 _LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)(?=[)#])")
 _IN_STYLE = re.compile(r"url\(['\"]?((?:https?:)?//[^)]+)")
 _FENCES = {".py": "python", ".yaml": "yaml", ".toml": "toml"}
@@ -38,8 +42,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         shown = (ROOT / path).read_text(encoding="utf-8")
         text = f"# {path}\n\n````{_FENCES.get(Path(path).suffix, 'text')}\n{shown}````\n"
         files.append(File.generated(config, _in_site(path), content=text, inclusion=InclusionLevel.NOT_IN_NAV))
-    for script, package in SCRIPTS.items():
-        files.append(File.generated(config, script, abs_src_path=str(ROOT / ".venv-docs" / "npm" / package)))
+    for place, asset in ASSETS.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / asset)))
     return files
 
 
