@@ -1,4 +1,4 @@
-"""One training step by PyTorch, in float64 and float32, and how far another one is from it."""
+"""One training step by PyTorch, in float64 and, in several ways, in float32, and how far another one is from it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from imported_models import Given
 
 Array = npt.NDArray[Any]
 RATE = 0.1
+_IMAGE_RANK = 4
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,38 @@ class Stepped:
     state: Mapping[str, Array]
 
 
-def torch_step(given: Given, dtype: torch.dtype, optimizer: type[torch.optim.Optimizer] = torch.optim.SGD) -> Stepped:
-    """A step of plain descent by PyTorch in that precision, on a copy of the module."""
-    module = copy.deepcopy(given.module).to(dtype).train()
+def torch_step(
+    given: Given,
+    dtype: torch.dtype,
+    optimizer: type[torch.optim.Optimizer] = torch.optim.SGD,
+    memory_format: torch.memory_format = torch.preserve_format,
+) -> Stepped:
+    """A step of plain descent by PyTorch in that precision, on a copy of the module whose images lie in that format."""
+    module = copy.deepcopy(given.module).to(dtype=dtype, memory_format=memory_format).train()
     trained = optimizer(module.parameters(), lr=RATE)
     if isinstance(given.inputs, Mapping):
         output = module(**{name: _in(value, dtype) for name, value in given.inputs.items()})
     else:
-        output = module(*(_in(value, dtype) for value in given.inputs))
+        values = (_in(value, dtype) for value in given.inputs)
+        output = module(*(value.to(memory_format=memory_format) for value in values))
     loss = given.loss(output, *(_in(value, dtype) for value in given.targets))
     loss.backward()
     trained.step()
     return Stepped(loss.item(), state_of(module))
+
+
+def single_steps(given: Given) -> list[Stepped]:
+    """The step in float32 in each of PyTorch's ways: as it comes, without oneDNN, and images with channels last.
+
+    They add in different orders, as we do. Where a sum is so near zero that its last bit decides whether a ReLU lets it
+    through, one of them may be off by a thousand times what roundings make of the others.
+    """
+    found = [torch_step(given, torch.float32)]
+    with torch.backends.mkldnn.flags(enabled=False):
+        found.append(torch_step(given, torch.float32))
+    if not isinstance(given.inputs, Mapping) and all(value.ndim == _IMAGE_RANK for value in given.inputs):
+        found.append(torch_step(given, torch.float32, memory_format=torch.channels_last))
+    return found
 
 
 def state_of(module: torch.nn.Module) -> dict[str, Array]:

@@ -50,7 +50,7 @@ def test_the_example_is_the_artifacts(example: ModuleType) -> None:
     assert (network.batch, network.training) == (16, autotm.Training(autotm.Sgd(0.005)))
 
 
-def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> None:
+def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep, tmp_path: Path) -> None:
     placed = step.plan("1:1", "synchronous", gap=0.02)
     record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)
     assert record.verified_steps == 2
@@ -62,6 +62,10 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep) -> Non
     assert record.pmem_alloc_size > 0
     assert "my_mlp, synchronous, limit 1:1" in str(placed)
     assert f"proven within {placed.gap:.2%} of the best" in str(placed)
+    placed.view(tmp_path / "plan.html", record)
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert "<title>my_mlp, synchronous, 1:1</title>" in page
+    assert "measured, slow memory emulated" in page
 
 
 def test_limits_count_parameters_unless_told_otherwise(

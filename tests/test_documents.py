@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 from PIL import Image
 
 import autotm
-from autotm.cli.main import _parser
+from autotm.cli.main import SECTIONS
 from autotm.model.machine.machine import MachineFile
 from autotm.model.study.study_config import parse_study, read_yaml
 
@@ -26,12 +25,7 @@ BY_NAME = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.n
 
 
 def commands() -> set[str]:
-    return {
-        name
-        for action in _parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for name in action.choices
-    }
+    return {name for section in SECTIONS.values() for name in section}
 
 
 @BY_NAME

@@ -50,7 +50,7 @@ def run(results: Path, *arguments: str) -> int:
 
 def test_a_sweep_writes_the_files_of_the_pipeline(results: Path) -> None:
     limits = ("1:0", "4:1", "1:1", "0:1")
-    assert run(results, "static", "--limits", *limits) == 0
+    assert run(results, "static", "--limits", ",".join(limits)) == 0
     folders = [network_in(results) / "static" / Limit.parse(limit).slug for limit in limits]
     plans = [load(folder / "plan.json", "plan", Plan) for folder in folders]
     assert [plan.limit for plan in plans] == list(limits)
@@ -84,7 +84,7 @@ def test_limits_that_nothing_keeps_are_rows(
     case: Case, results: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert run(results, "all-fast", "--limits", "4:1,0:1", "8:1") == 0
+        assert run(results, "all-fast", "--limits", "4:1,0:1", "--limits", "8:1") == 0
     smallest = f"the smallest feasible limit is {case.graph.peak_live_bytes} bytes"
     assert caplog.text.count(smallest) == 2
     told = capsys.readouterr().out
@@ -108,7 +108,6 @@ def test_where_no_limit_can_be_kept_there_is_a_table_and_no_picture(
     [
         (("statik",), "unknown optimizer 'statik'; did you mean 'static'?"),
         (("static", "--limits", "0:0"), "0:0 is not a limit"),
-        (("static", "--limits", ","), "--limits: none given"),
     ],
 )
 def test_a_fault_is_one_message(

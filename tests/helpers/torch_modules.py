@@ -48,6 +48,17 @@ def tied() -> Module:
     return Made(forward, table=nn.Embedding(20, 24, padding_idx=3))
 
 
+def lengths() -> Module:
+    """Norms of every kind, of rows some of which are zero."""
+
+    def forward(self: Made, x: torch.Tensor) -> object:
+        rows = self.dense(x)
+        norms = [torch.linalg.vector_norm(rows, order, dim=-1) for order in (1, 2, 3, float("inf"))]
+        return [F.normalize(rows, dim=-1), rows.norm(), *norms]
+
+    return Made(forward, dense=nn.Linear(6, 8, bias=False))
+
+
 def shuffled() -> Module:
     def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
         left, right = self.first(x).chunk(2, 1)
@@ -187,5 +198,6 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
         ),
         images(4, 6),
     ),
+    "norms": (lengths, (torch.randn(4, 6) * torch.tensor([[1.0], [0.0], [2.0], [0.0]]),)),
     "maxima of images": (lambda: nn.Sequential(nn.Conv2d(2, 4, 1), nn.AdaptiveMaxPool2d(2)), images(2, 2, 6, 6)),
 }

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotm.api.options import options_of
+from autotm.model.machine import provenance
 from autotm.model.measurement import Record
 from autotm.model.plan import Plan, Program, Status
 from autotm.model.study import RunConfig
@@ -73,6 +75,19 @@ class Placement:
             RunOptions(**config.model_dump(), seed=step.context.seed),
             step.context.devices_dir,
         )
+
+    def view(self, path: str | Path, record: Record | None = None) -> None:
+        """Write one page that shows where each tensor is when; any browser opens it, and it needs nothing else.
+
+        Args:
+            path: an .html file.
+            record: what `run` gave, to be shown beside the prediction.
+        """
+        from autotm.study.view import Placed, write_page  # noqa: PLC0415 - imports seaborn
+
+        step = self.training_step
+        source = provenance(step.context.machine, step.context.seed)
+        write_page(Placed(step.graph, step.profile, step.links, self.plan, self.program, source, record), Path(path))
 
     def step(self, *inputs: Any, **named: Any) -> Any:
         """Run one step with the planned program, on new data; weights stay from step to step.

@@ -74,7 +74,7 @@ def check_plan(
     if plan.cached is not None:
         check_cached(chosen, plan, plan.cached)
     Engines.beside(graph, profile, links).check(chosen, plan.moves)
-    _check_objective(graph, chosen, profile, links, plan, residence)
+    _check_objective(graph, chosen, profile, links, plan)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
 
 
@@ -126,21 +126,29 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
         require(fits, Fault.LIMIT, f"kernel {index}: {used} fast bytes, {used - plan.dram_limit_bytes} over the limit")
 
 
-def _check_objective(
-    graph: Graph, chosen: Graph, profile: Profile, links: Links, plan: Plan, residence: Residence
-) -> None:
-    kernels_us = math.fsum(_kernel_times_us(graph, chosen, profile, plan, residence))
+def _check_objective(graph: Graph, chosen: Graph, profile: Profile, links: Links, plan: Plan) -> None:
+    kernels_us = math.fsum(kernel_times_us(graph, profile, plan))
     moves_us = math.fsum(links.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
     found = kernels_us + moves_us
     same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
     require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
 
 
-def _kernel_times_us(
-    graph: Graph, chosen: Graph, profile: Profile, plan: Plan, residence: Residence
-) -> Iterator[float]:
-    """Predicted time of each kernel: with its slow operands, or behind a cache with what it misses there."""
+def kernel_times_us(graph: Graph, profile: Profile, plan: Plan) -> Iterator[float]:
+    """Predicted time of each kernel of a plan: with its slow operands, or behind a cache with what it misses there.
+
+    Args:
+        graph: the step with all implementations.
+        profile: times of its kernels.
+        plan: of that step.
+
+    Raises:
+        FaultError: the plan names implementations that kernels have not.
+        AutotmError: the profile lacks a configuration.
+    """
+    chosen = computed(graph, plan)
     if plan.cached is None:
+        residence = Residence(chosen, plan)
         for index in range(len(graph.kernels)):
             yield kernel_us(graph, chosen, profile, plan, index, residence.slow_operands(index))
         return

@@ -1,4 +1,4 @@
-"""The commands: each stage of the pipeline alone, on the same files as the rules."""
+"""The commands: each stage of the pipeline alone, questions about its files, and the machine they are for."""
 
 from autotm.cli.main import main
 

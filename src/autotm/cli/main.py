@@ -1,119 +1,150 @@
-"""The commands: each stage of the pipeline alone, on the same files as the rules."""
+"""The command `autotm`: its commands, its messages, its exit status."""
 
 from __future__ import annotations
 
-import argparse
-import json
+import errno
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm import stages
-from autotm.cli import kernels, profile, records, sensitivity, solve, sweep
-from autotm.cli.study import context_of, paths_of, study_of
-from autotm.model.files import AutotmError
-from autotm.model.step import Counts, Limit
-from autotm.model.study import StudyConfig
-from autotm.study.setup import require_compiler
+import click
+from click.shell_completion import shell_complete
+
+from autotm.cli.group import Entry, LazyGroup
+from autotm.cli.messages import TerminalHandler
 
 log = logging.getLogger("autotm")
 
-_OPTIMIZER = "static, synchronous, asynchronous, numa (first touch), memory-mode (2LM), all-fast, all-slow"
-_INTERRUPTED = 130
-"""What a shell reports for a command that Ctrl-C ended."""
+DONE, FAULT, MISUSE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
+"""Exit statuses; the last two are what a shell reports for a program that SIGINT or SIGPIPE ended."""
+
+_COMPLETE = "_AUTOTM_COMPLETE"
+"""Set by a shell that asks what could be typed next."""
+
+SECTIONS = {
+    "Stages of the pipeline": {
+        "calibrate": Entry("autotm.cli.pipeline.stages:calibrate", "measure the copies between the machine's memories"),
+        "profile": Entry(
+            "autotm.cli.pipeline.profile:profile", "compile a step, time its kernels, and tell where the time goes"
+        ),
+        "solve": Entry("autotm.cli.pipeline.stages:solve", "place a step's tensors within a limit"),
+        "compile": Entry("autotm.cli.pipeline.stages:compile_", "give the tensors of a plan their addresses"),
+        "run": Entry("autotm.cli.pipeline.stages:run", "verify and time a program"),
+        "check": Entry("autotm.cli.pipeline.stages:check", "tell whether plan and program are legal"),
+    },
+    "Questions": {
+        "sweep": Entry("autotm.cli.answers.sweep:sweep", "tell how little fast memory a step needs"),
+        "explain": Entry(
+            "autotm.cli.answers.explain:explain", "tell what binds a limit, or why a tensor lives where it does"
+        ),
+        "compare": Entry("autotm.cli.answers.compare:compare", "tell how two plans, or two records, differ"),
+        "potential": Entry(
+            "autotm.cli.answers.potential:potential", "bound what lies beyond placement: recomputing, another order"
+        ),
+        "sensitivity": Entry(
+            "autotm.cli.answers.sensitivity:sensitivity", "tell whether optimizers differ by more than noise"
+        ),
+    },
+    "Pictures of a plan": {
+        "view": Entry("autotm.cli.pictures.plans:view", "write a page that shows where each tensor is when"),
+        "stays": Entry("autotm.cli.pictures.plans:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
+        "trace": Entry("autotm.cli.pictures.plans:trace", "run it, and write one measured step as a trace"),
+    },
+    "Records of the study": {
+        "records": Entry("autotm.cli.records.records:records", "put the study's records into one table, a row a run"),
+        "describe": Entry("autotm.cli.records.records:describe", "tell the paper's headline numbers for the study"),
+        "remeasure": Entry("autotm.cli.records.records:remeasure", "run once more what others disturbed to the end"),
+        "costs": Entry("autotm.cli.records.records:costs", "tell what each figure's jobs took, time and memory"),
+    },
+    "Machine and kernels": {
+        "kernels": Entry("autotm.cli.machine.kernels:kernels", "list, export and import what was measured of kernels"),
+        "tune": Entry("autotm.cli.machine.tune:tune", "search better schedules for a step's kernels (slow)"),
+        "schema": Entry("autotm.cli.machine.schema:schema", "print the JSON schema of the study (config/schema.json)"),
+    },
+}
+
+_HELP = """How little fast memory a training step needs, where each tensor lives, when it moves, and what that costs.
+
+Commands work on the files of the pipeline. Answers go to standard output, messages to standard error. Exit status: 0
+done; 1 a fault, whose message says how to mend it; 2 a command that is not understood; 130 Ctrl-C; 141 a reader that
+closed its pipe.
+"""
+
+
+_LOOK = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@click.group("autotm", cls=LazyGroup, sections=SECTIONS, help=_HELP, context_settings=_LOOK)
+@click.option("-v", "--verbose", is_flag=True, help="Log what happens in detail.")
+@click.version_option(package_name="autotm")
+def autotm(*, verbose: bool) -> None:
+    """Set up what every command logs with."""
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(message)s", handlers=[TerminalHandler()])
+    logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0 done, 1 a fault that its message tells how to mend, 130 Ctrl-C."""
-    options = _parser().parse_args(arguments)
-    level = logging.DEBUG if options.verbose else logging.INFO
-    logging.basicConfig(level=level, format="autotm: %(message)s", stream=sys.stderr)
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
+    """Run one command.
+
+    Returns:
+        The exit status; files are written whole or not at all, whatever it is.
+    """
     try:
-        options.command(options)
-    except AutotmError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message is all a user needs
-        return 1
+        return _called([*(sys.argv[1:] if arguments is None else arguments)])
+    except click.ClickException as misuse:
+        misuse.show()
+        return MISUSE
     except KeyboardInterrupt:
-        log.error("interrupted; files are written whole or not at all")  # noqa: TRY400 - as above
-        return _INTERRUPTED
-    return 0
+        log.error("interrupted; files are written whole or not at all")  # noqa: TRY400 - no defect
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        return CLOSED
+    except Exception as error:
+        text = _mendable(error)
+        if text is None:
+            raise
+        log.error("%s", text)  # noqa: TRY400 - the message is all a user needs
+        _drop_output()
+        return FAULT
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="autotm", description=sys.modules["autotm"].__doc__)
-    parser.add_argument("-v", "--verbose", action="store_true", help="log what happens in detail")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    study = argparse.ArgumentParser(add_help=False)
-    study.add_argument("--config", type=Path, default=Path("config/config.yaml"), help="the study (%(default)s)")
-    study.add_argument("--results", type=Path, default=Path("results"), help="where files go (%(default)s)")
-    study.add_argument("--scale", help="instead of the study's scale")
-    study.add_argument("--machine", help="instead of the study's machine")
-    study.add_argument("--threads", type=int, help="instead of the study's kernel threads")
-    study.add_argument("--counts", choices=list(Counts), help="instead of what the study's limits count")
-    network = argparse.ArgumentParser(add_help=False, parents=[study])
-    network.add_argument("network", help="a network of the zoo or of your own, e.g. inception_v4 or my_mlp")
-    placed = argparse.ArgumentParser(add_help=False, parents=[network])
-    placed.add_argument("optimizer", help=_OPTIMIZER)
-    placed.add_argument("limit", help="fast memory: a ratio slow:fast such as 8:1, or bytes such as 4500MB")
-
-    for name, command, parent, text in (
-        ("calibrate", _calibrate, study, "measure the copies between the machine's memories"),
-        ("compile", _compile, placed, "give the tensors of a plan their addresses"),
-        ("run", _run, placed, "verify and time a program"),
-        ("check", _check, placed, "tell whether plan and program are legal"),
-    ):
-        commands.add_parser(name, parents=[parent], help=text, description=text).set_defaults(command=command)
-    profile.add_command(commands, network)
-    solve.add_commands(commands, placed, network)
-    sweep.add_command(commands, network, _OPTIMIZER)
-    kernels.add_commands(commands, study, network)
-    sensitivity.add_command(commands, network)
-    records.add_commands(commands, study)
-    schema = commands.add_parser("schema", help="print the JSON schema of the study (config/schema.json)")
-    schema.set_defaults(command=_schema)
-    return parser
+def _called(arguments: list[str]) -> int:
+    if asked := os.environ.get(_COMPLETE):
+        return shell_complete(autotm, {}, "autotm", _COMPLETE, asked)
+    try:
+        with autotm.make_context("autotm", arguments) as context:
+            autotm.invoke(context)
+    except click.exceptions.Exit as ended:  # help was shown, or the version
+        return ended.exit_code
+    sys.stdout.flush()
+    return DONE
 
 
-def _calibrate(options: argparse.Namespace) -> None:
-    require_compiler()
-    study = study_of(options)
-    stages.calibrate_stage(context_of(study), study.config.profile.patience_s, links=study.machine_paths.links)
+def _drop_output() -> None:
+    """Forget what could not be written: at its end Python would try once more, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _compile(options: argparse.Namespace) -> None:
-    study = study_of(options)
-    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    stages.compile_stage(
-        context_of(study),
-        graph=paths.graph,
-        profile=paths.profile,
-        links=paths.links,
-        plan=paths.plan(options.optimizer, limit),
-        program=paths.program(options.optimizer, limit),
-    )
+def _mendable(error: Exception) -> str | None:
+    """What a user is told of an error that is no defect of ours; None where it is one."""
+    from autotm.model.files import AutotmError  # noqa: PLC0415 - help need not wait for it
 
-
-def _run(options: argparse.Namespace) -> None:
-    study = study_of(options)
-    paths_of(study, options.network)
-    stages.run_of_study(study, context_of(study), options.network, options.optimizer, Limit.parse(options.limit))
-
-
-def _check(options: argparse.Namespace) -> None:
-    study = study_of(options)
-    paths, limit = paths_of(study, options.network), Limit.parse(options.limit)
-    stages.check_stage(
-        graph=paths.graph,
-        profile=paths.profile,
-        links=paths.links,
-        plan=paths.plan(options.optimizer, limit),
-        program=paths.program(options.optimizer, limit),
-    )
-    log.info("plan and program of %s %s %s are legal", options.network, options.optimizer, limit)
-
-
-def _schema(_: argparse.Namespace) -> None:
-    sys.stdout.write(json.dumps(StudyConfig.model_json_schema(), indent=1) + "\n")
+    if isinstance(error, AutotmError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return (
+            f"{os.strerror(error.errno)}, for a file or standard output; no file is half written. Free some space, "
+            "then give the same command again"
+        )
+    if isinstance(error, OSError) and error.filename is not None:
+        where = error.filename if error.filename2 is None else error.filename2
+        return f"{where}: {error.strerror}; nothing was written there. Give another place, or make this one writable"
+    return None

@@ -25,13 +25,18 @@ class AsyncCopy:
     """One prepared copy: `start` returns at once, `wait` when the bytes are there. It may fly many times.
 
     Kernels may run in between; whoever starts it keeps them from the bytes of both ends.
+
+    Attributes:
+        deadline: its place among the copies under way.
+        started_ns, begun_ns, ended_ns: `perf_counter_ns` when it was last handed over, begun and complete.
+        error: what the engine's thread failed with.
     """
 
     def __init__(
         self, engine: CopyEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], deadline: int
     ) -> None:
         self.deadline = deadline
-        self.started_ns = 0
+        self.started_ns = self.begun_ns = self.ended_ns = 0
         self.error: BaseException | None = None
         self._engine = engine
         self._destination = destination
@@ -71,6 +76,8 @@ class AsyncCopy:
     def copy_chunk(self) -> int:
         """Copy the next chunk and return its bytes; for the engine's thread."""
         start = self._copied_bytes
+        if not start:
+            self.begun_ns = perf_counter_ns()
         end = min(start + CHUNK_BYTES, self._source.size)
         np.copyto(self._destination[start:end], self._source[start:end])
         self._copied_bytes = end
@@ -84,6 +91,7 @@ class AsyncCopy:
     def end(self, error: BaseException | None = None) -> None:
         """Let `wait` return, or raise because of `error`; for the engine's thread."""
         self.error = error
+        self.ended_ns = perf_counter_ns()
         self._done.set()
 
 

@@ -1,12 +1,12 @@
 """Running programs: kernels and moves over two pools, verified against the plain step and timed."""
 
-from autotm.runtime.all_fast import Effort, time_all_fast
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import plain_program
 from autotm.runtime.run import run
 from autotm.runtime.session import Session
+from autotm.runtime.timing import Effort, time_all_fast
 
 __all__ = [
     "Arguments",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from autotm.kernels.library import Array, KernelLibrary
@@ -24,11 +24,13 @@ class Executor:
         calls: in execution order; a kernel with slow operands, or misses in a cache, on an emulated tier is followed by
             its delay.
         spans: per program step, the half-open range of its calls.
+        async_copies: copies beside kernels, by the number of their move.
     """
 
     program: Program
     calls: tuple[Call, ...]
     spans: tuple[tuple[int, int], ...]
+    async_copies: Mapping[int, AsyncCopy]
 
     def step(self) -> None:
         """Run one training step: parameters are updated in place, results overwritten."""
@@ -37,14 +39,17 @@ class Executor:
 
     def instrumented_step(self) -> list[int]:
         """Run one training step and return the nanoseconds of each program step, delays included."""
+        marks = self.marked_step()
+        return [marks[end] - marks[first] for first, end in self.spans]
+
+    def marked_step(self) -> list[int]:
+        """Run one training step and return the clock, `perf_counter_ns`, before the first call and after each."""
         now = time.perf_counter_ns
-        times = []
-        for first, end in self.spans:
-            start = now()
-            for call in self.calls[first:end]:
-                call()
-            times.append(now() - start)
-        return times
+        marks = [now()]
+        for call in self.calls:
+            call()
+            marks.append(now())
+        return marks
 
 
 def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: Arguments, tiers: Tiers) -> Executor:
@@ -54,14 +59,15 @@ def prepare(graph: Graph, library: KernelLibrary, program: Program, arguments: A
         AutotmError: an address leaves its pool or is not aligned.
         BadInputError: the library lacks a kernel.
     """
-    builder = _Builder(graph, library, program, arguments, tiers, _async_copies(program, tiers))
+    async_copies = _async_copies(program, tiers)
+    builder = _Builder(graph, library, program, arguments, tiers, async_copies)
     calls: list[Call] = []
     spans = []
     for step in program.steps:
         first = len(calls)
         calls += builder.calls(step)
         spans.append((first, len(calls)))
-    return Executor(program, tuple(calls), tuple(spans))
+    return Executor(program, tuple(calls), tuple(spans), async_copies)
 
 
 def heaviest_call(graph: Graph, executor: Executor) -> Call:

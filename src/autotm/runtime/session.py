@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from autotm.kernels.library import KernelLibrary, pinned
+from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory import open_tiers
 from autotm.model.files import BadInputError, unknown_name
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links
+from autotm.model.measurement import Links, StepTrace
 from autotm.model.plan import Program
 from autotm.model.step import Counts, Graph, Role, counting
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import prepare
+from autotm.runtime.executor import heaviest_call, prepare
+from autotm.runtime.timing import trace_steps
 from autotm.runtime.verify import results
 
 Array = npt.NDArray[Any]
@@ -55,7 +56,7 @@ class Session:
             seed: of what is drawn.
 
         Raises:
-            AutotmError: the system does not give the memory, or not the threads.
+            AutotmError: the system does not give the memory, or kernels run on fewer threads than the machine asks for.
         """
         counted = counting(graph, counts)
         placed, self._graph = (step.computed_by(program.implementations) for step in (counted, graph))
@@ -65,6 +66,8 @@ class Session:
             tiers = stack.enter_context(open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir))
             self._arguments = Arguments.in_pools(self._graph, placed, program, tiers)
             self._executor = prepare(placed, library, program, self._arguments, tiers)
+            busy = library.busy_threads(machine.threads)
+            check_cores(machine, heaviest_call(self._graph, self._executor), busy=busy)
             self._arguments.fill(seed, machine.cpus)
             self._stack = stack.pop_all()
 
@@ -83,6 +86,16 @@ class Session:
             self._executor.step()
         self.steps += 1
         return {name: self.value(name) for name in results(self._graph) if self._graph.by_name[name].alias_of is None}
+
+    def trace(self, rounds: int, patience_s: float) -> StepTrace:
+        """Run steps on the data at hand, in `rounds` of them with the clock read between all calls.
+
+        Rounds in which others held the cores are repeated, until `patience_s` seconds are spent on them.
+        """
+        with pinned(self._machine):
+            found, ran = trace_steps(self._executor, self._machine.cpus, rounds, patience_s)
+        self.steps += ran
+        return found
 
     def value(self, name: str) -> Array:
         """A copy of an argument or result as it is now."""

@@ -12,7 +12,10 @@ from autotm.stages.figures import (
     figure_of_records_stage,
     heap_stage,
     kernel_plot_stage,
+    placed_of,
+    stays_stage,
     timing_figure_stage,
+    view_stage,
 )
 from autotm.stages.modelled import extrapolate_stage
 from autotm.stages.profile import (
@@ -23,7 +26,7 @@ from autotm.stages.profile import (
     timing_study_stage,
 )
 from autotm.stages.remeasure import disturbed_before, disturbed_records, remeasure
-from autotm.stages.run import run_of_study, run_stage
+from autotm.stages.run import run_of_study, run_stage, trace_stage
 from autotm.stages.solve import (
     Given,
     export_program_stage,
@@ -61,6 +64,7 @@ __all__ = [
     "kernel_report_stage",
     "place",
     "place_each",
+    "placed_of",
     "potential_stage",
     "profile_of_study",
     "program_of",
@@ -68,9 +72,12 @@ __all__ = [
     "run_of_study",
     "run_stage",
     "sensitivity_stage",
+    "stays_stage",
     "sweep_of_study",
     "sweep_stage",
     "timing_figure_stage",
     "timing_study_stage",
+    "trace_stage",
     "tune_stage",
+    "view_stage",
 ]

@@ -1,4 +1,4 @@
-"""The pipeline's last stages: from what was measured to pictures with their tables."""
+"""The pipeline's last stages: from what was measured and planned to pictures with their tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from autotm.model.files import load
+from autotm.model.files import BadInputError, hash_of, load, load_with_provenance
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, write_profile
-from autotm.model.step import Counts, counting
+from autotm.model.measurement import Links, Record, read_profile, write_profile
+from autotm.model.plan import Plan, Program
+from autotm.model.step import Counts, Graph, Tier, counting
 from autotm.model.study import KernelPlotConfig, PricesConfig, ProfileConfig, StyleConfig
 from autotm.stages.context import Context
+
+if TYPE_CHECKING:
+    from autotm.study.view import Placed
 
 log = logging.getLogger(__name__)
 
@@ -106,3 +111,55 @@ def timing_figure_stage(
 
     found = make_timing_figure(study, recorded, csv, summary, pdf, png, style)
     log.info("%s:\n%s", summary, found.to_string(index=False, float_format=lambda value: f"{value:.3g}"))
+
+
+def view_stage(
+    *, graph: Path, profile: Path, links: Path, plan: Path, program: Path, record: Path | None, page: Path
+) -> None:
+    """A plan with addresses, and the record of its run if there is one -> a page to look into.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: they do not belong together.
+    """
+    from autotm.study.view import write_page
+
+    write_page(placed_of(graph, profile, links, plan, program, record), page)
+
+
+def stays_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program: Path, files: dict[Tier, Path]) -> None:
+    """A plan with addresses -> the buffers of each pool, as packers read them.
+
+    Raises:
+        as `view_stage`.
+    """
+    from autotm.study.view import write_stays
+
+    write_stays(placed_of(graph, profile, links, plan, program, None), files)
+
+
+def placed_of(graph: Path, profile: Path, links: Path, plan: Path, program: Path, record: Path | None) -> Placed:
+    """A plan with addresses, and all that it was made from.
+
+    Raises:
+        as `view_stage`.
+    """
+    from autotm.study.view import Placed
+
+    placed, source = load_with_provenance(plan, "plan", Plan)
+    step = counting(load(graph, "graph", Graph), placed.counts)
+    if hash_of(step) != placed.graph_hash:
+        raise BadInputError(f"{plan}: made for another step than {graph}; solve again")
+    copies, laid = load(links, "links", Links), load(program, "program", Program)
+    return Placed(step, read_profile(profile), copies, placed, laid, source, _record_of(placed, record))
+
+
+def _record_of(plan: Plan, record: Path | None) -> Record | None:
+    """What the plan's run measured; a record of another plan is left out."""
+    if record is None or not record.exists():
+        return None
+    measured, source = load_with_provenance(record, "record", Record)
+    if source.get("plan_hash") != hash_of(plan):
+        log.warning("%s: of another plan than the one shown; left out. Run again to have it there", record)
+        return None
+    return measured

@@ -1,13 +1,14 @@
-"""The stage that verifies and times a program."""
+"""The stages that run a program: verified and timed, or traced call by call."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from autotm.check import check_program
 from autotm.model.files import hash_of, load, save
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, read_profile
+from autotm.model.measurement import Links, StepTrace, read_profile
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph, Limit, counting
 from autotm.model.study import RunConfig
@@ -73,3 +74,48 @@ def run_of_study(study: Study, context: Context, network: str, optimizer: str, l
         record=record,
     )
     return record
+
+
+def trace_stage(
+    context: Context,
+    rounds: int,
+    patience_s: float,
+    *,
+    graph: Path,
+    library: Path,
+    program: Path,
+    plan: Path,
+    links: Path,
+    trace: Path,
+) -> StepTrace:
+    """Check the program once more, run steps of it with the clock read between all calls, and write one as a trace.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        AutotmError: kernels run on fewer threads than the machine asks for, or the system does not give the memory.
+    """
+    from autotm.kernels.library import KernelLibrary
+    from autotm.runtime import Session
+    from autotm.study.view import write_trace
+
+    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
+    compiled = load(program, "program", Program)
+    counted = counting(step, placed.counts)
+    check_program(counted, placed, compiled)
+    machine = context.machine
+    came_from = provenance(machine, context.seed, plan_hash=hash_of(placed), program_hash=hash_of(compiled))
+    came_from["tier_reality"] = machine.reality_of(cached=placed.cached is not None)
+    session = Session(
+        step,
+        KernelLibrary.load(library),
+        compiled,
+        placed.counts,
+        machine,
+        load(links, "links", Links),
+        context.devices_dir,
+        context.seed,
+    )
+    with closing(session):
+        found = session.trace(rounds, patience_s)
+    write_trace(trace, counted.computed_by(compiled.implementations), compiled, found, came_from)
+    return found

@@ -7,6 +7,7 @@ from autotm.model.measurement.profile_file import KEY_COLUMNS, read_profile, wri
 from autotm.model.measurement.record import Record
 from autotm.model.measurement.sensitivity import Draw, Sensitivity
 from autotm.model.measurement.slow_rates import slow_rates
+from autotm.model.measurement.step_trace import CopyTimes, StepTrace
 from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
 from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
 
@@ -14,6 +15,7 @@ __all__ = [
     "KEY_COLUMNS",
     "AsynchronousLinks",
     "ConfigurationTime",
+    "CopyTimes",
     "Draw",
     "Link",
     "Links",
@@ -21,6 +23,7 @@ __all__ = [
     "Profile",
     "Record",
     "Sensitivity",
+    "StepTrace",
     "Timing",
     "TimingKey",
     "TimingStudy",

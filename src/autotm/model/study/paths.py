@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotm.model.machine import Machine
-from autotm.model.step import Limit
+from autotm.model.step import Limit, Tier
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,19 @@ class Paths(MachinePaths):
     def record(self, optimizer: str, limit: Limit) -> Path:
         """What running the program measured."""
         return self._of_network / optimizer / limit.slug / "record.json"
+
+    def view(self, optimizer: str, limit: Limit) -> Path:
+        """The plan as a page; nothing depends on it."""
+        return self._of_network / optimizer / limit.slug / "view.html"
+
+    def trace(self, optimizer: str, limit: Limit) -> Path:
+        """A measured step of the program, for trace viewers; nothing depends on it."""
+        return self._of_network / optimizer / limit.slug / "trace.json"
+
+    def stays(self, optimizer: str, limit: Limit) -> dict[Tier, Path]:
+        """The buffers of each pool, for packers; nothing depends on them."""
+        folder = self._of_network / optimizer / limit.slug
+        return {Tier.DRAM: folder / "stays_fast.csv", Tier.PMEM: folder / "stays_slow.csv"}
 
     def sweep(self, optimizer: str) -> Path:
         """The folder of what `autotm sweep` found; nothing depends on it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -13,9 +12,10 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from autotm.model.files import BadInputError, hash_of, load, load_with_provenance
-from autotm.model.measurement import Profile, read_profile
-from autotm.model.plan import KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, Stay
+from autotm.check import kernel_times_us
+from autotm.model.files import BadInputError, load, load_with_provenance
+from autotm.model.measurement import read_profile
+from autotm.model.plan import Move, Plan, Program, Stay
 from autotm.model.step import Graph, Tier, counting
 from autotm.model.study import StyleConfig
 from autotm.study.drawing import (
@@ -29,7 +29,7 @@ from autotm.study.drawing import (
     optimizer_colors,
     title,
 )
-from autotm.study.tables import versions_text
+from autotm.study.tables import stay_offsets, versions_text
 
 _POOLS = ((Tier.DRAM, "fast pool"), (Tier.PMEM, "slow pool"))
 _US_PER_MS = 1e3
@@ -51,16 +51,13 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
     """
     whole, source = load_with_provenance(graph, "graph", Graph)
     placed, laid = load(plan, "plan", Plan), load(program, "program", Program)
-    if laid.plan_hash != hash_of(placed):
-        raise BadInputError(f"{program}: made from another plan than {plan}; rebuild it: snakemake {program}")
     if placed.cached is not None:
         raise BadInputError(
             f"{plan}: optimizer '{placed.optimizer}' has one pool behind a cache; the heap plot shows two"
         )
     step = counting(whole, placed.counts).computed_by(placed.implementations)
     timed = read_profile(profile)
-    times = _times_us(step, timed, placed)
-    offsets = _offsets(step, laid)
+    times = [0.0, *accumulate(kernel_times_us(counting(whole, placed.counts), timed, placed))]
     arrivals = {(move.tensor, move.destination, move.start): move for move in placed.moves}
     moving = {move.tensor for move in placed.moves}
     shared = {
@@ -80,7 +77,7 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
         {
             "tensor": stay.tensor,
             "tier": str(stay.tier),
-            "offset_bytes": _offset_of(stay, offsets),
+            "offset_bytes": offset,
             "size_bytes": step.by_name[stay.tensor].allocated_bytes,
             "start": stay.start,
             "end": stay.end,
@@ -90,38 +87,8 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
             **_beginning(arrivals.get((stay.tensor, stay.tier, stay.start)), times, stay),
         }
         | shared
-        for stay in placed.stays
+        for stay, offset in zip(placed.stays, stay_offsets(step, placed, laid), strict=True)
     )
-
-
-def _times_us(step: Graph, timed: Profile, placed: Plan) -> list[float]:
-    """Predicted time at which each kernel starts, and the last one ends."""
-    took = []
-    for kernel, config in zip(step.kernels, placed.configurations, strict=True):
-        slow = {item.tensor for item, letter in zip(kernel.operands, config, strict=True) if letter == "P"}
-        took.append(timed.time_us(step, kernel, frozenset(slow)))
-    return [0.0, *accumulate(took)]
-
-
-def _offsets(step: Graph, laid: Program) -> dict[tuple[str, Tier], list[tuple[int, int]]]:
-    """Every (kernel, offset) at which the program uses a tensor in a tier; a move counts for the kernel after it."""
-    found: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
-    following = 0
-    for item in laid.steps:
-        if isinstance(item, KernelStep):
-            operands = step.kernels[item.kernel].operands
-            for operand, address in zip(operands, item.addresses, strict=True):
-                if address.offset is not None:
-                    found[operand.tensor, address.tier].append((item.kernel, address.offset))
-            following = item.kernel + 1
-        elif isinstance(item, MoveStep | StartMoveStep) and item.destination.offset is not None:
-            found[item.tensor, item.destination.tier].append((following, item.destination.offset))
-    return found
-
-
-def _offset_of(stay: Stay, offsets: dict[tuple[str, Tier], list[tuple[int, int]]]) -> int:
-    """A stay begins at a kernel that writes it or at a move: both name its address."""
-    return next(at for kernel, at in offsets[stay.tensor, stay.tier] if stay.start <= kernel < stay.end)
 
 
 def _beginning(move: Move | None, times: list[float], stay: Stay) -> dict[str, object]:

@@ -1,5 +1,6 @@
 """From records and plans to tidy tables: what figures are drawn from, and what commands print."""
 
+from autotm.study.tables.addresses import stay_offsets
 from autotm.study.tables.columns import columns, shorten
 from autotm.study.tables.costs import costs, table_of_costs
 from autotm.study.tables.csv import read_table, write_table
@@ -26,6 +27,7 @@ __all__ = [
     "read_table",
     "require_one",
     "shorten",
+    "stay_offsets",
     "table_of_costs",
     "table_of_plans",
     "table_of_records",

@@ -33,6 +33,7 @@ class Formulas(ExportedProgramImporter):
             "cumsum.default": self._running_sum,
             "div.Tensor_mode": self._divided,
             "elu.default": self._elu_scaled,
+            "linalg_vector_norm.default": self._norm,
             "prod.dim_int": self._product,
             "rand.default": self._rand,
             "rand_like.default": self._rand,
@@ -71,6 +72,23 @@ class Formulas(ExportedProgramImporter):
             return self._emit(operator(self.env[x], list(axes) if axes else None, keepdims=bool(keeps)))
 
         return convert
+
+    def _norm(self, node: fx.Node) -> relax.Var:
+        """(sum |x|^p)^(1/p); where it is zero, it passes no gradient on, where the formula's own is no number."""
+        op, (order, axes, keeps) = relax.op, [*node.args[1:4], *(2, None, False)[len(node.args) - 1 :]]
+        x, named = self.env[node.args[0]], {"axis": list(axes) if axes else None, "keepdims": bool(keeps)}
+        if math.isinf(order):
+            return self._emit((op.max if order > 0 else op.min)(self._emit(op.abs(x)), **named))
+        if order == 2:  # noqa: PLR2004 - the Euclidean norm
+            powers = self._emit(op.multiply(x, x))
+        else:
+            powers = self._emit(op.power(self._emit(op.abs(x)), self._number(order, x)))
+        total = self._emit(op.sum(powers, **named))
+        zero, one = self._number(0.0, x), self._number(1.0, x)
+        is_zero = self._emit(op.equal(total, zero))
+        above = self._emit(op.where(is_zero, one, total))
+        root = op.sqrt(above) if order == 2 else op.power(above, self._number(1 / order, x))  # noqa: PLR2004 - as above
+        return self._emit(op.where(is_zero, zero, self._emit(root)))
 
     def _product(self, node: fx.Node) -> relax.Var:
         x, axis, keeps, *_ = (*node.args, False)

@@ -1,0 +1,1 @@
+"""The commands that answer questions about steps and plans."""

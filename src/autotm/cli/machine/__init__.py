@@ -1,0 +1,1 @@
+"""The commands around a machine, its kernels and the study's form."""

@@ -1,0 +1,88 @@
+"""The options and arguments that commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from autotm.cli.completion import machines, networks, optimizers, scales
+from autotm.model.step import Counts
+from autotm.model.study import Paths, read_yaml
+from autotm.stages import Context
+from autotm.study.setup import Study, load_study
+
+Command = Callable[..., Any]
+
+OPTIMIZERS = "static, synchronous, asynchronous, numa (first touch), memory-mode (2LM), all-fast, all-slow"
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+_STUDY = (
+    click.option(
+        "--config", type=FILE, default=Path("config/config.yaml"), show_default=True, metavar="FILE", help="The study."
+    ),
+    click.option(
+        "--results", type=FOLDER, default=Path("results"), show_default=True, metavar="FOLDER", help="Where files go."
+    ),
+    click.option("--scale", shell_complete=scales, help="Instead of the study's scale."),
+    click.option("--machine", shell_complete=machines, help="Instead of the study's machine."),
+    click.option("--threads", type=click.IntRange(min=1), help="Instead of the study's kernel threads."),
+    click.option("--counts", type=click.Choice([*Counts]), help="Instead of what the study's limits count."),
+)
+_NETWORK = click.argument("network", shell_complete=networks)
+_OPTIMIZER = click.argument("optimizer", shell_complete=optimizers)
+_LIMIT = click.argument("limit")
+_OVERRIDES = ("scale", "machine", "threads", "counts")
+
+
+def of_study(function: Command) -> Command:
+    """A command of a study, which is its first argument."""
+
+    @functools.wraps(function)
+    def command(*, config: Path, results: Path, **named: Any) -> Any:
+        overrides = {name: value for name in _OVERRIDES if (value := named.pop(name)) is not None}
+        raw = read_yaml(config, "study")
+        study = load_study((raw if isinstance(raw, dict) else {}) | overrides, config, config.parent, results)
+        return function(study, **named)
+
+    return _with(command, _STUDY)
+
+
+def of_network(function: Command) -> Command:
+    """A command on a network of a study: of the zoo or one's own."""
+    return _with(of_study(function), [_NETWORK])
+
+
+def of_placement(function: Command) -> Command:
+    """A command on what an optimizer places within a limit (a ratio slow:fast such as 8:1, or bytes such as 4500MB)."""
+    return _with(of_study(function), [_NETWORK, _OPTIMIZER, _LIMIT])
+
+
+def _with(function: Command, decorators: Iterable[Command]) -> Command:
+    for decorate in reversed([*decorators]):
+        function = decorate(function)
+    return function
+
+
+def words(text: str) -> list[str]:
+    """What stands between commas or spaces, each once."""
+    return list(dict.fromkeys(text.replace(",", " ").split()))
+
+
+def context_of(study: Study) -> Context:
+    """Where and with which randomness the study's stages run."""
+    return Context(study.machine, study.devices_dir, study.config.seed, Counts(study.config.counts))
+
+
+def paths_of(study: Study, network: str) -> Paths:
+    """The files of a network.
+
+    Raises:
+        BadInputError: neither the study's scale nor its own networks give sizes for it.
+    """
+    study.network(network)
+    return study.paths(network)

@@ -1,0 +1,1 @@
+"""The commands that show a plan to other eyes."""

@@ -1,0 +1,1 @@
+"""The commands that read what the study's jobs left."""

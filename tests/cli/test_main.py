@@ -1,0 +1,140 @@
+"""The command line as a whole: help, exit statuses, JSON, messages, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from autotm.cli import main
+from autotm.cli.group import LazyGroup
+from autotm.cli.main import SECTIONS, autotm
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ("--config", str(ROOT / "config" / "config.yaml"))
+HEAVY = {"numpy", "pandas", "pydantic", "tvm", "pyomo", "highspy", "matplotlib", "snakemake"}
+
+
+def in_process(program: str, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, **options
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("swep",), ()])
+def test_help_and_misuse_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    program = "import sys; from autotm.cli import main; main(sys.argv[1:]); print('MODULES', *sys.modules)"
+    found = in_process(program, *arguments).stdout
+    assert not HEAVY & set(found.partition("MODULES")[2].split())
+
+
+def all_commands() -> list[tuple[str, ...]]:
+    names: list[tuple[str, ...]] = []
+    for section in SECTIONS.values():
+        for name in section:
+            command = autotm.get_command(click.Context(autotm), name)
+            group = command.commands if isinstance(command, click.Group) and not isinstance(command, LazyGroup) else {}
+            names += [(name, inner) for inner in group] or [(name,)]
+    return names
+
+
+@pytest.mark.parametrize("command", all_commands(), ids=" ".join)
+def test_every_command_has_help_and_all_but_the_schema_answer_in_json(
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f"Usage: autotm {' '.join(command)} [OPTIONS]" in told
+    assert ("--json" in told) == (command != ("schema",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("swep", "mlp"), "No such command 'swep'. Did you mean 'sweep'?"),
+        (("solve", "mlp", "static", "4:1", "--scael", "tiny"), "(Did you mean one of: '--help', '--scale'?)"),
+        (("solve", "mlp", "static"), "Missing argument 'LIMIT'"),
+        (("solve", "mlp", "static", "4:1", "more"), "unexpected extra argument (more)"),
+        (("solve", "mlp", "static", "4:1", "--threads", "0"), "0 is not in the range x>=1"),
+        (("solve", "mlp", "static", "4:1", "--counts", "al"), "'al' is not one of"),
+        (("sweep", "mlp", "--limits", ","), "none given; give some such as 8:1,4:1"),
+        (("tune", "mlp", "--trials", "0"), "0 is not in the range x>=1"),
+        (("sensitivity", "mlp"), "Missing option '--limit'"),
+        (("kernels", "export"), "Missing argument 'FILE'"),
+        (("kernels", "lst", "mlp"), "No such command 'lst'. Did you mean 'list'?"),
+    ],
+)
+def test_what_is_not_understood_ends_with_2(
+    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_places_that_cannot_be_written_are_one_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    arguments = ("kernels", "export", str(tmp_path / "file" / "kernels.zip"), "--results", str(tmp_path))
+    assert main([*arguments, *CONFIG, "--scale", "tiny", "--threads", "1"]) == 1
+    assert f"{tmp_path / 'file'}" in caplog.text
+    assert "Give another place, or make this one writable" in caplog.text
+
+
+def test_a_reader_that_closes_its_pipe_ends_it_quietly() -> None:
+    program = "import sys; from autotm.cli import main; sys.exit(main(['schema']))"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
+
+
+def test_a_full_disk_is_one_message() -> None:
+    program = "import sys; from autotm.cli import main; sys.exit(main(['schema']))"
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        ended = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.decode() == (
+        "autotm: No space left on device, for a file or standard output; no file is half written. Free some space, "
+        "then give the same command again\n"
+    )
+
+
+def test_there_are_no_colours_without_a_terminal(tmp_path: Path) -> None:
+    program = "import sys; from autotm.cli import main; sys.exit(main(sys.argv[1:]))"
+    ended = in_process(program, "check", "mlp", "static", "4:1", "--results", str(tmp_path), *CONFIG)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("autotm: ")
+    assert "no such plan file" in ended.stderr
+    assert "\x1b" not in ended.stderr + ended.stdout
+
+
+def test_a_shell_completes_commands_options_and_names() -> None:
+    def completed(*typed: str) -> set[str]:
+        words = ["autotm", *typed]
+        environment = {
+            "_AUTOTM_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
+        }  # fmt: skip
+        found = in_process("from autotm.cli import main; main()", env=os.environ | environment)
+        return {line.partition(",")[2] for line in found.stdout.splitlines()}
+
+    assert completed("sw") == {"sweep"}
+    assert completed("solve", *CONFIG, "inception") == {"inception_v4"}
+    assert "memory-mode" in completed("solve", *CONFIG, "mlp", "")
+    assert "tiny" in completed("solve", *CONFIG, "--scale", "t")
+    assert completed("solve", "--thr") == {"--threads"}
+
+
+def test_json_is_all_that_standard_output_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("kernels", "list", "mlp", "--json", "--results", str(tmp_path), "--scale", "tiny", "--threads", "1")
+    assert main([*arguments, *CONFIG]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert found["network"] == "mlp"
+    assert not any(kernel["is_timed"] for kernel in found["kernels"])

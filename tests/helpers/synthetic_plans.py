@@ -1,0 +1,95 @@
+"""Plans to look at, from steps that no machine ran: solved small ones, and one of any size laid out by hand."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import random_graphs
+from synthetic_figures import QUICK, SOURCE
+from synthetic_records import record
+
+from autotm.layout import compile_program
+from autotm.model.files.files import hash_of
+from autotm.model.measurement.profile import Profile, Timing
+from autotm.model.plan.plan import Plan, Status, Stay
+from autotm.model.plan.program import Layout
+from autotm.model.step.counting import Counts
+from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel, OpClass, Operand, Role, Tensor
+from autotm.model.step.limit import Limit
+from autotm.model.step.tier import Tier
+from autotm.solve import solve_and_pack
+from autotm.study.view import Placed
+
+LANES = {Tier.DRAM: 40, Tier.PMEM: 24}
+BLOCK_BYTES = 64_000
+
+
+def solved(optimizer: str = "asynchronous", limit: str = "3:1", layers: int = 8, *, ran: bool = True) -> Placed:
+    """A branching network's plan; with `ran`, what its run measured, every kernel 1 us."""
+    case = random_graphs.with_engines(random_graphs.training_step_case(layers), slower=3.0)
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit.parse(limit), QUICK)
+    program = compile_program(case.graph, plan, layout)
+    profile = Profile(case.profile.graph_hash, case.profile.timings, SOURCE)
+    times = dict.fromkeys((kernel.name for kernel in case.graph.kernels), 1.0)
+    measured = replace(record(optimizer, limit), kernel_times_us=times) if ran else None
+    return Placed(case.graph, profile, case.links, plan, program, SOURCE, measured)
+
+
+def laid_out(count: int = 50_000, kernels: int = 20_000) -> Placed:
+    """`count` tensors one after the other in lanes of addresses, fast and slow; a kernel makes or reads each."""
+    draw, lanes = random.Random(0), [(tier, lane) for tier, number in LANES.items() for lane in range(number)]
+    stays, offsets = [], []
+    for number, (tier, lane) in enumerate(lanes):
+        wanted = count * (number + 1) // len(lanes) - count * number // len(lanes)
+        cuts = sorted(draw.sample(range(1, kernels), wanted - 1))
+        for start, end in zip([0, *cuts], [*cuts, kernels], strict=True):
+            stays.append(Stay(f"layer.{lane}.value{start}.{tier}", tier, start, end))
+            offsets.append(lane * BLOCK_BYTES)
+    order = sorted(range(count), key=lambda index: stays[index].order)
+    stays, offsets = [stays[index] for index in order], [offsets[index] for index in order]
+    graph = _graph_of(stays, kernels)
+    slow = {stay.tensor for stay in stays if stay.tier is Tier.PMEM}
+    configurations = tuple(
+        "".join("P" if operand.tensor in slow else "D" for operand in kernel.operands) for kernel in graph.kernels
+    )
+    heights = {tier: number * BLOCK_BYTES for tier, number in LANES.items()}
+    plan = Plan(
+        hash_of(graph), "static", f"{heights[Tier.DRAM]}B", heights[Tier.DRAM], Counts.INTERMEDIATES, tuple(stays), (),
+        configurations, 1.0, 1.0, Status.NOT_OPTIMIZED, 0.0, 0.0, offsets=tuple(offsets),
+    )  # fmt: skip
+    program = compile_program(graph, plan, Layout(plan.stays, plan.offsets, *heights.values()))
+    return Placed(graph, _profile_of(graph), random_graphs.make_links(29.0, 12.0), plan, program, SOURCE)
+
+
+def _graph_of(stays: list[Stay], count: int) -> Graph:
+    made: list[list[Operand]] = [[] for _ in range(count)]
+    read: list[list[Operand]] = [[] for _ in range(count)]
+    tensors = []
+    for stay in stays:
+        operand = Operand(stay.tensor, (BLOCK_BYTES // 4,), "float32")
+        made[stay.start].append(operand)
+        readers = (stay.end - 1,) if stay.end - 1 > stay.start else ()
+        for reader in readers:
+            read[reader].append(operand)
+        tensors.append(
+            Tensor(stay.tensor, Role.INTERMEDIATE, operand.shape, "float32", BLOCK_BYTES, stay.start, readers)
+        )
+    kernels = tuple(
+        Kernel(f"kernel_{index}", "f", f"{len(inputs)}.{len(outputs)}", "test", OpClass.ELEMENTWISE, 0,
+               tuple(inputs), tuple(outputs))
+        for index, (inputs, outputs) in enumerate(zip(read, made, strict=True))
+    )  # fmt: skip
+    return Graph("laid_out", "tiny", 1, kernels, tuple(tensors))
+
+
+def _profile_of(graph: Graph) -> Profile:
+    """A microsecond a kernel, and one more for each slow operand."""
+    timings = {}
+    for kernel in {kernel.identity: kernel for kernel in graph.kernels}.values():
+        slots = len(kernel.operands)
+        for slow in range(-1, slots):
+            letters = "".join("P" if slot == slow else "D" for slot in range(slots))
+            time_ns = 1000 if slow < 0 else 2000
+            timings[kernel.identity, DEFAULT_IMPLEMENTATION, letters] = Timing(*[time_ns] * 4, 5)
+    return Profile(hash_of(graph), timings, SOURCE)

@@ -1,0 +1,272 @@
+"""The page of a plan in a real browser: what it draws is the plan, and mouse, search and keys find their way."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from opened_page import OpenedPage, opened
+from synthetic_plans import laid_out, solved
+
+from autotm.model.step.graph import Role
+from autotm.model.step.tier import Tier
+from autotm.study.view import Placed, write_page
+
+MOST_MS = 3000
+READ_PIXELS = """
+(places) => {
+  const { canvas } = document.getElementById("base").getContext("2d");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  return places.map(([x, y]) => [...data.slice(4 * (y * canvas.width + x), 4 * (y * canvas.width + x) + 3)]);
+}
+"""
+LEGIBLE = 4.5
+"""Contrast of text, by the Web Content Accessibility Guidelines (1.4.3)."""
+
+
+@pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "memory-mode"])
+def placed(request: pytest.FixtureRequest) -> Placed:
+    return solved(request.param)
+
+
+@pytest.fixture(scope="module")
+def file(placed: Placed, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "view.html"
+    write_page(placed, path)
+    return path
+
+
+@pytest.fixture
+def shown(browser: Any, placed: Placed, file: Path) -> Iterator[OpenedPage]:
+    """Whatever a test does, nothing is asked of the network and nothing is complained about."""
+    with opened(browser, placed, file) as page:
+        yield page
+        assert page.faults == []
+        assert page.requests == [file.as_uri()]
+
+
+def kind_of(placed: Placed, tensor: str) -> str:
+    if any(move.tensor == tensor for move in placed.plan.moves):
+        return "moves"
+    role = placed.step.by_name[tensor].role
+    return {Role.INTERMEDIATE: "stays", Role.WORKSPACE: "workspace"}.get(role, "argument")
+
+
+def colour_of(page: OpenedPage, name: str) -> str:
+    found: str = page.page.evaluate(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()")
+    return found
+
+
+def assert_drawn(page: OpenedPage, *, all_of_them: bool) -> None:
+    """Every stay of the plan is filled once where it must be, in its colour, and nothing else is filled."""
+    colours = {name: colour_of(page, name) for name in ("stays", "moves", "workspace", "argument")}
+    filled = page.filled()
+    found = np.array([box for _, box in filled])
+    left = set(range(len(filled)))
+    boxes = page.boxes()
+    assert len(filled) == len(boxes) if all_of_them else len(filled) <= len(boxes)
+    for stay, box in zip(page.placed.plan.stays, boxes, strict=True):
+        near = np.flatnonzero(np.abs(found - np.array(box)).max(axis=1) < 0.01)
+        same = [index for index in near if filled[index][0] == colours[kind_of(page.placed, stay.tensor)]]
+        matches = left.intersection(same)
+        assert matches or not all_of_them, f"{stay} is nowhere drawn at {box}"
+        left -= set(list(matches)[:1])
+    assert not left, f"{len(left)} rectangles belong to no stay"
+
+
+def test_rectangles_are_the_stays_of_the_plan(shown: OpenedPage) -> None:
+    assert_drawn(shown, all_of_them=True)
+    shown.page.check("input[value=time]")
+    shown.settle()
+    assert shown.view()["axis"] == "time"
+    assert shown.view()["to"] == pytest.approx(shown.placed.plan.objective_us, rel=1e-5)
+    filled = np.array([box for _, box in shown.filled()])
+    assert len(filled) == len(shown.placed.plan.stays)
+    for box in shown.boxes():
+        assert np.abs(filled - np.array(box)).max(axis=1).min() < 0.05, "times on the page have six digits"
+
+
+def test_what_is_filled_is_what_one_sees(shown: OpenedPage) -> None:
+    """The middle of a rectangle that is large enough, and too low for a name, has the colour of its kind."""
+    wanted = []
+    for stay, (left, top, width, height) in zip(shown.placed.plan.stays, shown.boxes(), strict=True):
+        kind = kind_of(shown.placed, stay.tensor)
+        if kind != "moves" and width >= 6 and 6 < height < 14:
+            wanted.append((kind, [round(left + width / 2), round(top + height / 2)]))
+    pixels = shown.page.evaluate(READ_PIXELS, [at for _, at in wanted])
+    for (kind, _), pixel in zip(wanted, pixels, strict=True):
+        colour = colour_of(shown, kind)
+        assert pixel == [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
+    assert len(wanted) > 3 or shown.placed.plan.optimizer == "memory-mode"
+
+
+def test_the_cursor_shows_the_facts_of_a_tensor(shown: OpenedPage) -> None:
+    placed, names = shown.placed, [kernel.name for kernel in shown.placed.step.kernels]
+    stays = zip(placed.plan.stays, shown.boxes(), strict=True)
+    large = [(stay, box) for stay, box in stays if min(box[2:]) >= 3]
+    assert len(large) > 10
+    for stay, box in large[:: max(len(large) // 40, 1)]:
+        shown.point_at(box)
+        text, tensor = shown.text("#tensor"), placed.step.by_name[stay.tensor]
+        assert text.startswith(f"{tensor.name} role {tensor.role} values {tensor.dtype} ")
+        assert f"({tensor.size_bytes:,}" in text
+        assert tensor.producer is not None
+        assert f"producer {tensor.producer} {names[tensor.producer]}" in text
+        assert all(f"{reader} {names[reader]}" in text for reader in tensor.readers[:12])
+        own = [
+            (one, at) for one, at in zip(placed.plan.stays, placed.offsets, strict=True) if one.tensor == tensor.name
+        ]
+        for one, offset in own:
+            assert f"{'fast' if one.tier is Tier.DRAM else 'slow'} [{one.start}, {one.end}) {offset:,}" in text
+        moves = [move for move in placed.plan.moves if move.tensor == tensor.name]
+        assert text.count("blocking") == sum(not move.is_asynchronous for move in moves)
+        assert text.count("asynchronous") == sum(move.is_asynchronous for move in moves)
+    kernel = (stay.start + stay.end) // 2
+    assert names[kernel] in shown.text("#kernel") or names[kernel - 1] in shown.text("#kernel")
+
+
+def test_beside_the_pools_there_is_no_tensor(shown: OpenedPage) -> None:
+    rows, plot = shown.page.evaluate("autotm.rows()"), shown.page.evaluate("autotm.plot()")
+    row = rows.get("live") or rows["slow"]
+    shown.point_at((plot["left"] + 20, row["top"] - 8, 2, 2))
+    assert shown.text("#tensor") == "Point at a tensor, or search for one."
+    assert shown.text("#kernel").startswith("Kernel ")
+
+
+def test_the_wheel_zooms_where_the_cursor_is(shown: OpenedPage) -> None:
+    plot = shown.page.evaluate("autotm.plot()")
+    pool = "fast" if "fast" in shown.page.evaluate("autotm.rows()") else "slow"
+    row = shown.page.evaluate("autotm.rows()")[pool]
+    before, share = shown.view(), 0.3
+    shown.point_at((plot["left"] + share * plot["width"], row["top"] + row["height"] / 2, 0, 0))
+    shown.page.mouse.wheel(0, -600)
+    shown.settle()
+    after = shown.view()
+    count = before["to"] - before["from"]
+    assert 0 < after["to"] - after["from"] < 0.6 * count
+    assert after["from"] + share * (after["to"] - after["from"]) == pytest.approx(share * count, abs=1e-3 * count)
+    assert after["low"] == before["low"]
+    assert_drawn(shown, all_of_them=False)
+    shown.page.keyboard.down("Shift")
+    shown.page.mouse.wheel(0, -600)
+    shown.page.keyboard.up("Shift")
+    shown.settle()
+    tier = ("fast", "slow").index(pool)
+    closer = shown.view()
+    assert closer["high"][tier] - closer["low"][tier] < 0.6 * (after["high"][tier] - after["low"][tier])
+    assert_drawn(shown, all_of_them=False)
+    shown.page.click("#whole")
+    shown.settle()
+    assert shown.view() == before
+
+
+def test_dragging_moves_the_view(shown: OpenedPage) -> None:
+    shown.page.click("#closer")
+    shown.page.click("#closer")
+    shown.settle()
+    before, box = shown.view(), shown.page.locator("#stage").bounding_box()
+    shown.page.mouse.move(box["x"] + 500, box["y"] + 40)
+    shown.page.mouse.down()
+    shown.page.mouse.move(box["x"] + 400, box["y"] + 40, steps=4)
+    shown.page.mouse.up()
+    shown.settle()
+    plot, after = shown.page.evaluate("autotm.plot()"), shown.view()
+    width = before["to"] - before["from"]
+    assert after["from"] - before["from"] == pytest.approx(100 / plot["width"] * width, rel=1e-6)
+    assert after["to"] - after["from"] == pytest.approx(width)
+
+
+def test_a_search_finds_a_tensor_and_shows_it(shown: OpenedPage) -> None:
+    stay = min(shown.placed.plan.stays, key=lambda one: one.end - one.start)
+    shown.page.keyboard.press("/")
+    shown.page.keyboard.type(stay.tensor.upper())
+    names = [tensor.name for tensor in shown.placed.step.tensors if stay.tensor in tensor.name]
+    plural = "tensor" if len(names) == 1 else "tensors"
+    assert shown.text("#found") == f"{len(names)} {plural} found"
+    shown.page.keyboard.press("Enter")
+    shown.settle()
+    assert shown.text("#tensor").startswith(f"{stay.tensor} role")
+    assert shown.text("#found") == f"1 of {len(names)}"
+    view = shown.view()
+    assert view["from"] <= stay.start < stay.end <= view["to"]
+    assert view["to"] - view["from"] < len(shown.placed.step.kernels)
+    shown.page.keyboard.press("Escape")
+    shown.settle()
+    assert shown.text("#found") == ""
+    assert shown.page.evaluate("document.activeElement.id") == "stage"
+    shown.page.fill("#search", "no such tensor")
+    assert shown.text("#found") == "0 tensors found"
+
+
+def test_keys_go_where_the_mouse_goes(shown: OpenedPage) -> None:
+    names = [kernel.name for kernel in shown.placed.step.kernels]
+    shown.page.focus("#stage")
+    for key, kernel in (("ArrowRight", 0), ("Shift+ArrowRight", 10), ("ArrowLeft", 9)):
+        shown.page.keyboard.press(key)
+        shown.settle()
+        assert shown.text("#kernel").startswith(f"Kernel {kernel} {names[kernel]}")
+    here = {stay.tensor for stay in shown.placed.plan.stays if stay.start <= 9 < stay.end}
+    found = set()
+    for _ in range(len(here) + 1):
+        shown.page.keyboard.press("ArrowUp")
+        shown.settle()
+        found.add(shown.text("#tensor").split(" role")[0])
+    assert found == here
+    shown.page.keyboard.press("Enter")
+    shown.page.keyboard.press("z")
+    shown.settle()
+    assert shown.view()["to"] - shown.view()["from"] <= len(names)
+    assert shown.text("#tensor").split(" role")[0] in here
+    assert shown.page.locator("#said").inner_text() != ""
+    shown.page.keyboard.press("t")
+    shown.settle()
+    assert shown.view()["axis"] == "time"
+    shown.page.keyboard.press("0")
+    shown.settle()
+    assert shown.view()["from"] == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible_in_light_and_dark(browser: Any, placed: Placed, file: Path, scheme: str) -> None:
+    with opened(browser, placed, file, color_scheme=scheme) as page:
+        pairs = [("ink", "ground"), ("ink", "panel"), ("quiet", "ground"), ("quiet", "panel"), ("accent", "panel")]
+        pairs += [("label", kind) for kind in ("stays", "moves", "workspace", "argument")]
+        for text, ground in pairs:
+            light, dark = sorted((luminance(colour_of(page, name)) for name in (text, ground)), reverse=True)
+            assert (light + 0.05) / (dark + 0.05) >= LEGIBLE, f"{text} on {ground}"
+        assert (luminance(colour_of(page, "ground")) > 0.5) == (scheme == "light")
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of a colour such as #1b232c."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_provenance_is_on_the_page(shown: OpenedPage) -> None:
+    text = shown.text("body")
+    for said in ("slow memory EMULATED", "Imaginary CPU", "2 threads", "seed 20", "autotm 0.1.0", "predicted"):
+        assert said in text
+
+
+@pytest.mark.wall_clock
+def test_a_page_of_50_000_stays_opens_in_under_3_seconds(
+    browser: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    large = laid_out(50_000)
+    write_page(large, tmp_path / "view.html")
+    with opened(browser, large, tmp_path / "view.html") as page:
+        drawn_ms = page.page.evaluate("autotm.drawnAfterMs")
+        size = (tmp_path / "view.html").stat().st_size
+        with capsys.disabled():
+            sys.stdout.write(f"\n50 000 stays, {size / 1e6:.1f} MB: drawn after {drawn_ms:.0f} ms\n")
+        assert len(page.filled()) == 50_000
+        page.point_at(page.boxes()[25_000])
+        assert page.text("#tensor").startswith("layer.")
+        assert page.faults == []
+        assert drawn_ms < MOST_MS, f"opening took {drawn_ms:.0f} ms; at most {MOST_MS} are allowed"
