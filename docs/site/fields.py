@@ -9,6 +9,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import BaseModel
@@ -17,7 +18,7 @@ from pydantic_core import PydanticUndefined, to_json
 _BY_NAME = {
     r".*flop_per_s": "flop/s", r".*bytes_per_s": "bytes/s", r".*ns_per_byte": "ns/byte", r".*_per_gb": "price/GB",
     r".*_us": "µs", r".*_ns": "ns", r".*_s|.*seconds|(creation|optimization)_times": "s", r"minutes": "min",
-    r"rest": "price",
+    r"rest": "price", r".*_us_per_mb": "µs/MB", r"Comparison\.(fields|differing)": "as named",
     r".*_bytes|bytes_.*|.*_size|tensor_size_map|offsets?": "bytes", r".*_mb": "MB", r".*_cm": "cm", r".*_pt": "pt",
     r".*_percent": "%", r"flops": "flop", r"gap|share|spread|precision|min_gain|measuring|.*_tolerance|of_.*": "share",
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
@@ -86,7 +87,8 @@ def meanings_of(kind: type[Any]) -> dict[str, str]:
     for entry in re.split(r"\n(?= {4}\S)", f"\n{section}".rstrip()):
         names, colon, text = entry.strip().partition(": ")
         if colon:
-            found |= dict.fromkeys(names.split(", "), " ".join(text.split()).removesuffix("."))
+            meaning = re.sub(r"\bNone\b", "null", " ".join(text.split()).removesuffix("."))
+            found |= dict.fromkeys(names.split(", "), meaning)
     return found
 
 
@@ -133,7 +135,7 @@ def in_words(kind: Any) -> str:
 def _word(kind: Any) -> str:
     if inspect.isclass(kind) and issubclass(kind, StrEnum):
         return " or ".join(f"`{each.value}`" for each in kind)
-    return _WORDS.get(kind) or f"[{kind.__name__}](#{kind.__name__.lower()})"
+    return _WORDS.get(str if kind is Path else kind) or f"[{kind.__name__}](#{kind.__name__.lower()})"
 
 
 def _leaves(kind: Any) -> Iterator[Any]:

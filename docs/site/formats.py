@@ -25,7 +25,9 @@ from autotm.model.step import Graph
 from autotm.model.study.scale import ScaleFile
 from autotm.model.study.study_config import StudyConfig
 from autotm.runtime.verify import Reference
+from autotm.solve import Potential
 from autotm.stages.jobs.failure import Reason
+from autotm.study.explain import Comparison, LimitExplanation, TensorExplanation
 from autotm.study.kernel_report import KernelReport
 from autotm.study.tables import MEANINGS
 
@@ -69,8 +71,15 @@ _BY_AUTOTM = (
     Format("tuned.json", f"`{_STEP}/tuned.json`, by rule `tune`.", TuningReport, "tuning"),
     Format("timing_study.json", f"`{_STEP}/timing_study.json`, by rule `timing_study`.", TimingStudy, "timing_study"),
     Format("reference.json", f"`{_STEP}/reference.json`, by rule `run`, for the next run.", Reference, "reference"),
-    Format("report.json", "By `autotm profile --json report.json`.", KernelReport, "kernel_report"),
     Format("failure.json", "`logs/.../NAME.failure.json`, by a job that failed; flat.", Reason, "failure"),
+)
+
+_ANSWERS = (
+    Format("autotm explain NETWORK OPTIMIZER LIMIT", "Why a limit costs what it does.", LimitExplanation),
+    Format("autotm explain NETWORK OPTIMIZER LIMIT TENSOR", "Why a tensor lives where it does.", TensorExplanation),
+    Format("autotm compare A B", "How two plans or two records differ.", Comparison),
+    Format("autotm potential NETWORK LIMIT", "What lies beyond placement.", Potential),
+    Format("autotm profile NETWORK", "Under `kernel_report`, beside `provenance`.", KernelReport),
 )
 
 
@@ -85,6 +94,7 @@ def text() -> str:
         "[people]": lambda: (line for each in _BY_PEOPLE for line in _format(each, told)),
         "[provenance]": lambda: _class(Provenance),
         "[autotm]": lambda: (line for each in _BY_AUTOTM for line in _format(each, told)),
+        "[answers]": lambda: (line for each in _ANSWERS for line in _format(each, told)),
         "[profile]": _profile,
         "[tables]": _columns,
     }
