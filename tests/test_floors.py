@@ -41,10 +41,10 @@ INSIDE = {
     "profile": {"store": 1, "timing": 2, "step": 3, "tuning": 3},
     "study": {
         "setup": 1, "tables": 2, "noise": 2, "timing": 3, "kernel_report": 3, "drawing": 3, "figures": 4, "sweep": 4,
-        "view": 4, "explain": 5,
+        "view": 4, "explain": 5, "doctor": 3,
     },
     "study/figures": {"comparisons": 1},
-    "stages": {"jobs": 1},
+    "stages": {"jobs": 1, "exchange": 1},
     "cli": {"pipeline": 1, "answers": 1, "pictures": 1, "records": 1, "machine": 1},
     "solve": {"problem": 1, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "optimizers": 7},
     "kernels": {"library": 1, "code": 1, "operators": 2, "schedules": 3, "making": 4},

@@ -27,6 +27,7 @@ from autotm.model.study.study_config import StudyConfig
 from autotm.runtime.verify import Reference
 from autotm.solve import Potential
 from autotm.stages.jobs.failure import Reason
+from autotm.study.doctor import Finding
 from autotm.study.explain import Comparison, LimitExplanation, TensorExplanation
 from autotm.study.kernel_report import KernelReport
 from autotm.study.tables import MEANINGS
@@ -75,6 +76,7 @@ _BY_AUTOTM = (
 )
 
 _ANSWERS = (
+    Format("autotm doctor", "A list of these.", Finding),
     Format("autotm explain NETWORK OPTIMIZER LIMIT", "Why a limit costs what it does.", LimitExplanation),
     Format("autotm explain NETWORK OPTIMIZER LIMIT TENSOR", "Why a tensor lives where it does.", TensorExplanation),
     Format("autotm compare A B", "How two plans or two records differ.", Comparison),

@@ -18,10 +18,12 @@ class Answer:
     Attributes:
         data: numbers, texts, lists, mappings, dataclasses and paths; or a function that gives them.
         text: for a terminal; empty where messages have told it.
+        fault: raised once the answer is written; None where all is well.
     """
 
     data: Any
     text: str = ""
+    fault: Exception | None = None
 
     def json(self) -> bytes:
         """The data as JSON; what is no number is null."""
@@ -41,6 +43,8 @@ def answering(function: Callable[..., Answer]) -> Callable[..., None]:
             click.echo(answer.json())
         elif answer.text:
             click.echo(answer.text)
+        if answer.fault:
+            raise answer.fault
 
     return command
 

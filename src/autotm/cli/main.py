@@ -58,9 +58,12 @@ SECTIONS = {
         "remeasure": Entry("autotm.cli.records.records:remeasure", "run once more what others disturbed to the end"),
         "costs": Entry("autotm.cli.records.records:costs", "tell what each figure's jobs took, time and memory"),
     },
-    "Machine and kernels": {
+    "Machine, files and kernels": {
+        "doctor": Entry("autotm.cli.machine.doctor:doctor", "tell what this machine has, and what of it is usable"),
         "kernels": Entry("autotm.cli.machine.kernels:kernels", "list, export and import what was measured of kernels"),
         "tune": Entry("autotm.cli.machine.tune:tune", "search better schedules for a step's kernels (slow)"),
+        "export": Entry("autotm.cli.machine.exchange:export", "write a network's measurements and plans to one file"),
+        "import": Entry("autotm.cli.machine.exchange:import_", "take such a file's measurements and plans in"),
         "schema": Entry("autotm.cli.machine.schema:schema", "print the JSON schema of the study (config/schema.json)"),
     },
 }

@@ -6,6 +6,16 @@ Snakemake's scripts and the commands call these; nothing else decides how files 
 from autotm.stages.calibrate import calibrate_stage
 from autotm.stages.compile import check_stage, compile_stage, program_of
 from autotm.stages.context import Context
+from autotm.stages.exchange import (
+    Imported,
+    coverage_stage,
+    export_results_stage,
+    export_store_stage,
+    import_results_stage,
+    import_store_stage,
+    imported_plans,
+    tune_stage,
+)
 from autotm.stages.figures import (
     convolution_profile_stage,
     figure_8_stage,
@@ -37,12 +47,12 @@ from autotm.stages.solve import (
     sensitivity_stage,
     sweep_stage,
 )
-from autotm.stages.store import coverage_stage, export_store_stage, import_store_stage, tune_stage
 from autotm.stages.sweep import sweep_of_study
 
 __all__ = [
     "Context",
     "Given",
+    "Imported",
     "calibrate_stage",
     "check_stage",
     "compile_and_profile",
@@ -52,13 +62,16 @@ __all__ = [
     "disturbed_before",
     "disturbed_records",
     "export_program_stage",
+    "export_results_stage",
     "export_store_stage",
     "extrapolate_stage",
     "figure_8_stage",
     "figure_of_records_stage",
     "heap_stage",
     "ilp_solve_stage",
+    "import_results_stage",
     "import_store_stage",
+    "imported_plans",
     "kernel_plot_stage",
     "kernel_profile_stage",
     "kernel_report_stage",

@@ -27,7 +27,7 @@ class MemoryPrices:
         self._until = [0.0, *accumulate(self.us_per_mb)]
 
     def held_us(self, size_bytes: int, start: int, end: int) -> float:
-        """Microseconds that other tensors lose to one of `size_bytes` in fast memory during kernels [start, end)."""
+        """Holding cost in microseconds of `size_bytes` of fast memory during kernels [start, end)."""
         return size_bytes / BYTES_PER_MB * (self._until[end] - self._until[start])
 
     @property

@@ -41,7 +41,7 @@ class Gap:
         after, before: kernels that use the tensor.
         time_us: predicted time of the kernels in between.
         reuse_bytes: distinct bytes that kernels in between use: the reuse distance.
-        held_us: what others would lose to it if it stayed in fast memory meanwhile, by the prices.
+        held_us: holding cost, if it stayed in fast memory meanwhile.
         moved_us: blocking copies to slow memory and back.
     """
 
@@ -55,13 +55,13 @@ class Gap:
 
 @dataclass(frozen=True)
 class Residency:
-    """A way to keep the tensor, and its price.
+    """A way to keep the tensor, and what it costs.
 
     Attributes:
         name: of the way.
         uses_us: slower uses.
         moves_us: moves.
-        held_us: what others lose to it in fast memory.
+        held_us: holding cost of its fast memory.
     """
 
     name: str

@@ -35,11 +35,13 @@ def _parts(found: TensorExplanation) -> Iterator[str]:
         yield "\nBetween uses (predicted)"
         yield columns([_GAP_HEAD, *map(_gap, found.gaps)], left=1)
     yield "\nWhat it costs the step, by the prices of the plan's certificate (predicted us)"
-    yield columns([("residency", "slow uses", "moves", "others lose", "in all"), *map(_way, found.residencies)], left=1)
+    yield columns(
+        [("residency", "slow uses", "moves", "holding cost", "in all"), *map(_way, found.residencies)], left=1
+    )
     yield _verdict(found)
 
 
-_GAP_HEAD = ("kernels", "time us", "reuse distance MB", "held: others lose us", "out and back us")
+_GAP_HEAD = ("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")
 
 
 def _use(use: Use) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from autotm.study.setup.series import CACHED, FIRST_TOUCH, MOVER
 from autotm.study.setup.study import (
     CONVENTIONAL,
     Study,
+    compiler_path,
     export_source,
     load_study,
     machine_named,
@@ -22,6 +23,7 @@ __all__ = [
     "MOVER",
     "Study",
     "comparison_records",
+    "compiler_path",
     "export_source",
     "front_records",
     "inputs",

@@ -263,14 +263,19 @@ def require_optimizer(name: str) -> None:
         raise unknown_name("optimizer", name, optimizer_names())
 
 
+def compiler_path() -> str | None:
+    """The compiler that kernels are linked with: $CXX, or the first that is on the path; None where there is none."""
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else []
+    return next(filter(None, map(shutil.which, (*wanted, *_COMPILERS))), None)
+
+
 def require_compiler() -> None:
     """Raise when no compiler that can link a kernel library is on the path.
 
     Raises:
         AutotmError: none of the compilers that TVM looks for is there.
     """
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else []
-    if not any(shutil.which(name) for name in (*wanted, *_COMPILERS)):
+    if compiler_path() is None:
         raise AutotmError(
             f"no C compiler found (looked for $CXX, {', '.join(_COMPILERS)}); kernels are linked with one. "
             "Install one: sudo apt-get install g++"
