@@ -7,6 +7,7 @@
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make test-view                          the page of `autotm view` in Chromium (installs Playwright; Chromium where it may)
+#   make docs                               the documents as a site: build/site/index.html
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
@@ -23,8 +24,8 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-browser setup-torch figures verify test test-view test-torch test-torch-deep
-.PHONY: lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-browser setup-torch setup-docs figures verify test test-view test-torch
+.PHONY: test-torch-deep lint schema formats docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -154,9 +155,46 @@ LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-ha
 schema: setup
 	@$(BIN)/autotm schema > config/schema.json
 
+# --- documents -------------------------------------------------------------------------------------------------------
+# The site has an environment of its own. What browsers run (mermaid draws diagrams, iframe-worker searches without a
+# server) comes from npm, so that pages ask nothing of other hosts.
+DOCS := .venv-docs
+$(DOCS)/.stamp: requirements/docs.txt requirements/npm.sha512 $(VENV)/.made-stamp
+	@$(BIN)/python -m venv $(DOCS)
+	if [ -x $(UV) ]; then
+		$(UV) pip install --quiet --python $(DOCS)/bin/python --require-hashes -r requirements/docs.txt
+	else
+		$(DOCS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	fi
+	if ! command -v npm >/dev/null; then
+		echo "autotm: npm not found; it fetches what draws diagrams. Remedy: sudo apt-get install npm" >&2
+		exit 1
+	fi
+	mkdir -p $(DOCS)/npm
+	cd $(DOCS)/npm
+	while read -r _ file; do
+		package=$${file%.tgz}
+		npm pack --silent "$${package%-*}@$${package##*-}" >/dev/null
+		mkdir -p "$${package%-*}"
+		tar -xzf "$$file" -C "$${package%-*}" --strip-components=1
+	done <../../requirements/npm.sha512
+	sha512sum --quiet --check ../../requirements/npm.sha512
+	touch ../.stamp
+
+setup-docs: $(DOCS)/.stamp
+
+# The fields of every file, from the classes that read and write the files.
+formats: setup
+	@$(BIN)/python docs/site/formats.py > docs/formats.md.new
+	mv docs/formats.md.new docs/formats.md
+
+docs: setup-docs
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
+
 lock: setup
 	@export UV_CUSTOM_COMPILE_COMMAND="make lock"
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
+	$(LOCK) requirements/docs.in -o requirements/docs.txt
 	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt

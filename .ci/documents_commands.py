@@ -1,6 +1,7 @@
 """Print the commands of documents that are marked as checked, one script for a shell.
 
-A block counts when the line before it is `<!-- checked by .ci/run -->`.
+The line before a block of commands is `<!-- checked by .ci/run -->`, or says why it is not:
+`<!-- not run by .ci/run: WHY -->`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,29 @@ import re
 import sys
 from pathlib import Path
 
-MARKED = re.compile(r"<!-- checked by \.ci/run -->\n```(?:bash|sh|console)\n(.*?)```", re.DOTALL)
+_BLOCK = re.compile(r"^([^\n]*)\n```(?:bash|sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_CHECKED = "<!-- checked by .ci/run -->"
+_NOT_RUN = re.compile(r"<!-- not run by \.ci/run: .+ -->")
 
 
 def commands(text: str) -> list[str]:
-    """Every command line of the marked blocks, in order."""
-    lines = "".join(MARKED.findall(text)).splitlines()
+    """Every command line of the marked blocks, in order.
+
+    Raises:
+        ValueError: a block is neither marked as checked, nor says why it is not.
+    """
+    lines: list[str] = []
+    for mark, block in _BLOCK.findall(text):
+        if mark == _CHECKED:
+            lines += block.splitlines()
+        elif not _NOT_RUN.fullmatch(mark):
+            raise ValueError(f"say of these commands whether .ci/run runs them:\n{block}")
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 if __name__ == "__main__":
     for document in sys.argv[1:]:
-        found = commands(Path(document).read_text(encoding="utf-8"))
-        if not found:
-            sys.exit(f"{document}: no block is marked as checked")
-        print("\n".join(found))
+        try:
+            print("\n".join(commands(Path(document).read_text(encoding="utf-8"))))
+        except ValueError as error:
+            sys.exit(f"{document}: {error}")

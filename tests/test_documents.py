@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from PIL import Image
 
+import autotm
 from autotm.cli.main import SECTIONS
+from autotm.model.machine.machine import MachineFile
 from autotm.model.study.study_config import parse_study, read_yaml
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / ".ci"))
+
+import documents_commands  # noqa: E402 - lies beside .ci/run
+
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 BY_NAME = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 
@@ -29,10 +38,11 @@ def test_commands_exist(document: Path) -> None:
 @BY_NAME
 def test_figures_are_targets(document: Path) -> None:
     rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rules").glob("*.smk"))
-    targets = set(re.findall(r'"figures/(?:\{folder\})?([a-z0-9_]+\.(?:pdf|csv))"', rules))
+    shown = document.read_text(encoding="utf-8")  # A document may add a rule.
+    targets = set(re.findall(r'"figures/(?:\{folder\})?([a-z0-9_]+\.(?:pdf|csv))"', rules + shown))
     study = parse_study(read_yaml(ROOT / "config" / "config.yaml", "study"), "config.yaml")  # type: ignore[arg-type]
     folders = {f"{name}/" for name in study.workloads} | {"", "NAME/"}
-    for folder, name in re.findall(r"figures/([A-Za-z_]+/)?([a-z0-9_]+\.(?:pdf|csv))", document.read_text("utf-8")):
+    for folder, name in re.findall(r"figures/([A-Za-z_]+/)?([a-z0-9_]+\.(?:pdf|csv))", shown):
         assert folder in folders
         assert name in targets
 
@@ -52,6 +62,41 @@ def test_files_that_the_architecture_names_exist() -> None:
         name for name in named if not any((at / name).exists() for at in (house, ROOT)) and not [*house.rglob(name)]
     ]
     assert not lost
+
+
+@BY_NAME
+def test_every_command_is_run_or_says_why_not(document: Path) -> None:
+    documents_commands.commands(document.read_text(encoding="utf-8"))
+
+
+def test_a_command_that_nobody_runs_is_seen() -> None:
+    with pytest.raises(ValueError, match="rm -rf"):
+        documents_commands.commands("Then:\n\n```bash\nrm -rf results\n```\n")
+    assert documents_commands.commands("<!-- checked by .ci/run -->\n```bash\n# why\nls\n```\n") == ["ls"]
+    assert documents_commands.commands("<!-- not run by .ci/run: slow -->\n```bash\nls\n```\n") == []
+
+
+def test_everything_public_is_told() -> None:
+    told = set(
+        re.findall(r"^::: autotm(?:\.\w+)*\.(\w+)$", (ROOT / "docs" / "api.md").read_text("utf-8"), re.MULTILINE)
+    )
+    assert set(autotm.__all__) <= told
+
+
+def test_pictures_of_the_gallery_say_where_they_come_from() -> None:
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    said = " ".join(re.sub(r"^> ?", "", gallery, flags=re.MULTILINE).split())
+    for picture in re.findall(r"\]\((images/[^)]+\.png)\)", gallery):
+        assert Image.open(ROOT / "docs" / picture).text["Description"] in said
+
+
+def yaml_blocks() -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "machines.md").read_text("utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("text", yaml_blocks())
+def test_machine_files_are_machine_files(text: str) -> None:
+    MachineFile.model_validate(yaml.safe_load(text))
 
 
 def test_the_readme_is_read() -> None:

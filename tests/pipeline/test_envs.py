@@ -54,7 +54,7 @@ def test_the_lock_satisfies_the_packaging(name: str) -> None:
             assert requirement.specifier.contains(version), f"{name}: {requirement.name} {version} is not {requirement}"
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt", "docs.txt"])
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
     text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
     assert "http" not in text

@@ -36,17 +36,17 @@ class Placement:
 
     @property
     def predicted_s(self) -> float:
-        """Predicted time of a step, from the profile."""
+        """Predicted time of a step in seconds, from the profile."""
         return self.plan.objective_us / 1e6
 
     @property
     def bound_s(self) -> float:
-        """No placement of this optimizer is predicted to take less."""
+        """Seconds: no placement of this optimizer is predicted to take less."""
         return self.plan.bound_us / 1e6
 
     @property
     def gap(self) -> float:
-        """Share of the predicted time that is not proven necessary."""
+        """Share of the predicted time that is not proven necessary, in [0, 1]."""
         return self.plan.gap
 
     def run(self, **options: Any) -> Record:
@@ -54,6 +54,9 @@ class Placement:
 
         Args:
             options: `min_steps`, `min_seconds`, `verify_steps`, `side_by_side` ..., as under `run` in the config.
+
+        Returns:
+            What was measured, as in record.json.
 
         Raises:
             BadInputError: no such option.

@@ -43,7 +43,18 @@ def plan(
 ) -> Placement:
     """Compile a step, time its kernels, and place its tensors: `prepare(network, inputs).plan(limit, optimizer)`.
 
-    `prepared` are the arguments of `prepare`, and those of the solver: `gap`, `time_limit_s`, `additive_tolerance`.
+    Args:
+        network: as in `prepare`.
+        inputs: as in `prepare`.
+        limit: as in `TrainingStep.plan`.
+        optimizer: as in `TrainingStep.plan`.
+        prepared: further arguments of `prepare`, and those of the solver: `gap`, `time_limit_s`, `additive_tolerance`.
+
+    Returns:
+        A plan with addresses, ready to run.
+
+    Raises:
+        AutotmError: as `prepare` and `TrainingStep.plan`.
     """
     solver = {key: prepared.pop(key) for key in SolveConfig.model_fields if key in prepared}
     return prepare(network, inputs, **prepared).plan(limit, optimizer, **solver)
@@ -58,7 +69,19 @@ def sweep(
 ) -> SweepResult[Placement]:
     """Tell how little fast memory a step needs: `prepare(network, inputs).sweep(limits, optimizer)`.
 
-    `prepared` are the arguments of `prepare`, those of the solver, and `run`.
+    Args:
+        network: as in `prepare`.
+        inputs: as in `prepare`.
+        limits: as in `TrainingStep.sweep`.
+        optimizer: as in `TrainingStep.plan`.
+        prepared: further arguments of `prepare`, those of the solver (as in `plan`), and `run` (as in
+            `TrainingStep.sweep`).
+
+    Returns:
+        The placements, with a table, answers and a picture.
+
+    Raises:
+        AutotmError: as `prepare` and `TrainingStep.sweep`.
     """
     taken = (*SolveConfig.model_fields, "run")
     options = {key: prepared.pop(key) for key in taken if key in prepared}
@@ -100,6 +123,9 @@ def prepare(
         profile: how kernels are timed, as under `profile` in the config, e.g. `{"kernel_s": 0.05}`.
         results: folder of the caches (timings, machine code, copies measured), which a pipeline there shares.
         config: the folder of machines and devices; `config` here if there is one, else autotm's own.
+
+    Returns:
+        The compiled step, to be placed as often as one likes.
 
     Raises:
         BadInputError: an argument is at fault, or the function.

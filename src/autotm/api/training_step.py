@@ -50,16 +50,16 @@ class TrainingStep:
 
     @property
     def peak_bytes(self) -> int:
-        """Fast memory that the step needs when nothing is slow: what ratios divide."""
+        """Fast memory that the step needs when nothing is slow, in bytes: what ratios divide."""
         return self.graph.peak_live_bytes
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Inputs of the step."""
+        """Names of the step's inputs, in order."""
         return tuple(tensor.name for tensor in self.lowered.tensors if tensor.role is Role.INPUT)
 
     def as_given(self, value: npt.NDArray[Any]) -> Any:
-        """A value as the network's framework has it: a tensor of PyTorch, or an array."""
+        """A value as the network's framework has it: a tensor of PyTorch, or an array, of the same shape."""
         if not self.origin.is_torch:
             return value
         import torch  # noqa: PLC0415 - only for those who have it
@@ -73,6 +73,9 @@ class TrainingStep:
             limit: a ratio slow:fast such as "8:1", or bytes: 4_500_000_000, "4500MB" or "4GiB".
             optimizer: static, synchronous, asynchronous, numa, all-fast or all-slow.
             solver: `gap`, `time_limit_s`, `additive_tolerance`, as under `solve` in config/config.yaml.
+
+        Returns:
+            A plan with addresses, ready to run.
 
         Raises:
             BadInputError: no such limit, optimizer or option.
@@ -103,7 +106,9 @@ class TrainingStep:
             keep), `.answers` and `.plot("sweep.pdf")`; as text the table and the answers.
 
         Raises:
-            as `plan`, but for infeasible limits, and as `Placement.run`.
+            BadInputError: no such limit, optimizer or option.
+            VerificationError: as `Placement.run`.
+            AutotmError: as `Placement.run`.
         """
         from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports seaborn
 

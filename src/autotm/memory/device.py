@@ -23,21 +23,21 @@ class _Strict(BaseModel):
 class KernelCost(_Strict):
     """What a byte of a kernel's slow operand adds to the kernel's time."""
 
-    read_ns_per_byte: _Cost
-    write_ns_per_byte: _Cost
+    read_ns_per_byte: _Cost = Field(description="of what the kernel reads")
+    write_ns_per_byte: _Cost = Field(description="of what it writes; a workspace is written and read")
 
 
 class MoveBandwidth(_Strict):
     """Bandwidth of a copy, by destination."""
 
-    to_fast_bytes_per_s: _Rate
-    to_slow_bytes_per_s: _Rate
+    to_fast_bytes_per_s: _Rate = Field(description="from slow to fast memory")
+    to_slow_bytes_per_s: _Rate = Field(description="from fast to slow memory")
 
 
 class DeviceFile(_Strict):
     """The contents of config/devices/NAME.yaml (`docs/emulation.md` explains the model)."""
 
-    description: str
+    description: str = Field(description="for people")
     source: str = Field(description="where the constants were measured, and how they were derived")
     moves: MoveBandwidth = Field(description="of copies that the step waits for, with all threads")
     asynchronous_moves: MoveBandwidth = Field(description="of copies beside kernels, with one thread per direction")
@@ -49,7 +49,9 @@ class DeviceFile(_Strict):
         description="what the recording adds to a kernel for each slow operand it writes, because its time includes "
         "the first touch of that memory; part of the comparison with the recording, never waited for",
     )
-    kernels: dict[Annotated[OpClass, Field(strict=False)], KernelCost]
+    kernels: dict[Annotated[OpClass, Field(strict=False)], KernelCost] = Field(
+        description="by what a kernel does to memory; every class needs its constants"
+    )
 
     @model_validator(mode="after")
     def _every_op_class(self) -> Self:

@@ -22,6 +22,7 @@ from autotm.study.figures import front
 from autotm.study.figures.comparisons import cost_performance, fig8, ilp_times, price_performance
 from autotm.study.figures.figures import FIGURES, FigureFiles, make_figure
 from autotm.study.tables.csv import read_table
+from autotm.study.tables.meanings import MEANINGS
 from autotm.study.tables.prices import ratio_price, with_prices
 from autotm.study.tables.records import table_of_records
 
@@ -54,6 +55,11 @@ def redrawn(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     environment = os.environ | {"PYTHONHASHSEED": "4711", "TZ": "Pacific/Kiritimati"}
     subprocess.run([sys.executable, "-c", AGAIN, *copies], env=environment, check=True, timeout=280)
     return again
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_column_has_a_meaning(folder: Path, name: str) -> None:
+    assert set(table_of(folder, name)) <= set(MEANINGS)
 
 
 def table_of(folder: Path, name: str) -> pd.DataFrame:

@@ -22,6 +22,7 @@ from autotm.profile.step.timing_runs import measure
 from autotm.profile.timing.options import ProfileOptions
 from autotm.study.figures.timing_figure import draw, make_timing_figure
 from autotm.study.tables.csv import read_table
+from autotm.study.tables.meanings import MEANINGS
 from autotm.study.timing.recorded_kernels import sums_of_recorded
 from autotm.study.timing.timing_study import RECORDED, summary, timing_table
 
@@ -69,7 +70,9 @@ def make(study_file: Path, folder: Path, recorded: Path | None = None) -> pd.Dat
 
 
 def test_the_summary_says_what_the_times_say(study_file: Path) -> None:
-    found = summary(timing_table(study_file)).set_index("way")
+    table = timing_table(study_file)
+    assert set(table) | set(summary(table)) <= set(MEANINGS)
+    found = summary(table).set_index("way")
     assert found.loc[Way.TOGETHER, "median_difference_percent"] == pytest.approx(50)
     assert found.loc[Way.ADDITIVE, "median_difference_percent"] == pytest.approx(2)
     assert found.loc[Way.ADDITIVE, "sum_difference_percent"] == pytest.approx(-2)

@@ -19,6 +19,7 @@ from autotm.model.step.tier import all_fast
 from autotm.study.kernel_report.files import write_kernel_csv, write_report_json
 from autotm.study.kernel_report.report import KernelReport, moved_bytes, report_kernels, shapes
 from autotm.study.kernel_report.text import report_text
+from autotm.study.tables.meanings import MEANINGS
 
 STEP = small_step.graph(batch=32, width=64)
 RATES = MachineRates(flop_per_s=1e9, copy_bytes_per_s=1e9)
@@ -146,6 +147,7 @@ def test_files_hold_the_same(tmp_path: Path) -> None:
     write_kernel_csv(tmp_path / "kernels.csv", found, source)
     write_report_json(tmp_path / "report.json", found, source)
     table = pd.read_csv(tmp_path / "kernels.csv")
+    assert set(table) <= set(MEANINGS)
     assert list(table["function"]) == [kernel.function for kernel in found.kernels]
     assert set(table["machine"]) == {"desk-1t"}
     assert table["time_us"].sum() == pytest.approx(found.time_us)

@@ -21,6 +21,7 @@ from autotm.study.sweep.answers import answers
 from autotm.study.sweep.draw import draw
 from autotm.study.sweep.result import SweepResult
 from autotm.study.sweep.table import SweepPoint, sweep_table
+from autotm.study.tables.meanings import MEANINGS
 
 PEAK = 100_000_000
 
@@ -81,6 +82,7 @@ def swept() -> SweepResult[str]:
 
 def test_the_table_goes_from_all_fast_down_and_ends_with_what_cannot_be(swept: SweepResult[str]) -> None:
     table = swept.table
+    assert set(table) <= set(MEANINGS)
     assert list(table["limit"]) == ["0:1", "4:1", "1:0", "5B"]
     assert list(swept) == ["4:1", "0:1", "1:0"]
     kept = table[table["refused"] == ""]

@@ -17,6 +17,7 @@ from autotm.solve import solve_and_pack
 from autotm.stages.figures import figure_8_stage
 from autotm.study.figures.comparisons import fig8
 from autotm.study.tables.csv import read_table
+from autotm.study.tables.meanings import MEANINGS
 from autotm.study.tables.modelled import table_of_plans
 
 EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
@@ -41,7 +42,9 @@ def files(tmp_path: Path) -> tuple[list[Path], list[Path]]:
 def test_figure_8_of_modelled_steps_divides_predictions(files: tuple[list[Path], list[Path]]) -> None:
     plans, graphs = files
     predicted = {path.parent.name: load(path, "plan", Plan).objective_us for path in plans}
-    found = fig8.speedups(table_of_plans(plans, graphs)).set_index("optimizer")["speedup"]
+    table = table_of_plans(plans, graphs)
+    assert set(table) <= set(MEANINGS)
+    found = fig8.speedups(table).set_index("optimizer")["speedup"]
     for optimizer in ("static", "synchronous"):
         assert found[optimizer] == pytest.approx(predicted["memory-mode"] / predicted[optimizer])
 

@@ -24,7 +24,7 @@ class _Strict(BaseModel):
 class EmulatedTier(_Strict):
     """Slow memory made of DRAM and delays (`docs/emulation.md`)."""
 
-    kind: Literal["emulated"]
+    kind: Literal["emulated"] = Field(description="of slow memory: a module of memory/kinds")
     device: str = Field(description="name of a file in config/devices, without .yaml")
     share: Literal["balanced", "whole"] = Field(
         "balanced",
@@ -36,7 +36,7 @@ class EmulatedTier(_Strict):
 class MachineFile(_Strict):
     """The contents of config/machines/NAME.yaml."""
 
-    description: str
+    description: str = Field(description="for people")
     threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
         "auto",
         description="kernel threads; auto = as many as cores allow, see threads_per_core, or all of `cpus`",
@@ -50,7 +50,7 @@ class MachineFile(_Strict):
         "auto", description="hardware threads to pin to, by number, the first `threads` of them; auto = as above"
     )
     target: str = Field("host", description="TVM target of the kernels; host = this CPU")
-    slow_tier: EmulatedTier
+    slow_tier: EmulatedTier = Field(description="what plays slow memory")
     memory_mode: bool = Field(
         default=False,
         description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "

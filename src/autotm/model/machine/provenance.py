@@ -9,12 +9,84 @@ import subprocess
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from autotm.model.machine.machine import Machine
 from autotm.model.machine.topology import described
 
 _PACKAGES = ("autotm", "apache-tvm", "apache-tvm-ffi", "highspy", "pyomo", "numpy", "pandas", "snakemake")
+
+
+class _Always(TypedDict):
+    autotm_commit: str | None
+    versions: dict[str, str]
+    cpu_model: str
+    kernel_release: str
+    machine: str
+    machine_file_hash: str
+    threads: int
+    cpus: list[int]
+    copying_cpus: list[int]
+    threads_per_core: int
+    sockets: list[int]
+    numa_nodes: list[int]
+    tier_reality: str
+    seed: int
+    started: str
+    load_1min: float
+
+
+class Provenance(_Always, total=False):
+    """Where a file comes from.
+
+    Attributes:
+        autotm_commit: of the checkout that autotm ran from, with `+` where it had changes; null outside a checkout.
+        versions: of what shapes a result, by package.
+        cpu_model: name, family, model and stepping of the processor.
+        kernel_release: of Linux.
+        machine: the machine file's name and the threads, as in paths.
+        machine_file_hash: of the machine file's text.
+        threads: that run kernels.
+        cpus: the hardware threads they were pinned to.
+        copying_cpus: those for copies beside kernels.
+        threads_per_core: most of `cpus` on one physical core.
+        sockets, numa_nodes: that `cpus` are on.
+        tier_reality: `real`, `emulated` or `modelled` slow memory.
+        seed: of weights, data and the solver.
+        started: date and time, UTC.
+        load_1min: the system's load then.
+        sizes: of a network: what its function was called with.
+        network_file, network_function, network_file_hash: of one's own network.
+        schedules: of a graph: where the schedule of each kernel comes from, by symbol.
+        extrapolated: of a modelled graph: the batches that it was extrapolated from, and the errors that this had.
+        configurations: of a profile: `additive` or `full`.
+        options_hash, library_hash: of a profile: of how kernels were timed, and of their machine code.
+        context: of a profile: hash of what all its timings share.
+        options: how it was solved, run or searched, as in the config.
+        plan_file: of a program: the plan that it was made from.
+        plan_hash, program_hash: of a record.
+        draws: of a study of sensitivity: how often kernel times were drawn.
+        repeats: of a timing study.
+        kernels: of a report on tuning: the pattern that their operations match.
+    """
+
+    sizes: dict[str, Any]
+    network_file: str
+    network_function: str
+    network_file_hash: str
+    schedules: dict[str, str]
+    extrapolated: dict[str, Any]
+    configurations: str
+    options_hash: str
+    library_hash: str
+    context: str
+    options: dict[str, Any]
+    plan_file: str
+    plan_hash: str
+    program_hash: str
+    draws: int
+    repeats: int
+    kernels: str
 
 
 @cache

@@ -3,7 +3,7 @@
 from autotm.model.measurement.link import AsynchronousLinks, Link, Links
 from autotm.model.measurement.machine_rates import MachineRates
 from autotm.model.measurement.profile import Profile, Timing, TimingKey
-from autotm.model.measurement.profile_file import read_profile, write_profile
+from autotm.model.measurement.profile_file import KEY_COLUMNS, read_profile, write_profile
 from autotm.model.measurement.record import Record
 from autotm.model.measurement.sensitivity import Draw, Sensitivity
 from autotm.model.measurement.slow_rates import slow_rates
@@ -12,6 +12,7 @@ from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy
 from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
 
 __all__ = [
+    "KEY_COLUMNS",
     "AsynchronousLinks",
     "ConfigurationTime",
     "CopyTimes",

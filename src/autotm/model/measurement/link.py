@@ -15,7 +15,12 @@ _LEAST_POINTS = 2
 
 @dataclass(frozen=True)
 class Link:
-    """Copy time by size in one direction: (bytes, median nanoseconds), ascending in bytes, at least two points."""
+    """Copy time by size in one direction.
+
+    Attributes:
+        destination: tier that is copied to.
+        points: (bytes, median nanoseconds), ascending in bytes, at least two.
+    """
 
     destination: Tier
     points: tuple[tuple[int, int], ...]

@@ -24,7 +24,9 @@ class Timing:
     the default, the default all fast. The default all fast has none.
 
     Attributes:
-        repeats: 0 where nothing ran: the time is modelled, or, in emulated slow memory, all fast and a known wait.
+        min_ns, median_ns, lower_quartile_ns, upper_quartile_ns: over the runs.
+        repeats: number of runs; 0 where nothing ran: the time is modelled, or, in emulated slow memory, all fast and
+            a known wait.
         beyond_ns: what it took beyond its reference, the median over rounds in which both ran; None where it has no
             reference or did not take turns with it.
         beyond_error_ns: standard error of `beyond_ns`; 0 where that is known and not measured.

@@ -9,9 +9,14 @@ from pathlib import Path
 from autotm.model.files import SCHEMA_VERSION, damaged, write_atomically
 from autotm.model.measurement.profile import Profile, Timing
 
-_KEY = ("identity", "implementation", "configuration")
+KEY_COLUMNS = {
+    "identity": "of the kernel",
+    "implementation": "the way it is computed",
+    "configuration": "a letter for each of its slots, D fast, P slow",
+}
+"""What identifies a row, with its meaning; the other columns are the fields of `Timing`."""
 _TYPES = {
-    **dict.fromkeys(_KEY, "string"),
+    **dict.fromkeys(KEY_COLUMNS, "string"),
     "min_ns": "int64",
     "median_ns": "int64",
     "lower_quartile_ns": "int64",
@@ -63,7 +68,7 @@ def read_profile(path: Path) -> Profile:
                 "profile",
                 f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}",
             )
-        timings = {tuple(row.pop(name) for name in _KEY): Timing(**row) for row in table.to_pylist()}
+        timings = {tuple(row.pop(name) for name in KEY_COLUMNS): Timing(**row) for row in table.to_pylist()}
         return Profile(metadata["graph_hash"], timings, json.loads(metadata["provenance"]))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         raise damaged(path, "profile", str(error)) from None

@@ -30,7 +30,8 @@ class Record:
     """One run of one program.
 
     Attributes:
-        network, scale, batch, machine, threads, optimizer, limit: what ran, where, how.
+        network, scale, batch: what ran; `batch` is samples a step.
+        machine, threads, optimizer, limit: where, and how.
         tier_reality: `real`, `emulated` or `modelled` slow memory.
         dram_limit_bytes: the budget asked of the solver.
         ratio: slow:fast as asked, e.g. `4:1`; None where the limit was asked in bytes.
@@ -40,21 +41,30 @@ class Record:
         io_size: bytes of all parameters, inputs, constants and results; in fast memory and outside the limit, unless
             the limit counts all.
         default_alloc_size: peak live bytes of the step when nothing is slow.
-        dram_alloc_size, pmem_alloc_size: pool sizes, bytes; in memory mode `dram_alloc_size` is the cache.
-        predicted_runtime_s, bound_s, gap, solver_status: from the plan.
-        creation_times, optimization_times: seconds to build and to solve, one per attempt.
-        actual_runtime_s: minimum over `samples_s`; actual_runtime_median_s: their median.
+        dram_alloc_size: size of the fast pool; in memory mode of the cache.
+        pmem_alloc_size: size of the slow pool.
+        predicted_runtime_s: the plan's objective.
+        bound_s, gap, solver_status: from the plan; `gap` is a share.
+        creation_times: seconds to build the model, one per attempt.
+        optimization_times: seconds to solve it, one per attempt.
+        actual_runtime_s: minimum over `samples_s`.
+        actual_runtime_median_s: median over `samples_s`.
         samples_s: wall time of every timed step that counts.
         all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
         all_fast_predicted_s: what the profile says of that step.
         disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
         disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
         disturbed_before: what the plan was made from that was measured while others held the cores, in words.
-        num_kernels, num_input_tensors, num_output_tensors and the `_dram_` counts: slots over all kernels.
-        bytes_input_tensors ... bytes_dram_output_tensors: movable bytes by slot; a tensor read k times counts k times;
+        num_kernels: calls in the step.
+        num_input_tensors, num_output_tensors: slots over all kernels.
+        num_dram_input_tensors, num_dram_output_tensors: those of them in fast memory.
+        bytes_input_tensors, bytes_output_tensors: movable bytes by slot; a tensor read k times counts k times;
             workspaces are not inputs or outputs.
-        num_move_nodes, bytes_moved: blocking moves; `_dram` and `_pmem` by destination.
-        num_async_move_nodes, bytes_async_moved: overlapped moves; `_dram` and `_pmem` by destination.
+        bytes_dram_input_tensors, bytes_dram_output_tensors: those of them in fast memory.
+        num_move_nodes, num_dram_move_nodes, num_pmem_move_nodes: blocking moves; all, to fast, to slow memory.
+        bytes_moved, bytes_moved_dram, bytes_moved_pmem: bytes of blocking moves, likewise.
+        num_async_move_nodes, num_dram_async_move_nodes, num_pmem_async_move_nodes: asynchronous moves, likewise.
+        bytes_async_moved, bytes_async_moved_dram, bytes_async_moved_pmem: bytes of asynchronous moves, likewise.
         move_time_us: predicted time of the blocking moves.
         stall_time_us: measured time that a step waits for asynchronous moves, from a separate instrumented step.
         move_actual_us: measured time of the blocking moves, from that step.
@@ -71,6 +81,7 @@ class Record:
         cache: in memory mode, hits and misses of a step as the model counts them; None elsewhere.
         implementations: number of kernels by the name of the implementation that ran.
         verified_steps: steps whose losses and updated parameters equalled the plain step bit for bit.
+        seed: of weights, data and the solver.
 
     Fields with a default were added later: older files lack them.
     """

@@ -29,9 +29,13 @@ class ConfigurationTime:
     """One kernel in one configuration, timed or predicted in one way.
 
     Attributes:
+        way: how.
         kernel: name of the call in the step that stands for all calls of the same code.
+        op: what it computes.
+        configuration: a letter for each slot, D fast, P slow.
         slow_operands: tensors of it in slow memory.
         time_us: median of `repeats` runs; of a sum, which has no repeats, the sum of medians.
+        repeats: number of runs; 0 for a sum.
         lower_quartile_us, upper_quartile_us: of those runs; None for a sum.
     """
 
@@ -51,6 +55,7 @@ class WayCost:
     """What a way took.
 
     Attributes:
+        way: which.
         seconds: wall time of all of it, kernels being compiled.
         runs: steps, or, of kernels alone, configurations timed.
     """
@@ -64,7 +69,14 @@ class WayCost:
 class TimingStudy:
     """One step's kernels, timed in every way on one machine; every way gives the same configurations.
 
-    `repeats` is how often a step was run for each configuration or set of them.
+    Attributes:
+        network, scale, batch: what ran.
+        machine, threads: where.
+        tier_reality: `real`, `emulated` or `modelled` slow memory.
+        seed: of weights and data.
+        repeats: how often a step was run for each configuration or set of them.
+        costs: what each way took.
+        times: what each way found.
     """
 
     network: str

@@ -26,8 +26,9 @@ class TunedKernel:
         op: name of the kernel's main block.
         shapes: shape of each operand, inputs first, as text.
         calls: how often a step calls it.
-        own_us, tuned_us: times of our own and of the best found schedule, measured in turn on the same memory: minima
-            or medians, whichever show less gain. `tuned_us` is None where the search found none that could be used.
+        own_us: time of our own schedule, measured in turn with the best found one on the same memory: minima or
+            medians, whichever show less gain.
+        tuned_us: of the best found schedule; None where the search found none that could be used.
         chosen: which of the two `lower` takes: `own` or `tuned`.
         trials: schedules that were tried.
     """
@@ -43,7 +44,12 @@ class TunedKernel:
 
 @dataclass(frozen=True)
 class TuningReport:
-    """The outcome for every distinct kernel of a step that was asked for, heaviest first."""
+    """The outcome for every distinct kernel of a step that was asked for.
+
+    Attributes:
+        network, scale: whose step.
+        kernels: heaviest first.
+    """
 
     network: str
     scale: str

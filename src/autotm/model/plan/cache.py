@@ -62,7 +62,13 @@ class CachedPool:
 
 @dataclass(frozen=True)
 class CacheCounts:
-    """What one step finds in the cache, in blocks and in bytes; a dirty miss also writes as many bytes back."""
+    """What one step finds in the cache.
+
+    Attributes:
+        block_bytes: of a block of pool and cache.
+        hits, clean_misses, dirty_misses: blocks.
+        hit_bytes, clean_miss_bytes, dirty_miss_bytes: the same in bytes; a dirty miss also writes as many back.
+    """
 
     block_bytes: int
     hits: int

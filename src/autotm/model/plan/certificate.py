@@ -9,7 +9,12 @@ from autotm.model.step import Tier
 
 @dataclass(frozen=True)
 class KernelPrices:
-    """Kernel `kernels[j]` charges `prices_us[j]` >= 0; the others nothing. Kernels are distinct and ascend."""
+    """What kernels charge; those that are not named charge nothing.
+
+    Attributes:
+        kernels: indices, distinct and ascending.
+        prices_us: of each, >= 0, by the byte of fast memory.
+    """
 
     kernels: tuple[int, ...] = ()
     prices_us: tuple[float, ...] = ()
@@ -17,7 +22,12 @@ class KernelPrices:
 
 @dataclass(frozen=True)
 class SpanPrices:
-    """Work that an engine has to do within kernels [`starts[j]`, `ends[j]`) pays `prices_us[j]` >= 0 a nanosecond."""
+    """What work pays that an engine has to do within spans of kernels.
+
+    Attributes:
+        starts, ends: kernel indices: span j is [`starts[j]`, `ends[j]`).
+        prices_us: of each span, >= 0, by the nanosecond of work.
+    """
 
     starts: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
@@ -26,10 +36,14 @@ class SpanPrices:
 
 @dataclass(frozen=True)
 class Cut:
-    """Tensor `tensors[j]` weighs `weights[j]`, a whole number >= 1, while it is in fast memory; tensors are distinct.
+    """Weights that tensors have while they are in fast memory.
 
     At any time, what is fast weighs together at most what fits the limit: the most that tensors weigh whose bytes do
     not exceed it. That is not stated, it follows from the bytes.
+
+    Attributes:
+        tensors: names, distinct.
+        weights: of each, >= 1.
     """
 
     tensors: tuple[str, ...]
@@ -38,10 +52,15 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutPrices:
-    """Prices of a unit of weight by cut number `cut`, as `KernelPrices`.
+    """Prices of a unit of weight by a cut, as `KernelPrices`.
 
     A fast tensor pays for its weight. The fast workspaces of a kernel's implementation pay together for the weight that
     fits the limit, but not beside them.
+
+    Attributes:
+        cut: its number in the certificate.
+        kernels: indices, distinct and ascending.
+        prices_us: of each, >= 0, by the unit of weight.
     """
 
     cut: int
@@ -51,7 +70,13 @@ class CutPrices:
 
 @dataclass(frozen=True)
 class SlowPrices:
-    """What tensor `tensors[j]` pays tabled kernel `kernels[j]` for being slow there: `prices_us[j]`, of any sign."""
+    """What tensors pay tabled kernels for being slow there.
+
+    Attributes:
+        kernels: indices; one for each price.
+        tensors: names; one for each price.
+        prices_us: that tensor j pays kernel j, of any sign.
+    """
 
     kernels: tuple[int, ...] = ()
     tensors: tuple[str, ...] = ()
@@ -85,6 +110,10 @@ class Branch:
     A kernel that uses the tensor finds it in fast memory or not. At a kernel between two that use it, next to each
     other, fast means that it stays so from the one to the other. For a tensor that never moves, the kernel is the first
     of its life, and stands for all of it.
+
+    Attributes:
+        tensor: by name.
+        kernel: its index.
     """
 
     tensor: str
@@ -93,10 +122,14 @@ class Branch:
 
 @dataclass(frozen=True)
 class WindowBranch:
-    """Two cases: where `tensor` is copied over a gap, it is so beside kernels [start, end) of it, or in another way.
+    """Two cases: where a tensor is copied over a gap, it is so beside kernels [start, end) of it, or in another way.
 
-    The copy is one to `destination`. The first case has no other copy over that gap, the second not this one; neither
-    says that there is one.
+    The first case has no other copy over that gap, the second not this one; neither says that there is one.
+
+    Attributes:
+        copied: the tensor, by name.
+        destination: tier that it is copied to.
+        start, end: kernel indices.
     """
 
     copied: str
@@ -107,7 +140,12 @@ class WindowBranch:
 
 @dataclass(frozen=True)
 class WorkspaceBranch:
-    """Two cases: the workspaces of kernel `during` take at most `most_bytes` of fast memory, or more."""
+    """Two cases: the workspaces of a kernel take at most so much fast memory, or more.
+
+    Attributes:
+        during: the kernel's index.
+        most_bytes: of fast memory.
+    """
 
     during: int
     most_bytes: int
@@ -119,7 +157,11 @@ Split = Branch | WindowBranch | WorkspaceBranch
 
 @dataclass(frozen=True)
 class Leaf:
-    """A case that set number `prices` bounds."""
+    """A case that a set of prices bounds.
+
+    Attributes:
+        prices: number of the set in the certificate.
+    """
 
     prices: int
 

@@ -26,6 +26,11 @@ class Stay:
 
     The memory may be written by a move from just before kernel `start` on, and is still intact at the moves just before
     kernel `end`, until a move into that tier, or kernel `end` itself, reuses it.
+
+    Attributes:
+        tensor: by name.
+        tier: `dram` is fast memory, `pmem` slow.
+        start, end: kernel indices.
     """
 
     tensor: str
@@ -51,6 +56,12 @@ class Move:
     to slow memory, then those to fast memory; asynchronous moves are started. A move to slow reads the fast stay that
     holds during kernel `before` - 1. A move to fast reads a slow stay: a blocking one that which holds during `before`,
     an asynchronous one that which holds during `since` and ends at `before` or later.
+
+    Attributes:
+        tensor: by name.
+        destination: tier that it is copied to.
+        before: kernel index.
+        since: kernel index; None where the step waits for the copy.
     """
 
     tensor: str
@@ -96,8 +107,8 @@ class Plan:
             and each slow workspace to their own.
         configurations: one per kernel, as the stays imply.
         objective_us: predicted step time of this plan, from the profile.
+        status: how the search ended.
         bound_us: no plan of this optimizer is faster under the profile; the certificate proves it.
-        gap: (objective - bound) / objective, 0 when proven optimal; at most 1.
         solver_bound_us: the higher bound that the solver's branch and bound claims, which nobody can check; None where
             it claims none.
         build_s, solve_s: seconds to build the model and to solve it, over all attempts.
@@ -131,7 +142,7 @@ class Plan:
 
     @property
     def gap(self) -> float:
-        """Share of the objective that is not proven necessary."""
+        """(objective - bound) / objective: the share that is not proven necessary, 0 when proven optimal."""
         return self._gap_to(self.bound_us)
 
     @property

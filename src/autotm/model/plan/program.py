@@ -24,7 +24,12 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an operand is: an offset in a pool, or (offset None) the tensor's own argument buffer in fast memory."""
+    """Where an operand is.
+
+    Attributes:
+        tier: whose pool.
+        offset: in that pool, bytes; None for the tensor's own argument buffer in fast memory.
+    """
 
     tier: Tier
     offset: int | None
@@ -32,7 +37,12 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class KernelStep:
-    """Run kernel `kernel` of the graph on operands at `addresses`, one per slot."""
+    """Run a kernel.
+
+    Attributes:
+        kernel: its index in the graph.
+        addresses: of its operands, one per slot.
+    """
 
     kernel: int
     addresses: tuple[Address, ...]
@@ -40,7 +50,13 @@ class KernelStep:
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """Copy `size_bytes` of `tensor` from one pool to the other, and wait for it."""
+    """Copy a tensor from one pool to the other, and wait for it.
+
+    Attributes:
+        tensor: by name.
+        size_bytes: that are copied.
+        source, destination: where from, where to.
+    """
 
     tensor: str
     size_bytes: int
@@ -50,7 +66,12 @@ class MoveStep:
 
 @dataclass(frozen=True, slots=True)
 class StartMoveStep:
-    """Start asynchronous move number `move`, which copies `size_bytes` of `tensor` beside the steps that follow."""
+    """Start an asynchronous move, which copies a tensor beside the steps that follow.
+
+    Attributes:
+        move: its number in the program.
+        tensor, size_bytes, source, destination: as of `MoveStep`.
+    """
 
     move: int
     tensor: str
@@ -61,7 +82,11 @@ class StartMoveStep:
 
 @dataclass(frozen=True, slots=True)
 class WaitMoveStep:
-    """Wait until asynchronous move number `move` is complete."""
+    """Wait until an asynchronous move is complete.
+
+    Attributes:
+        move: its number in the program.
+    """
 
     move: int
 

@@ -42,7 +42,13 @@ _one_tuple = cache(tuple[int, ...])
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """One slot of a kernel: the tensor bound to it, and the shape and dtype the kernel sees (a view may differ)."""
+    """One slot of a kernel.
+
+    Attributes:
+        tensor: name of what is bound to it.
+        shape: that the kernel sees; a view may have another than its tensor.
+        dtype: that the kernel sees, by NumPy's name.
+    """
 
     tensor: str
     shape: tuple[int, ...]
@@ -56,7 +62,14 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """One way to compute a kernel: another function on the same inputs and outputs, with workspaces of its own."""
+    """One way to compute a kernel: another function on the same inputs and outputs.
+
+    Attributes:
+        name: of the way, e.g. `lean`.
+        function: its symbol in the library.
+        identity: as of a kernel.
+        workspaces: its own slots behind inputs and outputs.
+    """
 
     name: str
     function: str
@@ -68,9 +81,16 @@ class Implementation:
 class Kernel:
     """One call of one compiled function.
 
-    Slots are ordered inputs, outputs, workspaces; the function takes its buffers in that order. `identity` is the
-    hash of the scheduled TIR: kernels with equal identity run the same code on the same shapes. `implementation` names
-    the way it is computed, `alternatives` other ways that a plan may choose instead.
+    Attributes:
+        name: of this call.
+        function: its symbol in the library.
+        identity: hash of the scheduled TIR: kernels with equal identity run the same code on the same shapes.
+        op: what it computes, by the name of its main block.
+        op_class: what it does to memory.
+        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
+        inputs, outputs, workspaces: slots, in the order in which the function takes its buffers.
+        implementation: the way it is computed.
+        alternatives: other ways that a plan may choose instead.
     """
 
     name: str
@@ -120,11 +140,19 @@ class Kernel:
 class Tensor:
     """A value in memory.
 
-    `producer` is the index of the kernel that writes it (None for parameters, states, inputs and constants); `readers`
-    are the other kernels that use it, ascending and distinct. `alias_of` names the tensor whose memory this one takes
-    over (an updated parameter is written over the old one); an alias has no storage of its own. `initial` fills
-    tensors that no kernel produces. `held` is given to arguments where the limit counts them too: kernel indices
-    [start, end) during which the tensor holds memory in one tier, never moved (`model/step/counting.py`).
+    Attributes:
+        name: unique in the step.
+        role: what it is to the step.
+        shape: its axes.
+        dtype: by NumPy's name.
+        size_bytes: of its values, without padding.
+        producer: index of the kernel that writes it; None for parameters, states, inputs and constants.
+        readers: indices of the other kernels that use it, ascending and distinct.
+        alias_of: the tensor whose memory this one takes over (an updated parameter is written over the old one); an
+            alias has no storage of its own.
+        initial: fills a tensor that no kernel produces.
+        held: of arguments where the limit counts them too (`model/step/counting.py`), the kernel indices [start, end)
+            during which it holds memory in one tier, never moved.
     """
 
     name: str

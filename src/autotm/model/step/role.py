@@ -32,10 +32,12 @@ class Role(StrEnum):
 class Initial:
     """How an argument is filled before the first step, from the run's seed and the tensor's name.
 
-    `normal` draws N(0, scale^2), `uniform` draws [0, scale), `integers` draws whole numbers in [0, scale) (indices into
-    a table, say), `zeros` and `ones` need no scale, `one_hot` puts a one at a random column of each row. Not drawn:
-    `sinusoids` are the positions of Vaswani et al. (arXiv:1706.03762, 3.5), a row each; `future` has `scale` above the
-    diagonal, zero elsewhere.
+    Attributes:
+        kind: `normal` draws N(0, scale^2), `uniform` draws [0, scale), `integers` draws whole numbers in [0, scale)
+            (indices into a table, say), `one_hot` puts a one at a random column of each row. Not drawn: `zeros`,
+            `ones`; `sinusoids`, the positions of Vaswani et al. (arXiv:1706.03762, 3.5), a row each; `future`, which
+            has `scale` above the diagonal, zero elsewhere.
+        scale: as `kind` says; the others need none.
     """
 
     kind: Literal["zeros", "ones", "normal", "uniform", "one_hot", "integers", "sinusoids", "future"]

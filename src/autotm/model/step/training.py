@@ -16,6 +16,13 @@ class Sgd:
     With momentum, a state b = momentum * b + (1 - dampening) * d, which is d itself in the first step, takes the place
     of d; with `nesterov`, d + momentum * b does.
 
+    Attributes:
+        learning_rate: at least 0.
+        momentum: share of the state that is kept; at least 0. With 0 there is no state.
+        dampening: share of d that the state leaves out.
+        weight_decay: at least 0.
+        nesterov: needs momentum, and no dampening.
+
     Raises:
         BadInputError: a number out of its range.
     """
@@ -49,6 +56,12 @@ class Adam:
     Two states hold running averages of the gradient g + weight_decay * w and of its square, with shares `betas` of the
     past; both are divided by 1 - beta^t in step t.
 
+    Attributes:
+        learning_rate: at least 0.
+        betas: of the gradient and of its square, each in [0, 1).
+        eps: keeps the division from 0; at least 0.
+        weight_decay: at least 0.
+
     Raises:
         BadInputError: a number out of its range.
     """
@@ -67,6 +80,9 @@ class AdamW:
     """As `Adam`, but the weight decay shrinks w by itself, as `torch.optim.AdamW` (arXiv:1711.05101).
 
     w is multiplied by 1 - learning_rate * weight_decay before the step; the gradient stays as it is.
+
+    Attributes:
+        learning_rate, betas, eps, weight_decay: as of `Adam`.
 
     Raises:
         BadInputError: a number out of its range.

@@ -20,7 +20,7 @@ _BATCH = re.compile(r"^(.+)-batch-([1-9]\d*)$")
 class ScaleFile(Strict):
     """A scale: how large each network is, and how long to look at it; never what is done with it."""
 
-    description: str
+    description: str = Field(description="for people")
     networks: dict[str, dict[str, int]] = Field(
         description="sizes by network, e.g. inception_v4: {batch: 8, image: 139}"
     )

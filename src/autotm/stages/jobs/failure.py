@@ -16,7 +16,12 @@ _AGAIN = "then the same command again"
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a job failed, in one line, and what to do about it."""
+    """Why a job failed, and what to do about it.
+
+    Attributes:
+        why: in one line.
+        remedy: in one line.
+    """
 
     why: str
     remedy: str

@@ -26,7 +26,8 @@ class Finding:
     """One thing that a machine has or lacks.
 
     Attributes:
-        what: the thing; found: what there is of it.
+        what: the thing.
+        found: what there is of it.
         use: whether autotm uses it; `missing` where it cannot work without.
         why: the reason, or the remedy; may be empty.
     """

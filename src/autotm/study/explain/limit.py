@@ -16,7 +16,8 @@ class BindingKernel:
     """A kernel at which fast memory is scarce.
 
     Attributes:
-        kernel: its index in the step; name, op: as in the graph file.
+        kernel: its index in the step.
+        name, op: as in the graph file.
         live_bytes: of all tensors that are live there, wherever they are.
         fast_bytes: of those in fast memory.
         price_us_per_mb: what a megabyte there is worth.
@@ -35,8 +36,12 @@ class LimitExplanation:
     """What a limit costs, and where.
 
     Attributes:
-        limit_bytes: of fast memory; peak_live_bytes: what the step needs when nothing is slow.
-        predicted_us, bound_us, all_fast_us: of the step; no plan of the optimizer is faster than the bound.
+        network, optimizer, limit: of the plan; the limit as asked.
+        limit_bytes: of fast memory.
+        peak_live_bytes: what the step needs when nothing is slow.
+        predicted_us: of the step.
+        bound_us: no plan of the optimizer is faster.
+        all_fast_us: of the step with everything fast, predicted.
         is_optimized: whether there was a choice; without one there are no prices either.
         saved_us_per_mb: what the best step would be shorter by with 1 MB more, as far as prices hold: they
             fall as memory grows. None where the plan has no prices.

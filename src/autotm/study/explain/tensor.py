@@ -21,8 +21,10 @@ class Use:
     """A kernel that makes or reads the tensor.
 
     Attributes:
-        kernel: its index; name: as in the graph file.
-        tier: where the tensor is then; slower_us: what it adds there if it is slow (measured by the profile).
+        kernel: its index.
+        name: as in the graph file.
+        tier: where the tensor is then.
+        slower_us: what it adds there if it is slow (measured by the profile).
     """
 
     kernel: int
@@ -53,7 +55,14 @@ class Gap:
 
 @dataclass(frozen=True)
 class Residency:
-    """A way to keep the tensor, and what it costs: slower uses, moves, and the holding cost of its fast memory."""
+    """A way to keep the tensor, and what it costs.
+
+    Attributes:
+        name: of the way.
+        uses_us: slower uses.
+        moves_us: moves.
+        held_us: holding cost of its fast memory.
+    """
 
     name: str
     uses_us: float
@@ -71,6 +80,11 @@ class TensorExplanation:
     """A tensor in a plan.
 
     Attributes:
+        network, optimizer, limit: of the plan; the limit as asked.
+        tensor: as in the graph file.
+        stays, moves: those of it, as in the plan.
+        uses: kernels that make or read it, in order.
+        gaps: between uses that follow each other.
         has_prices: whether the plan's certificate says what fast memory is worth; else `held_us` is 0 everywhere.
         is_tabled: whether a kernel that uses it is priced by measured configurations: then uses do not simply add up.
         residencies: as planned first.

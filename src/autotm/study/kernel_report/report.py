@@ -24,8 +24,10 @@ class KernelTime:
     """One distinct kernel, all its calls in a step together.
 
     Attributes:
-        name: of its first call; function: its symbol.
-        op, op_class: what it computes.
+        name: of its first call.
+        function: its symbol in the library.
+        op: what it computes, by the name of its main block.
+        op_class: what it does to memory.
         schedule: where its schedule comes from, a `ScheduleKind` or `unknown`.
         shapes: inputs, then outputs, e.g. `16x256,256x256->16x256`.
         calls: in a step.

@@ -6,6 +6,7 @@ from autotm.study.tables.costs import costs, table_of_costs
 from autotm.study.tables.csv import read_table, write_table
 from autotm.study.tables.describe import describe
 from autotm.study.tables.disturbed import BEFORE, BEFORE_SEPARATOR, COLUMN, at_limits, marked
+from autotm.study.tables.meanings import MEANINGS
 from autotm.study.tables.modelled import is_modelled, table_of_plans
 from autotm.study.tables.prices import with_prices
 from autotm.study.tables.record_table import table_of_runs, write_runs
@@ -16,6 +17,7 @@ __all__ = [
     "BEFORE",
     "BEFORE_SEPARATOR",
     "COLUMN",
+    "MEANINGS",
     "at_limits",
     "columns",
     "costs",

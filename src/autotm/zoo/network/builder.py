@@ -18,10 +18,22 @@ def _pair(size: Size) -> tuple[int, int]:
 
 
 class NetworkBuilder:
-    """Writes one network layer by layer: activations (batch, height, width, channels), float32."""
+    """Writes one network layer by layer, in float32; images are (batch, height, width, channels).
+
+    What layers take and give are expressions of Relax, so `emit` may stand between any two.
+    """
 
     def __init__(self, name: str, batch: int, learning_rate: float) -> None:
-        """Start an empty network, trained with plain SGD."""
+        """Start an empty network, trained with plain SGD.
+
+        Args:
+            name: in paths and records.
+            batch: samples per step.
+            learning_rate: of the rule, at least 0.
+
+        Raises:
+            BadInputError: the rate is below 0, when the network is closed.
+        """
         self._name = name
         self._batch = batch
         self._learning_rate = learning_rate
@@ -34,13 +46,26 @@ class NetworkBuilder:
         self._dataflow.__enter__()
 
     def input(self, name: str, shape: tuple[int, ...], initial: Initial, dtype: str = "float32") -> relax.Var:
-        """An argument that training leaves alone."""
+        """An argument that training leaves alone: data, labels.
+
+        Args:
+            name: distinct from those of others.
+            shape: the batch first.
+            initial: what it holds before the first step.
+            dtype: by NumPy's name.
+        """
         var = relax.Var(name, relax.TensorType(shape, dtype))
         self._inputs[name] = (var, initial)
         return var
 
     def parameter(self, kind: str, shape: tuple[int, ...], initial: Initial) -> relax.Var:
-        """An argument that training updates, named by kind and creation order."""
+        """An argument that training updates, float32, named by kind and creation order, e.g. `conv_weight_0`.
+
+        Args:
+            kind: first part of its name.
+            shape: fixed.
+            initial: what it holds before the first step.
+        """
         name = f"{kind}_{len(self._parameters)}"
         var = relax.Var(name, relax.TensorType(shape, "float32"))
         self._parameters[name] = (var, initial)
@@ -57,7 +82,20 @@ class NetworkBuilder:
         relu: bool = True,
         groups: int = 1,
     ) -> relax.Var:
-        """Convolution with bias, He-normal weights, and ReLU unless told otherwise."""
+        """Convolution with bias, He-normal weights, and ReLU unless told otherwise.
+
+        Args:
+            x: (batch, height, width, channels).
+            filters: channels of the result.
+            kernel: height and width of a filter, in pixels.
+            stride: pixels between filters, in both directions.
+            padding: rows above and below, columns left and right, of zeros.
+            relu: whether a ReLU follows.
+            groups: of channels that are convolved apart.
+
+        Returns:
+            (batch, height', width', filters), height' = (height + 2 padding - kernel) // stride + 1, width' likewise.
+        """
         (height, width), (pad_height, pad_width) = _pair(kernel), _pair(padding)
         channels = self.shape(x)[-1] // groups
         scale = math.sqrt(2 / (height * width * channels))
@@ -71,7 +109,7 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
-        """Matrix product with bias on (batch, features), He-normal weights, and ReLU unless told otherwise."""
+        """Matrix product with bias, (..., width) -> (..., features), He-normal weights; ReLU unless told otherwise."""
         channels = self.shape(x)[-1]
         scale = math.sqrt((2 if relu else 1) / channels)
         weight = self.parameter("dense_weight", (channels, features), Initial("normal", scale))
@@ -80,7 +118,7 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def batch_norm(self, x: relax.Expr, *, relu: bool = False) -> relax.Var:
-        """Batch norm over all axes but the channels, by the batch's own statistics, epsilon 1e-5; ReLU if told so.
+        """Batch norm of (batch, height, width, channels), by the batch's own statistics, epsilon 1e-5; ReLU if told so.
 
         Running averages are not kept, as in the original: they are no part of the step.
         """
@@ -97,7 +135,7 @@ class NetworkBuilder:
         return self._relax.emit(expression)
 
     def relu(self, x: relax.Expr) -> relax.Var:
-        """max(x, 0)."""
+        """max(x, 0), of any shape."""
         return self.emit(relax.op.nn.relu(x))
 
     def layer_norm(self, x: relax.Expr) -> relax.Var:
@@ -112,7 +150,7 @@ class NetworkBuilder:
         return self.emit(relax.op.nn.softmax(x, axis=-1))
 
     def product(self, subscripts: str, left: relax.Expr, right: relax.Expr) -> relax.Var:
-        """Products of matrices for each index of the other axes, e.g. `bihd,bjhd->bhij`."""
+        """Products of matrices for each index of the other axes, as `numpy.einsum` has them, e.g. `bihd,bjhd->bhij`."""
         return self.emit(relax.op.einsum((left, right), subscripts))
 
     def scale(self, x: relax.Expr, factor: float) -> relax.Var:
@@ -124,29 +162,29 @@ class NetworkBuilder:
         return self.emit(relax.op.reshape(x, shape))
 
     def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
-        """Elementwise sum."""
+        """Elementwise sum of two expressions of the same shape, or of shapes that NumPy would broadcast."""
         return self.emit(relax.op.add(x, y))
 
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
-        """Maximum over square windows."""
+        """Maximum over windows of `size` x `size` pixels, `stride` apart, on (batch, height, width, channels)."""
         return self.emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
 
     def avg_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
-        """Mean over square windows; padding does not count."""
+        """Mean over windows as of `max_pool`; padding does not count."""
         pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
         return self.emit(pool)
 
     def global_mean(self, x: relax.Expr) -> relax.Var:
-        """Mean over height and width: (batch, channels)."""
+        """Mean over height and width: (batch, height, width, channels) -> (batch, channels)."""
         return self.emit(relax.op.mean(x, axis=[1, 2]))
 
     def flatten(self, x: relax.Expr) -> relax.Var:
-        """(batch, everything else)."""
+        """All axes but the first as one: (batch, ...) -> (batch, product of the others)."""
         batch, *rest = self.shape(x)
         return self.emit(relax.op.reshape(x, (batch, math.prod(rest))))
 
     def embedding(self, table: relax.Expr, indices: relax.Expr) -> relax.Var:
-        """The rows of a (rows, width) table that integers in [0, rows), of any shape, name."""
+        """The rows of a (rows, width) table that integers in [0, rows), of any shape, name: (*shape, width)."""
         return self.emit(relax.op.take(table, indices, axis=0))
 
     def concat(self, parts: list[relax.Expr]) -> relax.Var:
@@ -162,7 +200,10 @@ class NetworkBuilder:
         return self.emit(relax.op.log(self.floored(x, floor)))
 
     def softmax_cross_entropy(self, scores: relax.Expr) -> Network:
-        """Close the network with the mean cross-entropy of softmax(scores) and one-hot labels."""
+        """Close the network with the mean cross-entropy of softmax(scores), (batch, classes), and one-hot labels.
+
+        The labels are a further input, `labels`, of the shape of the scores.
+        """
         batch, _ = shape = self.shape(scores)
         labels = self.input("labels", shape, Initial("one_hot"))
         log_probability = self.emit(relax.op.nn.log_softmax(scores, axis=-1))
@@ -172,7 +213,8 @@ class NetworkBuilder:
     def sigmoid_cross_entropy(self, scores: relax.Expr) -> Network:
         """Close the network with the mean binary cross-entropy of sigmoid(scores), (batch, 1), and labels 0 or 1.
 
-        Written log(1 + exp(score)) - score * label, where nothing overflows.
+        The labels are a further input, `labels`, of the shape of the scores. Written log(1 + exp(score)) - score *
+        label, where nothing overflows.
         """
         batch, _ = shape = self.shape(scores)
         labels = self.input("labels", shape, Initial("integers", 2))
