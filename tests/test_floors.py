@@ -40,6 +40,7 @@ INSIDE = {
     "profile": {"store": 1, "timing": 2, "step": 3, "tuning": 3},
     "study": {
         "setup": 1, "tables": 2, "noise": 2, "timing": 3, "kernel_report": 3, "drawing": 3, "figures": 4, "sweep": 4,
+        "report": 1,
     },
     "study/figures": {"comparisons": 1},
     "stages": {"jobs": 1},
