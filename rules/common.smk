@@ -9,7 +9,6 @@ from autotm.model.step import Limit
 from autotm.model.study import MODELLED, scale_named
 from autotm.study.setup import (
     inputs,
-    export_source,
     load_study,
     machine_named,
     machine_settings,
@@ -40,7 +39,6 @@ def or_stop(function, *arguments):
         raise WorkflowError(str(error)) from None
 
 
-export_source()
 STUDY = or_stop(load_study, config, SOURCE, CONFIG, Path("results"))
 or_stop(require_compiler)
 

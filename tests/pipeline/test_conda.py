@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
-from workplace import ROOT, TARGET, Workplace, make_workplace
+from workplace import ROOT, TARGET, WATCHED, Workplace, make_workplace
 
 RATTLER = ROOT / ".venv-conda" / "bin" / "python"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -78,7 +79,10 @@ def test_each_environment_holds_its_pins_and_nothing_else(made: dict[str, Path])
 
 def test_jobs_run_in_their_environments(place: Workplace, made: dict[str, Path]) -> None:
     """Snakemake puts its own packages behind those of the environment; autotm may import nothing from there."""
-    done = place.snakemake(TARGET, *USING_CONDA, env=on_path(place) | place.watching, timeout_s=600)
+    for prefix in made.values():  # Snakemake takes PYTHONPATH from them
+        shutil.copy(WATCHED / "sitecustomize.py", prefix / "lib" / f"python{PYTHON}" / "site-packages")
+    watching = {"WATCHED_IMPORTS": place.watching["WATCHED_IMPORTS"]}
+    done = place.snakemake(TARGET, *USING_CONDA, env=on_path(place) | watching, timeout_s=600)
     assert done.returncode == 0, done.stdout
     imported = place.imports()
     assert set(imported) >= {

@@ -6,7 +6,6 @@ from autotm.study.setup.series import CACHED, FIRST_TOUCH, MOVER
 from autotm.study.setup.study import (
     CONVENTIONAL,
     Study,
-    export_source,
     load_study,
     machine_named,
     machine_settings,
@@ -22,7 +21,6 @@ __all__ = [
     "MOVER",
     "Study",
     "comparison_records",
-    "export_source",
     "front_records",
     "inputs",
     "large_files",
