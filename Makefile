@@ -8,6 +8,7 @@
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make test-view                          the page of `autotm view` in Chromium (installs Playwright; Chromium where it may)
 #   make docs                               the documents as a site: build/site/index.html
+#   make test-conda                         environments from envs/ for `snakemake --sdm conda` (installs py-rattler)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
@@ -24,8 +25,8 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-browser setup-torch setup-docs figures verify test test-view test-torch
-.PHONY: test-torch-deep lint schema formats docs lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-browser setup-torch setup-conda setup-docs figures verify
+.PHONY: test test-view test-conda test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -142,16 +143,28 @@ test-torch: setup-torch
 test-torch-deep: setup-torch
 	@$(TORCH)/bin/pytest -q -m deep tests/lower/test_training_numerics.py
 
+# Environments from envs/ as Snakemake makes them, with py-rattler in place of conda.
+CONDA := .venv-conda
+$(CONDA)/.stamp: requirements/conda.txt $(VENV)/.test-stamp
+	@$(BIN)/python -m venv $(CONDA)
+	$(CONDA)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/conda.txt
+	touch $@
+
+setup-conda: $(CONDA)/.stamp
+
+test-conda: setup-conda
+	@$(BIN)/pytest -q -rs tests/pipeline/test_conda.py
+
 lint: setup-test
 	@status=0
 	$(BIN)/ruff check || status=1
 	$(BIN)/ruff format --check || status=1
 	$(BIN)/mypy || status=1
 	$(BIN)/snakemake --lint || status=1
-	$(BIN)/snakefmt --check Snakefile rules || status=1
+	$(BIN)/snakefmt --check workflow/Snakefile rules || status=1
+	$(BIN)/hadolint Containerfile || status=1
 	exit $$status
 
-LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
 schema: setup
 	@$(BIN)/autotm schema > config/schema.json
 
@@ -191,6 +204,17 @@ formats: setup
 docs: setup-docs
 	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict
 
+# The figures' rules as a graph. Snakemake writes its lines in another order each time.
+rulegraph: setup
+	@{ printf '# Rules\n\nWhat `make figures` runs; written by `make rulegraph`.\n\n```mermaid\nflowchart TB\n'
+	$(BIN)/snakemake --rulegraph mermaid-js figures | grep -P '^\t(?!style)' | sort --version-sort
+	printf '```\n'; } > docs/rulegraph.md
+
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate
+ENVS = figures measure solve tune
+# The packages of one environment, a line each; tune.txt holds all that is locked for running.
+PINS = $(UV) pip compile --quiet --python-version 3.11 --python-platform linux -c requirements/tune.txt --no-header --no-annotate \
+	--no-emit-index-url
 lock: setup
 	@export UV_CUSTOM_COMPILE_COMMAND="make lock"
 	$(LOCK) requirements/uv.in -o requirements/uv.txt
@@ -199,6 +223,11 @@ lock: setup
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra browser -c requirements/run.txt -o requirements/browser.txt
+	$(LOCK) requirements/conda.in -o requirements/conda.txt
+	for name in $(ENVS); do
+		sed "s/NAME/$$name/" requirements/env.head.yaml > envs/$$name.yaml
+		$(PINS) --group $$name | sed 's/^/      - /' >> envs/$$name.yaml
+	done
 
 clean:
 	@rm -rf results figures logs .snakemake

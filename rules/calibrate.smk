@@ -1,6 +1,6 @@
 rule calibrate:
     output:
-        links="results/{machine}/links.json",
+        links=in_report("results/{machine}/links.json", "machine", "Machine", {"machine": "{machine}"}),
     log:
         "logs/{machine}/calibrate.log",
     benchmark:

@@ -9,7 +9,6 @@ from autotm.model.step import Limit
 from autotm.model.study import MODELLED, scale_named
 from autotm.study.setup import (
     inputs,
-    export_source,
     load_study,
     machine_named,
     machine_settings,
@@ -40,7 +39,6 @@ def or_stop(function, *arguments):
         raise WorkflowError(str(error)) from None
 
 
-export_source()
 STUDY = or_stop(load_study, config, SOURCE, CONFIG, Path("results"))
 or_stop(require_compiler)
 
@@ -48,6 +46,29 @@ or_stop(require_compiler)
 # so too; this holds where it is left out.
 if "timing" not in set(workflow.global_resources):
     workflow.register_resource("timing", 1)
+
+
+def in_report(path, caption, category, labels):
+    """An output that `snakemake --report` shows, with the caption `workflow/report/CAPTION.rst`."""
+
+    def labels_of_report(wildcards):
+        # Only a report calls this, and before it reads captions. Imported above, docutils would slow every start.
+        from autotm.study.report import register_directives
+
+        register_directives()
+        return labels
+
+    return report(path, caption=f"../workflow/report/{caption}.rst", category=category, labels=labels_of_report)
+
+
+def picture(path, caption="figure"):
+    """A figure's picture, which a report shows."""
+    return in_report(path, caption, "Figures", {"name": Path(path).with_suffix("").name, "file": "picture"})
+
+
+def table(path, category="Figures"):
+    """A table that a report holds."""
+    return in_report(path, "table", category, {"name": Path(path).with_suffix("").name, "file": "table"})
 
 
 def machine_of(wildcards):
@@ -125,8 +146,8 @@ def large_files(wildcards):
 def timing_threads(wildcards):
     """All cores for what measures time, so that no other job runs beside it."""
     machine, cores = machine_of(wildcards), workflow.resource_settings.cores
-    if cores is None:  # on a cluster, where the job has its own node
-        return machine.threads
+    if cores is None or workflow.execution_settings is None:
+        return machine.threads  # on a cluster, with a node of its own; or in a report, which runs nothing
     if cores < machine.threads:
         raise WorkflowError(
             f"--cores {cores}: machine {machine.slug} runs kernels on {machine.threads} threads; "

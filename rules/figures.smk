@@ -4,8 +4,8 @@ rule figure_7:
         records=comparison_records,
     output:
         pdf="figures/{folder}fig7.pdf",
-        png="figures/{folder}fig7.png",
-        csv="figures/{folder}fig7.csv",
+        png=picture("figures/{folder}fig7.png"),
+        csv=table("figures/{folder}fig7.csv"),
     log:
         "logs/figures/{folder}fig7.log",
     benchmark:
@@ -27,8 +27,8 @@ rule figure_7:
 use rule figure_7 as figure_9 with:
     output:
         pdf="figures/{folder}fig9.pdf",
-        png="figures/{folder}fig9.png",
-        csv="figures/{folder}fig9.csv",
+        png=picture("figures/{folder}fig9.png"),
+        csv=table("figures/{folder}fig9.csv"),
     log:
         "logs/figures/{folder}fig9.log",
     benchmark:
@@ -45,8 +45,8 @@ use rule figure_7 as figure_11 with:
         records=predicted_records,
     output:
         pdf="figures/{folder}fig11.pdf",
-        png="figures/{folder}fig11.png",
-        csv="figures/{folder}fig11.csv",
+        png=picture("figures/{folder}fig11.png"),
+        csv=table("figures/{folder}fig11.csv"),
     log:
         "logs/figures/{folder}fig11.log",
     benchmark:
@@ -58,8 +58,8 @@ use rule figure_7 as figure_11 with:
 use rule figure_7 as ilp_times with:
     output:
         pdf="figures/{folder}ilp_times.pdf",
-        png="figures/{folder}ilp_times.png",
-        csv="figures/{folder}ilp_times.csv",
+        png=picture("figures/{folder}ilp_times.png"),
+        csv=table("figures/{folder}ilp_times.csv"),
     log:
         "logs/figures/{folder}ilp_times.log",
     benchmark:
@@ -71,8 +71,8 @@ use rule figure_7 as ilp_times with:
 use rule figure_7 as price_performance with:
     output:
         pdf="figures/{folder}price_performance.pdf",
-        png="figures/{folder}price_performance.png",
-        csv="figures/{folder}price_performance.csv",
+        png=picture("figures/{folder}price_performance.png"),
+        csv=table("figures/{folder}price_performance.csv"),
     log:
         "logs/figures/{folder}price_performance.log",
     benchmark:
@@ -87,8 +87,8 @@ use rule figure_7 as price_performance with:
 use rule figure_7 as cost_performance with:
     output:
         pdf="figures/{folder}cost_performance.pdf",
-        png="figures/{folder}cost_performance.png",
-        csv="figures/{folder}cost_performance.csv",
+        png=picture("figures/{folder}cost_performance.png"),
+        csv=table("figures/{folder}cost_performance.csv"),
     log:
         "logs/figures/{folder}cost_performance.log",
     benchmark:
@@ -105,8 +105,8 @@ rule figure_8:
         unpack(large_files),
     output:
         pdf="figures/fig8.pdf",
-        png="figures/fig8.png",
-        csv="figures/fig8.csv",
+        png=picture("figures/fig8.png"),
+        csv=table("figures/fig8.csv"),
     log:
         "logs/figures/fig8.log",
     benchmark:
@@ -128,8 +128,8 @@ rule figure_8:
 use rule figure_8 as figure_8_talk with:
     output:
         pdf="figures/fig8_talk.pdf",
-        png="figures/fig8_talk.png",
-        csv="figures/fig8_talk.csv",
+        png=picture("figures/fig8_talk.png"),
+        csv=table("figures/fig8_talk.csv"),
     log:
         "logs/figures/fig8_talk.log",
     benchmark:
@@ -143,8 +143,8 @@ use rule figure_7 as front with:
         records=inputs.front_records(STUDY),
     output:
         pdf="figures/front.pdf",
-        png="figures/front.png",
-        csv="figures/front.csv",
+        png=picture("figures/front.png"),
+        csv=table("figures/front.csv"),
     log:
         "logs/figures/front.log",
     benchmark:
@@ -158,8 +158,8 @@ use rule figure_7 as figure_10 with:
         records=STUDY.case_study_records(STUDY.config.figures.fig10),
     output:
         pdf="figures/fig10.pdf",
-        png="figures/fig10.png",
-        csv="figures/fig10.csv",
+        png=picture("figures/fig10.png"),
+        csv=table("figures/fig10.csv"),
     log:
         "logs/figures/fig10.log",
     benchmark:
@@ -173,8 +173,8 @@ use rule figure_7 as figure_10a_all_fast with:
         records=STUDY.case_study_records(STUDY.config.figures.fig10),
     output:
         pdf="figures/fig10a_all_fast.pdf",
-        png="figures/fig10a_all_fast.png",
-        csv="figures/fig10a_all_fast.csv",
+        png=picture("figures/fig10a_all_fast.png"),
+        csv=table("figures/fig10a_all_fast.csv"),
     log:
         "logs/figures/fig10a_all_fast.log",
     benchmark:
@@ -188,8 +188,8 @@ use rule figure_7 as figure_10a_all_slow with:
         records=STUDY.case_study_records(STUDY.config.figures.fig10),
     output:
         pdf="figures/fig10a_all_slow.pdf",
-        png="figures/fig10a_all_slow.png",
-        csv="figures/fig10a_all_slow.csv",
+        png=picture("figures/fig10a_all_slow.png"),
+        csv=table("figures/fig10a_all_slow.csv"),
     log:
         "logs/figures/fig10a_all_slow.log",
     benchmark:
@@ -203,8 +203,8 @@ use rule figure_7 as figure_10a_synchronous with:
         records=STUDY.case_study_records(STUDY.config.figures.fig10),
     output:
         pdf="figures/fig10a_synchronous.pdf",
-        png="figures/fig10a_synchronous.png",
-        csv="figures/fig10a_synchronous.csv",
+        png=picture("figures/fig10a_synchronous.png"),
+        csv=table("figures/fig10a_synchronous.csv"),
     log:
         "logs/figures/fig10a_synchronous.log",
     benchmark:

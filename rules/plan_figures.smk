@@ -44,8 +44,8 @@ rule kernel_plot:
         profile=STUDY.convolution_paths.profile,
     output:
         pdf="figures/kernel_plot.pdf",
-        png="figures/kernel_plot.png",
-        csv="figures/kernel_plot.csv",
+        png=picture("figures/kernel_plot.png"),
+        csv=table("figures/kernel_plot.csv"),
     log:
         "logs/figures/kernel_plot.log",
     benchmark:
@@ -72,8 +72,8 @@ rule heap:
         program=HEAP_PATHS.program(HEAP.optimizer, HEAP_LIMIT),
     output:
         pdf="figures/heap.pdf",
-        png="figures/heap.png",
-        csv="figures/heap.csv",
+        png=picture("figures/heap.png", caption="plan_figure"),
+        csv=table("figures/heap.csv"),
     log:
         "logs/figures/heap.log",
     benchmark:

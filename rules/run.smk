@@ -7,7 +7,12 @@ rule run:
         plan="results/{machine}/{scale}/{network}/{optimizer}/{limit}/plan.json",
         program="results/{machine}/{scale}/{network}/{optimizer}/{limit}/program.json",
     output:
-        record="results/{machine}/{scale}/{network}/{optimizer}/{limit}/record.json",
+        record=in_report(
+            "results/{machine}/{scale}/{network}/{optimizer}/{limit}/record.json",
+            "run",
+            "Runs",
+            {name: f"{{{name}}}" for name in ("network", "optimizer", "limit", "scale", "machine")},
+        ),
     log:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/run.log",
     benchmark:

@@ -33,9 +33,9 @@ rule figure_timing_study:
         recorded=STUDY.config.timing_study.recorded or [],
     output:
         pdf="figures/timing_study.pdf",
-        png="figures/timing_study.png",
-        csv="figures/timing_study.csv",
-        summary="figures/timing_study_summary.csv",
+        png=picture("figures/timing_study.png"),
+        csv=table("figures/timing_study.csv"),
+        summary=table("figures/timing_study_summary.csv"),
     log:
         "logs/figures/timing_study.log",
     benchmark:

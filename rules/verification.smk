@@ -3,7 +3,7 @@ rule verification_table:
     input:
         records=lambda _: or_stop(STUDY.verification_records),
     output:
-        csv=STUDY.table("verification.csv"),
+        csv=table(STUDY.table("verification.csv"), category="Tables"),
     log:
         "logs/verification.log",
     conda:
@@ -27,7 +27,7 @@ rule records_table:
     input:
         records=lambda _: or_stop(STUDY.configured_records),
     output:
-        csv=STUDY.table("records.csv"),
+        csv=table(STUDY.table("records.csv"), category="Tables"),
         parquet=STUDY.table("records.parquet"),
     log:
         "logs/records_table.log",

@@ -41,7 +41,7 @@ INSIDE = {
     "profile": {"store": 1, "timing": 2, "step": 3, "tuning": 3},
     "study": {
         "setup": 1, "tables": 2, "noise": 2, "timing": 3, "kernel_report": 3, "drawing": 3, "figures": 4, "sweep": 4,
-        "view": 4, "explain": 5, "doctor": 3,
+        "view": 4, "explain": 5, "doctor": 3, "report": 1,
     },
     "study/figures": {"comparisons": 1},
     "stages": {"jobs": 1, "exchange": 1},

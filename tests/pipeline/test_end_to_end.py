@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import html
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import packages_distributions
+from typing import Any
 
 import pytest
+import yaml
+from PIL import Image
 from workplace import ROOT, TARGET, Workplace, make_workplace
 
 from autotm.model.files.files import load, schema_version
@@ -28,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     place.change("figures", "fig10", "limits", value=LIMITS)
     _kill_when(place, "*/tiny/mlp/profile.parquet", seconds_more=1.5)
     _kill_when(place, "*/tiny/mlp/static/*/record.json", seconds_more=1.0)
-    done = place.snakemake(TARGET)
+    done = place.snakemake(TARGET, env=place.watching)
     assert done.returncode == 0, done.stdout
     return place
 
@@ -69,6 +76,67 @@ def test_every_file_says_where_it_comes_from(place: Workplace) -> None:
         assert document["schema_version"] == schema_version(document["kind"])
         assert document["provenance"]["tier_reality"] == "emulated"
         assert document["provenance"]["versions"]["apache-tvm"] == "0.27.0.post1"
+
+
+def test_jobs_import_what_their_environment_holds(place: Workplace) -> None:
+    """Here all packages are installed, and under `--sdm conda` Snakemake's own are in reach of every job."""
+    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rules").glob("*.smk"))
+    pairs = re.findall(r"envs/(\w+)\.yaml\"(?:(?!envs/).)*?scripts/(\w+\.py)\"", rules, re.DOTALL)
+    envs = {script: env for env, script in pairs}
+    imported = place.imports()
+    assert {"calibrate.py", "ilp_solve.py", "run.py", "figure_of_records.py"} <= set(imported)
+    for script, files in imported.items():
+        env = yaml.safe_load((ROOT / "envs" / f"{envs[script]}.yaml").read_text(encoding="utf-8"))
+        held = {pin.split("==")[0] for entry in env["dependencies"] if isinstance(entry, dict) for pin in entry["pip"]}
+        names = packages_distributions()
+        lacking = {name for name in files if not {one.lower().replace("_", "-") for one in names[name]} & held}
+        assert not lacking, f"{script}: envs/{envs[script]}.yaml lacks {sorted(lacking)}"
+
+
+def test_a_report_shows_it_all(place: Workplace) -> None:
+    """Figures with captions and tables, runs with provenance and logs, the machine: in one page that loads nothing."""
+    lost = next(place.folder.glob("logs/*/tiny/mlp/static/1to1/compile.log"))
+    lost.unlink()
+    unreachable = "http://127.0.0.1:9"
+    done = place.snakemake(
+        TARGET, "--report", "report.html", env={"http_proxy": unreachable, "https_proxy": unreachable}
+    )
+    assert done.returncode == 0, done.stdout
+    page = (place.folder / "report.html").read_text(encoding="utf-8")
+    assert not re.findall(r"<(?:script|link|img|iframe)[^>]+(?:src|href)=.?http", page)
+    shown = embedded(page, "results")
+    for name, kind in (("fig10.png", "picture"), ("fig10.csv", "table")):
+        found = shown[f"figures/{name}"]
+        assert found["labels"] == {"name": "fig10", "file": kind}
+        content = base64.b64decode(found["data_uri"].partition("base64,")[2])
+        assert content == (place.folder / "figures" / name).read_bytes()
+    with Image.open(place.folder / "figures" / "fig10.png") as picture:
+        assert " ".join(picture.info["Description"].split()) in plain(shown["figures/fig10.png"]["caption"])
+    records = sorted(place.folder.glob("results/*/tiny/mlp/*/*/record.json"))
+    assert len(records) == 2 * len(LIMITS)
+    for record in records:
+        path = str(record.relative_to(place.folder))
+        caption = plain(shown[path]["caption"])
+        source = json.loads(record.read_text(encoding="utf-8"))["provenance"]
+        assert source["cpu_model"] in caption
+        assert source["versions"]["highspy"] in caption
+        log = (place.folder / path.replace("results", "logs")).with_name("ilp_solve.log")
+        assert " ".join(log.read_text(encoding="utf-8").split()) in caption
+    assert f"{lost.relative_to(place.folder)} cannot be read" in page
+    (links,) = place.folder.glob("results/*/links.json")
+    assert "tier_reality" in plain(shown[str(links.relative_to(place.folder))]["caption"])
+    assert "how little fast memory" in page
+    assert set(embedded(page, "categories")) == {"Figures", "Runs", "Machine"}
+
+
+def embedded(page: str, name: str) -> dict[str, Any]:
+    """What a report's page holds in its script of that name."""
+    return json.loads(re.search(rf'<script id="{name}">\s*var {name} = (.*);\n', page)[1])
+
+
+def plain(caption: str) -> str:
+    """The text of a caption's HTML, one blank between words."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", caption)).split())
 
 
 def test_verification_and_the_table_of_runs_are_targets(place: Workplace) -> None:
@@ -114,7 +182,7 @@ def test_a_damaged_plan_is_named_with_its_remedy(place: Workplace) -> None:
 
 def _kill_when(place: Workplace, pattern: str, seconds_more: float) -> None:
     """Start the pipeline, and kill it and its jobs as a power cut would, a little after a result appears."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environment = os.environ | place.watching
     pipeline = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "2", TARGET],
         cwd=place.folder,

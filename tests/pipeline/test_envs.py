@@ -5,38 +5,108 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from packaging.markers import Marker
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from workplace import ROOT
 
 from autotm.model.study.scale import load_scale
 from autotm.model.study.study_config import StudyConfig, parse_study
 
 ENVS = sorted((ROOT / "envs").glob("*.yaml"))
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
 MARK = re.compile(r"^([a-z0-9-]+)==([^ ;\\]+)(?: ; ([^\\]+))?", re.MULTILINE)
+BY_NAME = pytest.mark.parametrize("path", ENVS, ids=lambda path: path.name)
+
+
+def lock_text(name: str) -> str:
+    return (ROOT / "requirements" / name).read_text(encoding="utf-8")
 
 
 def locked(name: str) -> dict[str, set[str]]:
     """Every version of each package in a lock file; several where Python versions differ."""
     found: dict[str, set[str]] = {}
-    for package, version, _ in MARK.findall((ROOT / "requirements" / name).read_text(encoding="utf-8")):
+    for package, version, _ in MARK.findall(lock_text(name)):
         found.setdefault(package, set()).add(version)
     return found
 
 
-@pytest.mark.parametrize("path", ENVS, ids=lambda path: path.name)
+def python_of(env: dict[str, Any]) -> str:
+    """The Python of an environment, e.g. 3.11."""
+    return next(entry.removeprefix("python=") for entry in env["dependencies"] if str(entry).startswith("python="))
+
+
+def pins_of(env: dict[str, Any]) -> dict[str, str]:
+    """Every pinned package of an environment."""
+    (pins,) = (entry["pip"] for entry in env["dependencies"] if isinstance(entry, dict))
+    return dict(pin.split("==") for pin in pins)
+
+
+def on(python: str) -> dict[str, str]:
+    """What markers of requirements see in an environment."""
+    linux = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
+    return linux | {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+
+
+def unlocked(env: dict[str, Any], lock: str) -> set[str]:
+    """Pins of an environment that are not the lock's for its Python."""
+    here = on(python_of(env))
+    versions = {
+        package: version
+        for package, version, marker in MARK.findall(lock)
+        if not marker or Marker(marker.strip()).evaluate(here)
+    }
+    return {package for package, version in pins_of(env).items() if versions.get(package) != version}
+
+
+def members(group: str) -> set[str]:
+    """The packages of a dependency group, with those of the groups in it."""
+    found: set[str] = set()
+    for entry in GROUPS[group]:
+        found |= members(entry["include-group"]) if isinstance(entry, dict) else {entry}
+    return found
+
+
+@BY_NAME
 def test_conda_environments_pin_what_the_lock_pins(path: Path) -> None:
-    contents = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert contents["channels"] == ["conda-forge", "nodefaults"]
-    pins = next(part["pip"] for part in contents["dependencies"] if isinstance(part, dict))
-    lock = locked("tune.txt" if path.stem == "tune" else "run.txt")
-    for pin in pins:
-        package, version = pin.split("==")
-        assert version in lock[package], f"{path.name}: {pin}, locked are {sorted(lock[package])}"
+    text, lock = path.read_text(encoding="utf-8"), lock_text("tune.txt" if path.stem == "tune" else "run.txt")
+    env = yaml.safe_load(text)
+    assert env["channels"] == ["conda-forge", "nodefaults"]
+    assert unlocked(env, lock) == set(), "run: make lock"
+    # A pin that changes in one place only is found, in either place.
+    version = pins_of(env)["numpy"]
+    assert unlocked(yaml.safe_load(text.replace(f"numpy=={version}", "numpy==1.0")), lock) == {"numpy"}
+    assert unlocked(env, lock.replace(f"numpy=={version}", "numpy==1.0")) == {"numpy"}
+
+
+@BY_NAME
+def test_conda_environments_hold_their_group_and_what_it_requires(path: Path) -> None:
+    env = yaml.safe_load(path.read_text(encoding="utf-8"))
+    pins, python = pins_of(env), python_of(env)
+    assert SpecifierSet(PROJECT["requires-python"]).contains(f"{python}.0")
+    required, found = members(path.stem), set()
+    while required - found:
+        package = min(required - found)
+        found.add(package)
+        try:
+            lines = metadata.requires(package) or []
+        except metadata.PackageNotFoundError:
+            assert package not in locked("run.txt")  # only what `tune` adds is not installed here
+            continue
+        requirements = [Requirement(line) for line in lines]
+        required |= {
+            one.name.lower().replace("_", "-")
+            for one in requirements
+            if one.marker is None or one.marker.evaluate(on(python))
+        }
+    assert set(pins) == found, "run: make lock"
 
 
 def test_every_rule_has_its_environment() -> None:
@@ -54,9 +124,11 @@ def test_the_lock_satisfies_the_packaging(name: str) -> None:
             assert requirement.specifier.contains(version), f"{name}: {requirement.name} {version} is not {requirement}"
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt", "docs.txt"])
+@pytest.mark.parametrize(
+    "name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt", "docs.txt", "conda.txt"]
+)
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
-    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    text = lock_text(name)
     assert "http" not in text
     assert "index-url" not in text
     entries = re.split(r"\n(?=[a-z0-9])", "\n".join(line for line in text.splitlines() if not line.startswith("#")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "rules", "config", "workflow", "profiles", "envs", "examples")
+PARTS = ("rules", "config", "workflow", "profiles", "envs", "examples")
+WATCHED = Path(__file__).parent / "conda" / "watched"
 LIMITS = ["1:0", "1:1", "0:1"]
 STAGES = {"calibrate", "kernel_profile", "extrapolate", "tune", "ilp_solve", "compile", "run", "timing_study"}
 FIGURES = {
@@ -63,7 +66,7 @@ class Workplace:
         self.config_file.write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def snakemake(
-        self, *arguments: str, cores: int = 2, env: dict[str, str] | None = None
+        self, *arguments: str, cores: int = 2, env: dict[str, str] | None = None, timeout_s: float = 280
     ) -> subprocess.CompletedProcess[str]:
         """Run Snakemake here; returns its status and both outputs, merged in `stdout`."""
         command = [sys.executable, "-m", "snakemake", "--cores", str(cores), *arguments]
@@ -76,8 +79,24 @@ class Workplace:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=280,
+            timeout=timeout_s,
         )
+
+    @property
+    def watching(self) -> dict[str, str]:
+        """For `env`: jobs tell what autotm imports in them (`watched/sitecustomize.py`), in the folder `imports`."""
+        (self.folder / "imports").mkdir(exist_ok=True)
+        return {"PYTHONPATH": f"{ROOT / 'src'}:{WATCHED}", "WATCHED_IMPORTS": str(self.folder / "imports")}
+
+    def imports(self) -> dict[str, dict[str, str]]:
+        """What was told: for each script, the file of each module outside the standard library that autotm imported."""
+        found: dict[str, dict[str, str]] = {}
+        for path in (self.folder / "imports").glob("*.json"):
+            told = json.loads(path.read_text(encoding="utf-8"))
+            script = re.sub(r"^tmp\w+\.", "", told["script"])
+            ours = {*sys.stdlib_module_names, "autotm", "snakemake"}
+            found.setdefault(script, {}).update({k: v for k, v in told["files"].items() if k not in ours})
+        return found
 
     def jobs_due(self, *arguments: str, target: str | tuple[str, ...] = TARGET) -> dict[str, int]:
         """How many jobs of each rule a dry run would start."""

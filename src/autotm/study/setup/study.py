@@ -238,13 +238,6 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     return settings | {"device": device_settings(config_dir, machine)}
 
 
-def export_source() -> None:
-    """Let child processes import this autotm: environments made from `envs/` hold only the packages it needs."""
-    source = str(Path(__file__).parents[2])
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([source, *filter(None, inherited)]))
-
-
 def optimizer_names() -> tuple[str, ...]:
     """What `solve.optimizers` returns, read off the names of its modules.
 
