@@ -124,9 +124,7 @@ def test_the_lock_satisfies_the_packaging(name: str) -> None:
             assert requirement.specifier.contains(version), f"{name}: {requirement.name} {version} is not {requirement}"
 
 
-@pytest.mark.parametrize(
-    "name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt", "docs.txt", "conda.txt"]
-)
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt", "docs.txt", "conda.txt"])
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
     text = lock_text(name)
     assert "http" not in text
