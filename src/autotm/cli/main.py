@@ -13,6 +13,7 @@ from autotm import stages
 from autotm.cli import kernels, profile, records, sensitivity, solve, sweep
 from autotm.cli.study import context_of, paths_of, study_of
 from autotm.model.files import AutotmError
+from autotm.model.machine import keep_to_allocation
 from autotm.model.step import Counts, Limit
 from autotm.model.study import StudyConfig
 from autotm.study.setup import require_compiler
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     level = logging.DEBUG if options.verbose else logging.INFO
     logging.basicConfig(level=level, format="autotm: %(message)s", stream=sys.stderr)
     logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
+    keep_to_allocation()
     try:
         options.command(options)
     except AutotmError as error:

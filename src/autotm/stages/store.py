@@ -39,7 +39,7 @@ def tune_stage(
     from autotm.profile.tuning import TuneOptions, tune_kernels
 
     require_packages()
-    machine = context.machine
+    machine = context.to_measure().machine
     came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
     target = machine_target(machine)
     step = scheduled_step(zoo.build_from(network, context.seed), scale, target, machine.threads)

@@ -3,6 +3,7 @@
 from autotm.model.machine.cores import PATIENCE_S, TICK_NS, Round, Watch, lost_ns
 from autotm.model.machine.machine import EmulatedTier, Machine, load_machine
 from autotm.model.machine.provenance import cpu_signature, provenance, versions
+from autotm.model.machine.slurm import keep_to_allocation
 
 __all__ = [
     "PATIENCE_S",
@@ -12,6 +13,7 @@ __all__ = [
     "Round",
     "Watch",
     "cpu_signature",
+    "keep_to_allocation",
     "load_machine",
     "lost_ns",
     "provenance",
