@@ -7,6 +7,8 @@
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
+#   make setup-slurm                        what sends jobs to a Slurm cluster (optional, docs/cluster.md)
+#   make test-slurm                         a study on a Slurm of two nodes on this computer (as root, Debian or Ubuntu)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -22,7 +24,7 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-torch figures verify test test-torch test-torch-deep lint schema lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-slurm setup-torch figures verify test test-slurm test-torch test-torch-deep lint schema lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -33,6 +35,7 @@ help:
 setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
+setup-slurm: $(VENV)/.slurm-stamp
 
 $(VENV)/.made-stamp:
 	@compiler=""
@@ -85,6 +88,9 @@ $(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
 $(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
 	$(call install,requirements/tune.txt)
 
+$(VENV)/.slurm-stamp: requirements/slurm.txt $(VENV)/.run-stamp
+	$(call install,requirements/slurm.txt)
+
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
 FORCE:
@@ -104,6 +110,9 @@ test: setup-test
 	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not wall_clock" || status=1
 	$(BIN)/pytest -q -m wall_clock || status=1
 	exit $$status
+
+test-slurm: setup-test setup-slurm
+	@PYTHON=$(BIN)/python tests/slurm/run.sh
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
@@ -145,6 +154,7 @@ lock: setup
 	$(LOCK) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra slurm -c requirements/run.txt -o requirements/slurm.txt
 
 clean:
 	@rm -rf results figures logs .snakemake
