@@ -31,7 +31,8 @@ onstart:
     starts = workflow.scheduling_settings.max_jobs_per_timespan
     if starts is not None and (starts.max_jobs, starts.timespan) == (100, 1):
         workflow.scheduler.job_rate_limiter = None
-    end_jobs_when_asked()
+    if workflow.local_exec:  # elsewhere the executor cancels its jobs, by commands that must not be ended
+        end_jobs_when_asked()
 
 
 localrules:

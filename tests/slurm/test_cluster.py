@@ -1,0 +1,167 @@
+"""A study on a real Slurm of two nodes: plans, failures, memory, cancelling, shared nodes. Run by make test-slurm."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cluster import LIMITS, Cluster
+from workplace import Workplace, make_workplace
+
+from autotm.model.files import load, load_with_provenance
+from autotm.model.measurement import Record
+from autotm.model.plan import Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+FIGURES = ("figures/dram-1t/fig10.pdf", "figures/cxl-1t/fig10.pdf")
+BROKEN, HUNGRY = (f"results/dram-1t/tiny/{name}/profile.parquet" for name in ("broken", "hungry"))
+NODE_OF = {"dram-1t": "n1", "cxl-1t": "n2"}
+
+
+@pytest.fixture(scope="module")
+def said(cluster: Cluster) -> str:
+    """What Snakemake says to one call for both kinds of nodes, of which one job cannot be done."""
+    snakemake = cluster.start(*FIGURES, BROKEN, HUNGRY)
+    output, _ = snakemake.communicate()
+    assert snakemake.returncode == 1, output
+    return output
+
+
+def test_one_call_measures_on_both_kinds_of_nodes(cluster: Cluster, said: str) -> None:
+    for figure in FIGURES:
+        assert (cluster.folder / figure).read_bytes().startswith(b"%PDF"), said
+    for machine, node in NODE_OF.items():
+        records = list(cluster.folder.glob(f"results/{machine}/tiny/mlp/*/*/record.json"))
+        assert len(records) == 2 * len(LIMITS)
+        for path in records:
+            _, came_from = load_with_provenance(path, "record", Record)
+            assert (came_from["slurm"]["node"], came_from["slurm"]["is_shared"]) == (node, False)
+            assert (came_from["machine"], len(came_from["cpus"])) == (machine, 1)
+
+
+def test_solves_went_as_job_arrays(said: str) -> None:
+    assert len(re.findall(r"Submitted array job", said)) >= 1, said
+
+
+def test_plans_equal_those_made_here(cluster: Cluster, said: str, tmp_path: Path) -> None:
+    assert said
+    here = make_workplace(tmp_path / "here", stand_in=False)
+    shutil.rmtree(here.folder / "config")
+    shutil.copytree(cluster.folder / "config", here.folder / "config")
+    shutil.copy(cluster.folder / "own.py", here.folder)
+    for machine in NODE_OF:
+        for kind in ("links.json", "tiny/mlp/graph.json", "tiny/mlp/profile.parquet", "tiny/mlp/kernels.so"):
+            there = Path("results") / machine / kind
+            (here.folder / there).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(cluster.folder / there, here.folder / there)
+    plans = [str(path.relative_to(cluster.folder)) for path in cluster.folder.glob("results/*/tiny/mlp/*/*/plan.json")]
+    assert len(plans) == 2 * 2 * len(LIMITS)
+    done = here.snakemake(*plans, "--rerun-triggers", "mtime")
+    assert done.returncode == 0, done.stdout
+    for plan in plans:
+        assert placement(here, plan) == placement(cluster.place, plan)
+
+
+def placement(place: Workplace, plan: str) -> Plan:
+    """A plan without the seconds that it took."""
+    found = load(place.folder / plan, "plan", Plan)
+    return dataclasses.replace(found, build_s=0.0, solve_s=0.0, attempts_s=())
+
+
+def test_a_failed_job_is_named_with_its_log(cluster: Cluster, said: str) -> None:
+    log = "logs/dram-1t/tiny/broken/kernel_profile.log"
+    page = said[said.index("autotm: 1 job failed") :]
+    assert "kernel_profile: broken (tiny, dram-1t)" in page
+    assert "ValueError: this network was never finished" in page
+    assert log in page
+    assert "this network was never finished" in (cluster.folder / log).read_text(encoding="utf-8")
+    assert re.search(r"logs/slurm/rule_kernel_profile/\S+\.log", said), "Slurm's log of the job is named too"
+
+
+def test_a_job_killed_for_its_memory_gets_more(cluster: Cluster, said: str) -> None:
+    assert (cluster.folder / HUNGRY).exists(), said
+    jobs = slurm_logs(cluster, "hungry")
+    assert len(jobs) == 2
+    assert re.search("memory limit|oom|OOM|Killed", jobs[0]), jobs[0]
+    assert "mem_mb=1800" in jobs[0]
+    assert "mem_mb=3600" in jobs[1]
+
+
+def slurm_logs(cluster: Cluster, network: str) -> list[str]:
+    """Of all jobs that profiled a network, the oldest first."""
+    files = (cluster.folder / "logs" / "slurm" / "rule_kernel_profile").glob(f"*{network}*/*.log")
+    return [file.read_text(encoding="utf-8") for file in sorted(files, key=lambda file: int(file.stem))]
+
+
+def test_a_cancelled_study_goes_on_and_does_nothing_twice(cluster: Cluster, said: str) -> None:
+    assert said
+    made = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/**/*.json")}
+    profiles = [f"results/dram-1t/tiny/{name}/profile.parquet" for name in ("small", "mnist")]
+    cancelled = cluster.start(*profiles)
+    # One node for both: the second runs when the first is done.
+    until(lambda: any((cluster.folder / path).exists() for path in profiles), cancelled)
+    until(lambda: "RUNNING" in queue(), cancelled)
+    os.killpg(cancelled.pid, signal.SIGINT)
+    output, _ = cancelled.communicate(timeout=60)
+    assert cancelled.returncode != 0
+    (first,) = [path for path in profiles if (cluster.folder / path).exists()]
+    until(lambda: not queue(), None)
+    done_at = (cluster.folder / first).stat().st_mtime_ns
+
+    again = cluster.start(*profiles)
+    output, _ = again.communicate()
+    assert again.returncode == 0, output
+    assert re.search(r"kernel_profile +1\n", output), output
+    assert all((cluster.folder / path).exists() for path in profiles)
+    assert (cluster.folder / first).stat().st_mtime_ns == done_at
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+
+    third = cluster.start(*profiles, *FIGURES)
+    output, _ = third.communicate()
+    assert "Nothing to be done" in output, output
+
+
+def queue() -> str:
+    """States of all jobs that are not over."""
+    return subprocess.run(["squeue", "-h", "-o", "%T"], capture_output=True, text=True, check=True).stdout
+
+
+def until(happens, snakemake: subprocess.Popen[str] | None) -> None:
+    deadline = time.monotonic() + 120
+    while not happens():
+        assert snakemake is None or snakemake.poll() is None, snakemake.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_shared_node_is_refused_unless_the_machine_file_allows_it(cluster: Cluster) -> None:
+    refused = cluster.autotm_in_job("-p", "small", "-c", "1", command="calibrate --machine dram --results refused")
+    assert refused.returncode == 1
+    assert re.search(r"Slurm job \d+ has 1 of the 2 CPUs of node n1, and other jobs may run beside it", refused.stderr)
+    assert not (cluster.folder / "refused").exists()
+    allowed = cluster.autotm_in_job("-p", "small", "-c", "1", command="calibrate --machine shared --results allowed")
+    assert allowed.returncode == 0, allowed.stderr
+    text = (cluster.folder / "allowed" / "shared-1t" / "links.json").read_text(encoding="utf-8")
+    assert re.search(r'"is_shared": true', text)
+
+
+def test_a_job_starts_no_more_threads_than_it_has_cpus(cluster: Cluster) -> None:
+    script = "import os; from autotm.model.machine import keep_to_allocation as k; k(); print(os.sched_getaffinity(0))"
+    for bind in ("--cpu-bind=none", "--cpu-bind=cores"):
+        done = subprocess.run(
+            ["srun", "--mem=500", "-c", "1", bind, sys.executable, "-c", script],
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() in {"{0}", "{1}"}
