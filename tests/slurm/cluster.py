@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +40,39 @@ def hungry(batch, width):
 
 
 @dataclass(frozen=True)
+class Call:
+    """A call of Snakemake, and where it writes."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8")
+
+    def status(self, within_s: float) -> int:
+        """How it ended; killed with its jobs where that takes too long."""
+        try:
+            return self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            subprocess.run(["scancel", "--user", "root"], check=False)
+            raise AssertionError(f"not done after {within_s} s: {self.said}") from None
+
+    def until(self, happens: Callable[[], bool], within_s: float = 120.0) -> None:
+        """Wait for something while it runs."""
+        deadline = time.monotonic() + within_s
+        while not happens():
+            assert self.process.poll() is None, self.said
+            assert time.monotonic() < deadline, self.said
+            time.sleep(0.2)
+
+    def interrupt(self) -> None:
+        """What Ctrl-C does."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+
+@dataclass(frozen=True)
 class Cluster:
     """A workplace whose jobs go to Slurm."""
 
@@ -46,7 +82,7 @@ class Cluster:
     def folder(self) -> Path:
         return self.place.folder
 
-    def start(self, *targets: str) -> subprocess.Popen[str]:
+    def start(self, *targets: str) -> Call:
         """Start Snakemake as a user would, but that it asks Slurm often and without a database."""
         options = [
             "--workflow-profile",
@@ -57,16 +93,18 @@ class Cluster:
             "2",
         ]
         options += ["--slurm-status-command", "squeue", "--slurm-init-seconds-before-status-checks", "2"]
-        options += ["--default-resources", "slurm_partition=small", "slurm_account=lab"]
-        return subprocess.Popen(
-            [sys.executable, "-m", "snakemake", *targets, *options],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        options += ["--default-resources", "slurm_partition=big", "slurm_account=lab"]
+        log = self.folder / f"snakemake-{time.monotonic_ns()}.txt"
+        with log.open("w", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "snakemake", *targets, *options],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Call(process, log)
 
     def autotm_in_job(self, *srun: str, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of autotm in a job that `srun` makes."""
@@ -92,6 +130,7 @@ def make_cluster(folder: Path) -> Cluster:
     names = ("small", "broken", "hungry")
     place.change("own_networks", value={name: own | {"function": name} for name in names})
     place.change("figures", "fig10", "limits", value=LIMITS)
+    place.change("figures", "fig10", "optimizers", value=["static"])
     place.change("run", "min_seconds", value=0.5)
     scale = place.folder / "config" / "scales" / "tiny.yaml"
     sizes = yaml.safe_load(scale.read_text(encoding="utf-8")) | {"memory_mb": 1800}

@@ -43,14 +43,14 @@ JobCompLoc=$folder/log/jobs.txt
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SchedulerType=sched/backfill
-SchedulerParameters=sched_min_interval=100000
+SchedulerParameters=sched_min_interval=100000,bf_interval=1
 ReturnToService=2
 MinJobAge=3600
 SlurmdTimeout=30
 KillWait=5
 SlurmdParameters=config_overrides
-NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=2 RealMemory=4000 Feature=dram State=UNKNOWN
-NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=2 RealMemory=4000 Feature=cxl State=UNKNOWN
+NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=2 RealMemory=8000 Feature=dram State=UNKNOWN
+NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=2 RealMemory=8000 Feature=cxl State=UNKNOWN
 PartitionName=small Nodes=n1 Default=YES MaxTime=60 State=UP
 PartitionName=big Nodes=n1,n2 MaxTime=60 State=UP
 CONF
