@@ -60,6 +60,7 @@ def coverage_stage(
     from autotm.profile.store import KernelStore
     from autotm.profile.tuning import coverage
 
+    context = context.to_measure()  # Timings are of certain cores, code is for this processor.
     target = machine_target(context.machine)
     step = scheduled_step(zoo.build_from(network, context.seed), scale, target, context.machine.threads)
     timed = read_profile(profile) if profile.exists() else None
