@@ -16,7 +16,6 @@ from workplace import ROOT, Workplace, make_workplace
 
 NODES = {"dram": {"partition": "small", "cpus": 2}, "cxl": {"partition": "big", "constraint": "cxl", "cpus": 2}}
 """The kinds of nodes, with one kernel thread each: the two share this computer's cores."""
-LIMITS = ["1:1", "0:1"]
 OWN_NETWORKS = '''
 import time
 import autotm
@@ -59,7 +58,7 @@ class Call:
             subprocess.run(["scancel", "--user", "root"], check=False)
             raise AssertionError(f"not done after {within_s} s: {self.said}") from None
 
-    def until(self, happens: Callable[[], bool], within_s: float = 120.0) -> None:
+    def until(self, happens: Callable[[], bool], within_s: float = 300.0) -> None:
         """Wait for something while it runs."""
         deadline = time.monotonic() + within_s
         while not happens():
@@ -129,8 +128,7 @@ def make_cluster(folder: Path) -> Cluster:
     own = {"file": "own.py", "sizes": {"batch": 16, "width": 256}}
     names = ("small", "broken", "hungry")
     place.change("own_networks", value={name: own | {"function": name} for name in names})
-    place.change("figures", "fig10", "limits", value=LIMITS)
-    place.change("figures", "fig10", "optimizers", value=["static"])
+    place.change("figures", "heap", value={"network": "mlp", "optimizer": "synchronous", "limit": "1:1"})
     place.change("run", "min_seconds", value=0.5)
     scale = place.folder / "config" / "scales" / "tiny.yaml"
     sizes = yaml.safe_load(scale.read_text(encoding="utf-8")) | {"memory_mb": 1800}
