@@ -164,12 +164,12 @@ def timing_threads(wildcards):
     machine, cores = machine_of(wildcards), workflow.resource_settings.cores
     if machine.slurm is not None:
         return machine.slurm.cpus or machine.threads
-    if workflow.is_main_process and workflow.non_local_exec:
+    if workflow.is_main_process and workflow.non_local_exec and workflow.executor_plugin.name == "slurm":
         raise WorkflowError(
             f"config/machines/{machine.name}.yaml is this computer, not a kind of node: its jobs would be timed wherever "
             "they land. Describe the nodes in a machine file with slurm: {...}, see docs/cluster.md"
         )
-    if cores is None:  # nothing will run
+    if cores is None:  # on a cluster of another kind, where the job has its own node
         return machine.threads
     if cores < machine.threads:
         raise WorkflowError(

@@ -158,3 +158,10 @@ def test_a_job_starts_no_more_threads_than_it_has_cpus(cluster: Cluster) -> None
             check=True,
         )
         assert done.stdout.strip() in {"{0}", "{1}"}
+
+
+def test_a_machine_that_is_no_kind_of_node_is_refused_before_anything_is_sent(cluster: Cluster) -> None:
+    call = cluster.start("results/laptop-1t/links.json")
+    assert call.status(within_s=120) == 1
+    assert "config/machines/laptop.yaml is this computer, not a kind of node" in call.said
+    assert "has been submitted" not in call.said
