@@ -10,6 +10,8 @@
 #   make docs                               the documents as a site: build/site/index.html
 #   make test-conda                         environments from envs/ for `snakemake --sdm conda` (installs py-rattler)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
+#   make setup-slurm                        what sends jobs to a Slurm cluster (optional, docs/cluster.md)
+#   make test-slurm                         a study on a Slurm of two nodes on this computer (as root, Debian or Ubuntu)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -25,8 +27,8 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-browser setup-torch setup-conda setup-docs figures verify
-.PHONY: test test-view test-conda test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-torch setup-conda setup-docs figures verify
+.PHONY: test test-view test-conda test-slurm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -38,6 +40,7 @@ setup: $(VENV)/.run-stamp
 setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
 setup-browser: $(VENV)/.browser-stamp
+setup-slurm: $(VENV)/.slurm-stamp
 
 $(VENV)/.made-stamp:
 	@compiler=""
@@ -93,6 +96,9 @@ $(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
 $(VENV)/.browser-stamp: requirements/browser.txt $(VENV)/.test-stamp
 	$(call install,requirements/browser.txt)
 
+$(VENV)/.slurm-stamp: requirements/slurm.txt $(VENV)/.run-stamp
+	$(call install,requirements/slurm.txt)
+
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
 FORCE:
@@ -121,6 +127,9 @@ test-view: setup-browser
 			|| echo "!!! Chromium cannot be installed here: sudo apt-get install chromium"
 	fi
 	$(BIN)/pytest -q -rs tests/study/view
+
+test-slurm: setup-test setup-slurm
+	@PYTHON=$(BIN)/python tests/slurm/run.sh
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
@@ -223,6 +232,7 @@ lock: setup
 	$(LOCK) pyproject.toml requirements/build.in --extra test -c requirements/run.txt -o requirements/test.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra browser -c requirements/run.txt -o requirements/browser.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra slurm -c requirements/run.txt -o requirements/slurm.txt
 	$(LOCK) requirements/conda.in -o requirements/conda.txt
 	for name in $(ENVS); do
 		sed "s/NAME/$$name/" requirements/env.head.yaml > envs/$$name.yaml

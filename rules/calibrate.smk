@@ -9,8 +9,9 @@ rule calibrate:
         "../envs/measure.yaml"
     threads: timing_threads
     resources:
+        **NODE,
         timing=1,
-        mem_mb=2000,
+        mem_mb=memory_mb(2000),
         runtime=10,
     params:
         machine=machine_params,

@@ -25,6 +25,7 @@ wildcard_constraints:
     optimizer=r"[a-z0-9-]+",
     limit=r"\d+to\d+|\d+([kMGT]|[KMGT]i)?B(-io)?",
     folder=r"([a-z][a-z0-9_]*/)?",
+    on=r"([A-Za-z0-9_.-]+-\d+t/)?",
 
 
 CONFIG = Path("config")
@@ -71,10 +72,20 @@ def table(path, category="Figures"):
     return in_report(path, "table", category, {"name": Path(path).with_suffix("").name, "file": "table"})
 
 
-def machine_of(wildcards):
+def machine_at(slug):
     """The machine that a path names, e.g. laptop-2t."""
-    name, _, threads = wildcards.machine.removesuffix("t").rpartition("-")
+    name, _, threads = slug.removesuffix("t").rpartition("-")
     return or_stop(machine_named, CONFIG, name, int(threads))
+
+
+def machine_of(wildcards):
+    """The machine that a result's path names."""
+    return machine_at(wildcards.machine)
+
+
+def study_on(wildcards):
+    """The study on the machine that a figure's folder names; without one, on the config's."""
+    return STUDY.on(machine_at(wildcards.on.rstrip("/"))) if wildcards.on else STUDY
 
 
 def machine_params(wildcards):
@@ -129,25 +140,58 @@ def placement_params(wildcards):
 
 def comparison_records(wildcards):
     """The records of the workload that a figure's folder names; without a folder, of the conventional one."""
-    return or_stop(inputs.comparison_records, STUDY, wildcards.folder)
+    return or_stop(inputs.comparison_records, study_on(wildcards), wildcards.folder)
 
 
 def predicted_records(wildcards):
     """The records that figure 11 judges predictions by."""
-    return or_stop(inputs.predicted_records, STUDY, wildcards.folder)
+    return or_stop(inputs.predicted_records, study_on(wildcards), wildcards.folder)
+
+
+def case_study_records(wildcards):
+    """The records that figure 10 shows."""
+    return study_on(wildcards).case_study_records(STUDY.config.figures.fig10)
+
+
+def convolution_files(wildcards):
+    """What the kernel plot shows."""
+    paths = study_on(wildcards).convolution_paths
+    return {"graph": paths.graph, "profile": paths.profile}
+
+
+def heap_files(wildcards):
+    """What the heap plot shows."""
+    return inputs.heap_files(study_on(wildcards))
+
+
+def timing_study_file(wildcards):
+    """What the figure of the timing study shows."""
+    return study_on(wildcards).paths(STUDY.config.timing_study.network).timing_study
+
+
+def front_records(wildcards):
+    """The records that the front figure shows."""
+    return inputs.front_records(study_on(wildcards))
 
 
 def large_files(wildcards):
     """What figure 8 shows: records, or plans of modelled steps with their graphs."""
-    records, plans, graphs = or_stop(inputs.large_files, STUDY)
+    records, plans, graphs = or_stop(inputs.large_files, study_on(wildcards))
     return {"records": records, "plans": plans, "graphs": graphs}
 
 
 def timing_threads(wildcards):
     """All cores for what measures time, so that no other job runs beside it."""
     machine, cores = machine_of(wildcards), workflow.resource_settings.cores
+    if machine.slurm is not None:
+        return machine.slurm.cpus or machine.threads
+    if workflow.is_main_process and workflow.non_local_exec and workflow.executor_plugin.name == "slurm":
+        raise WorkflowError(
+            f"config/machines/{machine.name}.yaml is this computer, not a kind of node: its jobs would be timed wherever "
+            "they land. Describe the nodes in a machine file with slurm: {...}, see docs/cluster.md"
+        )
     if cores is None or workflow.execution_settings is None:
-        return machine.threads  # on a cluster, with a node of its own; or in a report, which runs nothing
+        return machine.threads  # on a cluster of another kind, with a node of its own; or in a report, which runs nothing
     if cores < machine.threads:
         raise WorkflowError(
             f"--cores {cores}: machine {machine.slug} runs kernels on {machine.threads} threads; "
@@ -171,9 +215,34 @@ def run_options(wildcards):
     return scale_of(wildcards).of_run(STUDY.config.run).model_dump()
 
 
-def scale_memory_mb(wildcards):
-    """Memory of a job that touches every tensor of a step."""
-    return scale_of(wildcards).memory_mb
+def node_resource(resource, key):
+    """What the machine file says of a Slurm resource of its nodes; else what the profile does."""
+    default = workflow.resource_settings._parsed_default_resources.get(resource)
+
+    def value(wildcards, **job):
+        kind = machine_of(wildcards).slurm
+        chosen = getattr(kind, key) if kind else None
+        return default.evaluate(wildcards, **job).value if chosen is None and default is not None else chosen
+
+    return value
+
+
+# What a job that measures asks of Slurm besides; profiles/slurm gives it the node for itself.
+NODE = {
+    "slurm_partition": node_resource("slurm_partition", "partition"),
+    "slurm_account": node_resource("slurm_account", "account"),
+    "constraint": node_resource("constraint", "constraint"),
+}
+
+
+def memory_mb(first):
+    """Memory of a job; twice as much each time that it is tried again, as it may have been killed for its memory."""
+    return lambda wildcards, attempt: first * 2 ** (attempt - 1)
+
+
+def scale_memory_mb(wildcards, attempt):
+    """Memory of a job that touches every tensor of a step; more when it is tried again."""
+    return memory_mb(scale_of(wildcards).memory_mb)(wildcards, attempt)
 
 
 def scale_minutes(wildcards):

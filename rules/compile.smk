@@ -14,7 +14,7 @@ rule compile:
         "../envs/solve.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=memory_mb(1000),
         runtime=10,
     params:
         machine=machine_params,

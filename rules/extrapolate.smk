@@ -15,7 +15,7 @@ rule extrapolate:
         "../envs/measure.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=memory_mb(2000),
         runtime=10,
     params:
         machine=machine_params,

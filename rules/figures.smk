@@ -3,13 +3,13 @@ rule figure_7:
     input:
         records=comparison_records,
     output:
-        pdf="figures/{folder}fig7.pdf",
-        png=picture("figures/{folder}fig7.png"),
-        csv=table("figures/{folder}fig7.csv"),
+        pdf="figures/{on}{folder}fig7.pdf",
+        png=picture("figures/{on}{folder}fig7.png"),
+        csv=table("figures/{on}{folder}fig7.csv"),
     log:
-        "logs/figures/{folder}fig7.log",
+        "logs/figures/{on}{folder}fig7.log",
     benchmark:
-        "logs/figures/{folder}fig7.benchmark.tsv"
+        "logs/figures/{on}{folder}fig7.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -26,13 +26,13 @@ rule figure_7:
 
 use rule figure_7 as figure_9 with:
     output:
-        pdf="figures/{folder}fig9.pdf",
-        png=picture("figures/{folder}fig9.png"),
-        csv=table("figures/{folder}fig9.csv"),
+        pdf="figures/{on}{folder}fig9.pdf",
+        png=picture("figures/{on}{folder}fig9.png"),
+        csv=table("figures/{on}{folder}fig9.csv"),
     log:
-        "logs/figures/{folder}fig9.log",
+        "logs/figures/{on}{folder}fig9.log",
     benchmark:
-        "logs/figures/{folder}fig9.benchmark.tsv"
+        "logs/figures/{on}{folder}fig9.benchmark.tsv"
     params:
         style=STUDY.config.style.model_dump(),
         prices=STUDY.config.figures.prices.model_dump(),
@@ -44,39 +44,39 @@ use rule figure_7 as figure_11 with:
     input:
         records=predicted_records,
     output:
-        pdf="figures/{folder}fig11.pdf",
-        png=picture("figures/{folder}fig11.png"),
-        csv=table("figures/{folder}fig11.csv"),
+        pdf="figures/{on}{folder}fig11.pdf",
+        png=picture("figures/{on}{folder}fig11.png"),
+        csv=table("figures/{on}{folder}fig11.csv"),
     log:
-        "logs/figures/{folder}fig11.log",
+        "logs/figures/{on}{folder}fig11.log",
     benchmark:
-        "logs/figures/{folder}fig11.benchmark.tsv"
+        "logs/figures/{on}{folder}fig11.benchmark.tsv"
     message:
         "Drawing {output.pdf}: error of the predictions"
 
 
 use rule figure_7 as ilp_times with:
     output:
-        pdf="figures/{folder}ilp_times.pdf",
-        png=picture("figures/{folder}ilp_times.png"),
-        csv=table("figures/{folder}ilp_times.csv"),
+        pdf="figures/{on}{folder}ilp_times.pdf",
+        png=picture("figures/{on}{folder}ilp_times.png"),
+        csv=table("figures/{on}{folder}ilp_times.csv"),
     log:
-        "logs/figures/{folder}ilp_times.log",
+        "logs/figures/{on}{folder}ilp_times.log",
     benchmark:
-        "logs/figures/{folder}ilp_times.benchmark.tsv"
+        "logs/figures/{on}{folder}ilp_times.benchmark.tsv"
     message:
         "Drawing {output.pdf}: time to find placements, by network and optimizer"
 
 
 use rule figure_7 as price_performance with:
     output:
-        pdf="figures/{folder}price_performance.pdf",
-        png=picture("figures/{folder}price_performance.png"),
-        csv=table("figures/{folder}price_performance.csv"),
+        pdf="figures/{on}{folder}price_performance.pdf",
+        png=picture("figures/{on}{folder}price_performance.png"),
+        csv=table("figures/{on}{folder}price_performance.csv"),
     log:
-        "logs/figures/{folder}price_performance.log",
+        "logs/figures/{on}{folder}price_performance.log",
     benchmark:
-        "logs/figures/{folder}price_performance.benchmark.tsv"
+        "logs/figures/{on}{folder}price_performance.benchmark.tsv"
     params:
         style=STUDY.config.style.model_dump(),
         prices=STUDY.config.figures.prices.model_dump(),
@@ -86,13 +86,13 @@ use rule figure_7 as price_performance with:
 
 use rule figure_7 as cost_performance with:
     output:
-        pdf="figures/{folder}cost_performance.pdf",
-        png=picture("figures/{folder}cost_performance.png"),
-        csv=table("figures/{folder}cost_performance.csv"),
+        pdf="figures/{on}{folder}cost_performance.pdf",
+        png=picture("figures/{on}{folder}cost_performance.png"),
+        csv=table("figures/{on}{folder}cost_performance.csv"),
     log:
-        "logs/figures/{folder}cost_performance.log",
+        "logs/figures/{on}{folder}cost_performance.log",
     benchmark:
-        "logs/figures/{folder}cost_performance.benchmark.tsv"
+        "logs/figures/{on}{folder}cost_performance.benchmark.tsv"
     params:
         style=STUDY.config.style.model_dump(),
         prices=STUDY.config.figures.prices.model_dump(),
@@ -104,13 +104,13 @@ rule figure_8:
     input:
         unpack(large_files),
     output:
-        pdf="figures/fig8.pdf",
-        png=picture("figures/fig8.png"),
-        csv=table("figures/fig8.csv"),
+        pdf="figures/{on}fig8.pdf",
+        png=picture("figures/{on}fig8.png"),
+        csv=table("figures/{on}fig8.csv"),
     log:
-        "logs/figures/fig8.log",
+        "logs/figures/{on}fig8.log",
     benchmark:
-        "logs/figures/fig8.benchmark.tsv"
+        "logs/figures/{on}fig8.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -127,87 +127,87 @@ rule figure_8:
 
 use rule figure_8 as figure_8_talk with:
     output:
-        pdf="figures/fig8_talk.pdf",
-        png=picture("figures/fig8_talk.png"),
-        csv=table("figures/fig8_talk.csv"),
+        pdf="figures/{on}fig8_talk.pdf",
+        png=picture("figures/{on}fig8_talk.png"),
+        csv=table("figures/{on}fig8_talk.csv"),
     log:
-        "logs/figures/fig8_talk.log",
+        "logs/figures/{on}fig8_talk.log",
     benchmark:
-        "logs/figures/fig8_talk.benchmark.tsv"
+        "logs/figures/{on}fig8_talk.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 8 as for a talk"
 
 
 use rule figure_7 as front with:
     input:
-        records=inputs.front_records(STUDY),
+        records=front_records,
     output:
-        pdf="figures/front.pdf",
-        png=picture("figures/front.png"),
-        csv=table("figures/front.csv"),
+        pdf="figures/{on}front.pdf",
+        png=picture("figures/{on}front.png"),
+        csv=table("figures/{on}front.csv"),
     log:
-        "logs/figures/front.log",
+        "logs/figures/{on}front.log",
     benchmark:
-        "logs/figures/front.benchmark.tsv"
+        "logs/figures/{on}front.benchmark.tsv"
     message:
         "Drawing {output.pdf}: steps an hour from all slow to all fast"
 
 
 use rule figure_7 as figure_10 with:
     input:
-        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+        records=case_study_records,
     output:
-        pdf="figures/fig10.pdf",
-        png=picture("figures/fig10.png"),
-        csv=table("figures/fig10.csv"),
+        pdf="figures/{on}fig10.pdf",
+        png=picture("figures/{on}fig10.png"),
+        csv=table("figures/{on}fig10.csv"),
     log:
-        "logs/figures/fig10.log",
+        "logs/figures/{on}fig10.log",
     benchmark:
-        "logs/figures/fig10.benchmark.tsv"
+        "logs/figures/{on}fig10.benchmark.tsv"
     message:
         "Drawing {output.pdf}: slow-down, I/O in fast memory and bytes moved against the fast memory allowed"
 
 
 use rule figure_7 as figure_10a_all_fast with:
     input:
-        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+        records=case_study_records,
     output:
-        pdf="figures/fig10a_all_fast.pdf",
-        png=picture("figures/fig10a_all_fast.png"),
-        csv=table("figures/fig10a_all_fast.csv"),
+        pdf="figures/{on}fig10a_all_fast.pdf",
+        png=picture("figures/{on}fig10a_all_fast.png"),
+        csv=table("figures/{on}fig10a_all_fast.csv"),
     log:
-        "logs/figures/fig10a_all_fast.log",
+        "logs/figures/{on}fig10a_all_fast.log",
     benchmark:
-        "logs/figures/fig10a_all_fast.benchmark.tsv"
+        "logs/figures/{on}fig10a_all_fast.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, the all-fast step alone"
 
 
 use rule figure_7 as figure_10a_all_slow with:
     input:
-        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+        records=case_study_records,
     output:
-        pdf="figures/fig10a_all_slow.pdf",
-        png=picture("figures/fig10a_all_slow.png"),
-        csv=table("figures/fig10a_all_slow.csv"),
+        pdf="figures/{on}fig10a_all_slow.pdf",
+        png=picture("figures/{on}fig10a_all_slow.png"),
+        csv=table("figures/{on}fig10a_all_slow.csv"),
     log:
-        "logs/figures/fig10a_all_slow.log",
+        "logs/figures/{on}fig10a_all_slow.log",
     benchmark:
-        "logs/figures/fig10a_all_slow.benchmark.tsv"
+        "logs/figures/{on}fig10a_all_slow.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, the all-slow step alone"
 
 
 use rule figure_7 as figure_10a_synchronous with:
     input:
-        records=STUDY.case_study_records(STUDY.config.figures.fig10),
+        records=case_study_records,
     output:
-        pdf="figures/fig10a_synchronous.pdf",
-        png=picture("figures/fig10a_synchronous.png"),
-        csv=table("figures/fig10a_synchronous.csv"),
+        pdf="figures/{on}fig10a_synchronous.pdf",
+        png=picture("figures/{on}fig10a_synchronous.png"),
+        csv=table("figures/{on}fig10a_synchronous.csv"),
     log:
-        "logs/figures/fig10a_synchronous.log",
+        "logs/figures/{on}fig10a_synchronous.log",
     benchmark:
-        "logs/figures/fig10a_synchronous.benchmark.tsv"
+        "logs/figures/{on}fig10a_synchronous.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, synchronous plans at all limits"

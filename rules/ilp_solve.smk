@@ -14,7 +14,7 @@ rule ilp_solve:
     # Solves do not depend on each other and HiGHS searches with one worker: many run at once.
     threads: 1
     resources:
-        mem_mb=2000,
+        mem_mb=memory_mb(2000),
         runtime=solve_minutes,
     params:
         machine=machine_params,

@@ -16,6 +16,7 @@ rule kernel_profile:
         "../envs/measure.yaml"
     threads: timing_threads
     resources:
+        **NODE,
         timing=1,
         mem_mb=scale_memory_mb,
         runtime=scale_minutes,

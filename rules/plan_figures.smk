@@ -1,7 +1,4 @@
 # Figures of what was timed and planned, before anything runs: one kernel's placements, one plan's addresses.
-HEAP = STUDY.config.figures.heap
-HEAP_PATHS = STUDY.paths(HEAP.network)
-HEAP_LIMIT = Limit.parse(HEAP.limit)
 
 
 # Beside the networks, not one of them: its kernel is timed in all placements whatever the study's profiles have.
@@ -20,6 +17,7 @@ rule convolution_profile:
         "../envs/measure.yaml"
     threads: timing_threads
     resources:
+        **NODE,
         timing=1,
         mem_mb=scale_memory_mb,
         runtime=scale_minutes,
@@ -40,16 +38,15 @@ rule convolution_profile:
 
 rule kernel_plot:
     input:
-        graph=STUDY.convolution_paths.graph,
-        profile=STUDY.convolution_paths.profile,
+        unpack(convolution_files),
     output:
-        pdf="figures/kernel_plot.pdf",
-        png=picture("figures/kernel_plot.png"),
-        csv=table("figures/kernel_plot.csv"),
+        pdf="figures/{on}kernel_plot.pdf",
+        png=picture("figures/{on}kernel_plot.png"),
+        csv=table("figures/{on}kernel_plot.csv"),
     log:
-        "logs/figures/kernel_plot.log",
+        "logs/figures/{on}kernel_plot.log",
     benchmark:
-        "logs/figures/kernel_plot.benchmark.tsv"
+        "logs/figures/{on}kernel_plot.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1
@@ -66,18 +63,15 @@ rule kernel_plot:
 
 rule heap:
     input:
-        graph=HEAP_PATHS.graph,
-        profile=HEAP_PATHS.profile,
-        plan=HEAP_PATHS.plan(HEAP.optimizer, HEAP_LIMIT),
-        program=HEAP_PATHS.program(HEAP.optimizer, HEAP_LIMIT),
+        unpack(heap_files),
     output:
-        pdf="figures/heap.pdf",
-        png=picture("figures/heap.png", caption="plan_figure"),
-        csv=table("figures/heap.csv"),
+        pdf="figures/{on}heap.pdf",
+        png=picture("figures/{on}heap.png", caption="plan_figure"),
+        csv=table("figures/{on}heap.csv"),
     log:
-        "logs/figures/heap.log",
+        "logs/figures/{on}heap.log",
     benchmark:
-        "logs/figures/heap.benchmark.tsv"
+        "logs/figures/{on}heap.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1

@@ -21,6 +21,7 @@ rule run:
         "../envs/measure.yaml"
     threads: timing_threads
     resources:
+        **NODE,
         timing=1,
         mem_mb=scale_memory_mb,
         runtime=scale_minutes,

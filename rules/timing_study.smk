@@ -13,6 +13,7 @@ rule timing_study:
         "../envs/measure.yaml"
     threads: timing_threads
     resources:
+        **NODE,
         timing=1,
         mem_mb=scale_memory_mb,
         runtime=scale_minutes,
@@ -29,17 +30,17 @@ rule timing_study:
 
 rule figure_timing_study:
     input:
-        study=STUDY.paths(STUDY.config.timing_study.network).timing_study,
+        study=timing_study_file,
         recorded=STUDY.config.timing_study.recorded or [],
     output:
-        pdf="figures/timing_study.pdf",
-        png=picture("figures/timing_study.png"),
-        csv=table("figures/timing_study.csv"),
-        summary=table("figures/timing_study_summary.csv"),
+        pdf="figures/{on}timing_study.pdf",
+        png=picture("figures/{on}timing_study.png"),
+        csv=table("figures/{on}timing_study.csv"),
+        summary=table("figures/{on}timing_study_summary.csv"),
     log:
-        "logs/figures/timing_study.log",
+        "logs/figures/{on}timing_study.log",
     benchmark:
-        "logs/figures/timing_study.benchmark.tsv"
+        "logs/figures/{on}timing_study.benchmark.tsv"
     conda:
         "../envs/figures.yaml"
     threads: 1

@@ -12,6 +12,7 @@ rule tune:
         "../envs/tune.yaml"
     threads: timing_threads
     resources:
+        **NODE,
         timing=1,
         mem_mb=scale_memory_mb,
         # A killed search goes on where it was: a day on a cluster at a time.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotm.model.files.errors import BadInputError
-from autotm.model.machine import machine
+from autotm.model.machine import core_choice
 from autotm.model.machine.machine import Machine, load_machine
 from autotm.model.machine.provenance import provenance
 from autotm.model.machine.topology import Topology, described, parse_cpu_list
@@ -39,7 +39,7 @@ def sysfs(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Loads a machine file with these lines, on the server."""
-    monkeypatch.setattr(machine, "usable_cpus", lambda: tuple(CPUS))
+    monkeypatch.setattr(core_choice, "usable_cpus", lambda: tuple(CPUS))
     monkeypatch.setattr(Topology, "of", functools.partial(Topology.of, sysfs=sysfs))
 
     def load(lines: str, threads: int | None = None) -> Machine:

@@ -114,7 +114,7 @@ def test_every_rule_has_its_environment() -> None:
     assert set(re.findall(r'"\.\./(envs/[a-z]+\.yaml)"', rules)) == {f"envs/{path.name}" for path in ENVS}
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt"])
 def test_the_lock_satisfies_the_packaging(name: str) -> None:
     versions = locked(name)
     wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"].get(name.removesuffix(".txt"), [])
@@ -124,7 +124,10 @@ def test_the_lock_satisfies_the_packaging(name: str) -> None:
             assert requirement.specifier.contains(version), f"{name}: {requirement.name} {version} is not {requirement}"
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "uv.txt", "docs.txt", "conda.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt", "uv.txt", "docs.txt", "conda.txt"],
+)
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
     text = lock_text(name)
     assert "http" not in text
@@ -133,7 +136,7 @@ def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> Non
     assert all("--hash=sha256:" in entry for entry in entries if entry.strip())
 
 
-@pytest.mark.parametrize("name", ["test.txt", "tune.txt", "browser.txt"])
+@pytest.mark.parametrize("name", ["test.txt", "tune.txt", "browser.txt", "slurm.txt"])
 def test_other_locks_hold_the_run_lock(name: str) -> None:
     run, other = locked("run.txt"), locked(name)
     assert {package: other.get(package) for package in run} == run

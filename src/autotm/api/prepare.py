@@ -134,6 +134,7 @@ def prepare(
     require_compiler()
     folder = _config_folder(config)
     on = machine if isinstance(machine, Machine) else load_machine(_machine_file(machine, folder), threads)
+    on = on.to_measure_on()
     if counts not in list(Counts):
         raise unknown_name("value of counts", counts, list(Counts))
     context = Context(on, folder / "devices", seed, Counts(counts))

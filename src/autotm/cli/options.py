@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from autotm.cli.completion import machines, networks, optimizers, scales
+from autotm.model.machine import keep_to_allocation
 from autotm.model.step import Counts
 from autotm.model.study import Paths, read_yaml
 from autotm.stages import Context
@@ -44,6 +45,7 @@ def of_study(function: Command) -> Command:
 
     @functools.wraps(function)
     def command(*, config: Path, results: Path, **named: Any) -> Any:
+        keep_to_allocation()
         overrides = {name: value for name in _OVERRIDES if (value := named.pop(name)) is not None}
         raw = read_yaml(config, "study")
         study = load_study((raw if isinstance(raw, dict) else {}) | overrides, config, config.parent, results)

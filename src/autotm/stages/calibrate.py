@@ -20,6 +20,7 @@ def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None
     from autotm.kernels.making import co_runners, contraction_flop_per_s, multiply_add_flop_per_s
     from autotm.memory import calibrate_links, copy_bytes_per_s
 
+    context = context.to_measure()
     came_from = provenance(context.machine, context.seed)
     watch = Watch(context.machine.cpus, patience_s)
     machine, target = context.machine, machine_target(context.machine)

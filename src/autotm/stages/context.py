@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotm.model.machine import Machine
@@ -17,3 +17,11 @@ class Context:
     devices_dir: Path
     seed: int
     counts: Counts = Counts.INTERMEDIATES
+
+    def to_measure(self) -> Context:
+        """With a machine that this process may take times on.
+
+        Raises:
+            BadInputError: as `Machine.to_measure_on`.
+        """
+        return replace(self, machine=self.machine.to_measure_on())

@@ -61,7 +61,7 @@ def convolution_profile_stage(
     from autotm.profile.store import KernelStore
     from autotm.profile.timing import ProfileOptions, profile_kernels
 
-    machine = context.machine
+    machine = context.to_measure().machine
     came_from = provenance(machine, context.seed, sizes={"batch": batch, **convolution.model_dump()})
     step = lower_convolution(
         batch,

@@ -37,6 +37,7 @@ def kernel_profile_stage(
     """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
 
+    context = context.to_measure()
     built = zoo.build_from(network, context.seed)
     came_from = provenance(context.machine, context.seed, **network.provenance)
     places = {"store": store, "objects": objects, "values": values, "graph": graph, "library": library}
@@ -151,6 +152,7 @@ def timing_study_stage(
     from autotm.profile.step import measure
     from autotm.profile.timing import ProfileOptions
 
+    context = context.to_measure()
     came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)
     found = measure(
         load(graph, "graph", Graph),

@@ -36,6 +36,7 @@ def run_stage(
     from autotm.kernels.library import KernelLibrary
     from autotm.runtime import RunOptions, run
 
+    context = context.to_measure()
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
     compiled = load(program, "program", Program)

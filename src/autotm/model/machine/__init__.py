@@ -3,6 +3,7 @@
 from autotm.model.machine.cores import PATIENCE_S, TICK_NS, Round, Watch, lost_ns
 from autotm.model.machine.machine import EmulatedTier, Machine, MachineFile, load_machine
 from autotm.model.machine.provenance import cpu_model, cpu_signature, provenance, versions
+from autotm.model.machine.slurm import keep_to_allocation
 from autotm.model.machine.topology import Topology, usable_cpus
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Watch",
     "cpu_model",
     "cpu_signature",
+    "keep_to_allocation",
     "load_machine",
     "lost_ns",
     "provenance",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autotm.model.files import BadInputError, explain, parsed_yaml
-from autotm.model.machine.topology import Topology, usable_cpus
+from autotm.model.machine.core_choice import CoreChoice
+from autotm.model.machine.slurm import SlurmNode, allocation
 from autotm.model.step import Limit
 
 Reality = Literal["real", "emulated", "modelled"]
@@ -51,6 +52,9 @@ class MachineFile(_Strict):
     )
     target: str = Field("host", description="TVM target of the kernels; host = this CPU")
     slow_tier: EmulatedTier = Field(description="what plays slow memory")
+    slurm: SlurmNode | None = Field(
+        None, description="of a machine that is a kind of node of a Slurm cluster: how jobs ask for one"
+    )
     memory_mode: bool = Field(
         default=False,
         description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
@@ -65,6 +69,12 @@ class MachineFile(_Strict):
         others = self.model_fields_set & {"threads_per_core", "socket", "numa_node"}
         if self.cpus != "auto" and others:
             raise ValueError(f"cpus names the cores itself: leave out {', '.join(sorted(others))}, or cpus")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_have_a_thread_count(self) -> Self:
+        if self.slurm is not None and self.threads == "auto":
+            raise ValueError("threads: auto cannot be counted from where jobs are sent; give a number beside slurm")
         return self
 
     @model_validator(mode="after")
@@ -97,13 +107,15 @@ class Machine:
     Attributes:
         name: the file's name without .yaml.
         threads: kernel threads.
-        cpus: the hardware threads they are pinned to, `threads` of them.
+        cpus: the hardware threads they are pinned to, `threads` of them; none where `cores` is still to be chosen.
         target: `host` or a TVM target string.
         slow_tier: what plays slow memory.
         file_hash: hash of the machine file's text.
         memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
         cache_bytes: size of that cache, if it is known.
         spare_cpus: the best of the hardware threads that the file allows beside `cpus`, if any.
+        slurm: the kind of node of a Slurm cluster that it is, if it is one.
+        cores: how `cpus` are chosen, where that waits for a job on such a node.
     """
 
     name: str
@@ -115,6 +127,8 @@ class Machine:
     memory_mode: bool = False
     cache_bytes: int | None = None
     spare_cpus: tuple[int, ...] = ()
+    slurm: SlurmNode | None = None
+    cores: CoreChoice | None = None
 
     @property
     def copying_cpus(self) -> tuple[int, ...]:
@@ -125,6 +139,26 @@ class Machine:
     def slug(self) -> str:
         """The `{machine}` of paths: name and threads, so that thread counts stand side by side."""
         return f"{self.name}-{self.threads}t"
+
+    def to_measure_on(self) -> Machine:
+        """The machine with cores of this computer, on which nothing but this job runs.
+
+        Raises:
+            BadInputError: it is a kind of Slurm node and this is no job, other jobs may run beside this one, or it has
+                too few cores.
+        """
+        given, file = allocation(), f"config/machines/{self.name}.yaml"
+        if given is not None and not (self.slurm and self.slurm.shared):
+            given.require_whole_node(file)
+        if self.cores is None:
+            return self
+        if given is None:
+            raise BadInputError(
+                f"{file}: this machine is a kind of Slurm node, and this process no job on one: measure with "
+                "snakemake --workflow-profile profiles/slurm, or within srun --exclusive; docs/cluster.md tells how"
+            )
+        cpus, spare = self.cores.here(self.threads, f"Slurm job {given.job} ({given.cpus} CPUs of {given.node})")
+        return replace(self, cpus=cpus, spare_cpus=spare, cores=None)
 
     @property
     def tier_reality(self) -> Reality:
@@ -138,6 +172,8 @@ class Machine:
 
 def load_machine(path: Path, threads: int | None = None, asked_in: object = None) -> Machine:
     """Read a machine file; `threads`, which `asked_in` asks for, overrides its thread count.
+
+    Cores of a kind of Slurm node are chosen where its jobs run (`Machine.to_measure_on`).
 
     Raises:
         BadInputError: no such file, an unknown key, a bad value, or cores that this process may not use.
@@ -154,10 +190,23 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
     except ValidationError as error:
         raise BadInputError(explain(path, error, MachineFile)) from None
     count = threads or (None if parsed.threads == "auto" else parsed.threads)
-    cpus, spare = _pinned(path, parsed, count, (asked_in or path) if threads else path)
+    cores = CoreChoice(
+        str(path),
+        None if parsed.cpus == "auto" else parsed.cpus,
+        parsed.threads_per_core,
+        parsed.socket,
+        parsed.numa_node,
+    )
+    if parsed.slurm is not None and (count or 0) > (parsed.slurm.cpus or count or 0):
+        raise BadInputError(
+            f"{asked_in or path}: threads: {count} is not allowed: {path} says that such a node has "
+            f"{parsed.slurm.cpus} CPUs (slurm: cpus)"
+        )
+    here = parsed.slurm is None
+    cpus, spare = cores.here(count, (asked_in or path) if threads else path) if here else ((), ())
     return Machine(
         name=path.stem,
-        threads=len(cpus),
+        threads=len(cpus) if here else count or 0,
         cpus=cpus,
         target=parsed.target,
         slow_tier=parsed.slow_tier,
@@ -165,28 +214,6 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
         memory_mode=parsed.memory_mode,
         cache_bytes=parsed.cache_bytes,
         spare_cpus=spare,
+        slurm=parsed.slurm,
+        cores=None if here else cores,
     )
-
-
-def _pinned(
-    path: Path, parsed: MachineFile, threads: int | None, asked_in: object
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Hardware threads for kernels, and those that are left."""
-    usable = usable_cpus()
-    if parsed.cpus == "auto":
-        topology = Topology.of(usable).within(str(path), socket=parsed.socket, numa_node=parsed.numa_node)
-        cpus = topology.pinned(str(path), None, parsed.threads_per_core)
-        if threads:
-            cpus = topology.pinned(str(asked_in), threads, parsed.threads_per_core)
-        return cpus, topology.spare(cpus)
-    if twice := sorted({cpu for cpu in parsed.cpus if parsed.cpus.count(cpu) > 1}):
-        raise BadInputError(f"{path}: cpus: {twice} appear twice; a thread needs a place of its own")
-    if absent := sorted(set(parsed.cpus) - set(usable)):
-        raise BadInputError(f"{path}: cpus: this process may not use {absent}; give cores among {list(usable)}")
-    if not parsed.cpus or (threads or 0) > len(parsed.cpus):
-        raise BadInputError(
-            f"{asked_in}: threads: {threads or 'auto'} is not allowed: {path} names {len(parsed.cpus)} cpus; "
-            f"give auto or 1 to {len(parsed.cpus)}, or name more"
-        )
-    count = threads or len(parsed.cpus)
-    return parsed.cpus[:count], parsed.cpus[count:]

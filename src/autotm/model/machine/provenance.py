@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from autotm.model.machine.machine import Machine
+from autotm.model.machine.slurm import allocation
 from autotm.model.machine.topology import described
 
 _PACKAGES = ("autotm", "apache-tvm", "apache-tvm-ffi", "highspy", "pyomo", "numpy", "pandas", "snakemake")
@@ -144,6 +145,7 @@ def commit() -> str | None:
 
 def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
     """The provenance block of a file written now; `extra` adds what only that file knows."""
+    job = allocation()
     return {
         "autotm_commit": commit(),
         "versions": versions(),
@@ -154,7 +156,8 @@ def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
         "threads": machine.threads,
         "cpus": list(machine.cpus),
         "copying_cpus": list(machine.copying_cpus),
-        **described(machine.cpus),
+        **(described(machine.cpus) if machine.cpus else {}),
+        **({"slurm": {"job": job.job, "node": job.node, "is_shared": job.is_shared}} if job else {}),
         "tier_reality": machine.tier_reality,
         "seed": seed,
         "started": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),

@@ -60,7 +60,7 @@ class StoreKey:
 
 
 class KernelStore:
-    """One SQLite file in WAL mode; every `put` is one transaction that survives a kill. Close it, or use `with`."""
+    """One SQLite file, which nodes may share. A `put` is a transaction that survives kills. Close it, or use `with`."""
 
     def __init__(self, path: Path) -> None:
         """Open or make the store at `path`; one that cannot be read is set aside and replaced by an empty one."""
@@ -120,7 +120,7 @@ def set_aside(path: Path, reason: str) -> Path:
     """Rename a damaged store, with its journal, to `*.damaged-TIME`; returns the new name."""
     stamp = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%dT%H%M%S%f")
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", "-journal", "-wal", "-shm"):
         file = path.with_name(path.name + suffix)
         if file.exists():
             file.rename(aside.with_name(aside.name + suffix))
@@ -134,8 +134,8 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
     try:
         _check(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        # Not WAL, which needs memory that all processes share: nodes of a cluster share the folder only.
+        connection.execute("PRAGMA journal_mode = DELETE")
         with connection:
             connection.execute(_TABLE)
             connection.execute(_CONTEXTS)

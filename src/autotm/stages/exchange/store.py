@@ -39,7 +39,7 @@ def tune_stage(
     from autotm.profile.tuning import TuneOptions, tune_kernels
 
     require_packages()
-    machine = context.machine
+    machine = context.to_measure().machine
     came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
     target = machine_target(machine)
     step = scheduled_step(zoo.build_from(network, context.seed), scale, target, machine.threads)
@@ -60,6 +60,7 @@ def coverage_stage(
     from autotm.profile.store import KernelStore
     from autotm.profile.tuning import coverage
 
+    context = context.to_measure()  # Timings are of certain cores, code is for this processor.
     target = machine_target(context.machine)
     step = scheduled_step(zoo.build_from(network, context.seed), scale, target, context.machine.threads)
     timed = read_profile(profile) if profile.exists() else None

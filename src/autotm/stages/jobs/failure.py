@@ -58,7 +58,10 @@ _OF_SIGNALS: Mapping[int, str] = {
     signal.SIGILL: "machine code for another processor: were results copied from another machine? Remove "
     f"results/MACHINE/objects and the network's kernels.so; {_AGAIN}",
 }
-_SILENT = Reason("it ended without a word", f"the log says how far it came; {_AGAIN}")
+_SILENT = Reason(
+    "it ended without a word",
+    f"the log says how far it came; on Slurm, the one in logs/slurm whether it took too much memory or time; {_AGAIN}",
+)
 
 
 @dataclass(frozen=True)

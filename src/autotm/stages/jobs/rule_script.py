@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autotm.model.files import AutotmError
-from autotm.model.machine import load_machine
+from autotm.model.machine import keep_to_allocation, load_machine
 from autotm.model.step import Counts
 from autotm.stages.context import Context
 from autotm.stages.jobs.failure import Reason, forget, leave
@@ -34,6 +34,7 @@ def rule(job: Any) -> Iterator[Context | None]:
     forget(log)
     supervised(lambda number: leave(log, Reason.of_signal(number)))
     _log_to(log)
+    keep_to_allocation()
     gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
     try:
         yield _context(job)

@@ -56,3 +56,15 @@ def front_records(study: Study) -> list[Path]:
     paths = study.paths(front.network)
     points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
     return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+
+
+def heap_files(study: Study) -> dict[str, Path]:
+    """The files that the heap plot reads: one plan with its program, and what they were made from."""
+    heap = study.config.figures.heap
+    paths, limit = study.paths(heap.network), Limit.parse(heap.limit)
+    return {
+        "graph": paths.graph,
+        "profile": paths.profile,
+        "plan": paths.plan(heap.optimizer, limit),
+        "program": paths.program(heap.optimizer, limit),
+    }

@@ -7,7 +7,7 @@ import os
 import pkgutil
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,10 @@ class Study:
     config: StudyConfig
     machine: Machine
     scale: ScaleFile
+
+    def on(self, machine: Machine) -> Study:
+        """The same study on another machine, or on as many threads as it has."""
+        return replace(self, machine=machine)
 
     @property
     def devices_dir(self) -> Path:
@@ -231,7 +235,12 @@ def device_settings(config_dir: Path, machine: Machine) -> object:
 def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     """What of the machine decides a measurement; comments and wording of its file do not."""
     settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
-    del settings["file_hash"]
+    for key in ("file_hash", "slurm"):
+        del settings[key]
+    if settings["cores"] is None:
+        del settings["cores"]
+    else:
+        del settings["cores"]["source"]
     for key in ("memory_mode", "cache_bytes"):  # results from before there were such keys stay valid
         if not settings[key]:
             del settings[key]

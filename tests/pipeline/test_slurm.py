@@ -1,0 +1,114 @@
+"""What jobs would ask of Slurm, and figures of several machines: by the rules, without a Slurm (see tests/slurm)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from workplace import ROOT, Workplace, make_workplace
+
+MEASURES = {"calibrate", "kernel_profile", "convolution_profile", "tune", "run", "timing_study"}
+PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
+
+STAND_IN = '''
+"""Stands for a stage: writes what the job was given, and fails the first solve."""
+import json
+from pathlib import Path
+with Path("jobs.jsonl").open("a") as notes:
+    given = {key: value for key, value in snakemake.resources.items() if isinstance(value, int | str)}
+    job = {"rule": snakemake.rule, "threads": snakemake.threads, **dict(snakemake.wildcards), **given}
+    notes.write(json.dumps(job) + "\\n")
+if snakemake.rule == "ilp_solve" and snakemake.resources.mem_mb == 2000:
+    raise SystemExit("killed, say")
+for output in snakemake.output:
+    Path(output).write_text(snakemake.rule)
+'''
+
+
+def node(place: Workplace, name: str, slurm: dict[str, Any]) -> None:
+    """A machine file of a kind of node."""
+    machine = yaml.safe_load((place.folder / "config" / "machines" / "laptop.yaml").read_text(encoding="utf-8"))
+    machine |= {"threads": 24, "slurm": slurm}
+    (place.folder / "config" / "machines" / f"{name}.yaml").write_text(yaml.safe_dump(machine), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each job of a study over two kinds of nodes was given."""
+    place = make_workplace(tmp_path_factory.mktemp("slurm") / "place", stand_in=True)
+    place.change("figures", "fig10", "limits", value=["1:1", "0:1"])
+    place.change("figures", "fig10", "optimizers", value=["static"])
+    node(place, "dram", {"cpus": 48})
+    node(place, "cxl", {"partition": "big", "account": "cxl-lab", "constraint": "cxl&rome", "cpus": 64})
+    for script in (place.folder / "workflow" / "scripts").glob("*.py"):
+        script.write_text(STAND_IN, encoding="utf-8")
+    defaults = ["slurm_partition=main", "slurm_account=lab"]
+    targets = ["figures/dram-24t/fig10.pdf", "figures/cxl-24t/fig10.pdf"]
+    done = place.snakemake(*targets, "--retries", "1", "--default-resources", *defaults, cores=64)
+    assert done.returncode == 0, done.stdout
+    assert all((place.folder / target).exists() for target in targets)
+    lines = (place.folder / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_node_is_asked_for_as_its_machine_file_says(jobs: list[dict[str, Any]]) -> None:
+    measuring = [job for job in jobs if job["rule"] in MEASURES]
+    assert {job["rule"] for job in measuring} == {"calibrate", "kernel_profile", "run"}
+    keys = ("threads", "slurm_partition", "slurm_account", "constraint")
+    asked = {job["machine"]: set() for job in measuring}
+    for job in measuring:
+        asked[job["machine"]].add(tuple(job.get(key) for key in keys))
+    assert asked == {
+        "dram-24t": {(48, "main", "lab", None)},
+        "cxl-24t": {(64, "big", "cxl-lab", "cxl&rome")},
+    }
+
+
+def test_what_measures_nothing_goes_anywhere(jobs: list[dict[str, Any]]) -> None:
+    for job in jobs:
+        if job["rule"] in {"ilp_solve", "compile"}:
+            assert (job["threads"], job["slurm_partition"], job.get("constraint")) == (1, "main", None)
+
+
+def test_a_job_that_is_tried_again_gets_more_memory(jobs: list[dict[str, Any]]) -> None:
+    for machine in ("dram-24t", "cxl-24t"):
+        solves = [job["mem_mb"] for job in jobs if job["rule"] == "ilp_solve" and job["machine"] == machine]
+        assert sorted(solves) == [2000, 2000, 4000, 4000]
+
+
+def test_what_measures_has_its_node_for_itself() -> None:
+    rules = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "rules").glob("*.smk"))
+    blocks = {block.split(":", 1)[0]: block for block in rules.split("\nrule ")[1:]}
+    assert {name for name, block in blocks.items() if "timing=1," in block} == MEASURES
+    assert {name for name, block in blocks.items() if "**NODE," in block} == MEASURES
+    assert PROFILE["set-resources"] == {rule: {"slurm_extra": "'--exclusive'"} for rule in MEASURES}
+
+
+def test_the_profile_has_what_the_default_one_has() -> None:
+    default = yaml.safe_load((ROOT / "profiles" / "default" / "profile.yaml").read_text(encoding="utf-8"))
+    assert {key: PROFILE[key] for key in default if key != "resources"} == {
+        key: value for key, value in default.items() if key != "resources"
+    }
+
+
+def test_another_thread_count_is_another_machine(fresh: Workplace) -> None:
+    due = fresh.jobs_due(target=("figures/fig10.pdf", "figures/laptop-1t/fig10.pdf"))
+    slugs = {path.name for path in (fresh.folder / "config" / "machines").glob("*.yaml")}
+    assert slugs == {"laptop.yaml"}
+    assert due["calibrate"] == due["figure_10"] == 2
+
+
+def test_an_unknown_machine_in_a_path_is_named(fresh: Workplace) -> None:
+    done = fresh.snakemake("figures/server-24t/fig10.pdf", "--dry-run")
+    assert done.returncode != 0
+    assert "no such machine file (known: laptop)" in done.stdout
+
+
+def test_settings_of_a_node_do_not_depend_on_where_jobs_are_sent_from(fresh: Workplace) -> None:
+    node(fresh, "cxl", {"partition": "big"})
+    done = fresh.snakemake("results/cxl-24t/links.json", cores=24)
+    assert done.returncode == 0, done.stdout
+    node(fresh, "cxl", {"partition": "small"})
+    assert fresh.jobs_due("--cores", "24", target="results/cxl-24t/links.json") == {}, "a partition decides no time"

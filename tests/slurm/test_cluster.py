@@ -1,0 +1,167 @@
+"""A study on a real Slurm of two nodes: plans, failures, memory, cancelling, shared nodes. Run by make test-slurm."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from workplace import Workplace, make_workplace
+
+from autotm.model.files import load, load_with_provenance
+from autotm.model.measurement import Record
+from autotm.model.plan import Plan
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+BROKEN, HUNGRY = "results/cxl-1t/tiny/broken/profile.parquet", "results/dram-1t/tiny/hungry/profile.parquet"
+NODE_OF = {"dram-1t": "n1", "cxl-1t": "n2"}
+FIGURES = tuple(f"figures/{machine}/heap.pdf" for machine in NODE_OF)
+RECORDS = tuple(f"results/{machine}/tiny/mlp/synchronous/1to1/record.json" for machine in NODE_OF)
+PLANS = tuple(
+    f"results/{machine}/tiny/mlp/{name}/1to1/plan.json" for machine in NODE_OF for name in ("static", "synchronous")
+)
+STUDY = (*FIGURES, *RECORDS, *PLANS)
+
+
+@pytest.fixture(scope="module")
+def said(cluster: Cluster) -> str:
+    """What Snakemake says to one call for both kinds of nodes, of which one job cannot be done."""
+    call = cluster.start(*STUDY, BROKEN, HUNGRY)
+    assert call.status(within_s=900) == 1, call.said
+    return call.said
+
+
+def test_one_call_measures_on_both_kinds_of_nodes(cluster: Cluster, said: str) -> None:
+    for figure in FIGURES:
+        assert (cluster.folder / figure).read_bytes().startswith(b"%PDF"), said
+    for record, (machine, node) in zip(RECORDS, NODE_OF.items(), strict=True):
+        _, came_from = load_with_provenance(cluster.folder / record, "record", Record)
+        assert (came_from["slurm"]["node"], came_from["slurm"]["is_shared"]) == (node, False)
+        assert (came_from["machine"], len(came_from["cpus"])) == (machine, 1)
+
+
+def test_solves_went_as_job_arrays(said: str) -> None:
+    assert said.count("Submitted array job") == len(NODE_OF), said
+
+
+def test_plans_equal_those_made_here(cluster: Cluster, said: str, tmp_path: Path) -> None:
+    assert said
+    here = make_workplace(tmp_path / "here", stand_in=False)
+    shutil.rmtree(here.folder / "config")
+    shutil.copytree(cluster.folder / "config", here.folder / "config")
+    shutil.copy(cluster.folder / "own.py", here.folder)
+    for machine in NODE_OF:
+        for kind in ("links.json", "tiny/mlp/graph.json", "tiny/mlp/profile.parquet", "tiny/mlp/kernels.so"):
+            there = Path("results") / machine / kind
+            (here.folder / there).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(cluster.folder / there, here.folder / there)
+    done = here.snakemake(*PLANS, "--rerun-triggers", "mtime")
+    assert done.returncode == 0, done.stdout
+    for plan in PLANS:
+        assert placement(here, plan) == placement(cluster.place, plan)
+
+
+def placement(place: Workplace, plan: str) -> Plan:
+    """A plan without the seconds that it took."""
+    found = load(place.folder / plan, "plan", Plan)
+    return dataclasses.replace(found, build_s=0.0, solve_s=0.0, attempts_s=())
+
+
+def test_a_failed_job_is_named_with_its_log(cluster: Cluster, said: str) -> None:
+    log = "logs/cxl-1t/tiny/broken/kernel_profile.log"
+    page = said[said.index("autotm: 1 job failed") :]
+    assert "kernel_profile: broken (tiny, cxl-1t)" in page
+    assert "ValueError: this network was never finished" in page
+    assert log in page
+    assert "this network was never finished" in (cluster.folder / log).read_text(encoding="utf-8")
+    assert re.search(r"logs/slurm/rule_kernel_profile/\S+\.log", said), "Slurm's log of the job is named too"
+
+
+def test_a_job_killed_for_its_memory_gets_more(cluster: Cluster, said: str) -> None:
+    assert (cluster.folder / HUNGRY).exists(), said
+    logs = (cluster.folder / "logs" / "slurm" / "rule_kernel_profile").glob("*hungry*/*.log")
+    assert "exceeded memory limit" in min(logs, key=lambda log: int(log.stem)).read_text(encoding="utf-8")
+    assert memory_of_jobs("hungry") == ["1800M", "3600M"]
+
+
+def memory_of_jobs(network: str) -> list[str]:
+    """What each job that profiled a network asked for, the oldest first."""
+    listed = subprocess.run(
+        ["squeue", "--noheader", "--states=all", "--sort=i", "--format=%m %k"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [line.split()[0] for line in listed.stdout.splitlines() if network in line]
+
+
+def test_a_cancelled_study_goes_on_and_does_nothing_twice(cluster: Cluster, said: str) -> None:
+    assert said
+    made = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/**/*.json")}
+    profiles = [f"results/dram-1t/tiny/{name}/profile.parquet" for name in ("small", "mnist")]
+    cancelled = cluster.start(*profiles)
+    # One node for both: the second runs when the first is done.
+    cancelled.until(lambda: any((cluster.folder / path).exists() for path in profiles))
+    cancelled.until(lambda: "RUNNING" in queue())
+    cancelled.interrupt()
+    assert cancelled.status(within_s=60) != 0
+    (first,) = [path for path in profiles if (cluster.folder / path).exists()]
+    deadline = time.monotonic() + 30
+    while queue():
+        assert time.monotonic() < deadline, "jobs of a cancelled study still run"
+        time.sleep(0.2)
+    done_at = (cluster.folder / first).stat().st_mtime_ns
+
+    again = cluster.start(*profiles)
+    assert again.status(within_s=300) == 0, again.said
+    assert re.search(r"kernel_profile +1\n", again.said), again.said
+    assert all((cluster.folder / path).exists() for path in profiles)
+    assert (cluster.folder / first).stat().st_mtime_ns == done_at
+    assert {path: path.stat().st_mtime_ns for path in made} == made
+
+    third = cluster.start(*profiles, *STUDY)
+    assert third.status(within_s=120) == 0, third.said
+    assert "Nothing to be done" in third.said
+
+
+def queue() -> str:
+    """States of all jobs that are not over."""
+    return subprocess.run(["squeue", "-h", "-o", "%T"], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_shared_node_is_refused_unless_the_machine_file_allows_it(cluster: Cluster) -> None:
+    refused = cluster.autotm_in_job("-p", "small", "-c", "1", command="calibrate --machine dram --results refused")
+    assert refused.returncode == 1
+    assert re.search(r"Slurm job \d+ has 1 of the 2 CPUs of node n1, and other jobs may run beside it", refused.stderr)
+    assert not (cluster.folder / "refused").exists()
+    allowed = cluster.autotm_in_job("-p", "small", "-c", "1", command="calibrate --machine shared --results allowed")
+    assert allowed.returncode == 0, allowed.stderr
+    text = (cluster.folder / "allowed" / "shared-1t" / "links.json").read_text(encoding="utf-8")
+    assert re.search(r'"is_shared": true', text)
+
+
+def test_a_job_starts_no_more_threads_than_it_has_cpus(cluster: Cluster) -> None:
+    script = "import os; from autotm.model.machine import keep_to_allocation as k; k(); print(os.sched_getaffinity(0))"
+    for bind in ("--cpu-bind=none", "--cpu-bind=cores"):
+        done = subprocess.run(
+            ["srun", "--mem=500", "-c", "1", bind, sys.executable, "-c", script],
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() in {"{0}", "{1}"}
+
+
+def test_a_machine_that_is_no_kind_of_node_is_refused_before_anything_is_sent(cluster: Cluster) -> None:
+    call = cluster.start("results/laptop-1t/links.json")
+    assert call.status(within_s=120) == 1
+    assert "config/machines/laptop.yaml is this computer, not a kind of node" in call.said
+    assert "has been submitted" not in call.said
