@@ -191,7 +191,9 @@ def timing_threads(wildcards):
             "they land. Describe the nodes in a machine file with slurm: {...}, see docs/cluster.md"
         )
     if cores is None or workflow.execution_settings is None:
-        return machine.threads  # on a cluster of another kind, with a node of its own; or in a report, which runs nothing
+        return (
+            machine.threads
+        )  # on a cluster of another kind, with a node of its own; or in a report, which runs nothing
     if cores < machine.threads:
         raise WorkflowError(
             f"--cores {cores}: machine {machine.slug} runs kernels on {machine.threads} threads; "
