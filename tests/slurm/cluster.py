@@ -17,6 +17,7 @@ from workplace import ROOT, Workplace, make_workplace
 NODES = {"dram": {"partition": "small", "cpus": 2}, "cxl": {"partition": "big", "constraint": "cxl", "cpus": 2}}
 """The kinds of nodes, with one kernel thread each: the two share this computer's cores."""
 OWN_NETWORKS = '''
+import pathlib
 import time
 import autotm
 
@@ -35,6 +36,13 @@ def hungry(batch, width):
     block = bytearray(b"x") * 1_500_000_000
     time.sleep(5)
     return small(batch, len(block) // 1_500_000_000 * width)
+
+
+def waiting(batch, width):
+    """Its profile is not done before there is a file named go."""
+    while not pathlib.Path("go").exists():
+        time.sleep(0.1)
+    return small(batch, width)
 '''
 
 
@@ -96,7 +104,8 @@ class Cluster:
         log = self.folder / f"snakemake-{time.monotonic_ns()}.txt"
         with log.open("w", encoding="utf-8") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "snakemake", *targets, *options],
+                # A shell's background jobs ignore Ctrl-C, and so would what they start.
+                ["env", "--default-signal=INT", sys.executable, "-m", "snakemake", *targets, *options],
                 cwd=self.folder,
                 env=self.environment,
                 stdout=output,
@@ -126,7 +135,7 @@ def make_cluster(folder: Path) -> Cluster:
     place = make_workplace(folder, stand_in=False)
     (place.folder / "own.py").write_text(OWN_NETWORKS, encoding="utf-8")
     own = {"file": "own.py", "sizes": {"batch": 16, "width": 256}}
-    names = ("small", "broken", "hungry")
+    names = ("small", "broken", "hungry", "waiting")
     place.change("own_networks", value={name: own | {"function": name} for name in names})
     place.change("figures", "heap", value={"network": "mlp", "optimizer": "synchronous", "limit": "1:1"})
     place.change("run", "min_seconds", value=0.5)

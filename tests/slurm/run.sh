@@ -25,4 +25,4 @@ down() {
 }
 trap down EXIT
 "$here/up.sh" "$state"
-SLURM_CONF=$state/slurm.conf "${PYTHON:-python3}" -m pytest -q --basetemp="$state/tests" "$here" "$@"
+AUTOTM_TEST_SLURM=1 SLURM_CONF=$state/slurm.conf "${PYTHON:-python3}" -m pytest -q --basetemp="$state/tests" "$here" "$@"

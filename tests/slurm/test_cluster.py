@@ -105,28 +105,26 @@ def memory_of_jobs(network: str) -> list[str]:
 def test_a_cancelled_study_goes_on_and_does_nothing_twice(cluster: Cluster, said: str) -> None:
     assert said
     made = {path: path.stat().st_mtime_ns for path in cluster.folder.glob("results/**/*.json")}
-    profiles = [f"results/dram-1t/tiny/{name}/profile.parquet" for name in ("small", "mnist")]
-    cancelled = cluster.start(*profiles)
-    # One node for both: the second runs when the first is done.
-    cancelled.until(lambda: any((cluster.folder / path).exists() for path in profiles))
-    cancelled.until(lambda: "RUNNING" in queue())
+    done, left = "results/cxl-1t/tiny/small/profile.parquet", "results/dram-1t/tiny/waiting/profile.parquet"
+    cancelled = cluster.start(done, left)
+    cancelled.until(lambda: "(Rule: kernel_profile)" in cancelled.said and "RUNNING" in queue())
     cancelled.interrupt()
     assert cancelled.status(within_s=60) != 0
-    (first,) = [path for path in profiles if (cluster.folder / path).exists()]
+    assert ((cluster.folder / done).exists(), (cluster.folder / left).exists()) == (True, False)
     deadline = time.monotonic() + 30
     while queue():
         assert time.monotonic() < deadline, "jobs of a cancelled study still run"
         time.sleep(0.2)
-    done_at = (cluster.folder / first).stat().st_mtime_ns
+    made |= {cluster.folder / done: (cluster.folder / done).stat().st_mtime_ns}
 
-    again = cluster.start(*profiles)
+    (cluster.folder / "go").touch()
+    again = cluster.start(done, left)
     assert again.status(within_s=300) == 0, again.said
     assert re.search(r"kernel_profile +1\n", again.said), again.said
-    assert all((cluster.folder / path).exists() for path in profiles)
-    assert (cluster.folder / first).stat().st_mtime_ns == done_at
+    assert (cluster.folder / left).exists()
     assert {path: path.stat().st_mtime_ns for path in made} == made
 
-    third = cluster.start(*profiles, *STUDY)
+    third = cluster.start(done, left, *STUDY)
     assert third.status(within_s=120) == 0, third.said
     assert "Nothing to be done" in third.said
 

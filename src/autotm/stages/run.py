@@ -102,6 +102,7 @@ def trace_stage(
     from autotm.runtime import Session
     from autotm.study.view import write_trace
 
+    context = context.to_measure()
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
     compiled = load(program, "program", Program)
     counted = counting(step, placed.counts)
