@@ -162,7 +162,7 @@ $(CONDA)/.stamp: requirements/conda.txt $(VENV)/.test-stamp
 setup-conda: $(CONDA)/.stamp
 
 test-conda: setup-conda
-	@$(BIN)/pytest -q -rs tests/pipeline/test_conda.py
+	@AUTOTM_TEST_RATTLER=$(abspath $(CONDA)/bin/python) $(BIN)/pytest -q -rs tests/pipeline/test_conda.py
 
 lint: setup-test
 	@status=0

@@ -18,14 +18,14 @@ import pytest
 import yaml
 from workplace import ROOT, TARGET, WATCHED, Workplace, make_workplace
 
-RATTLER = ROOT / ".venv-conda" / "bin" / "python"
+RATTLER = os.environ.get("AUTOTM_TEST_RATTLER")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 ENVS = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "envs").glob("*.yaml")}
 TUNED = "results/laptop-1t/tiny/mlp/tuned.json"
 USING_CONDA = ("--sdm", "conda", "--config", "threads=1")
 
 pytestmark = [
-    pytest.mark.skipif(not RATTLER.exists(), reason="needs py-rattler: make test-conda"),
+    pytest.mark.skipif(RATTLER is None, reason="takes minutes, and a Python with py-rattler: make test-conda"),
     pytest.mark.skipif(
         f"python={PYTHON}" not in ENVS["figures"]["dependencies"],
         reason=f"environments have another Python than this one ({PYTHON}), and the channel has no other",
