@@ -1,0 +1,73 @@
+"""Time of a plain step of torchvision's ResNet-50, imported, over that of the zoo's: alternating, medians.
+
+    python benchmarks/imported_resnet.py [--batch 8] [--image 112] [--rounds 9]
+
+The zoo's is AutoTM's: its strides are on the last convolution of a bottleneck, nothing is normalised behind the first
+convolution, and it keeps no running averages; torchvision's has its strides in the middle, and both. So multiply-adds
+are printed, too. Needs PyTorch and torchvision (requirements/torch.txt).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+import autotm
+from autotm import zoo
+from imported_models import torchvision_models
+
+QUICK = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+"""Profile options: the profile is not looked at."""
+TURN_S = 0.5
+
+
+def main() -> None:
+    """Prepare both, time them in turn, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("batch", 8), ("image", 112), ("rounds", 9)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    images = torch.randn(options.batch, 3, options.image, options.image)
+    labels = torch.randint(0, 1000, (options.batch,))
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        shared = {"results": Path(folder), "profile": QUICK}
+        steps = {
+            "zoo": autotm.prepare(zoo.build("resnet50", {"batch": options.batch, "image": options.image}), **shared),
+            "torchvision": autotm.prepare(
+                torchvision_models().resnet50(), images, loss=torch.nn.functional.cross_entropy, targets=(labels,),
+                training=autotm.Training(autotm.Sgd(0.001)), **shared,
+            ),
+        }  # fmt: skip
+        found = timed({name: step.plan("0:1", "all-fast") for name, step in steps.items()}, options.rounds)
+    print(f"batch {options.batch}, {options.image} x {options.image}, {steps['zoo'].context.machine.threads} threads")
+    print(f"{'network':<14} {'GFLOP':>8} {'kernels':>8} {'step ms':>9}")
+    for name, step in steps.items():
+        flops = sum(kernel.flops for kernel in step.graph.kernels)
+        print(f"{name:<14} {flops / 1e9:>8.1f} {len(step.graph.kernels):>8d} {1e3 * found[name]:>9.1f}")
+    print(f"torchvision's over the zoo's: {found['torchvision'] / found['zoo']:.3f}")
+
+
+def timed(placed: dict[str, autotm.Placement], rounds: int) -> dict[str, float]:
+    """Median seconds of a step of each, in turn."""
+    samples: dict[str, list[float]] = {name: [] for name in placed}
+    for _ in range(rounds):
+        for name, one in placed.items():
+            one.step()
+            start, count = time.perf_counter(), 0
+            while (spent := time.perf_counter() - start) < TURN_S:
+                one.step()
+                count += 1
+            samples[name].append(spent / count)
+    for one in placed.values():
+        one.close()
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+if __name__ == "__main__":
+    main()
