@@ -17,7 +17,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -26,12 +26,10 @@ import torch
 import autotm
 from autotm.model.files import AutotmError
 from imported_models import Given, build, names, other_data
-from torch_steps import RATE, change_error, single_steps, state_of, torch_step
+from torch_steps import QUICK, RATE, change_error, medians_in_turn, single_steps, state_of, torch_step
 
-QUICK = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
-"""Profile options: enough for a plan that is checked for its bits, not for its time."""
 ALLOWED = 3.0
-TURN_S, ROUNDS = 0.3, 7
+ROUNDS = 7
 DRAWS = 5
 
 
@@ -123,22 +121,9 @@ def time_ratio(given: Given, step: autotm.TrainingStep) -> float:
         optimizer.step()
 
     torch.set_num_threads(step.context.machine.threads)
-    both: list[list[float]] = [[], []]
-    for _ in range(ROUNDS):
-        for found, work in zip(both, (plain.step, eager), strict=True):
-            found.append(_seconds(work))
+    ours, theirs = medians_in_turn((plain.step, eager), ROUNDS)
     plain.close()
-    return statistics.median(both[0]) / statistics.median(both[1])
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    """Of one call, on average over `TURN_S`, after one that is not counted."""
-    work()
-    start, count = time.perf_counter(), 0
-    while (spent := time.perf_counter() - start) < TURN_S:
-        work()
-        count += 1
-    return spent / count
+    return ours / theirs
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

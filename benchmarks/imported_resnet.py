@@ -10,9 +10,7 @@ are printed, too. Needs PyTorch and torchvision (requirements/torch.txt).
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import torch
@@ -20,10 +18,7 @@ import torch
 import autotm
 from autotm import zoo
 from imported_models import torchvision_models
-
-QUICK = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
-"""Profile options: the profile is not looked at."""
-TURN_S = 0.5
+from torch_steps import QUICK, medians_in_turn
 
 
 def main() -> None:
@@ -44,29 +39,16 @@ def main() -> None:
                 training=autotm.Training(autotm.Sgd(0.001)), **shared,
             ),
         }  # fmt: skip
-        found = timed({name: step.plan("0:1", "all-fast") for name, step in steps.items()}, options.rounds)
+        placed = [step.plan("0:1", "all-fast") for step in steps.values()]
+        found = dict(zip(steps, medians_in_turn([one.step for one in placed], options.rounds), strict=True))
+        for one in placed:
+            one.close()
     print(f"batch {options.batch}, {options.image} x {options.image}, {steps['zoo'].context.machine.threads} threads")
     print(f"{'network':<14} {'GFLOP':>8} {'kernels':>8} {'step ms':>9}")
     for name, step in steps.items():
         flops = sum(kernel.flops for kernel in step.graph.kernels)
         print(f"{name:<14} {flops / 1e9:>8.1f} {len(step.graph.kernels):>8d} {1e3 * found[name]:>9.1f}")
     print(f"torchvision's over the zoo's: {found['torchvision'] / found['zoo']:.3f}")
-
-
-def timed(placed: dict[str, autotm.Placement], rounds: int) -> dict[str, float]:
-    """Median seconds of a step of each, in turn."""
-    samples: dict[str, list[float]] = {name: [] for name in placed}
-    for _ in range(rounds):
-        for name, one in placed.items():
-            one.step()
-            start, count = time.perf_counter(), 0
-            while (spent := time.perf_counter() - start) < TURN_S:
-                one.step()
-                count += 1
-            samples[name].append(spent / count)
-    for one in placed.values():
-        one.close()
-    return {name: statistics.median(values) for name, values in samples.items()}
 
 
 if __name__ == "__main__":

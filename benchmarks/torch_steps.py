@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +17,9 @@ from imported_models import Given
 
 Array = npt.NDArray[Any]
 RATE = 0.1
+QUICK = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+"""Profile options: enough for a plan that is checked for its bits, not for its time."""
+TURN_S = 0.3
 _IMAGE_RANK = 4
 
 
@@ -73,6 +78,25 @@ def state_of(module: torch.nn.Module) -> dict[str, Array]:
 def change_error(before: Mapping[str, Array], found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
     """|found - wanted| over |wanted - before|, over all tensors together: the error of what a step changes."""
     return float(np.sqrt(_distance(found, wanted) / _distance(before, wanted)))
+
+
+def medians_in_turn(works: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    """Median seconds of a call of each, over so many rounds of `TURN_S` each."""
+    found: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds):
+        for samples, work in zip(found, works, strict=True):
+            samples.append(_seconds(work))
+    return [statistics.median(samples) for samples in found]
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    """Of one call, on average over `TURN_S`, after one that is not counted."""
+    work()
+    start, count = time.perf_counter(), 0
+    while (spent := time.perf_counter() - start) < TURN_S:
+        work()
+        count += 1
+    return spent / count
 
 
 def _distance(some: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:

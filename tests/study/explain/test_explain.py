@@ -16,8 +16,7 @@ from autotm.model.step.tier import Tier
 from autotm.solve import solve_and_pack
 from autotm.study.explain import explain_limit, explain_tensor, tensor_text
 from autotm.study.explain.limit import fast_bytes
-from autotm.study.explain.memory_prices import MemoryPrices
-from autotm.study.view import Placed
+from autotm.study.view import MemoryPrices, Placed
 
 
 @cache

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from autotm.model.plan import Status
 from autotm.model.step import Tier
-from autotm.study.explain.memory_prices import BYTES_PER_MB, MemoryPrices
 from autotm.study.tables import columns, shorten
-from autotm.study.view import Placed
+from autotm.study.view import BYTES_PER_MB, MemoryPrices, Placed
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,7 @@ from itertools import pairwise
 from autotm.model.files import BadInputError
 from autotm.model.plan import Move, Stay
 from autotm.model.step import Graph, Kernel, Tensor, Tier
-from autotm.study.explain.memory_prices import MemoryPrices
-from autotm.study.view import Placed
+from autotm.study.view import MemoryPrices, Placed
 
 _NEAR = 5
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from autotm.model.plan import KernelPrices, Move, Prices, SpanPrices
+from autotm.model.plan import Move, Prices, SpanPrices
 from autotm.model.step import Graph, Operand, Tier
+from autotm.study.view.memory_prices import MemoryPrices
 from autotm.study.view.placed import Placed
 from autotm.study.view.words import heading, provenance_rows, summary
 
 Columns = dict[str, Any]
-_BYTES_PER_MB = 1e6
 _DIGITS = 6
 """Significant digits of times and prices; offsets and sizes are whole."""
 
@@ -92,7 +92,7 @@ def _kernels(placed: Placed, numbers: dict[str, int]) -> Columns:
         "blocking_us": _short(_blocking_us(placed, count)),
         "beside_us": _short(_beside_us(placed, count)),
         "measured_us": _short(measured[kernel.name] for kernel in kernels) if measured else None,
-        "price_us_per_mb": _short(_byte_prices(prices.fast, count)) if prices else None,
+        "price_us_per_mb": _short(MemoryPrices(placed.plan, count).us_per_mb) if prices else None,
         "engine_prices": _engine_prices(prices, count) if prices else None,
     }
 
@@ -119,14 +119,6 @@ def _beside_us(placed: Placed, kernels: int) -> list[float]:
 
 def _window(move: Move) -> range:
     return range(move.start, move.before)
-
-
-def _byte_prices(prices: KernelPrices, kernels: int) -> list[float]:
-    """By kernel, the price of a megabyte of fast memory during it."""
-    found = [0.0] * kernels
-    for index, price_us in zip(prices.kernels, prices.prices_us, strict=True):
-        found[index] = price_us * _BYTES_PER_MB
-    return found
 
 
 def _engine_prices(prices: Prices, kernels: int) -> list[list[float]] | None:
