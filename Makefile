@@ -12,6 +12,7 @@
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup-slurm                        what sends jobs to a Slurm cluster (optional, docs/cluster.md)
 #   make test-slurm                         a study on a Slurm of two nodes on this computer (as root, Debian or Ubuntu)
+#   make test-vm                            real second memories, in a virtual machine (as root, Debian)
 #   make setup | test | lint | lock | clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -28,7 +29,7 @@ SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
 .PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-torch setup-conda setup-docs figures verify
-.PHONY: test test-view test-conda test-slurm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
+.PHONY: test test-view test-conda test-slurm test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -131,6 +132,10 @@ test-view: setup-browser
 test-slurm: setup-test setup-slurm
 	@PYTHON=$(BIN)/python tests/slurm/run.sh
 
+# The guest that it boots sees this environment, read-only.
+test-vm: setup-test
+	@PYTHON=$(abspath $(BIN)/python) tests/vm/run.sh
+
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 TORCH := .venv-torch
 $(TORCH)/.stamp: requirements/run.txt requirements/test.txt requirements/torch.txt pyproject.toml $(VENV)/.test-stamp
@@ -144,9 +149,11 @@ $(TORCH)/.stamp: requirements/run.txt requirements/test.txt requirements/torch.t
 setup-torch: $(TORCH)/.stamp
 
 test-torch: setup-torch
-	@$(TORCH)/bin/pytest -q -m "not deep" tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py \
-		tests/lower/test_torch_update_rules.py tests/lower/operators/test_against_torch.py tests/zoo/frontend tests/test_api_torch.py
-	$(TORCH)/bin/pytest -q tests/test_torch_models.py # a process of its own: TVM's threads are counted once
+	@$(TORCH)/bin/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not deep" \
+		tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py tests/lower/test_torch_update_rules.py \
+		tests/lower/operators/test_against_torch.py tests/zoo/frontend tests/test_api_torch.py \
+		tests/test_torch_offload.py tests/test_offload_without_torch.py
+	$(TORCH)/bin/pytest -q -n auto --maxprocesses 2 tests/test_torch_models.py # apart: a process counts TVM's threads once
 
 # ResNet-200, DenseNet-264 and VGG416: minutes each.
 test-torch-deep: setup-torch

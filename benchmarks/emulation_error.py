@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from autotm.memory.device import load_device
-from autotm.memory.emulation import Emulation
+from autotm.memory.device.emulation import Emulation
 from autotm.model.files.errors import AutotmError
 from recorded_kernels import Recording, Table, read_table
 

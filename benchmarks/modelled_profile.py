@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 from autotm.model.files.files import hash_of
-from autotm.model.measurement.link import AsynchronousLinks, Link, Links
+from autotm.model.measurement.link import AsynchronousLinks, Contention, Link, Links
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import Graph, Kernel, OpClass
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
@@ -40,7 +40,8 @@ def modelled_links() -> Links:
     def link(destination: Tier, bytes_per_ns: float) -> Link:
         return Link(destination, tuple((size, round(size / bytes_per_ns) + 2000) for size in (4096, 10**6, 10**9)))
 
-    beside = AsynchronousLinks(link(Tier.DRAM, 2.0), link(Tier.PMEM, 2.5), 0.0, 0.0, call_us=0.0)
+    none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
+    beside = AsynchronousLinks(link(Tier.DRAM, 2.0), link(Tier.PMEM, 2.5), none, none, call_us=0.0)
     return Links(link(Tier.DRAM, 29.0), link(Tier.PMEM, 12.0), 2.3e12, 1.0, beside)
 
 

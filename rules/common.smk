@@ -5,9 +5,11 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from autotm.model.files import AutotmError
+from autotm.model.machine import require_runnable
 from autotm.model.step import Limit
 from autotm.model.study import MODELLED, scale_named
 from autotm.study.setup import (
+    GPU_RIVALS,
     inputs,
     load_study,
     machine_named,
@@ -123,7 +125,12 @@ def small_batches(wildcards, file):
 
 
 def compiled_kernels(wildcards):
-    """The library that a step runs from; modelled steps have none."""
+    """The library that a step runs from, on a machine where it can; modelled steps have none."""
+    if machine_of(wildcards).is_modelled:
+        raise WorkflowError(
+            f"{wildcards.machine} is a model of a GPU: nothing runs on it. Ask for modelled.json instead of record.json"
+        )
+    or_stop(require_runnable, machine_of(wildcards), wildcards.optimizer)
     if wildcards.scale.endswith(MODELLED):
         raise WorkflowError(
             f"scale {wildcards.scale} is modelled: there is nothing to run. Ask for program.json instead of record.json, "
@@ -148,9 +155,14 @@ def predicted_records(wildcards):
     return or_stop(inputs.predicted_records, study_on(wildcards), wildcards.folder)
 
 
+def rival_records(wildcards):
+    """The records that figure 7 shows: of the workload, and of its rivals."""
+    return or_stop(inputs.rival_records, study_on(wildcards), wildcards.folder)
+
+
 def case_study_records(wildcards):
     """The records that figure 10 shows."""
-    return study_on(wildcards).case_study_records(STUDY.config.figures.fig10)
+    return or_stop(study_on(wildcards).case_study_records, STUDY.config.figures.fig10)
 
 
 def convolution_files(wildcards):
@@ -164,14 +176,40 @@ def heap_files(wildcards):
     return inputs.heap_files(study_on(wildcards))
 
 
+def link_files(wildcards):
+    """What the figure of the links shows."""
+    return inputs.link_files(study_on(wildcards))
+
+
 def timing_study_file(wildcards):
     """What the figure of the timing study shows."""
     return study_on(wildcards).paths(STUDY.config.timing_study.network).timing_study
 
 
+def device_records(wildcards):
+    """The records that the figure of devices shows."""
+    machines = or_stop(inputs.device_machines, STUDY)
+    return [record for machine in machines for record in or_stop(inputs.device_records, STUDY.on(machine))]
+
+
+def device_names(wildcards):
+    """What slow memory each of its machines has."""
+    return or_stop(inputs.device_names, STUDY)
+
+
 def front_records(wildcards):
     """The records that the front figure shows."""
     return inputs.front_records(study_on(wildcards))
+
+
+def modelled_steps(wildcards):
+    """The modelled steps that figure 12 shows."""
+    return or_stop(inputs.gpu_steps, STUDY)
+
+
+def modelled_timeline(wildcards):
+    """The modelled steps of one network, whose engines figure 12's timeline shows."""
+    return or_stop(inputs.gpu_timeline, STUDY)
 
 
 def large_files(wildcards):

@@ -1,7 +1,7 @@
 # Figures that show runs. Those with a folder are drawn for any workload: figures/test_vgg/fig7.pdf.
 rule figure_7:
     input:
-        records=comparison_records,
+        records=rival_records,
     output:
         pdf="figures/{on}{folder}fig7.pdf",
         png=picture("figures/{on}{folder}fig7.png"),
@@ -25,6 +25,8 @@ rule figure_7:
 
 
 use rule figure_7 as figure_9 with:
+    input:
+        records=comparison_records,
     output:
         pdf="figures/{on}{folder}fig9.pdf",
         png=picture("figures/{on}{folder}fig9.png"),
@@ -56,6 +58,8 @@ use rule figure_7 as figure_11 with:
 
 
 use rule figure_7 as ilp_times with:
+    input:
+        records=comparison_records,
     output:
         pdf="figures/{on}{folder}ilp_times.pdf",
         png=picture("figures/{on}{folder}ilp_times.png"),
@@ -69,6 +73,8 @@ use rule figure_7 as ilp_times with:
 
 
 use rule figure_7 as price_performance with:
+    input:
+        records=comparison_records,
     output:
         pdf="figures/{on}{folder}price_performance.pdf",
         png=picture("figures/{on}{folder}price_performance.png"),
@@ -85,6 +91,8 @@ use rule figure_7 as price_performance with:
 
 
 use rule figure_7 as cost_performance with:
+    input:
+        records=comparison_records,
     output:
         pdf="figures/{on}{folder}cost_performance.pdf",
         png=picture("figures/{on}{folder}cost_performance.png"),
@@ -211,3 +219,30 @@ use rule figure_7 as figure_10a_synchronous with:
         "logs/figures/{on}fig10a_synchronous.benchmark.tsv"
     message:
         "Drawing {output.pdf}: figure 10a, synchronous plans at all limits"
+
+
+# On machines of its own, so it has no figures/MACHINE/devices.pdf.
+rule devices:
+    input:
+        records=device_records,
+    output:
+        pdf="figures/devices.pdf",
+        png=picture("figures/devices.png"),
+        csv=table("figures/devices.csv"),
+    log:
+        "logs/figures/devices.log",
+    benchmark:
+        "logs/figures/devices.benchmark.tsv"
+    conda:
+        "../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        style=STUDY.config.style.model_dump(),
+        devices=device_names,
+    message:
+        "Drawing {output.pdf}: slow-down on each of several slow memories"
+    script:
+        "../workflow/scripts/figure_of_devices.py"

@@ -84,3 +84,28 @@ rule heap:
         "Drawing {output.pdf}: addresses of the tensors of a plan over its predicted time"
     script:
         "../workflow/scripts/heap.py"
+
+
+rule links:
+    input:
+        unpack(link_files),
+    output:
+        pdf="figures/{on}links.pdf",
+        png=picture("figures/{on}links.png"),
+        csv=table("figures/{on}links.csv"),
+    log:
+        "logs/figures/{on}links.log",
+    benchmark:
+        "logs/figures/{on}links.benchmark.tsv"
+    conda:
+        "../envs/figures.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        style=STUDY.config.style.model_dump(),
+    message:
+        "Drawing {output.pdf}: what copies between the two memories reach"
+    script:
+        "../workflow/scripts/links.py"

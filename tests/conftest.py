@@ -31,6 +31,12 @@ def cores_of_our_own() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where steps from Python keep what was measured and compiled: copies are timed once, not in each test."""
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="session")
 def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import small_step
 

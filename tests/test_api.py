@@ -32,11 +32,6 @@ def example() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("results")
-
-
-@pytest.fixture(scope="module")
 def step(example: ModuleType, results: Path) -> autotm.TrainingStep:
     machine = small_step.machine()
     return autotm.prepare(example.mlp, sizes=SIZES, machine=machine, profile=FAST, results=results)

@@ -29,17 +29,13 @@ def module() -> nn.Module:
 
 
 def data(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(6, 3, 10, 10, generator=generator), torch.randint(0, 5, (6,), generator=generator)
+    draw = np.random.default_rng(seed)
+    images = torch.from_numpy(draw.standard_normal((6, 3, 10, 10), dtype=np.float32))
+    return images, torch.from_numpy(draw.integers(0, 5, 6))
 
 
 def adam(parameters: object) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.05)
-
-
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("results")
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ SIZES = {"mlp": {"batch": 16, "width": 256}, "transformer": {"batch": 1, "sequen
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["mlp", pytest.param("transformer", marks=pytest.mark.slow)])
-def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, tmp_path: Path) -> None:
+def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, results: Path) -> None:
     network = dataclasses.replace(zoo.build(name, SIZES[name]), training=TRAINING)
-    step = autotm.prepare(network, machine=small_step.machine(), profile=FAST, results=tmp_path)
+    step = autotm.prepare(network, machine=small_step.machine(), profile=FAST, results=results)
     placed = step.plan("4:1", "synchronous", gap=0.1, time_limit_s=60)
     assert placed.program.fast_bytes <= step.peak_bytes / 5
     states = {"step", *(f"{each}.{moment}_moment" for each in network.parameters for moment in ("first", "second"))}

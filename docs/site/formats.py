@@ -15,13 +15,23 @@ from typing import Any
 
 from fields import Field, MeaninglessError, fields_of, in_words, inner_types, paragraphs, unit_of
 
-from autotm.memory.device import DeviceFile
+from autotm.memory.device import DeviceFile, PublishedDevice
 from autotm.model.files.files import schema_version
 from autotm.model.machine.machine import MachineFile
 from autotm.model.machine.provenance import Provenance
-from autotm.model.measurement import KEY_COLUMNS, Links, Record, Sensitivity, Timing, TimingStudy, TuningReport
-from autotm.model.plan import Plan, Program
+from autotm.model.measurement import (
+    KEY_COLUMNS,
+    Links,
+    Record,
+    Sensitivity,
+    Timeline,
+    Timing,
+    TimingStudy,
+    TuningReport,
+)
+from autotm.model.plan import ModelledStep, Plan, Program
 from autotm.model.step import Graph
+from autotm.model.study import GpuFile
 from autotm.model.study.scale import ScaleFile
 from autotm.model.study.study_config import StudyConfig
 from autotm.runtime.verify import Reference
@@ -58,6 +68,12 @@ _BY_PEOPLE = (
     Format("config/config.yaml", "Editors know it by `config/schema.json` (`make schema`).", StudyConfig),
     Format("config/machines/NAME.yaml", "[How to write one](machines.md).", MachineFile),
     Format("config/devices/NAME.yaml", "[What its numbers do](emulation.md).", DeviceFile),
+    Format(
+        "config/devices/NAME.yaml, published",
+        "[How constants follow from them](emulation.md#devices-from-published-numbers).",
+        PublishedDevice,
+    ),
+    Format("config/devices/gpu/NAME.yaml", "[What it is for](machines.md#a-gpu).", GpuFile),
     Format("config/scales/NAME.yaml", "`scale` in the study names it.", ScaleFile),
 )
 _STEP = "results/MACHINE/SCALE/NETWORK"
@@ -68,6 +84,13 @@ _BY_AUTOTM = (
     Format("plan.json", f"`{_PLACED}/plan.json`, by rule `ilp_solve`.", Plan, "plan"),
     Format("program.json", f"`{_PLACED}/program.json`, by rule `compile`.", Program, "program"),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
+    Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),
+    Format(
+        "modelled.json",
+        f"`{_PLACED}/modelled.json`, by rules `modelled_plan` and `modelled_rival`.",
+        ModelledStep,
+        "modelled_step",
+    ),
     Format("sensitivity", f"`{_STEP}/sensitivity/LIMIT.json`, by `autotm sensitivity`.", Sensitivity, "sensitivity"),
     Format("tuned.json", f"`{_STEP}/tuned.json`, by rule `tune`.", TuningReport, "tuning"),
     Format("timing_study.json", f"`{_STEP}/timing_study.json`, by rule `timing_study`.", TimingStudy, "timing_study"),

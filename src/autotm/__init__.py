@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotm.api import Placement, TrainingStep, plan, prepare, sweep
+    from autotm.api.offload import offload
     from autotm.model.files import AutotmError
     from autotm.model.step import Adam, AdamW, Initial, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder
@@ -25,6 +26,7 @@ _HOMES = {
     "from_torch": "autotm.zoo.frontend",
     "Training": "autotm.model.step.training",
     "TrainingStep": "autotm.api",
+    "offload": "autotm.api.offload",
     "plan": "autotm.api",
     "prepare": "autotm.api",
     "sweep": "autotm.api",
@@ -42,6 +44,7 @@ __all__ = [
     "TrainingStep",
     "from_onnx",
     "from_torch",
+    "offload",
     "plan",
     "prepare",
     "sweep",

@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 import pytest
 
-from autotm.cli import main
 from autotm.cli.group import LazyGroup
-from autotm.cli.main import SECTIONS, autotm
+from autotm.cli.main import SECTIONS, autotm, main
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ("--config", str(ROOT / "config" / "config.yaml"))
@@ -28,7 +27,7 @@ def in_process(program: str, *arguments: str, **options) -> subprocess.Completed
 
 @pytest.mark.parametrize("arguments", [("--help",), ("swep",), ()])
 def test_help_and_misuse_import_nothing_heavy(arguments: tuple[str, ...]) -> None:
-    program = "import sys; from autotm.cli import main; main(sys.argv[1:]); print('MODULES', *sys.modules)"
+    program = "import sys; from autotm.cli.main import main; main(sys.argv[1:]); print('MODULES', *sys.modules)"
     found = in_process(program, *arguments).stdout
     assert not HEAVY & set(found.partition("MODULES")[2].split())
 
@@ -81,11 +80,11 @@ def test_places_that_cannot_be_written_are_one_message(tmp_path: Path, caplog: p
     arguments = ("kernels", "export", str(tmp_path / "file" / "kernels.zip"), "--results", str(tmp_path))
     assert main([*arguments, *CONFIG, "--scale", "tiny", "--threads", "1"]) == 1
     assert f"{tmp_path / 'file'}" in caplog.text
-    assert "Give another place, or make this one writable" in caplog.text
+    assert "Give another place, or make this one accessible" in caplog.text
 
 
 def test_a_reader_that_closes_its_pipe_ends_it_quietly() -> None:
-    program = "import sys; from autotm.cli import main; sys.exit(main(['schema']))"
+    program = "import sys; from autotm.cli.main import main; sys.exit(main(['schema']))"
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -97,7 +96,7 @@ def test_a_reader_that_closes_its_pipe_ends_it_quietly() -> None:
 
 
 def test_a_full_disk_is_one_message() -> None:
-    program = "import sys; from autotm.cli import main; sys.exit(main(['schema']))"
+    program = "import sys; from autotm.cli.main import main; sys.exit(main(['schema']))"
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         ended = subprocess.run([sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, check=False)
     assert ended.returncode == 1
@@ -108,7 +107,7 @@ def test_a_full_disk_is_one_message() -> None:
 
 
 def test_there_are_no_colours_without_a_terminal(tmp_path: Path) -> None:
-    program = "import sys; from autotm.cli import main; sys.exit(main(sys.argv[1:]))"
+    program = "import sys; from autotm.cli.main import main; sys.exit(main(sys.argv[1:]))"
     ended = in_process(program, "check", "mlp", "static", "4:1", "--results", str(tmp_path), *CONFIG)
     assert ended.returncode == 1
     assert ended.stderr.startswith("autotm: ")
@@ -122,7 +121,7 @@ def test_a_shell_completes_commands_options_and_names() -> None:
         environment = {
             "_AUTOTM_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1),
         }  # fmt: skip
-        found = in_process("from autotm.cli import main; main()", env=os.environ | environment)
+        found = in_process("from autotm.cli.main import main; main()", env=os.environ | environment)
         return {line.partition(",")[2] for line in found.stdout.splitlines()}
 
     assert completed("sw") == {"sweep"}

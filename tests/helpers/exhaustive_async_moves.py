@@ -83,8 +83,28 @@ def windows(case: Case, tensor: Tensor, destination: Tier, gap: Span) -> set[Spa
         to_fast = [(start, end) for start in range(end, halves[0] - 1, -1)]
         spans = to_slow if destination is Tier.PMEM else to_fast
         long_enough = [span for span in spans if sum(time_ns[slice(*span)]) >= factor * transfer_ns]
-        found.update(long_enough[:1])
+        found.update(
+            span for span in long_enough[:1] if work_ns(case, tensor, destination, span) <= sum(time_ns[slice(*span)])
+        )
     return found
+
+
+def _mean(case: Case, tier: Tier, span: Span, what: str) -> Fraction:
+    """Contention over the kernels of a span, each weighed with its time."""
+    time_ns, contention = _time_ns(case), case.links.contention(tier)
+    weighed = [
+        Fraction(getattr(contention[kernel.op_class], what)) * time
+        for kernel, time in zip(case.graph.kernels[slice(*span)], time_ns[slice(*span)], strict=True)
+    ]
+    if what == "to_copy":  # Counted in whole nanoseconds of each kernel.
+        weighed = [Fraction(round(each)) for each in weighed]
+    return sum(weighed, Fraction(0)) / max(sum(time_ns[slice(*span)]), 1)
+
+
+def work_ns(case: Case, tensor: Tensor, tier: Tier, span: Span) -> int:
+    """How long the engine works at a move in a window: alone, and for what the kernels beside it add."""
+    alone_ns = math.ceil(1e3 * case.links.transfer_us(tier, tensor.size_bytes))
+    return alone_ns + math.ceil(alone_ns * _mean(case, tier, span, "to_copy"))
 
 
 def _options(case: Case, tensor: Tensor) -> Iterator[Option]:
@@ -118,12 +138,13 @@ def _option(
     for gap, stays in zip(gaps, between, strict=True):
         takes[slice(*gap)] = stays * tensor.allocated_bytes
     for (tier, _), span in moves:
-        price = links.copy_us if span is None else links.beside_us
-        cost += price(tier, tensor.size_bytes)
-        if span is not None:
-            transfer_ns = math.ceil(1e3 * links.transfer_us(tier, tensor.size_bytes))
+        if span is None:
+            cost += links.copy_us(tier, tensor.size_bytes)
+        else:
+            cost += float(_mean(case, tier, span, "to_kernels")) * links.transfer_us(tier, tensor.size_bytes)
+            cost += links.call_us
             takes[slice(*span)] = tensor.allocated_bytes
-            jobs.append((tier, *span, transfer_ns))
+            jobs.append((tier, *span, work_ns(case, tensor, tier, span)))
     return Option(cost, tuple(takes.tolist()), tuple(jobs))
 
 

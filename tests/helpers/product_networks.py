@@ -5,7 +5,7 @@ import tvm
 from tvm import relax
 
 from autotm.kernels.code.target import host_target
-from autotm.lower.fuse import fused_kernels
+from autotm.lower.calls import fused_kernels
 from autotm.lower.step import whole_step
 from autotm.model.step.graph import Initial
 from autotm.model.step.training import Sgd, Training

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from autotm.model.files.files import hash_of
-from autotm.model.measurement.link import AsynchronousLinks, Link, Links
+from autotm.model.measurement.link import AsynchronousLinks, Contention, Link, Links
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import (
     DEFAULT_IMPLEMENTATION,
@@ -214,15 +214,24 @@ def make_links(to_fast_gb_per_s: float, to_slow_gb_per_s: float, tiny: bool = Fa
     return Links(link(Tier.DRAM, to_fast_gb_per_s), link(Tier.PMEM, to_slow_gb_per_s), 1e12, 1.0)
 
 
-def with_engines(case: Case, slower: float = 3.0, contention: float = 0.1, call_us: float = 0.01) -> Case:
-    """The same step beside engines that take `slower` times as long as blocking copies."""
+def with_engines(
+    case: Case, slower: float = 3.0, contention: float = 0.1, call_us: float = 0.01, to_copy: float = 0.2
+) -> Case:
+    """The same step beside engines that take `slower` times as long as blocking copies, and kernels of all op classes.
+
+    What they take from each other differs by class, `contention` and `to_copy` at most.
+    """
 
     def engine(link: Link) -> Link:
         return Link(link.destination, tuple((size, round(slower * time_ns)) for size, time_ns in link.points))
 
-    links = case.links
-    asynchronous = AsynchronousLinks(engine(links.to_fast), engine(links.to_slow), contention, contention, call_us)
-    return replace(case, links=replace(links, asynchronous=asynchronous))
+    links, classes = case.links, tuple(OpClass)
+    beside = {name: Contention(contention / (1 + n % 3), to_copy * (n % 4) / 3) for n, name in enumerate(classes)}
+    asynchronous = AsynchronousLinks(engine(links.to_fast), engine(links.to_slow), beside, beside, call_us)
+    kernels = (replace(kernel, op_class=classes[n % len(classes)]) for n, kernel in enumerate(case.graph.kernels))
+    graph = replace(case.graph, kernels=tuple(kernels))
+    profile = replace(case.profile, graph_hash=hash_of(graph))
+    return replace(case, graph=graph, profile=profile, links=replace(links, asynchronous=asynchronous))
 
 
 def training_step_case(layers: int = 100, seed: int = 0, branches: int = 4, mean_elements: int = 500_000) -> Case:

@@ -10,13 +10,16 @@ import tvm
 from tvm import s_tir, te
 
 from autotm.kernels.code.target import host_target
-from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.files.files import hash_of
+from autotm.model.machine import EmulatedTier, Machine
 from autotm.model.machine.topology import usable_cpus
 from autotm.model.measurement.link import Link, Links
+from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.step.tier import Tier
+from autotm.model.step.tier import Tier, all_fast, configuration
 
 RATE = 0.01
+BASE_NS, SLOW_NS_PER_BYTE = 1_000_000, 1
 DEVICES = Path(__file__).parents[2] / "config" / "devices"
 
 
@@ -156,3 +159,15 @@ def links() -> Links:
     to_fast = Link(Tier.DRAM, ((1_000, 500), (1_000_000, 500_000)))
     to_slow = Link(Tier.PMEM, ((1_000, 1_000), (1_000_000, 1_000_000)))
     return Links(to_fast, to_slow, 2.5e12, 1.0)
+
+
+def profile(step: Graph | None = None) -> Profile:
+    """`BASE_NS` a kernel of `step`, else of `graph()`, and `SLOW_NS_PER_BYTE` for each byte of a slow operand."""
+    step, times = step or graph(), {}
+    for kernel in step.kernels:
+        times[kernel.identity, kernel.implementation, all_fast(kernel)] = BASE_NS
+        for tensor in step.slots_of(kernel):
+            config = configuration(step, kernel, {tensor})
+            size_bytes = step.by_name[tensor].size_bytes
+            times[kernel.identity, kernel.implementation, config] = BASE_NS + SLOW_NS_PER_BYTE * size_bytes
+    return Profile(hash_of(step), {key: Timing(ns, ns, ns, ns, 7) for key, ns in times.items()}, {})

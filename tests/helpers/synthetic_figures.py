@@ -8,26 +8,32 @@ from pathlib import Path
 
 import pandas as pd
 import random_graphs
-from synthetic_records import PROVENANCE, write_study, write_workload
+from synthetic_modelled import BATCHES, write_modelled
+from synthetic_records import LINUX, PROVENANCE, write_devices, write_study, write_workload
 
 from autotm.layout import compile_program
 from autotm.model.files.files import hash_of, save
+from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCurve, Link, Links
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.measurement.profile_file import write_profile
 from autotm.model.step.counting import Counts, counting
 from autotm.model.step.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
 from autotm.model.step.limit import Limit
-from autotm.model.step.tier import configuration
+from autotm.model.step.tier import Tier, configuration
 from autotm.model.study.figures_config import PricesConfig
 from autotm.solve import SolveOptions, solve_and_pack
+from autotm.study.figures.comparisons.devices import table_of_devices
+from autotm.study.figures.gpu.table import table_of_engines, table_of_modelled_steps
 from autotm.study.figures.heap import table_of_heap
 from autotm.study.figures.kernel_plot import table_of_convolution
+from autotm.study.figures.links import table_of_links
 from autotm.study.tables.prices import with_prices
 from autotm.study.tables.records import table_of_records
 
 CONVENTIONAL = ("inception_v4", "resnet200", "vgg19", "densenet264")
 LARGE = ("vgg416", "inception_v4", "resnet200", "densenet264")
 LIMITS = ("1:0", "8:1", "4:1", "1:1", "0:1")
+DEVICES = {"laptop-2t": "optane-dcpmm", "cxl-x8": "cxl-x8", "ddr5-beside-hbm": "ddr5-beside-hbm"}
 SOURCE = PROVENANCE | {"machine": "laptop-2t", "threads": 2, "tier_reality": "emulated", "seed": 20}
 EXTRA_NS = {"data": 250_000, "weight": 40_000, "output": 2_100_000}
 BASE_NS = 1_000_000
@@ -37,8 +43,11 @@ QUICK = SolveOptions(gap=0.05)
 def tables(folder: Path) -> dict[str, pd.DataFrame]:
     """The table of each figure by name."""
     workload = write_workload(folder / "conventional", CONVENTIONAL, LIMITS, steeper=-0.15)
+    rivals = write_workload(folder / "rivals", CONVENTIONAL, LIMITS[1:-1], LINUX, steeper=-0.15)
     case_study = write_study(folder / "case_study")
-    large = write_workload(folder / "large", LARGE, ("5:2",), ("memory-mode", "static", "synchronous"), steeper=0.3)
+    large = write_workload(
+        folder / "large", LARGE, ("5:2",), ("memory-mode", "static", "synchronous", *LINUX), steeper=0.3
+    )
     front = [
         path
         for path in workload
@@ -48,19 +57,25 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
     ]
     sources: dict[str, Callable[[], pd.DataFrame]] = {
         **dict.fromkeys(
-            ("fig7", "fig9", "fig11", "ilp_times", "price_performance", "cost_performance"),
+            ("fig9", "fig11", "ilp_times", "price_performance", "cost_performance"),
             lambda: table_of_records(workload),
         ),
+        "fig7": lambda: table_of_records([*workload, *rivals]),
         **dict.fromkeys(
             ("fig10", "fig10a_all_fast", "fig10a_all_slow", "fig10a_synchronous"), lambda: table_of_records(case_study)
         ),
         **dict.fromkeys(("fig8", "fig8_talk"), lambda: table_of_records(large, needs_all_fast=False)),
         "front": lambda: table_of_records(front),
+        "devices": lambda: table_of_devices(write_devices(folder / "devices", tuple(DEVICES)), DEVICES),
     }
     found = {name: with_prices(make(), PricesConfig()) for name, make in sources.items()}
+    modelled = SOURCE | {"machine": "modelled-rtx-2080-ti-1t", "tier_reality": "modelled"}
     return found | {
+        "fig12": table_of_modelled_steps(write_modelled(folder / "gpu", modelled, BATCHES)),
+        "fig12_timeline": table_of_engines(write_modelled(folder / "one", modelled, {"vgg19": (64,)})),
         "kernel_plot": table_of_convolution(*write_convolution(folder / "convolution")),
         "heap": table_of_heap(*write_program(folder / "heap")),
+        "links": table_of_links(*write_links(folder / "links")),
     }
 
 
@@ -89,6 +104,34 @@ def write_convolution(folder: Path) -> tuple[Path, Path]:
     paths = folder / "graph.json", folder / "profile.parquet"
     save(paths[0], "graph", graph, SOURCE)
     write_profile(paths[1], Profile(hash_of(counted), timings, SOURCE))
+    return paths
+
+
+def write_links(folder: Path) -> tuple[Path, Path]:
+    """Links of an emulated device, and its file: copies at 10 to 80 bytes a nanosecond, moves at the device's."""
+    sizes = (4096, 1 << 20, 1 << 26)
+
+    def points(bytes_per_ns: float) -> tuple[tuple[int, int], ...]:
+        return tuple((size, 1000 + round(size / bytes_per_ns)) for size in sizes)
+
+    curves = tuple(
+        CopyCurve(tier, threads, rate > 1, ahead_bytes, points(10.0 * threads * rate))
+        for tier, threads, (rate, ahead_bytes) in itertools.product(Tier, (1, 2, 4), ((1, 0), (1.5, 0), (2, 1024)))
+    )
+    none = dict.fromkeys(OpClass, Contention(0.1, 0.0))
+    beside = AsynchronousLinks(Link(Tier.DRAM, points(0.5)), Link(Tier.PMEM, points(0.5)), none, none, 1.0)
+    links = Links(Link(Tier.DRAM, points(5.0)), Link(Tier.PMEM, points(2.0)), 1e12, 2.0, beside, curves=curves)
+    paths = folder / "links.json", folder / "devices" / "imaginary.yaml"
+    save(paths[0], "links", links, SOURCE)
+    paths[1].parent.mkdir(parents=True)
+    costs = "".join(f"  {each}: {{read_ns_per_byte: 0.1, write_ns_per_byte: 0.2}}\n" for each in OpClass)
+    paths[1].write_text(
+        "description: imaginary\nsource: nobody's paper.\ncontraction_flop_per_s: 1.0e+12\n"
+        "moves: {to_fast_bytes_per_s: 10.0e+9, to_slow_bytes_per_s: 4.0e+9}\n"
+        "asynchronous_moves: {to_fast_bytes_per_s: 1.0e+9, to_slow_bytes_per_s: 1.0e+9}\n"
+        f"kernels:\n{costs}",
+        encoding="utf-8",
+    )
     return paths
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from autotm.model.files.files import save
 from autotm.model.measurement.record import Record
+from autotm.model.plan.paging import PageCounts
 from autotm.model.step.limit import Limit
 
 LIMITS = ("1:0", "99:1", "19:1", "9:1", "4:1", "2:1", "1:1", "1:3", "0:1")
 PEAK_BYTES = 1_500_000_000
 IO_BYTES = 400_000_000
-UNSEARCHED = ("numa", "memory-mode")
+LINUX = ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing")
+UNSEARCHED = ("numa", "memory-mode", *LINUX)
 PROVENANCE = {
     "autotm_commit": "0123456789ab",
     "versions": {"autotm": "0.1.0", "apache-tvm": "0.27.0.post1", "highspy": "1.15.1", "python": "3.11.7"},
@@ -28,15 +30,16 @@ def record(
     step_s: float = 1.0,
     side_by_side: bool = True,
     steeper: float = 1.0,
+    machine: str = "laptop-2t",
 ) -> Record:
     """A run that is `step_s` when all fast and slower by what is slow, `steeper` times as much as usual."""
     limit_bytes = Limit.parse(limit).fast_bytes(PEAK_BYTES)
     slow = 1 - limit_bytes / PEAK_BYTES
-    times = {"numa": 4.2, "static": 3.5, "memory-mode": 6.0}.get(optimizer, 1.4)
+    times = {"numa": 4.2, "static": 3.5, "memory-mode": 6.0}.get(optimizer, 3.8 if optimizer in LINUX else 1.4)
     median = step_s * (1 + steeper * times * slow**2)
     moved = round(2e9 * slow * (1 - slow) * 4) if optimizer == "synchronous" else 0
     return Record(
-        network=network, scale=scale, batch=8, machine="laptop-2t", threads=2, tier_reality="emulated",
+        network=network, scale=scale, batch=8, machine=machine, threads=2, tier_reality="emulated",
         optimizer=optimizer, limit=limit, counts="intermediates",
         dram_limit_bytes=limit_bytes, ratio_achieved=None, io_size=IO_BYTES,
         default_alloc_size=PEAK_BYTES, dram_alloc_size=limit_bytes, pmem_alloc_size=PEAK_BYTES - limit_bytes,
@@ -55,6 +58,7 @@ def record(
         all_fast_predicted_s=1.04 * step_s,
         move_time_us=1e5, kernel_times_us={}, oracle_time_us=2e5, implementations={"default": 590, "lean": 10},
         verified_steps=2, seed=20,
+        pages=PageCounts("simulated", 4096, limit_bytes, 10**9, 10**9, 0, 0, 1, True) if optimizer in LINUX else None,
     )  # fmt: skip
 
 
@@ -65,6 +69,17 @@ def write_study(folder: Path, limits: tuple[str, ...] = LIMITS, *, side_by_side:
         for limit in limits:
             path = folder / optimizer / Limit.parse(limit).slug / "record.json"
             save(path, "record", record(optimizer, limit, side_by_side=side_by_side), PROVENANCE)
+            paths.append(path)
+    return paths
+
+
+def write_devices(folder: Path, devices: tuple[str, ...], limit: str = "4:1") -> list[Path]:
+    """Record files of numa, synchronous and all slow on a machine for each device, half as slow as the one before."""
+    paths = []
+    for place, device in enumerate(devices):
+        for optimizer, at in (("numa", limit), ("synchronous", limit), ("synchronous", "1:0")):
+            path = folder / device / optimizer / Limit.parse(at).slug / "record.json"
+            save(path, "record", record(optimizer, at, steeper=0.5**place, machine=device), PROVENANCE)
             paths.append(path)
     return paths
 

@@ -123,7 +123,7 @@ def live_peak(case: Case, plan: Plan, tier: Tier) -> int:
 
 
 def packed(case: Case, optimizer: str, limit: Limit) -> tuple[Plan, Layout]:
-    plan = solve(case.graph, case.profile, case.links, optimizer, limit, SolveOptions(gap=0.01, time_limit_s=5.0))
+    plan = solve(case.graph, case.profile, case.links, optimizer, limit, SolveOptions(gap=0.01, time_limit_s=200.0))
     layout = pack(case.graph, plan)
     check_plan(case.graph, case.profile, case.links, plan)
     return plan, layout

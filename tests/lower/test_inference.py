@@ -66,9 +66,9 @@ def test_a_state_may_be_replaced_too(tmp_path) -> None:
     np.testing.assert_array_equal(steps.after[1]["output"], np.maximum(steps.start["x"], 0))
 
 
-def test_it_is_planned_and_run_as_a_training_step_is(tmp_path) -> None:
+def test_it_is_planned_and_run_as_a_training_step_is(results) -> None:
     net = dataclasses.replace(network(several), name="several")
-    step = autotm.prepare(net, machine=small_step.machine(), profile=FAST, results=tmp_path)
+    step = autotm.prepare(net, machine=small_step.machine(), profile=FAST, results=results)
     for optimizer, limit in (("static", "1:1"), ("synchronous", "1:2"), ("numa", "1:1"), ("memory-mode", "1:1")):
         placed = step.plan(limit, optimizer)
         assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2

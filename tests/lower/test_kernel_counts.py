@@ -6,8 +6,7 @@ import pytest
 
 from autotm import zoo
 from autotm.kernels.code.target import host_target
-from autotm.lower.calls import extract_calls
-from autotm.lower.fuse import fused_kernels
+from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.step import whole_step
 from autotm.zoo.paper import densenet, resnet
 

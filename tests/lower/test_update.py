@@ -9,8 +9,7 @@ from tvm import relax
 
 from autotm.kernels.code.target import host_target
 from autotm.kernels.schedules.dispatch import schedule
-from autotm.lower.calls import extract_calls
-from autotm.lower.fuse import fused_kernels
+from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.step import whole_step
 from autotm.lower.updates.append import append_updates
 from autotm.lower.updates.formulas import TOGETHER

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.machine import EmulatedTier, Machine
 from autotm.model.machine.topology import usable_cpus
 from autotm.model.step.graph import OpClass
 

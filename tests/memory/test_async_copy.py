@@ -150,11 +150,11 @@ def test_a_copy_under_way_cannot_be_started_again(engine_of: Make) -> None:
 
 def test_closing_ends_the_thread_while_copies_are_under_way() -> None:
     engine = CopyEngine("ends", CPUS, lambda _: 10_000_000)
-    source = noise(1000 * CHUNK_BYTES)
+    source = np.zeros(1000 * CHUNK_BYTES, np.uint8)
     engine.prepare(np.empty_like(source), source, 0).start()
     start = time.monotonic()
     engine.close()
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start < 5, "the copy would take 10 s"
     assert "ends" not in {thread.name for thread in threading.enumerate()}
 
 

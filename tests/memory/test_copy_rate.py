@@ -1,6 +1,6 @@
 """The cores' best rate of copies within fast memory."""
 
-from autotm.memory.copy_rate import copy_bytes_per_s
+from autotm.memory.calibration.copy_rate import copy_bytes_per_s
 from autotm.model.machine.cores import Watch
 from autotm.model.machine.machine import Machine
 

@@ -1,30 +1,72 @@
-"""The copy engine: every byte, any thread count, and refusal of what it cannot copy."""
+"""The copy engine: every byte and no other, any thread count, a helper on each core, refusal of what it cannot copy."""
 
+import contextlib
 import os
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autotm.memory.copying import PARALLEL_BYTES, CopyEngine
+from autotm.memory.copying import CopyEngine
+from autotm.memory.native import PLAIN, Stores, Way, streamed_bytes, widest_store
 from autotm.model.files.errors import AutotmError
 
 CPU = min(os.sched_getaffinity(0))
-SIZES = [0, 1, 63, 4096, PARALLEL_BYTES - 1, PARALLEL_BYTES, PARALLEL_BYTES + 1, 3 * PARALLEL_BYTES + 12345]
+PARALLEL_BYTES = 2 << 20
+SIZES = [
+    *(0, 1, 63, 255, 257, 4096),
+    *(streamed_bytes() - 1, streamed_bytes(), streamed_bytes() + 1),
+    *(PARALLEL_BYTES - 1, PARALLEL_BYTES, PARALLEL_BYTES + 1, 6 * PARALLEL_BYTES + 12345),
+]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_copies_every_byte_and_no_other(threads: int) -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.parametrize(("to_offset", "from_offset"), [(64, 0), (1, 0), (63, 17), (65, 64)])
+def test_copies_every_byte_and_no_other(threads: int, to_offset: int, from_offset: int) -> None:
     engine = CopyEngine((CPU,) * threads)
     generator = np.random.default_rng(0)
     for size in SIZES:
-        source = generator.integers(0, 256, size, dtype=np.uint8)
+        source = generator.integers(0, 256, from_offset + size, dtype=np.uint8)[from_offset:]
         target = np.zeros(size + 128, dtype=np.uint8)
-        engine.copy(target[64 : 64 + size], source)
-        assert np.array_equal(target[64 : 64 + size], source)
-        assert not target[:64].any()
-        assert not target[64 + size :].any()
+        engine.copy(target[to_offset : to_offset + size], source)
+        assert np.array_equal(target[to_offset : to_offset + size], source)
+        assert not target[:to_offset].any()
+        assert not target[to_offset + size :].any()
     engine.close()
+
+
+def test_a_copy_is_complete_when_it_returns() -> None:
+    """Copy upon copy over the same bytes: a helper that comes late to one must not write into the next."""
+    engine = CopyEngine((CPU,) * 4)
+    target = np.empty(PARALLEL_BYTES + 77, np.uint8)
+    for value in range(1, 200):
+        engine.copy(target, np.full_like(target, value))
+        assert (target == value).all()
+    engine.close()
+
+
+def test_threads_share_an_engine_copy_after_copy() -> None:
+    engine = CopyEngine((CPU,) * 3)
+    wrong: list[int] = []
+
+    def work(value: int) -> None:
+        source = np.full(2 * PARALLEL_BYTES + value, value, np.uint8)
+        target = np.empty_like(source)
+        for _ in range(20):
+            target[:] = 0
+            engine.copy(target, source)
+            if not np.array_equal(target, source):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    engine.close()
+    assert not wrong
 
 
 def test_shapes_may_differ_where_bytes_agree() -> None:
@@ -35,20 +77,53 @@ def test_shapes_may_differ_where_bytes_agree() -> None:
     assert np.array_equal(target.view(np.float32), source.ravel())
 
 
-def test_helpers_use_their_own_cores() -> None:
+@pytest.mark.parametrize("threads", [1, 2, 3, 9])
+@pytest.mark.parametrize("stores", [PLAIN, Stores(widest_store()), Stores(widest_store(), 1024)])
+def test_a_way_may_leave_threads_asleep(threads: int, stores: Stores) -> None:
+    engine = CopyEngine((CPU,) * 3)
+    for size in (1, PARALLEL_BYTES + 4099):
+        source, target = np.full(size, 7, np.uint8), np.zeros(size, np.uint8)
+        for _ in range(20):
+            target[:] = 0
+            engine.copy(target, source, Way(threads, stores))
+            assert (target == 7).all()
+    engine.close()
+
+
+def copying_threads() -> dict[str, set[int]]:
+    """Helpers of this process and the cores that they may use; the kernel lists ended ones for a moment."""
+    found = {}
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            if (task / "comm").read_text() == "autotm-copy\n":
+                found[task.name] = os.sched_getaffinity(int(task.name))
+    return found
+
+
+def test_helpers_use_their_own_cores_and_end_with_the_engine() -> None:
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     before = os.sched_getaffinity(0)
+    there = copying_threads()
     os.sched_setaffinity(0, {cpus[0]})
     try:
-        engine = CopyEngine(cpus)
-        source = np.ones(2 * PARALLEL_BYTES, dtype=np.uint8)
-        engine.copy(np.empty_like(source), source)
-        threads = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
-        places = [os.sched_getaffinity(thread) for thread in threads]
+        engine = CopyEngine((cpus[0], *cpus))
+        mine = {name: places for name, places in copying_threads().items() if name not in there}
+        engine.close()
         engine.close()
     finally:
         os.sched_setaffinity(0, before)
-    assert all({cpu} in places for cpu in cpus)
+    assert sorted(map(sorted, mine.values())) == [[cpu] for cpu in cpus]
+    for _ in range(100):
+        if not copying_threads().keys() & mine.keys():
+            return
+        time.sleep(0.01)
+    pytest.fail("helpers outlived their engine")
+
+
+def test_a_core_that_cannot_be_had_is_named() -> None:
+    nowhere = max(os.sched_getaffinity(0)) + 5000
+    with pytest.raises(AutotmError, match=rf"cores \[{nowhere}\].*change cpus"):
+        CopyEngine((CPU, nowhere))
 
 
 def test_different_sizes_are_refused() -> None:
@@ -59,3 +134,19 @@ def test_different_sizes_are_refused() -> None:
 def test_strided_arrays_are_refused() -> None:
     with pytest.raises(AutotmError, match="not contiguous"):
         CopyEngine((CPU,)).copy(np.zeros((2, 2)), np.zeros((2, 4))[:, ::2])
+
+
+@pytest.mark.parametrize("apart", [0, 1, 63])
+def test_overlaps_are_refused_and_neighbours_copied(apart: int) -> None:
+    engine, memory = CopyEngine((CPU,)), np.arange(128, dtype=np.uint8)
+    with pytest.raises(AutotmError, match=f"overlap: 64 bytes, {apart} apart"):
+        engine.copy(memory[apart : apart + 64], memory[:64])
+    engine.copy(memory[64:], memory[:64])
+    assert np.array_equal(memory[64:], memory[:64])
+
+
+def test_read_only_destinations_are_refused() -> None:
+    target = np.zeros(64, np.uint8)
+    target.flags.writeable = False
+    with pytest.raises(AutotmError, match="read-only"):
+        CopyEngine((CPU,)).copy(target, np.ones(64, np.uint8))

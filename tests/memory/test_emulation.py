@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from autotm.memory.device import load_device
-from autotm.memory.emulation import Emulation, emulation_stretch, stretch_of
+from autotm.memory.device.emulation import Emulation, emulation_stretch, stretch_of
 from autotm.model.files.errors import BadInputError
-from autotm.model.machine.machine import EmulatedTier
+from autotm.model.machine import EmulatedTier
 from autotm.model.measurement.link import Link, Links
 from autotm.model.step.graph import OpClass
 from autotm.model.step.tier import Tier
@@ -54,6 +54,12 @@ def test_stretch_scales_delays_and_moves(devices_dir: Path) -> None:
     assert stretched.kernel_delay_ns(OpClass.ELEMENTWISE, (1000,), (1000,)) == 6250
     assert stretched.move_ns(Tier.DRAM, 1000) == 2500
     assert stretched.move_ns(Tier.PMEM, 1000) == 5000
+
+
+def test_this_machines_fast_memory_is_not_stretched(devices_dir: Path) -> None:
+    device = load_device(devices_dir, "plain")
+    assert Emulation(device, 2.5).fast_ns(1000) == 0, "not measured"
+    assert Emulation(device, 2.5, fast_bytes_per_s=2e9).fast_ns(1000) == 500
 
 
 def test_balanced_stretch_keeps_compute_to_memory_ratio(devices_dir: Path) -> None:

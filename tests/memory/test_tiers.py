@@ -9,10 +9,9 @@ from time import perf_counter_ns
 import numpy as np
 import pytest
 
-from autotm.memory.copying import PARALLEL_BYTES
 from autotm.memory.tiers import open_tiers, tier_kinds
 from autotm.model.files.errors import BadInputError
-from autotm.model.machine.machine import EmulatedTier, Machine
+from autotm.model.machine import EmulatedTier, Machine
 from autotm.model.step.graph import OpClass
 from autotm.model.step.tier import Tier
 
@@ -24,7 +23,7 @@ def test_pools_have_their_sizes_and_tiers(machine: Machine, devices_dir: Path) -
         assert tiers.pool(Tier.PMEM) is tiers.slow
 
 
-@pytest.mark.parametrize("size_bytes", [4096, PARALLEL_BYTES + 4096])
+@pytest.mark.parametrize("size_bytes", [4096, (2 << 20) + 4096])
 def test_moves_copy_in_both_directions(machine: Machine, devices_dir: Path, size_bytes: int) -> None:
     values = np.random.default_rng(0).integers(0, 256, size_bytes, dtype=np.uint8)
     with open_tiers(machine, None, 2 * size_bytes, size_bytes, devices_dir, stretch=0.01) as tiers:

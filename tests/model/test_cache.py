@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from random_graphs import StepBuilder, random_case
 
-from autotm.model.plan.cache import BLOCK_BYTES, CacheCounts, block_bytes_for, cached_pool
+from autotm.model.plan.cache import BLOCK_BYTES, CacheCounts, amplified_bytes, block_bytes_for, cached_pool
 from autotm.model.step.graph import Graph
 
 KIB = 256
@@ -86,6 +86,17 @@ def three_tensors() -> Graph:
     builder.kernel(["a"], {"b": 8 * KIB}, {})
     builder.kernel(["b", "a"], {"c": 8 * KIB}, {})
     return builder.graph()
+
+
+def test_a_cache_reads_a_tag_before_it_writes_and_fills_what_it_fetched() -> None:
+    """With the own access of the kernel, and one of slow memory for each fetched line: 4 for a write that misses."""
+    graph = three_tensors()
+    last = graph.kernels[2]
+    written, line = 8 * KIB * 4, 64
+    assert amplified_bytes(graph, last, 0) == written, "reads that hit cost the cache nothing, writes that hit a tag"
+    assert amplified_bytes(graph, last, line) == written + line
+    accesses_of_a_written_line = 1 + (amplified_bytes(graph, last, written) + written) / written
+    assert accesses_of_a_written_line == 4
 
 
 def test_two_tensors_of_one_place_displace_each_other() -> None:

@@ -17,9 +17,9 @@ def test_a_scale_shortens_what_the_study_says_and_nothing_else(tmp_path: Path) -
     file = tmp_path / "short.yaml"
     file.write_text("description: x\nnetworks: {mlp: {batch: 2}}\nmeasuring: 0.25\nmemory_mb: 1\nminutes: 1\n", "utf-8")
     scale = load_scale(file)
-    run, profile = RunConfig(min_seconds=8.0), ProfileConfig(step_s=12.0, kernel_s=0.4)
-    assert scale.of_run(run) == RunConfig(min_seconds=2.0)
-    assert scale.of_profile(profile) == ProfileConfig(step_s=3.0, kernel_s=0.1)
+    run, profile = RunConfig(min_seconds=8.0, patience_s=4.0), ProfileConfig(step_s=12.0, kernel_s=0.4, patience_s=2.0)
+    assert scale.of_run(run) == RunConfig(min_seconds=2.0, patience_s=1.0)
+    assert scale.of_profile(profile) == ProfileConfig(step_s=3.0, kernel_s=0.1, patience_s=0.5)
     assert (run.min_seconds, profile.step_s, profile.kernel_s) == (8.0, 12.0, 0.4)
 
 

@@ -31,7 +31,7 @@ LIMITS = ["1:1", "0:1"]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     place = make_workplace(tmp_path_factory.mktemp("end to end") / "pläce", stand_in=False)
-    place.change("run", value={"min_seconds": 0.2})
+    place.change("run", "min_seconds", value=0.2)
     place.change("figures", "fig10", "limits", value=LIMITS)
     _kill_when(place, "*/tiny/mlp/profile.parquet", seconds_more=1.5)
     _kill_when(place, "*/tiny/mlp/static/*/record.json", seconds_more=1.0)

@@ -113,13 +113,14 @@ def test_a_workload_without_the_ends_is_named_before_any_job(drawn: Workplace) -
     assert 'workloads.large.limits: these figures compare with "1:0"; add it' in done.stdout
 
 
-def test_all_figures_are_targets_of_make_figures() -> None:
+def test_all_figures_but_that_of_several_machines_are_targets_of_make_figures() -> None:
     listed = (ROOT / "workflow" / "Snakefile").read_text(encoding="utf-8")
-    assert [name for name in FIGURES if f'"figures/{name}.pdf"' not in listed] == []
+    assert [name for name in FIGURES if f'"figures/{name}.pdf"' not in listed] == ["devices"]
 
 
 def test_rules_draw_no_figure_that_the_study_does_not_know() -> None:
-    rules = "".join((ROOT / "rules" / name).read_text(encoding="utf-8") for name in ("figures.smk", "plan_figures.smk"))
+    names = ("figures.smk", "plan_figures.smk", "modelled_gpu.smk")
+    rules = "".join((ROOT / "rules" / name).read_text(encoding="utf-8") for name in names)
     drawn = {line.rpartition("/")[2] for line in rules.replace("{on}", "").replace("{folder}", "").split('.csv"')[:-1]}
     assert drawn == set(FIGURES)
 

@@ -28,6 +28,7 @@ FIGURES = {
     "convolution_profile",
     "kernel_plot",
     "heap",
+    "links",
     "figure_timing_study",
 }
 RULES = STAGES | FIGURES

@@ -32,10 +32,13 @@ def broken(batch, width):
 
 
 def hungry(batch, width):
-    """Takes more memory than a job gets the first time, for longer than Slurm needs to see it."""
-    block = bytearray(b"x") * 1_500_000_000
-    time.sleep(5)
-    return small(batch, len(block) // 1_500_000_000 * width)
+    """Takes more memory than a job gets the first time, until Slurm has seen it."""
+    is_first = not pathlib.Path("hungry").exists()
+    pathlib.Path("hungry").touch()
+    block = bytearray(b"x") * 2_200_000_000
+    while is_first:
+        time.sleep(0.1)
+    return small(batch, len(block) // 2_200_000_000 * width)
 
 
 def waiting(batch, width):

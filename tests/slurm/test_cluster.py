@@ -76,7 +76,8 @@ def placement(place: Workplace, plan: str) -> Plan:
 
 def test_a_failed_job_is_named_with_its_log(cluster: Cluster, said: str) -> None:
     log = "logs/cxl-1t/tiny/broken/kernel_profile.log"
-    page = said[said.index("autotm: 1 job failed") :]
+    page = said[said.index("\nautotm: ") :]
+    assert "autotm: 1 job failed" in page, page
     assert "kernel_profile: broken (tiny, cxl-1t)" in page
     assert "ValueError: this network was never finished" in page
     assert log in page
@@ -85,9 +86,13 @@ def test_a_failed_job_is_named_with_its_log(cluster: Cluster, said: str) -> None
 
 
 def test_a_job_killed_for_its_memory_gets_more(cluster: Cluster, said: str) -> None:
-    assert (cluster.folder / HUNGRY).exists(), said
-    logs = (cluster.folder / "logs" / "slurm" / "rule_kernel_profile").glob("*hungry*/*.log")
-    assert "exceeded memory limit" in min(logs, key=lambda log: int(log.stem)).read_text(encoding="utf-8")
+    assert said
+    folder = cluster.folder / "logs" / "slurm" / "rule_kernel_profile"
+    logs = [
+        log.read_text(encoding="utf-8") for log in sorted(folder.glob("*hungry*/*.log"), key=lambda log: int(log.stem))
+    ]
+    assert (cluster.folder / HUNGRY).exists(), logs[-1]
+    assert "exceeded memory limit" in logs[0]
     assert memory_of_jobs("hungry") == ["1800M", "3600M"]
 
 

@@ -15,7 +15,7 @@ from autotm.model.plan.plan import Plan, Status
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve, sweep
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 
 
 def small_case(seed: int, slower: float) -> Case:
@@ -77,7 +77,7 @@ def test_more_fast_memory_never_hurts(seed: int) -> None:
 def test_a_free_engine_hides_moves_and_a_busy_one_does_not() -> None:
     """The faster the engines, the shorter the step; engines slower than any gap leave only blocking moves."""
     case = training_step_case(layers=3)
-    options = SolveOptions(gap=1e-3, time_limit_s=10.0)
+    options = SolveOptions(gap=1e-3, time_limit_s=200.0)
     blocking = plan_of(case, "synchronous", Limit(4, 1), options)
     plans = [plan_of(with_engines(case, slower), "asynchronous", Limit(4, 1), options) for slower in (1.0, 1e4)]
     assert plans[0].objective_us < 0.98 * blocking.objective_us
@@ -88,7 +88,7 @@ def test_a_free_engine_hides_moves_and_a_busy_one_does_not() -> None:
 
 def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> None:
     case = with_engines(training_step_case(layers=12), 2.0)
-    options = SolveOptions(gap=0.05, time_limit_s=20.0)
+    options = SolveOptions(gap=0.05, time_limit_s=200.0)
     plan = plan_of(case, "asynchronous", Limit(4, 1), options)
     blocking = plan_of(case, "synchronous", Limit(4, 1), options)
     assert plan.bound_us < plan.objective_us < blocking.objective_us
@@ -97,7 +97,7 @@ def test_larger_steps_beat_blocking_moves_with_a_bound_that_prices_prove() -> No
 
 
 def test_moves_that_cost_as_much_beside_kernels_are_blocking() -> None:
-    case = with_engines(random_case(1, kernels=8), 1.0, contention=1.0)
+    case = with_engines(random_case(1, kernels=8), 1.0, contention=3.0)
     assert async_moves(plan_of(case, "asynchronous", Limit(1, 1))) == 0
 
 

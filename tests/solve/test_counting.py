@@ -17,7 +17,7 @@ from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 
 
 def counted(case: Case, seed: int) -> Case:

@@ -10,7 +10,7 @@ from autotm.check import check_plan
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])

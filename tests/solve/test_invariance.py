@@ -15,7 +15,7 @@ from autotm.model.step.graph import Graph, Kernel, Operand
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 OPTIMIZERS = ("static", "synchronous", "asynchronous")
 FACTOR = 8
 """A power of two: products with it are exact."""

@@ -11,7 +11,8 @@ from random_graphs import Case, StepBuilder, make_links, random_case, random_pro
 from autotm.check import Fault, FaultError, check_plan, check_program
 from autotm.layout import compile_program, pack
 from autotm.model.files.errors import BadInputError
-from autotm.model.plan.cache import CachedPool
+from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.plan.cache import CachedPool, amplified_bytes
 from autotm.model.plan.plan import Plan, Status
 from autotm.model.step.counting import Counts, counting
 from autotm.model.step.graph import Graph, Role
@@ -52,6 +53,19 @@ def test_a_training_step_is_vouched_for_block_by_block(sizes: int) -> None:
         assert sum(plan.cached.dirty_misses) > 0
         base_us = sum(map(case.profile.base_us, case.graph.kernels))
         assert plan.objective_us > base_us
+
+
+def test_what_the_cache_does_for_itself_takes_what_copies_take() -> None:
+    case = training_step_case(layers=10)
+    free = planned(case, Limit(2, 1))
+    links = replace(case.links, rates=MachineRates(flop_per_s=1e12, copy_bytes_per_s=1e9))
+    plan = solve(case.graph, case.profile, links, "memory-mode", Limit(2, 1), SolveOptions())
+    check_plan(case.graph, case.profile, links, plan)
+    assert plan.cached is not None
+    fetched = [each for each, _ in plan.cached.traffic_bytes]
+    own_bytes = sum(map(amplified_bytes, [case.graph] * len(fetched), case.graph.kernels, fetched))
+    assert own_bytes > sum(fetched) > 0
+    assert plan.objective_us - free.objective_us == pytest.approx(own_bytes / 1e9 * 1e6)
 
 
 def test_a_cache_of_everything_costs_nothing() -> None:

@@ -36,7 +36,10 @@ def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions | No
 
 
 def test_registry() -> None:
-    assert optimizers() == ("all-fast", "all-slow", "asynchronous", "memory-mode", "numa", "static", "synchronous")
+    of_linux = ("linux-balancing", "linux-interleave", "linux-preferred", "linux-weighted-interleave")
+    assert optimizers() == (
+        "all-fast", "all-slow", "asynchronous", *of_linux, "memory-mode", "numa", "static", "synchronous",
+    )  # fmt: skip
 
 
 def test_unknown_optimizer_names_the_nearest(step: Case) -> None:

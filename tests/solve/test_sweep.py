@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from random_graphs import Case, exact_case, random_case, training_step_case
 
 from autotm.check import check_plan
-from autotm.model.files.errors import InfeasibleLimitError
+from autotm.model.files.errors import BadInputError, InfeasibleLimitError
 from autotm.model.plan.plan import Plan, Status
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve, sweep
+from autotm.solve.placing import fits, sweep_and_pack
+from autotm.solve.problem import allowance
 from autotm.solve.program import highs
 
 LIMITS = (Limit(1, 1), Limit(1, 0), Limit(4, 1), Limit(0, 1), Limit(2, 1), Limit(1, 1), Limit(9, 1))
@@ -78,3 +81,31 @@ def test_a_lost_solver_costs_one_limit_only(monkeypatch: pytest.MonkeyPatch) -> 
     assert plans[0].status is Status.TIME_LIMIT
     assert {plan.status for plan in plans[1:]} == {Status.OPTIMAL}
     assert all(solver is not calls[0] for solver in calls[1:])
+
+
+def test_a_time_limit_for_all_leaves_a_legal_plan_for_each() -> None:
+    case = training_step_case(layers=6, branches=3)
+    options = SolveOptions(gap=0.0, sweep_s=1e-3)
+    placed = sweep_and_pack(case.graph, case.profile, case.links, "synchronous", LIMITS, options)
+    for limit, (plan, layout) in zip(LIMITS, placed, strict=True):
+        assert plan.limit == str(limit)
+        check_plan(case.graph, case.profile, case.links, plan)
+        assert fits(plan, layout)
+
+
+def test_what_one_limit_leaves_goes_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(allowance, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    shares = allowance.Allowance(30.0, 3)
+    assert shares.next_s() == pytest.approx(15.0)
+    clock[0] += 3
+    assert shares.next_s() == pytest.approx(18.0)
+    clock[0] += 20
+    assert shares.next_s() == pytest.approx(7.0)
+    clock[0] += 50
+    assert shares.next_s() == pytest.approx(5.0)
+
+
+def test_a_time_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(BadInputError, match="sweep_s"):
+        SolveOptions(sweep_s=0.0)

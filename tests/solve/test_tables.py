@@ -20,7 +20,7 @@ from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
 from published_formulation import solve_published
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0, additive_tolerance=0.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 LIMITS = (Limit(0, 1), Limit(1, 2), Limit(2, 1), Limit(5, 1), Limit(1, 0))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from random_graphs import Case, training_step_case
 
-from autotm.cli import main
+from autotm.cli.main import main
 from autotm.model.files.files import save
 from autotm.model.measurement.profile_file import write_profile
 

@@ -148,8 +148,12 @@ class Placement:
         proof = "" if placed.status is Status.NOT_OPTIMIZED else f", proven within {placed.gap:.2%} of the best"
         if placed.solver_gap is not None:
             proof += f" (the solver claims {placed.solver_gap:.2%})"
+        if placed.paged is not None:
+            proof += f", pages {placed.paged.placed_by}"
+        fast_bytes = placed.one_pool.fast_bytes if placed.one_pool else self.program.fast_bytes
+        slow_bytes = self.program.slow_bytes - (fast_bytes if placed.paged else 0)
         return (
             f"{self.training_step.graph.network}, {placed.optimizer}, limit {placed.limit} "
-            f"({self.program.fast_bytes / 1e6:.6g} MB fast, {self.program.slow_bytes / 1e6:.6g} MB slow memory): "
+            f"({fast_bytes / 1e6:.6g} MB fast, {slow_bytes / 1e6:.6g} MB slow memory): "
             f"{self.predicted_s:.6g} s a step predicted{proof}; {len(placed.moves)} moves"
         )

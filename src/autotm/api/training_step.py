@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from autotm.model.plan import Plan, Refusal
 from autotm.model.step import Graph, Limit, Role
 from autotm.model.study import SolveConfig
 from autotm.solve import SolveOptions
-from autotm.stages import Context, place, place_each, program_of
+from autotm.stages import SWEEP_S, Context, place, place_each, program_of
 from autotm.study.setup import require_optimizer
 from autotm.zoo import Origin
 
@@ -91,6 +91,7 @@ class TrainingStep:
         optimizer: str = "synchronous",
         *,
         run: bool | Mapping[str, Any] = False,
+        sweep_s: float = SWEEP_S,
         **solver: Any,
     ) -> SweepResult[Placement]:
         """As `plan` for several limits, which share one model: how little fast memory the step needs.
@@ -99,6 +100,7 @@ class TrainingStep:
             limits: as in `plan`; None for a series from all fast down to the least that can be kept.
             optimizer: as in `plan`.
             run: whether to run each placement, or the options of `Placement.run`.
+            sweep_s: seconds for the placements of all limits together; what is found by then is taken, with its gap.
             solver: as in `plan`.
 
         Returns:
@@ -112,7 +114,7 @@ class TrainingStep:
         """
         from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports seaborn
 
-        options = self._solve_options(optimizer, solver)
+        options = replace(self._solve_options(optimizer, solver), sweep_s=sweep_s)
         asked = None if limits is None else list(dict.fromkeys(map(Limit.parse, limits)))
         found = list(place_each(self.graph, self.profile, self.links, optimizer, asked, options))
         refused = [one for one in found if isinstance(one, Refusal)]
@@ -125,4 +127,5 @@ class TrainingStep:
     def _solve_options(self, optimizer: str, solver: Mapping[str, Any]) -> SolveOptions:
         require_optimizer(optimizer)
         config = options_of(SolveConfig, solver, "solver option")
-        return SolveOptions(**config.model_dump(), seed=self.context.seed)
+        fast_only = self.context.machine.fast_operands_only
+        return SolveOptions(**config.model_dump(), seed=self.context.seed, fast_operands_only=fast_only)

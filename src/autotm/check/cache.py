@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from autotm.check.fault import Fault, require
-from autotm.model.plan import CachedPool, KernelStep, Plan, Program
-from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, configuration, slow_traffic
+from autotm.check.one_pool import check_one_pool, check_one_pool_program
+from autotm.model.plan import CachedPool, Plan, Program
+from autotm.model.step import Graph, Kernel, Limit, configuration, slow_traffic
 
 _SMALLEST_BLOCK_BYTES = 4096
 _MOST_BLOCKS = 1 << 24
@@ -23,12 +24,7 @@ def check_cached(graph: Graph, plan: Plan, pool: CachedPool) -> None:
     Raises:
         FaultError: the first broken rule.
     """
-    require(len(pool.offsets) == len(plan.stays), Fault.CACHE, f"{len(pool.offsets)} offsets, {len(plan.stays)} stays")
-    offsets = {stay.tensor: offset for stay, offset in zip(plan.stays, pool.offsets, strict=True)}
-    for tensor, offset in offsets.items():
-        end = offset + graph.by_name[tensor].allocated_bytes
-        require(offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"'{tensor}' at offset {offset}")
-        require(offset >= 0 and end <= pool.size_bytes, Fault.POOL, f"'{tensor}': [{offset}, {end})")
+    offsets = check_one_pool(graph, plan, pool, Fault.CACHE)
     _check_sizes(plan, pool)
     found = list(_counts(graph, offsets, pool))
     stated = list(zip(pool.hits, pool.clean_misses, pool.dirty_misses, strict=False))
@@ -47,17 +43,7 @@ def check_cached_program(graph: Graph, plan: Plan, program: Program) -> None:
     require(program.cache_traffic_bytes == traffic, Fault.CACHE, "the program's traffic is not the plan's")
     if plan.cached is None:
         return
-    same = (program.fast_bytes, program.slow_bytes) == (0, plan.cached.size_bytes)
-    require(same, Fault.CACHE, f"pools of {program.fast_bytes} and {program.slow_bytes} bytes, not one of the plan's")
-    offsets = {stay.tensor: offset for stay, offset in zip(plan.stays, plan.cached.offsets, strict=True)}
-    for step in program.steps:
-        assert isinstance(step, KernelStep), "the steps are the plan's, which has no moves"
-        operands = graph.kernels[step.kernel].operands
-        for operand, address in zip(operands, step.addresses, strict=False):
-            there = address.offset == offsets.get(operand.tensor)
-            require(
-                there, Fault.ADDRESS, f"kernel {step.kernel}: '{operand.tensor}' is not where its misses were counted"
-            )
+    check_one_pool_program(graph, plan, program, plan.cached, Fault.CACHE, "misses were counted")
 
 
 def _check_sizes(plan: Plan, pool: CachedPool) -> None:

@@ -41,6 +41,7 @@ class Fault(StrEnum):
     OVERLAP = "two operands of one kernel share bytes"
     STALE = "memory does not hold the tensor any more"
     CACHE = "what the cache is said to miss is not what the addresses give"
+    PAGES = "what is in slow pages is not what the policy gives"
     IN_FLIGHT = "memory of a move that is under way is used"
 
 

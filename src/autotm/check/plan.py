@@ -9,10 +9,11 @@ from autotm.check.addresses import check_addresses
 from autotm.check.bound import Engines, certified_bound_us, check_tabled, computed, kernel_us
 from autotm.check.cache import check_cached
 from autotm.check.fault import Fault, require
+from autotm.check.paging import check_paged
 from autotm.check.residence import Residence
 from autotm.model.files import hash_of, unknown_name
-from autotm.model.measurement import Links, Profile, slow_rates
-from autotm.model.plan import Plan, Status
+from autotm.model.measurement import BesideKernels, Links, Profile, slow_rates
+from autotm.model.plan import Plan, Status, amplified_bytes
 from autotm.model.step import Graph, Limit, Tier, counted_by, fixed_bytes
 
 _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
@@ -20,6 +21,10 @@ _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "all-slow": (frozenset({Tier.PMEM}), False, False),
     "memory-mode": (frozenset({Tier.PMEM}), False, False),
     "numa": (frozenset(Tier), False, False),
+    "linux-preferred": (frozenset({Tier.PMEM}), False, False),
+    "linux-interleave": (frozenset({Tier.PMEM}), False, False),
+    "linux-weighted-interleave": (frozenset({Tier.PMEM}), False, False),
+    "linux-balancing": (frozenset({Tier.PMEM}), False, False),
     "static": (frozenset(Tier), False, False),
     "synchronous": (frozenset(Tier), True, False),
     "asynchronous": (frozenset(Tier), True, True),
@@ -28,6 +33,9 @@ _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
 
 _CACHED = frozenset({"memory-mode"})
 """Optimizers for which fast memory is a cache."""
+
+_PAGED = frozenset({"linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing"})
+"""Optimizers for which Linux places pages."""
 
 _TIME = 1e-9
 """Relative difference allowed for sums of floating-point times in another order."""
@@ -67,12 +75,16 @@ def check_plan(
     residence.check()
     cached = plan.optimizer in _CACHED
     require(cached == (plan.cached is not None), Fault.CACHE, f"'{plan.optimizer}' plan, cached: {plan.cached}")
+    paged = plan.optimizer in _PAGED
+    require(paged == (plan.paged is not None), Fault.PAGES, f"'{plan.optimizer}' plan, pages: {plan.paged}")
     _check_restrictions(chosen, plan, residence, fixed or {}, fast_operands_only)
     _check_configurations(chosen, plan, residence)
     _check_limit(graph, chosen, plan)
     check_addresses(chosen, plan)
     if plan.cached is not None:
         check_cached(chosen, plan, plan.cached)
+    if plan.paged is not None:
+        check_paged(chosen, plan, plan.paged)
     Engines.beside(graph, profile, links).check(chosen, plan.moves)
     _check_objective(graph, chosen, profile, links, plan)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
@@ -127,26 +139,43 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
 
 
 def _check_objective(graph: Graph, chosen: Graph, profile: Profile, links: Links, plan: Plan) -> None:
-    kernels_us = math.fsum(kernel_times_us(graph, profile, plan))
-    moves_us = math.fsum(links.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
-    found = kernels_us + moves_us
+    kernels_us = math.fsum(kernel_times_us(graph, profile, plan, links))
+    beside = BesideKernels(graph, profile, links)
+    moves_us = math.fsum(beside.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
+    found = kernels_us + moves_us + _pages_us(links, plan)
     same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
     require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
 
 
-def kernel_times_us(graph: Graph, profile: Profile, plan: Plan) -> Iterator[float]:
-    """Predicted time of each kernel of a plan: with its slow operands, or behind a cache with what it misses there.
+def _pages_us(links: Links, plan: Plan) -> float:
+    """Predicted time in which pages move: at the rate of the largest blocking copy of each direction."""
+    if plan.paged is None:
+        return 0.0
+    directions = ((links.to_fast, plan.paged.promoted_bytes), (links.to_slow, plan.paged.demoted_bytes))
+    return math.fsum(sum(moved) * link.points[-1][1] / link.points[-1][0] / 1e3 for link, moved in directions)
+
+
+def kernel_times_us(graph: Graph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
+    """Predicted time of each kernel of a plan: with slow operands, slow pages, or what it misses in a cache.
 
     Args:
         graph: the step with all implementations.
         profile: times of its kernels.
         plan: of that step.
+        links: tell what a cache's own accesses to fast memory cost; without, they are left out.
 
     Raises:
         FaultError: the plan names implementations that kernels have not.
         AutotmError: the profile lacks a configuration.
     """
     chosen = computed(graph, plan)
+    if plan.paged is not None:
+        for kernel, slow_bytes in zip(chosen.kernels, plan.paged.slow_bytes, strict=True):
+            tensors = zip(chosen.slots_of(kernel), slow_bytes, strict=True)
+            shares = {name: slow / max(chosen.by_name[name].size_bytes, 1) for name, slow in tensors}
+            extras = (share * profile.extra_us(chosen, kernel, name) for name, share in shares.items())
+            yield profile.base_us(kernel) + math.fsum(extras)
+        return
     if plan.cached is None:
         residence = Residence(chosen, plan)
         for index in range(len(graph.kernels)):
@@ -154,7 +183,30 @@ def kernel_times_us(graph: Graph, profile: Profile, plan: Plan) -> Iterator[floa
         return
     rates = slow_rates(chosen, profile)
     for kernel, (fetched, written) in zip(chosen.kernels, plan.cached.traffic_bytes, strict=True):
-        yield profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written)
+        own_us = links.fast_us(amplified_bytes(chosen, kernel, fetched)) if links else 0.0
+        yield profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written) + own_us
+
+
+def proven_bound_us(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    plan: Plan,
+    *,
+    fixed: Mapping[str, Tier] | None = None,
+    fast_operands_only: bool = False,
+) -> float:
+    """What the certificate of a plan proves, in microseconds, of every plan in which `fixed` tensors never move.
+
+    The prices of a certificate are valid for any restriction of the choices (weak duality, `bound/bound.py`): with a
+    tensor fixed, they prove what no plan of that kind can undercut, however well the others are placed.
+
+    Raises:
+        FaultError: the certificate is malformed, or `fixed` leaves no plan at all.
+    """
+    _, moves, async_moves = _RULES[plan.optimizer]
+    engines = Engines.beside(graph, profile, links) if async_moves else None
+    return certified_bound_us(graph, profile, links, plan, moves, engines, fixed or {}, fast_operands_only)
 
 
 def _check_bound(
@@ -175,8 +227,6 @@ def _check_bound(
         only = plan.status is Status.NOT_OPTIMIZED and abs(plan.objective_us - plan.bound_us) <= slack
         require(only, Fault.CERTIFICATE, f"'{plan.optimizer}' plan with status {plan.status} has no certificate")
         return
-    _, moves, async_moves = _RULES[plan.optimizer]
-    engines = Engines.beside(graph, profile, links) if async_moves else None
-    proven = certified_bound_us(graph, profile, links, plan, moves, engines, fixed, fast_operands_only)
+    proven = proven_bound_us(graph, profile, links, plan, fixed=fixed, fast_operands_only=fast_operands_only)
     holds = plan.bound_us <= proven + slack
     require(holds, Fault.BOUND, f"the certificate proves {proven} us, the plan says {plan.bound_us} us")

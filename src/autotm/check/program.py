@@ -8,6 +8,7 @@ from itertools import combinations
 from autotm.check.cache import check_cached_program
 from autotm.check.fault import Fault, require
 from autotm.check.memory import Memory
+from autotm.check.paging import check_paged_program
 from autotm.model.files import hash_of
 from autotm.model.plan import Address, KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, WaitMoveStep
 from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, Tier
@@ -25,6 +26,7 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     chosen = graph.computed_by(program.implementations)
     _check_steps(chosen, plan, program)
     check_cached_program(chosen, plan, program)
+    check_paged_program(chosen, plan, program)
     simulation = _Simulation(chosen, plan, program)
     for step in program.steps:
         match step:

@@ -1,5 +1,5 @@
 """The commands: each stage of the pipeline alone, questions about its files, and the machine they are for."""
 
-from autotm.cli.main import main
+from autotm.cli.process import program
 
-__all__ = ["main"]
+__all__ = ["program"]

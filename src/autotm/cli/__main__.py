@@ -2,6 +2,6 @@
 
 import sys
 
-from autotm.cli import main
+from autotm.cli.process import program
 
-sys.exit(main())
+sys.exit(program())

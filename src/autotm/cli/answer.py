@@ -18,7 +18,7 @@ class Answer:
     Attributes:
         data: numbers, texts, lists, mappings, dataclasses and paths; or a function that gives them.
         text: for a terminal; empty where messages have told it.
-        fault: raised once the answer is written; None where all is well.
+        fault: ends the command once the answer is written; None where all is well.
     """
 
     data: Any
@@ -30,6 +30,10 @@ class Answer:
         from pydantic_core import to_json  # noqa: PLC0415 - a person need not wait for it
 
         return to_json(self.data() if callable(self.data) else self.data, indent=1, inf_nan_mode="null")
+
+
+class AnsweredError(Exception):
+    """A fault that the answer tells of, which is written; its text is that of the fault."""
 
 
 def answering(function: Callable[..., Answer]) -> Callable[..., None]:
@@ -44,7 +48,7 @@ def answering(function: Callable[..., Answer]) -> Callable[..., None]:
         elif answer.text:
             click.echo(answer.text)
         if answer.fault:
-            raise answer.fault
+            raise AnsweredError(str(answer.fault)) from answer.fault
 
     return command
 

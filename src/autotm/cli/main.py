@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import logging
 import os
 import sys
@@ -12,13 +14,14 @@ from pathlib import Path
 import click
 from click.shell_completion import shell_complete
 
+from autotm.cli.answer import AnsweredError
 from autotm.cli.group import Entry, LazyGroup
-from autotm.cli.messages import TerminalHandler
+from autotm.cli.process import INTERRUPTED, INTERRUPTED_TEXT, TerminalHandler, interrupts
 
 log = logging.getLogger("autotm")
 
-DONE, FAULT, MISUSE, INTERRUPTED, CLOSED = 0, 1, 2, 130, 141
-"""Exit statuses; the last two are what a shell reports for a program that SIGINT or SIGPIPE ended."""
+DONE, FAULT, MISUSE, CLOSED = 0, 1, 2, 141
+"""Exit statuses; the last is what a shell reports for a program that SIGPIPE ended."""
 
 _COMPLETE = "_AUTOTM_COMPLETE"
 """Set by a shell that asks what could be typed next."""
@@ -60,10 +63,12 @@ SECTIONS = {
     },
     "Machine, files and kernels": {
         "doctor": Entry("autotm.cli.machine.doctor:doctor", "tell what this machine has, and what of it is usable"),
+        "optane": Entry("autotm.cli.machine.optane.command:optane", "bring Optane modules from one mode to the other"),
         "kernels": Entry("autotm.cli.machine.kernels:kernels", "list, export and import what was measured of kernels"),
         "tune": Entry("autotm.cli.machine.tune:tune", "search better schedules for a step's kernels (slow)"),
         "export": Entry("autotm.cli.machine.exchange:export", "write a network's measurements and plans to one file"),
         "import": Entry("autotm.cli.machine.exchange:import_", "take such a file's measurements and plans in"),
+        "bundle": Entry("autotm.cli.machine.bundle:bundle", "pack a program for a host without a compiler"),
         "schema": Entry("autotm.cli.machine.schema:schema", "print the JSON schema of the study (config/schema.json)"),
     },
 }
@@ -83,10 +88,15 @@ _LOOK = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 @click.option("-v", "--verbose", is_flag=True, help="Log what happens in detail.")
 @click.version_option(package_name="autotm")
 def autotm(*, verbose: bool) -> None:
-    """Set up what every command logs with."""
-    level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=level, format="%(message)s", handlers=[TerminalHandler()])
-    logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
+    """Say how much every command tells."""
+    if verbose:
+        logging.getLogger().setLevel(logging.DEBUG)
+        logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
+
+
+def _speak() -> None:
+    """Let messages go to standard error, unless they go somewhere already."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[TerminalHandler()])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,24 +105,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status; files are written whole or not at all, whatever it is.
     """
+    given = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
-        return _called([*(sys.argv[1:] if arguments is None else arguments)])
+        _speak()
+        return _called(given)
     except click.ClickException as misuse:
         misuse.show()
-        return MISUSE
+        return _failed(given, MISUSE, misuse.format_message())
     except KeyboardInterrupt:
-        log.error("interrupted; files are written whole or not at all")  # noqa: TRY400 - no defect
-        return INTERRUPTED
+        return _interrupted(given)
     except BrokenPipeError:
         _drop_output()
         return CLOSED
     except Exception as error:
+        if interrupts.pressed:  # compiled code makes other errors of it
+            return _interrupted(given)
         text = _mendable(error)
         if text is None:
             raise
         log.error("%s", text)  # noqa: TRY400 - the message is all a user needs
-        _drop_output()
-        return FAULT
+        return _failed(given, FAULT, None if isinstance(error, AnsweredError) else text)
+
+
+def _interrupted(given: list[str]) -> int:
+    _speak()
+    with interrupts.aloud():
+        log.error(INTERRUPTED_TEXT)
+    return _failed(given, INTERRUPTED, INTERRUPTED_TEXT)
+
+
+def _failed(given: list[str], status: int, text: str | None) -> int:
+    """Say in JSON what went wrong to who asked for JSON, unless the answer is there; returns the exit status."""
+    if text is not None and "--json" in given:
+        with contextlib.suppress(OSError):
+            click.echo(json.dumps({"error": text, "exit_status": status}))
+    _drop_output()
+    return status
 
 
 def _called(arguments: list[str]) -> int:
@@ -140,14 +168,14 @@ def _mendable(error: Exception) -> str | None:
     """What a user is told of an error that is no defect of ours; None where it is one."""
     from autotm.model.files import AutotmError  # noqa: PLC0415 - help need not wait for it
 
-    if isinstance(error, AutotmError):
+    if isinstance(error, (AutotmError, AnsweredError)):
         return str(error)
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
         return (
             f"{os.strerror(error.errno)}, for a file or standard output; no file is half written. Free some space, "
             "then give the same command again"
         )
     if isinstance(error, OSError) and error.filename is not None:
         where = error.filename if error.filename2 is None else error.filename2
-        return f"{where}: {error.strerror}; nothing was written there. Give another place, or make this one writable"
+        return f"{where}: {error.strerror}; nothing was written there. Give another place, or make this one accessible"
     return None

@@ -14,11 +14,14 @@ from autotm.model.machine import keep_to_allocation
 from autotm.model.step import Counts
 from autotm.model.study import Paths, read_yaml
 from autotm.stages import Context
-from autotm.study.setup import Study, load_study
+from autotm.study.setup import Study, load_study, require_optimizer
 
 Command = Callable[..., Any]
 
-OPTIMIZERS = "static, synchronous, asynchronous, numa (first touch), memory-mode (2LM), all-fast, all-slow"
+OPTIMIZERS = (
+    "static, synchronous, asynchronous, numa (first touch), memory-mode (2LM), all-fast, all-slow, "
+    "linux-preferred, linux-interleave, linux-weighted-interleave, linux-balancing (simulated on emulated memory)"
+)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -61,7 +64,13 @@ def of_network(function: Command) -> Command:
 
 def of_placement(function: Command) -> Command:
     """A command on what an optimizer places within a limit (a ratio slow:fast such as 8:1, or bytes such as 4500MB)."""
-    return _with(of_study(function), [_NETWORK, _OPTIMIZER, _LIMIT])
+
+    @functools.wraps(function)
+    def command(study: Study, *, optimizer: str, **named: Any) -> Any:
+        require_optimizer(optimizer)
+        return function(study, optimizer=optimizer, **named)
+
+    return _with(of_study(command), [_NETWORK, _OPTIMIZER, _LIMIT])
 
 
 def _with(function: Command, decorators: Iterable[Command]) -> Command:

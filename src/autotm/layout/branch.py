@@ -7,7 +7,9 @@ directly, as its own experiments do, once for each order of the blocks.
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -41,10 +43,13 @@ _MOST_LARGE = 4000
 """The search keeps a state for each block that it has placed: so many take some 200 MB."""
 
 
-def packings(blocks: Blocks, bound_bytes: int) -> Iterator[Ints]:
-    """Offsets with at least the large blocks within `bound_bytes`; others may end above it."""
+def packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
+    """Offsets with at least the large blocks within `bound_bytes`; others may end above it.
+
+    Nothing is searched once `time.perf_counter` has reached `end_s`.
+    """
     few = len(blocks) <= _FEW
-    yield from _all_within(blocks, bound_bytes, _ORDERS[:_FIRST] if few else ())
+    yield from _all_within(blocks, bound_bytes, _ORDERS[:_FIRST] if few else (), end_s)
     tried = -1
     for share in _SHARES:
         large = np.flatnonzero(blocks.sizes >= share * bound_bytes)
@@ -52,19 +57,22 @@ def packings(blocks: Blocks, bound_bytes: int) -> Iterator[Ints]:
             continue
         tried = len(large)
         for order in _ORDERS:
-            found = _search(blocks[large], bound_bytes, order)
+            found = _search(blocks[large], bound_bytes, order, end_s)
             if found is not None:
                 yield _filled(blocks, large, found)
-    yield from _all_within(blocks, bound_bytes, _ORDERS[_FIRST if few else 0 :])
+    yield from _all_within(blocks, bound_bytes, _ORDERS[_FIRST if few else 0 :], end_s)
 
 
-def _all_within(blocks: Blocks, bound_bytes: int, orders: Sequence[str]) -> Iterator[Ints]:
+def _all_within(blocks: Blocks, bound_bytes: int, orders: Sequence[str], end_s: float) -> Iterator[Ints]:
     if len(blocks) <= _MOST_LARGE:
-        found = (_search(blocks, bound_bytes, order) for order in orders)
+        found = (_search(blocks, bound_bytes, order, end_s) for order in orders)
         yield from (offsets for offsets in found if offsets is not None)
 
 
-def _search(blocks: Blocks, bound_bytes: int, order: str) -> Ints | None:
+def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints | None:
+    left_s = end_s - time.perf_counter()
+    if left_s <= 0:
+        return None
     bound = bound_bytes // ALIGNMENT_BYTES
     partition = Partition.from_allocations(_allocations(blocks.by_events))
     if partition.lower_bound > bound:
@@ -78,7 +86,7 @@ def _search(blocks: Blocks, bound_bytes: int, order: str) -> Ints | None:
         floor_inference=True,
         monotonic_floor=True,
         decompose=True,
-        timeout=_ORDER_S,
+        timeout=min(_ORDER_S, left_s),
         num_threads=1,
     )
     return None if found is None else _offsets(found.allocations)

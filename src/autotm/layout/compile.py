@@ -47,6 +47,7 @@ def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
         steps=tuple(_steps(graph.computed_by(plan.implementations), plan, _Addresses(layout))),
         implementations=plan.implementations,
         cache_traffic_bytes=plan.cached.traffic_bytes if plan.cached else (),
+        paged_traffic=tuple(plan.paged.traffic(graph.computed_by(plan.implementations))) if plan.paged else (),
     )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
 
 import numpy as np
 
@@ -22,11 +25,16 @@ _MOST = 60
 
 
 class StepPacking:
-    """Judges plans for one step (`solve/problem/packing.py`), and remembers the last offsets that it found."""
+    """Judges plans for one step (`solve/problem/packing.py`), and remembers the offsets that it found.
+
+    Attributes:
+        end_s: reading of `time.perf_counter` from which on only the quick packings are tried.
+    """
 
     def __init__(self, graph: Graph) -> None:
+        self.end_s = math.inf
         self._graph = graph
-        self._last: tuple[Blocks, int | None, Ints] | None = None
+        self._known: dict[bytes, Ints] = {}
 
     def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
         """Whether offsets within the limit are found for the fast stays."""
@@ -36,7 +44,7 @@ class StepPacking:
     def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
         """The smallest set of fast stays found that does not fit."""
         fast, blocks = self._blocks(stays, implementations)
-        return [fast[member] for member in conflict(blocks, limit_bytes)]
+        return [fast[member] for member in conflict(blocks, limit_bytes, self.end_s)]
 
     def addresses(
         self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
@@ -54,7 +62,7 @@ class StepPacking:
         sizes = zip(fast, blocks.sizes.tolist(), strict=True)
         if not all(stay in addresses or addresses.put(stay, size) for stay, size in sizes):
             return False
-        self._last = blocks, limit_bytes, addresses.offsets(fast)
+        self._known[blocks.digest(limit_bytes)] = addresses.offsets(fast)
         return True
 
     def _blocks(self, stays: Sequence[Stay], implementations: Mapping[int, str]) -> tuple[list[Stay], Blocks]:
@@ -65,23 +73,28 @@ class StepPacking:
         return fast, Blocks.of(chosen, fast)
 
     def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
-        """As `pack_blocks`; nothing is done twice for what was asked last."""
-        if self._last is None or not (self._last[0].are_equal(blocks) and self._last[1] == limit_bytes):
-            self._last = blocks, limit_bytes, pack_blocks(blocks, limit_bytes)
-        return self._last[2]
+        """As `pack_blocks`; nothing is packed twice, since a sweep asks again for what its searches have settled."""
+        asked = blocks.digest(limit_bytes)
+        if asked in self._known:
+            return self._known[asked]
+        offsets = pack_blocks(blocks, limit_bytes, self.end_s)
+        if time.perf_counter() < self.end_s:
+            self._known[asked] = offsets
+        return offsets
 
 
-def conflict(blocks: Blocks, limit_bytes: int) -> list[int]:
+def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[int]:
     """Indices of large blocks that were found not to fit together; none if they do, or too many are needed.
 
     A set that resists a short search, though its bytes never exceed the limit, need not be impossible to pack. First
-    the last kernels go, then the first ones, then the smallest blocks, each by bisection, then single blocks.
+    the last kernels go, then the first ones, then the smallest blocks, each by bisection, then single blocks. None is
+    found once `time.perf_counter` has reached `end_s`: what no search was made for does not resist.
     """
     large = np.flatnonzero(blocks.sizes >= _LARGE * limit_bytes)
-    trials = iter(range(_TRIALS))
+    trials = takewhile(lambda _: time.perf_counter() < end_s, range(_TRIALS))
 
     def resists(members: Ints) -> bool:
-        return not can_pack(blocks[members], limit_bytes)
+        return not can_pack(blocks[members], limit_bytes, end_s)
 
     if not len(large) or not resists(large):
         return []
@@ -93,7 +106,8 @@ def conflict(blocks: Blocks, limit_bytes: int) -> list[int]:
         without = large[large != member]
         if resists(without):
             large = without
-    return sorted(large.tolist()) if len(large) <= _MOST else []
+    is_sure = time.perf_counter() < end_s
+    return sorted(large.tolist()) if is_sure and len(large) <= _MOST else []
 
 
 def _shortest(members: Ints, resists: Callable[[Ints], bool], trials: Iterator[int]) -> Ints:

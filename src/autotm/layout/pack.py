@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -34,10 +35,11 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
     asynchronous moves that start, and the kernel. Nothing writes a stay before it begins or after it has ended: an
     asynchronous move's destination stay begins when the move starts and holds when it is complete.
 
-    A plan for memory behind a cache has decided its addresses itself. `place` is what packs, if not `pack_blocks`.
+    A plan for memory behind a cache, or whose pages Linux places, has decided its addresses itself. `place` is what
+    packs, if not `pack_blocks`.
     """
-    if plan.cached is not None:
-        return Layout(plan.stays, plan.cached.offsets, 0, plan.cached.size_bytes)
+    if (pool := plan.one_pool) is not None:
+        return Layout(plan.stays, pool.offsets, 0, pool.size_bytes)
     chosen = graph.computed_by(plan.implementations)
     is_unlimited = Limit.parse(plan.limit).is_unlimited
     limits = {Tier.DRAM: None if is_unlimited else plan.dram_limit_bytes, Tier.PMEM: None}
@@ -52,8 +54,11 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
     return Layout(plan.stays, tuple(offsets.tolist()), heights[Tier.DRAM], heights[Tier.PMEM])
 
 
-def pack_blocks(blocks: Blocks, limit_bytes: int | None = None) -> Ints:
-    """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found."""
+def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = math.inf) -> Ints:
+    """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found.
+
+    Once `time.perf_counter` has reached `end_s`, the quick packings are all that is tried.
+    """
     close = int(blocks.peak_bytes * _CLOSE)
     wider = [int(blocks.peak_bytes * _WIDER)] if limit_bytes is None else [limit_bytes]
     targets = [close, *(target for target in wider if target > close)]
@@ -61,21 +66,21 @@ def pack_blocks(blocks: Blocks, limit_bytes: int | None = None) -> Ints:
         targets = [min(target, max(limit_bytes, blocks.peak_bytes)) for target in targets]
     offsets = np.zeros(len(blocks), np.int64)
     for members in blocks.groups():
-        offsets[members] = _pack_group(blocks[members], targets)
+        offsets[members] = _pack_group(blocks[members], targets, end_s)
     return offsets
 
 
-def can_pack(blocks: Blocks, limit_bytes: int) -> bool:
+def can_pack(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> bool:
     """Whether offsets within the limit are found; quicker than to look for the lowest ones."""
     groups = (blocks[members] for members in blocks.groups())
-    return all(group.height(_pack_group(group, [limit_bytes])) <= limit_bytes for group in groups)
+    return all(group.height(_pack_group(group, [limit_bytes], end_s)) <= limit_bytes for group in groups)
 
 
-def _pack_group(blocks: Blocks, targets: list[int]) -> Ints:
+def _pack_group(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
     """The first packing within the first target that can be met; else the lowest."""
     best, lowest = np.zeros(0, np.int64), None
     for target in targets:
-        for offsets in _candidates(blocks, target, is_first=target == targets[0]):
+        for offsets in _candidates(blocks, target, end_s, is_first=target == targets[0]):
             height = blocks.height(offsets)
             if lowest is None or height < lowest:
                 best, lowest = offsets, height
@@ -84,10 +89,10 @@ def _pack_group(blocks: Blocks, targets: list[int]) -> Ints:
     return best
 
 
-def _candidates(blocks: Blocks, target_bytes: int, *, is_first: bool) -> Iterator[Ints]:
+def _candidates(blocks: Blocks, target_bytes: int, end_s: float, *, is_first: bool) -> Iterator[Ints]:
     if is_first:
         yield from quick_packings(blocks)
-    yield from packings(blocks, target_bytes)
+    yield from packings(blocks, target_bytes, end_s)
 
 
 def quick_packings(blocks: Blocks) -> Iterator[Ints]:

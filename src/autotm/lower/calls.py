@@ -1,4 +1,4 @@
-"""The fused step as calls of kernels, in Relax's order."""
+"""The step as calls of fused kernels, in order: our own forms where schedules need them, Relax's for the rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
+from autotm.lower.operators import LEGALIZE
 from autotm.model.step import Operand
 
 
@@ -33,6 +34,23 @@ class _Walk:
 
     def operand(self, expression: relax.Expr) -> Operand:
         return Operand(self.storage[expression], *_type(expression.ty))
+
+
+def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """The step as a flat list of calls to unscheduled, fused TIR functions (and reshapes)."""
+    passes = [
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.LegalizeOps(LEGALIZE),
+        # Tuples of what an operator became are taken apart, or their parts would count as used outside and not fuse.
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.DeadCodeElimination(["main"]),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(["main"]),
+    ]
+    with target, tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(passes)(step)
 
 
 def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:

@@ -10,8 +10,7 @@ import tvm
 from tvm import relax
 
 from autotm.kernels.making import KernelCompiler, Request, objects_in
-from autotm.lower.calls import extract_calls
-from autotm.lower.fuse import fused_kernels
+from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.graph import workspaces
 from autotm.model.files import save
 from autotm.model.step import Graph, Initial, Kernel, Operand, Role, Tensor, workspace

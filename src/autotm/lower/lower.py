@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -14,10 +14,9 @@ import tvm_ffi
 from tvm import tirx
 
 from autotm.kernels.making import KernelCompiler, KernelFacts, KernelScheduler, Make, Request, objects_in, workload
-from autotm.kernels.schedules import ScheduledKernel
+from autotm.kernels.schedules import ScheduledKernel, outline
 from autotm.lower.alternatives import find_alternatives, with_alternatives
-from autotm.lower.calls import extract_calls
-from autotm.lower.fuse import fused_kernels
+from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.graph import build_graph
 from autotm.lower.results import place_results
 from autotm.lower.step import first_use, whole_step
@@ -52,7 +51,7 @@ def lower_network(
     """
     with objects_in(objects) as folder:
         compiler = KernelCompiler(folder, target, threads)
-        made = _make_step(network, scale, target, compiler.make, tuned, implementations)
+        made = make_step(network, scale, target, compiler.make, tuned, implementations)
         compiler.link(made.kernels, library_path)
     kinds = {item.symbol: item.kind for item in sorted(made.kernels, key=lambda item: item.symbol)}
     save(graph_path, "graph", made.graph, {**provenance, SCHEDULES_KEY: kinds})
@@ -84,25 +83,44 @@ def scheduled_step(
 ) -> ScheduledStep:
     """The step up to, but without, machine code."""
     scheduler = KernelScheduler(target, threads)
-    made = _make_step(network, scale, target, scheduler.make, tuned, implementations)
+    made = make_step(network, scale, target, scheduler.make, tuned, implementations)
     return ScheduledStep(made.graph, made.functions, scheduler.kernels)
 
 
+def outlined_step(network: Network, scale: str) -> Graph:
+    """The step as data, with nothing scheduled or compiled: no kernel has workspaces or a second implementation.
+
+    It is the same on every computer.
+
+    Raises:
+        AutotmError: as `lower_network`.
+    """
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 1})
+
+    def make(requests: Sequence[Request]) -> list[KernelFacts]:
+        return [KernelFacts.of(outline(request.func), target) for request in requests]
+
+    return make_step(network, scale, target, make, NO_TUNING, "default").graph
+
+
 @dataclass(frozen=True)
-class _Made:
+class MadeStep:
+    """A step: its graph, its unscheduled functions by symbol, and what is known of its kernels."""
+
     graph: Graph
     functions: Mapping[str, tirx.PrimFunc]
     kernels: Iterable[KernelFacts]
 
 
-def _make_step(
+def make_step(
     network: Network,
     scale: str,
     target: tvm.target.Target,
     make: Make,
     tuned: Mapping[str, TunedSchedule],
     implementations: Implementations,
-) -> _Made:
+) -> MadeStep:
+    """The step of a network, with kernels that `make` makes."""
     step = whole_step(network)
     try:
         module = fused_kernels(step.module, target)
@@ -117,10 +135,10 @@ def _make_step(
     by_symbol = {made[name].symbol: func for name, func in sorted(functions.items())}
     own = {item.symbol: item for item in made.values()}
     if implementations == "default":
-        return _Made(graph, by_symbol, own.values())
+        return MadeStep(graph, by_symbol, own.values())
     found = find_alternatives(graph, by_symbol, own.values(), make)
     others = [other.made for several in found.values() for other in several]
-    return _Made(with_alternatives(graph, found), by_symbol, [*own.values(), *others])
+    return MadeStep(with_alternatives(graph, found), by_symbol, [*own.values(), *others])
 
 
 def _make_distinct(

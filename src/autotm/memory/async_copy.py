@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.copying import flat_bytes
+from autotm.memory.copying import ends
+from autotm.memory.native import PLAIN, Stores, copy_bytes
 from autotm.model.files import AutotmError
 
 CHUNK_BYTES = 256 << 10
@@ -33,14 +33,20 @@ class AsyncCopy:
     """
 
     def __init__(
-        self, engine: CopyEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8], deadline: int
+        self,
+        engine: CopyEngine,
+        destination: npt.NDArray[Any],
+        source: npt.NDArray[Any],
+        deadline: int,
+        stores: Stores = PLAIN,
     ) -> None:
         self.deadline = deadline
         self.started_ns = self.begun_ns = self.ended_ns = 0
         self.error: BaseException | None = None
         self._engine = engine
-        self._destination = destination
-        self._source = source
+        self._held = destination, source
+        self._to, self._out_of, self._size_bytes = ends("asynchronous move", destination, source)
+        self._stores = stores
         self._copied_bytes = 0
         self._done = threading.Event()
         self._done.set()
@@ -78,15 +84,15 @@ class AsyncCopy:
         start = self._copied_bytes
         if not start:
             self.begun_ns = perf_counter_ns()
-        end = min(start + CHUNK_BYTES, self._source.size)
-        np.copyto(self._destination[start:end], self._source[start:end])
-        self._copied_bytes = end
-        return end - start
+        size_bytes = min(CHUNK_BYTES, self._size_bytes - start)
+        copy_bytes(self._to + start, self._out_of + start, size_bytes, self._stores)
+        self._copied_bytes += size_bytes
+        return size_bytes
 
     @property
     def is_copied(self) -> bool:
         """Whether no chunk is left."""
-        return self._copied_bytes == self._source.size
+        return self._copied_bytes == self._size_bytes
 
     def end(self, error: BaseException | None = None) -> None:
         """Let `wait` return, or raise because of `error`; for the engine's thread."""
@@ -117,16 +123,15 @@ class CopyEngine:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
-    def prepare(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], deadline: int) -> AsyncCopy:
+    def prepare(
+        self, destination: npt.NDArray[Any], source: npt.NDArray[Any], deadline: int, stores: Stores = PLAIN
+    ) -> AsyncCopy:
         """A copy of all bytes of `source` over `destination`, to be complete before those with a later deadline.
 
         Raises:
-            AutotmError: the sizes differ, or an array is not contiguous.
+            AutotmError: the sizes differ, the two overlap, an array is not contiguous, or the destination is read-only.
         """
-        to, out_of = flat_bytes(destination), flat_bytes(source)
-        if to.size != out_of.size:
-            raise AutotmError(f"asynchronous move: the destination holds {to.size} bytes, the source {out_of.size}")
-        return AsyncCopy(self, to, out_of, deadline)
+        return AsyncCopy(self, destination, source, deadline, stores)
 
     def submit(self, async_copy: AsyncCopy) -> None:
         """Queue a copy; it holds one place at most, so the queue never outgrows what was prepared."""

@@ -1,66 +1,52 @@
-"""Copies between pools at the bandwidth of all threads: one `memcpy` cannot saturate memory."""
+"""Copies between pools at the bandwidth of all threads: one cannot saturate memory."""
 
 from __future__ import annotations
 
+import ctypes
 import os
-import queue
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
+from autotm.memory.native import Team, Way, copy_bytes, usual_ways
 from autotm.model.files import AutotmError
-
-PARALLEL_BYTES = 2 << 20
-"""Smaller copies stay on the calling thread: waking the others would take longer than they save."""
-
-_CHUNK_BYTES = 1 << 20
-"""Threads take chunks as they get done: one that another process displaces delays the copy by one chunk only."""
 
 
 class CopyEngine:
     """A team of one thread per core of `cpus`: the calling thread, which belongs on the first, and helpers.
 
-    Helpers pin themselves to the other cores. Created after the kernel threads, they would else inherit the one core
-    that their creator is pinned to, and all copy there.
+    Helpers are held on the other cores. Created after the kernel threads, they would else inherit the one core that
+    their creator is held on, and all copy there.
+
+    Raises:
+        AutotmError: no thread can run on one of the cores.
     """
 
     def __init__(self, cpus: tuple[int, ...]) -> None:
-        self._helpers = len(cpus) - 1
-        self._executor: ThreadPoolExecutor | None = None
-        if self._helpers:
-            free: queue.SimpleQueue[int] = queue.SimpleQueue()
-            for cpu in cpus[1:]:
-                free.put(cpu)
-            self._executor = ThreadPoolExecutor(
-                self._helpers, "autotm-copy", initializer=lambda: os.sched_setaffinity(0, {free.get()})
-            )
+        self._team = Team(cpus[1:]) if len(cpus) > 1 else None
+        self._usual = usual_ways(len(cpus))
 
-    def copy(self, destination: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    def copy(self, destination: npt.NDArray[Any], source: npt.NDArray[Any], way: Way | None = None) -> None:
         """Copy all bytes of `source` over `destination`; both contiguous, equally large, not overlapping.
 
+        `way` says how; by default as caches suggest.
+
         Raises:
-            AutotmError: the sizes differ, or an array is not contiguous.
+            AutotmError: an array is not so, or the destination cannot be written.
         """
-        to, out_of = flat_bytes(destination), flat_bytes(source)
-        if to.size != out_of.size:
-            raise AutotmError(f"copy: the destination holds {to.size} bytes, the source {out_of.size}")
-        if self._executor is None or to.size < PARALLEL_BYTES:
-            np.copyto(to, out_of)
-            return
-        chunks = iter(range(0, to.size, _CHUNK_BYTES))
-        helping = [self._executor.submit(_copy_chunks, to, out_of, chunks) for _ in range(self._helpers)]
-        _copy_chunks(to, out_of, chunks)
-        for helper in helping:
-            helper.result()
+        to, out_of, size_bytes = ends("copy", destination, source)
+        way = way or self._usual.way(size_bytes)
+        if self._team is None or way.threads == 1:
+            copy_bytes(to, out_of, size_bytes, way.stores)
+        else:
+            self._team.copy(to, out_of, size_bytes, way.stores, way.threads)
 
     def close(self) -> None:
         """End the helper threads."""
-        if self._executor is not None:
-            self._executor.shutdown()
+        if self._team is not None:
+            self._team.close()
 
 
 @contextmanager
@@ -74,18 +60,29 @@ def caller_on(cpu: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _copy_chunks(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], starts: Iterator[int]) -> None:
-    """Copy chunks until none is left; `starts` is shared between threads, `next` of a range is atomic."""
-    for start in starts:
-        np.copyto(to[start : start + _CHUNK_BYTES], out_of[start : start + _CHUNK_BYTES])
-
-
-def flat_bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """The bytes of an array, in order.
+def ends(what: str, destination: npt.NDArray[Any], source: npt.NDArray[Any]) -> tuple[int, int, int]:
+    """Addresses of a copy's destination and source, and its bytes.
 
     Raises:
-        AutotmError: it is not contiguous.
+        AutotmError: the sizes differ, the two overlap, an array is not contiguous, or the destination is read-only;
+            begins with `what`.
     """
-    if not array.flags.c_contiguous:
-        raise AutotmError(f"copy: an array of shape {array.shape} is not contiguous")
-    return array.reshape(-1).view(np.uint8)
+    for array in (destination, source):
+        if not array.flags.c_contiguous:
+            raise AutotmError(f"{what}: an array of shape {array.shape} is not contiguous")
+    if not destination.flags.writeable:
+        raise AutotmError(f"{what}: the destination, of shape {destination.shape}, is read-only")
+    size_bytes = source.nbytes
+    if destination.nbytes != size_bytes:
+        raise AutotmError(f"{what}: the destination holds {destination.nbytes} bytes, the source {size_bytes}")
+    to, out_of = _address(destination), _address(source)
+    if abs(to - out_of) < size_bytes:
+        raise AutotmError(f"{what}: destination and source overlap: {size_bytes} bytes, {abs(to - out_of)} apart")
+    return to, out_of, size_bytes
+
+
+def _address(array: npt.NDArray[Any]) -> int:
+    # A quarter of the time of `array.ctypes.data`, which is for what ctypes refuses.
+    if array.nbytes and array.flags.writeable:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array.data))
+    return int(array.ctypes.data)

@@ -6,32 +6,73 @@ import functools
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
-from autotm.memory import kinds
-from autotm.memory.async_copy import AsyncCopy, CopyEngine
+from autotm.memory import async_copy, kinds
+from autotm.memory.async_copy import AsyncCopy
+from autotm.memory.copying import CopyEngine
+from autotm.memory.native import measured_ways, usual_ways
 from autotm.memory.pool import Pool
-from autotm.model.files import unknown_name
+from autotm.model.files import BadInputError, unknown_name
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links
+from autotm.model.measurement import CopyCurve, Links
+from autotm.model.plan import PagedTraffic, Program
 from autotm.model.step import OpClass, Tier
 
 
 class Tiers(ABC):
     """A fast and a slow pool with the engines that move tensors between them; a context manager that frees both.
 
-    `copying_cpus` are the cores that threads which copy beside kernels may use.
+    `machine` says which cores copy while a step waits, and which beside kernels.
     """
 
-    def __init__(self, fast: Pool, slow: Pool, copying_cpus: tuple[int, ...]) -> None:
+    def __init__(self, fast: Pool, slow: Pool, machine: Machine) -> None:
         self.fast = fast
         self.slow = slow
-        self._copying_cpus = copying_cpus
-        self._async_copy_engines: dict[Tier, CopyEngine] = {}
+        self._threads, self._copying_cpus = len(machine.cpus), machine.copying_cpus
+        self._engine = CopyEngine(machine.cpus)
+        self._ways = dict.fromkeys(Tier, usual_ways(self._threads))
+        self._async_copy_engines: dict[Tier, async_copy.CopyEngine] = {}
+        self._beside: list[Pool] = []
+
+    def copy_as_measured(self, curves: Sequence[CopyCurve]) -> None:
+        """Let copies from now on go the way that was fastest for their size; without curves, as caches suggest."""
+        self._ways = {tier: measured_ways(curves, tier, self._threads) for tier in Tier}
+
+    def beside(self, size_bytes: int) -> Pool:
+        """More fast memory, for what no plan places; it lives as long as its views.
+
+        Raises:
+            AutotmError: the system does not give the memory.
+        """
+        pool = self._more_fast(size_bytes)
+        self._beside.append(pool)
+        return pool
+
+    def _more_fast(self, size_bytes: int) -> Pool:
+        return Pool(Tier.DRAM, size_bytes)
+
+    @property
+    def bound_pools(self) -> tuple[Pool, ...]:
+        """Pools whose memory is chosen, not left to Linux."""
+        return (self.fast, self.slow, *self._beside)
+
+    linux_places_pages: ClassVar[bool] = False
+    """Whether Linux itself places the pages of the slow pool, in both memories; then `place` has it begin anew."""
+
+    def check(self) -> None:
+        """Make sure that all memory still is where it was opened; called before what was measured is kept.
+
+        Raises:
+            AutotmError: some is not, so that what was measured tells nothing.
+        """
+        for pool in (self.fast, self.slow, *self._beside):
+            pool.check()
 
     def pool(self, tier: Tier) -> Pool:
         """The pool that plays `tier`."""
@@ -45,6 +86,10 @@ class Tiers(ABC):
             AutotmError: sizes differ, or a view is not contiguous.
         """
 
+    def _copied(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
+        """Copy as fast as the memory lets the machine's threads, without a wait."""
+        self._engine.copy(destination_view, source_view, self._ways[destination].way(source_view.nbytes))
+
     def async_copy(
         self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier, deadline: int
     ) -> AsyncCopy:
@@ -57,8 +102,11 @@ class Tiers(ABC):
         """
         if destination not in self._async_copy_engines:
             pace_ns = functools.partial(self.asynchronous_move_ns, destination)
-            self._async_copy_engines[destination] = CopyEngine(f"autotm-to-{destination}", self._copying_cpus, pace_ns)
-        return self._async_copy_engines[destination].prepare(destination_view, source_view, deadline)
+            self._async_copy_engines[destination] = async_copy.CopyEngine(
+                f"autotm-to-{destination}", self._copying_cpus, pace_ns
+            )
+        stores = self._ways[destination].stores_alone(source_view.nbytes)
+        return self._async_copy_engines[destination].prepare(destination_view, source_view, deadline, stores)
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
         """Nanoseconds for which bytes on their way to `destination` occupy the engine at least; 0 for real memory."""
@@ -67,6 +115,9 @@ class Tiers(ABC):
 
     waits_are_known: ClassVar[bool] = False
     """Whether slow operands cost nothing but the wait of `kernel_delay_ns`, which is known without timing."""
+
+    waits_are_additive: bool = True
+    """Whether the waits for a kernel's slow operands add up; elsewhere each configuration has a wait of its own."""
 
     @abstractmethod
     def kernel_delay_ns(
@@ -78,15 +129,30 @@ class Tiers(ABC):
         read: it stands in both tuples.
         """
 
-    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int) -> int:
-        """Nanoseconds to wait after a kernel for what it misses in a cache of slow memory.
+    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
+        """Nanoseconds to wait after a kernel for what it misses in a cache of slow memory, and for the cache itself.
 
-        Bytes that are fetched and written back cost what slow operands do; 0 where the machine has such a cache itself.
+        Bytes that are fetched and written back cost what slow operands do. `own_bytes` are what the cache reads and
+        writes in fast memory for itself: free, unless a kind says otherwise. 0 where the machine has such a cache.
         """
+        del own_bytes
         return self.kernel_delay_ns(op_class, (fetched_bytes,), (written_bytes,))
 
+    def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
+        """Nanoseconds to wait after a kernel for operands in slow pages, and for pages that move meanwhile.
+
+        Raises:
+            BadInputError: these memories are real: nothing is simulated, and Linux does not place pages in both.
+        """
+        del op_class, traffic
+        raise BadInputError(
+            f"{type(self).__name__}: policies of Linux are simulated on emulated slow memory, and real on memory nodes "
+            "(slow_tier of kind numa); take another optimizer"
+        )
+
     def close(self) -> None:
-        """End the threads that copy beside kernels and free both pools."""
+        """End the threads that copy and free both pools."""
+        self._engine.close()
         for engine in self._async_copy_engines.values():
             engine.close()
         self.fast.close()
@@ -101,6 +167,7 @@ class Tiers(ABC):
         self.close()
 
 
+@functools.cache
 def tier_kinds() -> tuple[str, ...]:
     """Kinds of slow tier that a machine file can choose: one module each in `autotm.memory.kinds`."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(kinds.__path__)))
@@ -119,7 +186,8 @@ def open_tiers(
 
     Args:
         machine: says what plays slow memory, and which cores copy.
-        links: calibration results; None only where nothing is stretched or `stretch` is given.
+        links: calibration results, which also say how copies are made; None only where nothing is stretched or
+            `stretch` is given.
         fast_bytes: size of the pool in fast memory.
         slow_bytes: size of the pool in slow memory.
         devices_dir: folder of the device files (`config/devices`).
@@ -129,9 +197,27 @@ def open_tiers(
         BadInputError: unknown kind or device, a faulty device file, or missing calibration results.
         AutotmError: the system does not give the memory.
     """
+    module = _module_of(machine)
+    opened: Tiers = module.open_kind(machine, links, fast_bytes, slow_bytes, devices_dir, stretch=stretch)
+    if links is not None:
+        opened.copy_as_measured(links.curves)
+    return opened
+
+
+def open_for(program: Program, machine: Machine, links: Links, devices_dir: Path) -> Tiers:
+    """As `open_tiers`, with pools for a program; where Linux is to place its pages, and can, it does (`open_paged`).
+
+    Raises:
+        as `open_tiers`; BadInputError, too, where Linux cannot follow the program's policy.
+    """
+    if program.paged_traffic and (open_paged := getattr(_module_of(machine), "open_paged", None)):
+        paged: Tiers = open_paged(program, machine)
+        return paged
+    return open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir)
+
+
+def _module_of(machine: Machine) -> ModuleType:
     kind = machine.slow_tier.kind
     if kind not in tier_kinds():
         raise unknown_name("kind of slow tier", kind, tier_kinds())
-    module = importlib.import_module(f"{kinds.__name__}.{kind}")
-    opened: Tiers = module.open_kind(machine, links, fast_bytes, slow_bytes, devices_dir, stretch=stretch)
-    return opened
+    return importlib.import_module(f"{kinds.__name__}.{kind}")

@@ -1,4 +1,4 @@
-"""Pricing kernels: every distinct kernel in every configuration that a plan may choose."""
+"""Pricing kernels: every distinct kernel in every configuration that a plan may choose; and the machine's copies."""
 
 from autotm.profile.extrapolate import extrapolate
 

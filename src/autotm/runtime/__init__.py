@@ -3,10 +3,11 @@
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
-from autotm.runtime.plain import plain_program
+from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.run import run
 from autotm.runtime.session import Session
 from autotm.runtime.timing import Effort, time_all_fast
+from autotm.runtime.verify import VerificationError, verified
 
 __all__ = [
     "Arguments",
@@ -14,8 +15,11 @@ __all__ = [
     "Executor",
     "RunOptions",
     "Session",
+    "VerificationError",
+    "all_fast_program",
     "plain_program",
     "prepare",
     "run",
     "time_all_fast",
+    "verified",
 ]

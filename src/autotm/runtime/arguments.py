@@ -97,14 +97,19 @@ class Arguments:
     places: Mapping[str, tuple[Pool, int]]
 
     @classmethod
-    def allocate(cls, graph: Graph, placed: Mapping[str, tuple[Pool, int]] | None = None) -> Arguments:
-        """Memory for every argument of `graph` but for those that `placed` has a place for; zero until filled."""
+    def allocate(
+        cls, graph: Graph, placed: Mapping[str, tuple[Pool, int]] | None = None, tiers: Tiers | None = None
+    ) -> Arguments:
+        """Memory for every argument of `graph` but for those that `placed` has a place for; zero until filled.
+
+        Where `tiers` are open, it is of their fast memory, beside the pool.
+        """
         offsets, total = {}, 0
         for tensor in graph.tensors:
             if not tensor.role.is_movable and tensor.alias_of is None and tensor.name not in (placed or {}):
                 offsets[tensor.name] = total
                 total += tensor.allocated_bytes
-        own = Pool(Tier.DRAM, total)
+        own = Pool(Tier.DRAM, total) if tiers is None else tiers.beside(total)
         return cls(graph, {name: (own, offset) for name, offset in offsets.items()} | dict(placed or {}))
 
     @classmethod
@@ -123,7 +128,7 @@ class Arguments:
                 for operand, address in zip(counted.kernels[step.kernel].operands, step.addresses, strict=True):
                     if counted.by_name[operand.tensor].held and address.offset is not None:
                         placed[operand.tensor] = tiers.pool(address.tier), address.offset
-        return cls.allocate(graph, placed)
+        return cls.allocate(graph, placed, tiers)
 
     def fill(self, seed: int, cpus: Sequence[int] = ()) -> None:
         """Make every argument what it is before the first step, on `cpus` if given; results become zero."""

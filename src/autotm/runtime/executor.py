@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from autotm.kernels.library import Array, KernelLibrary
 from autotm.memory import AsyncCopy, Tiers, wait_until
-from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
+from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep, amplified_bytes
 from autotm.model.step import Graph, Kernel, slow_traffic
 from autotm.runtime.arguments import Arguments
 
@@ -21,8 +21,8 @@ class Executor:
     """One training step, ready to run.
 
     Attributes:
-        calls: in execution order; a kernel with slow operands, or misses in a cache, on an emulated tier is followed by
-            its delay.
+        calls: in execution order; a kernel with slow operands, slow pages, or misses in a cache, on an emulated tier is
+            followed by its delay.
         spans: per program step, the half-open range of its calls.
         async_copies: copies beside kernels, by the number of their move.
     """
@@ -110,7 +110,11 @@ class _Builder:
 
     def _delay_ns(self, step: KernelStep, kernel: Kernel) -> int:
         if self.program.cache_traffic_bytes:
-            return self.tiers.cache_delay_ns(kernel.op_class, *self.program.cache_traffic_bytes[step.kernel])
+            fetched, written = self.program.cache_traffic_bytes[step.kernel]
+            own = amplified_bytes(self.graph, kernel, fetched)
+            return self.tiers.cache_delay_ns(kernel.op_class, fetched, written, own)
+        if self.program.paged_traffic:
+            return self.tiers.paged_delay_ns(kernel.op_class, self.program.paged_traffic[step.kernel])
         config = "".join(address.tier.letter for address in step.addresses)
         return self.tiers.kernel_delay_ns(kernel.op_class, *slow_traffic(self.graph, kernel, config))
 

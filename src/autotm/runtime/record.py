@@ -4,34 +4,53 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Record
-from autotm.model.plan import Address, CacheCounts, KernelStep, MoveStep, Plan, Program, StartMoveStep
+from autotm.model.plan import (
+    Address,
+    CacheCounts,
+    KernelStep,
+    MoveStep,
+    PageCounts,
+    PagedPool,
+    Plan,
+    Program,
+    StartMoveStep,
+)
 from autotm.model.step import Configuration, Graph, Kernel, Limit, Operand, Tier
 from autotm.runtime.arguments import io_bytes
-from autotm.runtime.timing import StepParts, StepTimes
+from autotm.runtime.timing import LinuxPages, StepParts, StepTimes
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the executor measured: whole steps, their parts, steps verified."""
+    """What the executor measured: whole steps, their parts, steps verified, pages by tier and memory node.
+
+    `linux` says where Linux had placed the pages, where it does.
+    """
 
     steps: StepTimes
     parts: StepParts
     verified_steps: int
     seed: int
+    pages: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    linux: LinuxPages | None = None
 
 
 def build_record(
     graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, measured: Measured
 ) -> Record:
     """Put together the record of one run of a program of `graph`, the step with all implementations."""
-    chosen = graph.computed_by(program.implementations)
-    fast_bytes = plan.cached.cache_bytes if plan.cached else program.fast_bytes
+    chosen, linux = graph.computed_by(program.implementations), measured.linux
+    if linux:  # measured, in place of what the plan expected
+        plan = replace(plan, paged=linux.pool)
+    pages = PageCounts.of(plan.paged, chosen) if plan.paged else None
+    fast_bytes = plan.one_pool.fast_bytes if plan.one_pool else program.fast_bytes
+    slow_bytes = program.slow_bytes - (fast_bytes if plan.paged else 0)
     attempts = plan.attempts_s or ((plan.build_s, plan.solve_s),)
     return Record(
         network=graph.network,
@@ -45,11 +64,11 @@ def build_record(
         counts=plan.counts,
         dram_limit_bytes=program.dram_limit_bytes,
         ratio=None if Limit.parse(program.limit).size_bytes is not None else program.limit,
-        ratio_achieved=program.slow_bytes / fast_bytes if fast_bytes else None,
+        ratio_achieved=slow_bytes / fast_bytes if fast_bytes else None,
         io_size=io_bytes(graph),
         default_alloc_size=graph.peak_live_bytes,
         dram_alloc_size=fast_bytes,
-        pmem_alloc_size=program.slow_bytes,
+        pmem_alloc_size=slow_bytes,
         predicted_runtime_s=plan.objective_us / 1e6,
         bound_s=plan.bound_us / 1e6,
         gap=plan.gap,
@@ -70,14 +89,17 @@ def build_record(
         all_fast_waited_s=measured.steps.all_fast_waited_s,
         all_fast_predicted_s=sum(map(profile.base_us, graph.computed_by(()).kernels)) / 1e6,
         machine_memory_mode=machine.memory_mode,
+        pages_by_node={tier: dict(pages) for tier, pages in measured.pages.items() if pages},
         oracle_time_us=oracle_time_us(graph, profile, measured.parts.kernels_us),
         implementations=dict(Counter(kernel.implementation for kernel in chosen.kernels)),
         tensor_size_map={tensor.name: tensor.size_bytes for tensor in chosen.tensors},
         config_map=_config_map(chosen, program),
         cache=CacheCounts.of(plan.cached) if plan.cached else None,
+        pages=linux.counts(chosen) if linux else pages,
+        pages_by_node_before={str(Tier.PMEM): linux.before} if linux else {},
         verified_steps=measured.verified_steps,
         seed=measured.seed,
-        **_slot_counts(chosen, program),
+        **_slot_counts(chosen, program) | (_page_counts(chosen, plan.paged) if plan.paged else {}),
         **_move_counts(program, links),
     )
 
@@ -122,6 +144,18 @@ def _slot_counts(graph: Graph, program: Program) -> dict[str, Any]:
         counts[f"bytes_{side}_tensors"] = _movable_bytes(graph, slots)
         counts[f"bytes_dram_{side}_tensors"] = _movable_bytes(graph, fast)
     return counts
+
+
+def _page_counts(graph: Graph, pool: PagedPool) -> dict[str, int]:
+    """Bytes by slot in fast pages."""
+    fast = {"input": 0, "output": 0}
+    for kernel, slow_bytes in zip(graph.kernels, pool.slow_bytes, strict=True):
+        for (tensor, slots), slow in zip(graph.slots_of(kernel).items(), slow_bytes, strict=True):
+            for slot in slots:
+                if slot < _first_workspace(kernel):
+                    side = "input" if slot < len(kernel.inputs) else "output"
+                    fast[side] += graph.by_name[tensor].size_bytes - slow
+    return {f"bytes_dram_{side}_tensors": size for side, size in fast.items()}
 
 
 def _first_workspace(kernel: Kernel) -> int:

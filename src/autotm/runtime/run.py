@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import open_tiers
+from autotm.memory import Tiers, open_for, open_tiers
 from autotm.model.files import BadInputError, hash_of
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Record
 from autotm.model.plan import Plan, Program
-from autotm.model.step import Counts, Graph, counting
+from autotm.model.step import Counts, Graph, Tier, counting
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.poison import poisoned
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import StepTimes, time_parts, time_steps
+from autotm.runtime.timing import count_pages, fill_and_settle, time_parts, time_steps
 from autotm.runtime.verify import reference, verify
 
 log = logging.getLogger(__name__)
@@ -43,21 +44,27 @@ def run(
 
     Raises:
         BadInputError: program, plan, profile and graph do not belong together, or the library lacks a kernel.
-        AutotmError: kernels run on fewer threads than the machine asks for.
+        AutotmError: kernels run on fewer threads than the machine asks for, or memory is not where it was opened.
         VerificationError: the program computes something else than the plain step.
     """
     counted = counting(graph, plan.counts)
-    _check_pedigree(counted, program, plan, profile)
+    check_pedigree(counted, program, plan, profile)
     placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
-    with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
+    with ExitStack() as stack:
+        stack.enter_context(pinned(machine))
+        tiers = stack.enter_context(open_for(program, machine, links, devices_dir))
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, library, program, arguments, tiers)
         check_cores(machine, heaviest_call(chosen, executor), busy=library.busy_threads(machine.threads))
-        arguments.fill(options.seed, machine.cpus)
-        if options.verify_steps:
-            expected = reference(
-                chosen, library, machine, options.seed, options.verify_steps, devices_dir, reference_file
-            )
+        steps = options.verify_steps
+        expected = (
+            reference(chosen, library, machine, options.seed, steps, devices_dir, reference_file) if steps else None
+        )
+        default = graph.computed_by(())
+        beside = _all_fast(default, library, arguments, plan.counts, machine, options, devices_dir, stack)
+        others = [] if beside is None else [beside[1]]
+        settled = fill_and_settle(executor, arguments, tiers, others, options.seed, machine.cpus)
+        if expected is not None:
             checked = executor
             if options.poison:
                 checked = poisoned(placed, executor, tiers)
@@ -65,38 +72,41 @@ def run(
             verify(chosen, checked, arguments, expected, options.verify_steps, machine.cpus)
         if options.poison or not options.verify_steps:
             executor.step()
-        default = graph.computed_by(())
-        times = _time(default, library, executor, arguments, plan.counts, machine, options, devices_dir)
+        times = time_steps(executor, None if beside is None else beside[0], machine.cpus, options)
+        for one in others:
+            one.check()
+        linux = count_pages(settled, tiers, placed, plan, len(times.samples_s) + times.disturbed)
         parts = time_parts(chosen, executor, options.instrumented_steps)
-    measured = Measured(times, parts, options.verify_steps, options.seed)
+        tiers.check()
+        pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
+    measured = Measured(times, parts, options.verify_steps, options.seed, pages, linux)
     record = build_record(counted, program, plan, machine, links, profile, measured)
     _log(record)
     return record
 
 
-def _time(
+def _all_fast(
     graph: Graph,
     library: KernelLibrary,
-    executor: Executor,
     arguments: Arguments,
     counts: Counts,
     machine: Machine,
     options: RunOptions,
     devices_dir: Path,
-) -> StepTimes:
-    """Time whole steps, in turn with all-fast ones if asked.
+    stack: ExitStack,
+) -> tuple[Executor, Tiers] | None:
+    """The all-fast step that is timed in turn with the planned one, if asked, and its memory, which `stack` closes.
 
     Both work on the same arguments, unless the plan places these: then the all-fast step has its own, in fast memory.
     """
     if not options.side_by_side:
-        return time_steps(executor, None, machine.cpus, options)
+        return None
     program = all_fast_program(graph)
+    tiers = stack.enter_context(open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0))
     if counts is Counts.ALL:
-        arguments = Arguments.allocate(graph)
+        arguments = Arguments.allocate(graph, tiers=tiers)
         arguments.fill(options.seed, machine.cpus)
-    with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
-        all_fast = prepare(graph, library, program, arguments, tiers)
-        return time_steps(executor, all_fast, machine.cpus, options)
+    return prepare(graph, library, program, arguments, tiers), tiers
 
 
 def _log(record: Record) -> None:
@@ -111,7 +121,12 @@ def _log(record: Record) -> None:
         )
 
 
-def _check_pedigree(graph: Graph, program: Program, plan: Plan, profile: Profile) -> None:
+def check_pedigree(graph: Graph, program: Program, plan: Plan, profile: Profile) -> None:
+    """Refuse what was not made from one another.
+
+    Raises:
+        BadInputError: program, plan or profile belong to another graph, or the program to another plan.
+    """
     for what, found, wanted in (
         ("program's graph", program.graph_hash, hash_of(graph)),
         ("plan's graph", plan.graph_hash, hash_of(graph)),

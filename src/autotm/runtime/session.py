@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import open_tiers
+from autotm.memory import open_for
 from autotm.model.files import BadInputError, unknown_name
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, StepTrace
@@ -19,7 +19,7 @@ from autotm.model.plan import Program
 from autotm.model.step import Counts, Graph, Role, counting
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import heaviest_call, prepare
-from autotm.runtime.timing import trace_steps
+from autotm.runtime.timing import fill_and_settle, trace_steps
 from autotm.runtime.verify import results
 
 Array = npt.NDArray[Any]
@@ -63,12 +63,13 @@ class Session:
         self._machine = machine
         self.steps = 0
         with pinned(machine), ExitStack() as stack:
-            tiers = stack.enter_context(open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir))
+            tiers = stack.enter_context(open_for(program, machine, links, devices_dir))
+            self._tiers = tiers
             self._arguments = Arguments.in_pools(self._graph, placed, program, tiers)
             self._executor = prepare(placed, library, program, self._arguments, tiers)
             busy = library.busy_threads(machine.threads)
             check_cores(machine, heaviest_call(self._graph, self._executor), busy=busy)
-            self._arguments.fill(seed, machine.cpus)
+            fill_and_settle(self._executor, self._arguments, tiers, (), seed, machine.cpus)
             self._stack = stack.pop_all()
 
     def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -94,6 +95,7 @@ class Session:
         """
         with pinned(self._machine):
             found, ran = trace_steps(self._executor, self._machine.cpus, rounds, patience_s)
+            self._tiers.check()
         self.steps += ran
         return found
 

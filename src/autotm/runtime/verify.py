@@ -7,17 +7,21 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from autotm.kernels.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary, pinned
 from autotm.memory import open_tiers
 from autotm.model.files import AutotmError, DamagedFileError, content_hash, hash_of, load, save
 from autotm.model.machine import Machine, provenance
-from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, Role
-from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import Executor, prepare
+from autotm.model.measurement import Links
+from autotm.model.plan import Program
+from autotm.model.step import DEFAULT_IMPLEMENTATION, Counts, Graph, Role, counting
+from autotm.runtime.arguments import Arguments, Array
+from autotm.runtime.executor import prepare
 from autotm.runtime.plain import plain_program
+from autotm.runtime.poison import poisoned
 from autotm.runtime.spread import spread
 
 log = logging.getLogger(__name__)
@@ -27,6 +31,24 @@ KIND = "reference"
 
 class VerificationError(AutotmError):
     """A program computes something else than the plain step, or the plain step computes nothing to compare with."""
+
+
+class Values(Protocol):
+    """Arguments of a step, wherever they are."""
+
+    def value(self, name: str) -> Array:
+        """An argument as it is now."""
+
+
+class Steps(Protocol):
+    """What runs steps of a program."""
+
+    @property
+    def program(self) -> Program:
+        """That it runs."""
+
+    def step(self) -> None:
+        """Run one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +72,7 @@ def results(graph: Graph) -> tuple[str, ...]:
     return tuple(tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT)
 
 
-def digests(graph: Graph, arguments: Arguments, cpus: Sequence[int] = ()) -> dict[str, str]:
+def digests(graph: Graph, arguments: Values, cpus: Sequence[int] = ()) -> dict[str, str]:
     """A digest of the bytes of every result, by tensor name; worked out on `cpus` if given."""
 
     def digest(name: str) -> str:
@@ -70,14 +92,14 @@ def plain_reference(
         VerificationError: a result is not finite.
     """
     program = plain_program(graph)
-    arguments = Arguments.allocate(graph)
-    arguments.fill(seed, machine.cpus)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
+        arguments = Arguments.allocate(graph, tiers=tiers)
+        arguments.fill(seed, machine.cpus)
         executor = prepare(graph, library, program, arguments, tiers)
         found = []
         for number in range(1, steps + 1):
             executor.step()
-            _check_finite(graph, arguments, number)
+            check_finite(graph, arguments, number)
             found.append(digests(graph, arguments, machine.cpus))
     return Reference(hash_of(graph), library.content_hash, machine.threads, seed, tuple(found))
 
@@ -117,8 +139,8 @@ def _choice(graph: Graph) -> str:
 
 def verify(
     graph: Graph,
-    executor: Executor,
-    arguments: Arguments,
+    executor: Steps,
+    arguments: Values,
     expected: Reference,
     steps: int,
     cpus: Sequence[int] = (),
@@ -141,7 +163,40 @@ def verify(
             )
 
 
-def _check_finite(graph: Graph, arguments: Arguments, number: int) -> None:
+def verified(
+    graph: Graph,
+    library: KernelLibrary,
+    program: Program,
+    counts: Counts,
+    machine: Machine,
+    links: Links,
+    seed: int,
+    steps: int,
+    devices_dir: Path,
+) -> tuple[str, ...]:
+    """Run steps of the program, memory becoming NaN as soon as its tensor is dead; returns what was compared.
+
+    Raises:
+        VerificationError: a result differs from the plain step's, which has the same implementations.
+        AutotmError: memory is not given, or is not where it was opened.
+    """
+    placed, chosen = (step.computed_by(program.implementations) for step in (counting(graph, counts), graph))
+    with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
+        arguments = Arguments.in_pools(chosen, placed, program, tiers)
+        executor = poisoned(placed, prepare(placed, library, program, arguments, tiers), tiers)
+        expected = plain_reference(chosen, library, machine, seed, steps, devices_dir)
+        arguments.fill(seed, machine.cpus)
+        verify(chosen, executor, arguments, expected, steps, machine.cpus)
+        tiers.check()
+    return results(chosen)
+
+
+def check_finite(graph: Graph, arguments: Values, number: int) -> None:
+    """Refuse results of a plain step that compare with nothing.
+
+    Raises:
+        VerificationError: one is not finite.
+    """
     for name in results(graph):
         value = arguments.value(name)
         if value.dtype.kind == "f" and not np.isfinite(value).all():

@@ -7,6 +7,7 @@ the offsets still need more than the limit, a smaller limit is solved for.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -15,7 +16,7 @@ from autotm.model.files import InfeasibleLimitError
 from autotm.model.measurement import Links, Profile
 from autotm.model.plan import Layout, Plan, Status
 from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit
-from autotm.solve.problem import SolveOptions
+from autotm.solve.problem import Allowance, SolveOptions
 from autotm.solve.registry import solve, sweep
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ _FIRST_MARGIN, _FURTHER = 0.0005, 3
 What is missing is mostly a few hundred bytes beside holes that are a little too small; a little less in fast memory,
 and the holes suffice. After eight times nothing is left of the limit, and nothing has to be packed.
 """
+_SOLVING = 0.7
+"""Of the time for a sweep, the part for its plans; the rest is for those whose offsets do not fit."""
 
 
 def fits(plan: Plan, layout: Layout) -> bool:
@@ -56,14 +59,20 @@ def sweep_and_pack(
     limits: Sequence[Limit],
     options: SolveOptions | None = None,
 ) -> Iterator[tuple[Plan, Layout]]:
-    """As `solve_and_pack` for each limit, from plans that share one model.
+    """As `solve_and_pack` for each limit, from plans that share one model, within `options.sweep_s` for all of them.
 
     Raises:
         as `solve_and_pack`.
     """
-    packing = StepPacking(graph)
-    for first in sweep(graph, profile, links, optimizer, limits, options, packing):
-        yield _fitted(graph, profile, links, first, options or SolveOptions(), packing)
+    packing, options, begun = StepPacking(graph), options or SolveOptions(), time.perf_counter()
+    solving = replace(options, sweep_s=_SOLVING * options.sweep_s)
+    plans = sweep(graph, profile, links, optimizer, limits, solving, packing)
+    allowance = Allowance(options.sweep_s, len(limits), begun)
+    for first in plans:
+        allowed_s = allowance.next_s()
+        packing.end_s = time.perf_counter() + allowed_s
+        again = replace(options, sweep_s=allowed_s)
+        yield _fitted(graph, profile, links, first, again, packing)
 
 
 def _fitted(
@@ -108,7 +117,7 @@ def _less(limit_bytes: int, share: float) -> int:
 def _packed(graph: Graph, plan: Plan, packing: StepPacking) -> tuple[Plan, Layout]:
     """The plan with its offsets."""
     layout = pack(graph, plan, packing.place)
-    return (plan if plan.cached else replace(plan, offsets=layout.offsets)), layout
+    return (plan if plan.one_pool else replace(plan, offsets=layout.offsets)), layout
 
 
 def _closer_gap(first: Plan, plan: Plan, asked: float) -> float:

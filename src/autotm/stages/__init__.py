@@ -7,7 +7,9 @@ from autotm.stages.calibrate import calibrate_stage
 from autotm.stages.compile import check_stage, compile_stage, program_of
 from autotm.stages.context import Context
 from autotm.stages.exchange import (
+    Bundled,
     Imported,
+    bundle_stage,
     coverage_stage,
     export_results_stage,
     export_store_stage,
@@ -19,15 +21,18 @@ from autotm.stages.exchange import (
 from autotm.stages.figures import (
     convolution_profile_stage,
     figure_8_stage,
+    figure_12_stage,
+    figure_of_devices_stage,
     figure_of_records_stage,
     heap_stage,
     kernel_plot_stage,
+    links_stage,
     placed_of,
     stays_stage,
     timing_figure_stage,
     view_stage,
 )
-from autotm.stages.modelled import extrapolate_stage
+from autotm.stages.modelled import extrapolate_stage, model_kernels_stage, modelled_step_stage
 from autotm.stages.profile import (
     compile_and_profile,
     kernel_profile_stage,
@@ -35,8 +40,7 @@ from autotm.stages.profile import (
     profile_of_study,
     timing_study_stage,
 )
-from autotm.stages.remeasure import disturbed_before, disturbed_records, remeasure
-from autotm.stages.run import run_of_study, run_stage, trace_stage
+from autotm.stages.run import disturbed_before, disturbed_records, remeasure, run_of_study, run_stage, trace_stage
 from autotm.stages.solve import (
     Given,
     export_program_stage,
@@ -47,12 +51,15 @@ from autotm.stages.solve import (
     sensitivity_stage,
     sweep_stage,
 )
-from autotm.stages.sweep import sweep_of_study
+from autotm.stages.sweep import SWEEP_S, sweep_of_study
 
 __all__ = [
+    "SWEEP_S",
+    "Bundled",
     "Context",
     "Given",
     "Imported",
+    "bundle_stage",
     "calibrate_stage",
     "check_stage",
     "compile_and_profile",
@@ -66,6 +73,8 @@ __all__ = [
     "export_store_stage",
     "extrapolate_stage",
     "figure_8_stage",
+    "figure_12_stage",
+    "figure_of_devices_stage",
     "figure_of_records_stage",
     "heap_stage",
     "ilp_solve_stage",
@@ -75,6 +84,9 @@ __all__ = [
     "kernel_plot_stage",
     "kernel_profile_stage",
     "kernel_report_stage",
+    "links_stage",
+    "model_kernels_stage",
+    "modelled_step_stage",
     "place",
     "place_each",
     "placed_of",

@@ -21,7 +21,8 @@ def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, 
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))
     placed = load(plan, "plan", Plan)
     step = counting(load(graph, "graph", Graph), placed.counts)
-    check_plan(step, read_profile(profile), load(links, "links", Links), placed)
+    fast_only = context.machine.fast_operands_only
+    check_plan(step, read_profile(profile), load(links, "links", Links), placed, fast_operands_only=fast_only)
     made = program_of(step, placed)
     save(program, "program", made, came_from)
     log.info(
@@ -43,13 +44,14 @@ def program_of(step: Graph, plan: Plan) -> Program:
     return compiled
 
 
-def check_stage(*, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
-    """Raise unless plan and program are legal.
+def check_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+    """Raise unless plan and program are legal on the machine.
 
     Raises:
         IllegalPlanError: names the rule that is broken, and where.
     """
     placed = load(plan, "plan", Plan)
     step = counting(load(graph, "graph", Graph), placed.counts)
-    check_plan(step, read_profile(profile), load(links, "links", Links), placed)
+    fast_only = context.machine.fast_operands_only
+    check_plan(step, read_profile(profile), load(links, "links", Links), placed, fast_operands_only=fast_only)
     check_program(step, placed, load(program, "program", Program))

@@ -19,9 +19,13 @@ class Context:
     counts: Counts = Counts.INTERMEDIATES
 
     def to_measure(self) -> Context:
-        """With a machine that this process may take times on.
+        """With a machine that this process may take times on, and whose memories it can have.
 
         Raises:
-            BadInputError: as `Machine.to_measure_on`.
+            BadInputError: as `Machine.to_measure_on` and `open_tiers`.
         """
-        return replace(self, machine=self.machine.to_measure_on())
+        from autotm.memory import open_tiers
+
+        machine = self.machine.to_measure_on()
+        open_tiers(machine, None, 0, 0, self.devices_dir, stretch=1.0).close()
+        return replace(self, machine=machine)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +29,15 @@ def figure_of_records_stage(style: StyleConfig, prices: PricesConfig, records: S
     make_figure_of_records(records, FigureFiles.of(csv), style, prices)
 
 
+def figure_of_devices_stage(
+    style: StyleConfig, devices: Mapping[str, str], *, records: Sequence[Path], csv: Path
+) -> None:
+    """Records of several machines, whose slow memory `devices` names -> figure devices as `csv` names it."""
+    from autotm.study.figures import FigureFiles, make_figure, table_of_devices
+
+    make_figure(table_of_devices(records, devices), FigureFiles.of(csv), style)
+
+
 def figure_8_stage(
     style: StyleConfig, *, records: Sequence[Path], plans: Sequence[Path], graphs: Sequence[Path], csv: Path
 ) -> None:
@@ -38,6 +47,15 @@ def figure_8_stage(
 
     table = table_of_plans(plans, graphs) if plans else table_of_records(records, needs_all_fast=False)
     make_figure(table, FigureFiles.of(csv), style)
+
+
+def figure_12_stage(style: StyleConfig, *, steps: Sequence[Path], csv: Path) -> None:
+    """Modelled steps -> figure 12 or its timeline, as `csv` names it."""
+    from autotm.study.figures import FigureFiles, make_figure, table_of_engines, table_of_modelled_steps
+
+    files = FigureFiles.of(csv)
+    table = table_of_engines(steps) if files.name == "fig12_timeline" else table_of_modelled_steps(steps)
+    make_figure(table, files, style)
 
 
 def convolution_profile_stage(
@@ -101,6 +119,13 @@ def heap_stage(style: StyleConfig, *, graph: Path, profile: Path, plan: Path, pr
     from autotm.study.figures import FigureFiles, make_figure, table_of_heap
 
     make_figure(table_of_heap(graph, profile, plan, program), FigureFiles.of(csv), style)
+
+
+def links_stage(style: StyleConfig, *, links: Path, device: Path | None, csv: Path) -> None:
+    """What calibration measured -> the figure of the links."""
+    from autotm.study.figures import FigureFiles, make_figure, table_of_links
+
+    make_figure(table_of_links(links, device), FigureFiles.of(csv), style)
 
 
 def timing_figure_stage(

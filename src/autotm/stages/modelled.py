@@ -1,16 +1,127 @@
-"""Stages of the steps that no machine at hand could run: modelled, never measured."""
+"""Stages of what no machine at hand could run: modelled, never measured."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotm.model.files import BadInputError, load, save
-from autotm.model.machine import provenance
-from autotm.model.measurement import Profile, read_profile, write_profile
-from autotm.model.step import Graph
+from autotm.check import check_plan
+from autotm.model.files import BadInputError, hash_of, load, require_writable, save
+from autotm.model.machine import ModelledTier, provenance
+from autotm.model.measurement import Links, Profile, read_profile, write_profile
+from autotm.model.plan import ModelledStep, Plan
+from autotm.model.step import Graph, Limit, NetworkSource, counting, fixed_bytes
+from autotm.model.study import GpuFile, SolveConfig, load_gpu
 from autotm.profile import extrapolate
 from autotm.stages.context import Context
+from autotm.stages.solve import options_of
+
+log = logging.getLogger(__name__)
+
+
+def model_kernels_stage(context: Context, network: NetworkSource, scale: str, *, graph: Path, profile: Path) -> None:
+    """Lower the training step of `network`, and model the times of its kernels on the machine's GPU.
+
+    Raises:
+        BadInputError: the machine is none that is modelled.
+    """
+    from autotm import zoo
+    from autotm.lower import outlined_step
+    from autotm.profile.gpu import roofline_profile, with_winograd
+
+    gpu = gpu_of(context)
+    require_writable(graph, profile)
+    step = with_winograd(outlined_step(zoo.build_from(network, context.seed), scale), gpu)
+    came_from = provenance(context.machine, context.seed, **network.provenance)
+    save(graph, "graph", step, came_from)
+    modelled = roofline_profile(step, gpu)
+    write_profile(profile, Profile(modelled.graph_hash, modelled.timings, {**came_from, **modelled.provenance}))
+
+
+def modelled_step_stage(
+    context: Context,
+    optimizer: str,
+    limit: Limit,
+    config: SolveConfig,
+    *,
+    graph: Path,
+    profile: Path,
+    links: Path,
+    plan: Path | None,
+    step: Path,
+) -> None:
+    """Simulate the step of a plan, or of the rival `optimizer`, on the engines of the machine's GPU.
+
+    Raises:
+        BadInputError: the machine is none that is modelled, or there is no such rival.
+        IllegalPlanError: the plan is not one for this step.
+    """
+    from autotm.solve import Problem
+    from autotm.solve.rivals import ManagedMemory, run_plan, run_rival
+
+    gpu = gpu_of(context)
+    placed = None if plan is None else load(plan, "plan", Plan)
+    whole = load(graph, "graph", Graph)
+    counted = counting(whole, context.counts)
+    problem = Problem(counted, read_profile(profile), load(links, "links", Links), limit, options_of(context, config))
+    require_writable(step)
+    if placed is None:
+        faults = ManagedMemory(gpu.managed.block_bytes, gpu.managed.faulted_bytes_per_s)
+        found = run_rival(optimizer, problem, faults)
+    else:
+        check_plan(counted, problem.profile, problem.links, placed, fast_operands_only=True)
+        found = run_plan(problem, placed)
+    made = ModelledStep(
+        network=counted.network,
+        scale=counted.scale,
+        batch=counted.batch,
+        machine=context.machine.slug,
+        gpu=gpu.description,
+        tier_reality="modelled",
+        optimizer=optimizer,
+        limit=str(limit),
+        counts=str(context.counts),
+        dram_limit_bytes=problem.limit_bytes,
+        io_size=fixed_bytes(whole),
+        peak_live_bytes=counted.peak_live_bytes,
+        fits=found.fits,
+        most_bytes=found.most_bytes,
+        step_us=found.step_us,
+        kernels_us=found.kernels_us,
+        repeated_us=found.repeated_us,
+        oracle_us=sum(map(problem.profile.least_us, counted.kernels)),
+        in_bytes=found.in_bytes,
+        out_bytes=found.out_bytes,
+        predicted_us=placed.objective_us if placed else None,
+        bound_us=placed.bound_us if placed else None,
+        gap=placed.gap if placed else None,
+        solver_status=str(placed.status) if placed else "",
+        implementations=found.implementations,
+        remark=found.remark,
+        events=found.events,
+    )
+    of_plan = {} if placed is None else {"plan_hash": hash_of(placed)}
+    save(step, "modelled_step", made, provenance(context.machine, context.seed, **of_plan))
+    log.info(
+        "%s, limit %s: a step of %.6g us MODELLED%s",
+        *(optimizer, limit, made.step_us, "" if made.fits else "; it does not fit the limit"),
+    )
+
+
+def gpu_of(context: Context) -> GpuFile:
+    """The GPU that the context's machine models.
+
+    Raises:
+        BadInputError: it models none, or the GPU's file is faulty.
+    """
+    tier = context.machine.slow_tier
+    if not isinstance(tier, ModelledTier):
+        raise BadInputError(
+            f"config/machines/{context.machine.name}.yaml: no machine of kind modelled; its "
+            "steps run: ask for record.json"
+        )
+    return load_gpu(context.devices_dir, tier.device)
 
 
 def extrapolate_stage(

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.files import load, load_with_provenance, save
+from autotm.model.files import load, load_with_provenance, require_writable, save
 from autotm.model.machine import provenance
 from autotm.model.measurement import Links, Profile, read_profile, write_profile
 from autotm.model.step import Graph, NetworkSource, schedules_in
 from autotm.model.study import ProfileConfig
 from autotm.stages.context import Context
+from autotm.stages.gpu import compile_and_profile_on_gpu, has_gpu
 from autotm.study.setup import Study
 
 if TYPE_CHECKING:
@@ -37,11 +38,21 @@ def kernel_profile_stage(
     """Compile the training step of `network`, then time its kernels; what the caches hold is not done again."""
     from autotm import zoo
 
+    if has_gpu(context.machine):
+        machine = context.machine.to_measure_on()
+        require_writable(graph, library, profile)
+        built = zoo.with_values_stored(zoo.build_from(network, context.seed), values)
+        came_from = provenance(machine, context.seed, **network.provenance)
+        files = {"objects": objects, "graph": graph, "library": library}
+        _, timed = compile_and_profile_on_gpu(machine, built, scale, config, came_from, **files)
+        write_profile(profile, timed)
+        return
     context = context.to_measure()
+    copies = load(links, "links", Links)
+    require_writable(store, graph, library, profile)
     built = zoo.build_from(network, context.seed)
     came_from = provenance(context.machine, context.seed, **network.provenance)
     places = {"store": store, "objects": objects, "values": values, "graph": graph, "library": library}
-    copies = load(links, "links", Links)
     _, timed = compile_and_profile(context, built, scale, config, min_gain, copies, came_from, **places)
     write_profile(profile, timed)
 

@@ -1,22 +1,27 @@
-"""The stages that run a program: verified and timed, or traced call by call."""
+"""The stages that run a program: verified and timed, once more where others disturbed it, or traced call by call."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from autotm.check import check_program
-from autotm.model.files import hash_of, load, save
-from autotm.model.machine import provenance
-from autotm.model.measurement import Links, StepTrace, read_profile
+from autotm.model.files import hash_of, load, require_writable, save
+from autotm.model.machine import provenance, require_runnable
+from autotm.model.measurement import Links, Record, StepTrace, read_profile
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph, Limit, counting
 from autotm.model.study import RunConfig
 from autotm.stages.context import Context
+from autotm.stages.gpu import has_gpu, run_on_the_gpu
 from autotm.study.setup import Study
 
 log = logging.getLogger(__name__)
+
+Marked = tuple[Path, Record]
 
 
 def run_stage(
@@ -36,11 +41,20 @@ def run_stage(
     from autotm.kernels.library import KernelLibrary
     from autotm.runtime import RunOptions, run
 
-    context = context.to_measure()
+    is_on_gpu = has_gpu(context.machine)
+    context = replace(context, machine=context.machine.to_measure_on()) if is_on_gpu else context.to_measure()
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
     compiled = load(program, "program", Program)
+    require_runnable(context.machine, compiled.optimizer)
     check_program(counting(step, placed.counts), placed, compiled)
+    came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
+    if is_on_gpu:
+        given = {"graph": step, "library": library, "program": compiled, "plan": placed}
+        files = {"profile": profile, "links": links, "record": record}
+        run_on_the_gpu(context.machine, config, context.seed, came_from, **given, **files)
+        return
+    require_writable(record)
     measured = run(
         step,
         KernelLibrary.load(library),
@@ -54,7 +68,7 @@ def run_stage(
         reference,
     )
     came_from["tier_reality"] = measured.tier_reality
-    save(record, "record", measured, came_from | {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)})
+    save(record, "record", measured, came_from)
 
 
 def run_of_study(study: Study, context: Context, network: str, optimizer: str, limit: Limit) -> Path:
@@ -105,8 +119,10 @@ def trace_stage(
     context = context.to_measure()
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
     compiled = load(program, "program", Program)
+    require_runnable(context.machine, compiled.optimizer)
     counted = counting(step, placed.counts)
     check_program(counted, placed, compiled)
+    require_writable(trace)
     machine = context.machine
     came_from = provenance(machine, context.seed, plan_hash=hash_of(placed), program_hash=hash_of(compiled))
     came_from["tier_reality"] = machine.reality_of(cached=placed.cached is not None)
@@ -126,3 +142,43 @@ def trace_stage(
         log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
     write_trace(trace, counted.computed_by(compiled.implementations), compiled, found, came_from)
     return found
+
+
+def disturbed_records(study: Study) -> list[Marked]:
+    """The records of the study that are there and whose disturbed steps count, for want of others.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+    """
+    there = [path for path in study.configured_records() if path.exists()]
+    records = [(path, load(path, "record", Record)) for path in there]
+    return [(path, record) for path, record in records if record.disturbed_steps_count]
+
+
+def disturbed_before(study: Study) -> list[Path]:
+    """The links and profiles of the study that are there and were measured while others held the cores.
+
+    Raises:
+        DamagedFileError: one cannot be read.
+    """
+    links = study.machine_paths.links
+    networks = sorted({*study.scale.networks, *study.config.own_networks})
+    profiles = [study.paths(name).profile for name in networks]
+    return [
+        *([links] if links.exists() and load(links, "links", Links).disturbed else []),
+        *(path for path in profiles if path.exists() and read_profile(path).is_disturbed),
+    ]
+
+
+def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
+    """Run the programs of these records; each is replaced when the new one is complete. Returns how many stay marked.
+
+    Raises:
+        as `run_of_study`.
+    """
+    left = 0
+    for path, record in marked:
+        log.info("running %s %s at %s again", record.network, record.optimizer, record.limit)
+        run_of_study(study, context, record.network, record.optimizer, Limit.parse(record.limit))
+        left += load(path, "record", Record).disturbed_steps_count
+    return left

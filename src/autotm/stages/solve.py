@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan
-from autotm.model.files import BadInputError, InfeasibleLimitError, load, save
+from autotm.model.files import BadInputError, InfeasibleLimitError, load, require_writable, save
 from autotm.model.machine import Machine, provenance
 from autotm.model.measurement import Links, Profile, Sensitivity, read_profile
 from autotm.model.plan import Plan, Refusal, Status
@@ -56,6 +56,7 @@ def sweep_stage(
         require_real_cache(context.machine, plans)
     came_from = provenance(context.machine, context.seed, options=config.model_dump())
     step, times, copies = read_given(context, given)
+    require_writable(*plans.values())
     found = place(step, times, copies, optimizer, list(plans), options_of(context, config))
     for path, placed in zip(plans.values(), found, strict=True):
         save(path, "plan", placed, came_from)
@@ -73,7 +74,7 @@ def place(
     from autotm.solve import sweep_and_pack  # messages and help must not wait for the solver
 
     for placed, _ in sweep_and_pack(step, times, copies, optimizer, limits, options):
-        check_plan(step, times, copies, placed)
+        check_plan(step, times, copies, placed, fast_operands_only=options.fast_operands_only)
         yield placed
 
 
@@ -151,7 +152,7 @@ def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan
     from autotm.solve import Problem, potential
 
     placed, (step, times, copies) = load(plan, "plan", Plan), read_given(context, given)
-    check_plan(step, times, copies, placed)
+    check_plan(step, times, copies, placed, fast_operands_only=context.machine.fast_operands_only)
     return potential(Problem(step, times, copies, Limit.parse(placed.limit), options_of(context, config)), placed)
 
 
@@ -165,7 +166,8 @@ def sensitivity_stage(
     step, times, copies = read_given(context, given)
     placed = [load(plan, "plan", Plan) for plan in plans]
     for plan in placed:
-        check_plan(step, times, copies, plan)
+        check_plan(step, times, copies, plan, fast_operands_only=context.machine.fast_operands_only)
+    require_writable(sensitivity)
     found = measure_sensitivity(step, times, copies, placed, options_of(context, config), draws)
     save(sensitivity, "sensitivity", found, came_from)
     return found
@@ -182,10 +184,11 @@ def read_given(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
 
 
 def options_of(context: Context, config: SolveConfig) -> SolveOptions:
-    """What the solver is told."""
+    """What the solver is told: what the config says, and what the machine's kernels can use."""
     from autotm.solve import SolveOptions
 
-    return SolveOptions(**config.model_dump(), seed=context.seed)
+    fast_only = context.machine.fast_operands_only
+    return SolveOptions(**config.model_dump(), seed=context.seed, fast_operands_only=fast_only)
 
 
 def tell_outcome(plan: Plan, config: SolveConfig) -> None:
@@ -206,5 +209,9 @@ def tell_outcome(plan: Plan, config: SolveConfig) -> None:
         log.warning("%s: a gap of %s is left; %s; more fast memory or a wider solve.gap ends this", what, gap, legal)
     elif plan.status is Status.NOT_OPTIMIZED:
         log.info("%s: %.6g us predicted; nothing was optimized", what, plan.objective_us)
+        if plan.paged is not None:
+            log.info("%s: the placement of pages by Linux is %s", what, plan.paged.placed_by)
+            if not plan.paged.is_steady:
+                log.warning("%s: steps of %d simulated ones still differ by more than 1 %%", what, plan.paged.steps)
     else:
         log.info("%s: %.6g us predicted, proven within %s of the best", what, plan.objective_us, gap)

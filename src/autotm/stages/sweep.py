@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.model.files import BadInputError, load, read_json, save
-from autotm.model.machine import provenance
+from autotm.model.machine import provenance, require_runnable
 from autotm.model.measurement import Record
 from autotm.model.plan import Plan, Refusal
 from autotm.model.step import Limit
@@ -26,9 +27,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SWEEP_S = 120.0
+"""Seconds for the placements of a sweep, if the user does not say."""
+
 
 def sweep_of_study(
-    study: Study, context: Context, network: str, optimizer: str, limits: Sequence[Limit] | None, *, runs: bool
+    study: Study,
+    context: Context,
+    network: str,
+    optimizer: str,
+    limits: Sequence[Limit] | None,
+    *,
+    runs: bool,
+    sweep_s: float = SWEEP_S,
 ) -> SweepResult[Path]:
     """Place a network of the study at each limit, run what was placed if asked, and put it together.
 
@@ -43,6 +54,7 @@ def sweep_of_study(
         optimizer: that places.
         limits: None for a series from all fast down to the least that can be kept.
         runs: whether each program is verified and timed.
+        sweep_s: seconds for the placements of all limits together; what is found by then is taken, with its gap.
 
     Raises:
         BadInputError: no such network or optimizer, or a modelled step should run.
@@ -51,16 +63,20 @@ def sweep_of_study(
     from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
 
     require_optimizer(optimizer)
+    if runs:
+        require_runnable(context.machine, optimizer)
     if optimizer == CACHED:
         real = context.machine.cache_bytes
         limits = [Limit(size_bytes=real)] if limits is None and real is not None else limits
         require_real_cache(context.machine, limits or ())
     _prepare(study, context, network, runs=runs)
     paths, config = study.paths(network), study.config.solve
-    came_from = provenance(context.machine, context.seed, options=config.model_dump())
+    came_from = provenance(context.machine, context.seed, options={**config.model_dump(), "sweep_s": sweep_s})
     step, times, copies = read_given(context, Given.of(paths))
     points, refused, plans = [], [], []
-    for found in place_each(step, times, copies, optimizer, limits, options_of(context, config)):
+    for found in place_each(
+        step, times, copies, optimizer, limits, replace(options_of(context, config), sweep_s=sweep_s)
+    ):
         if isinstance(found, Refusal):
             log.warning("limit %s: %s", found.limit, found.why)
             refused.append(found)

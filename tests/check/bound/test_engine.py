@@ -27,7 +27,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def plan(case: Case) -> Plan:
-    options = SolveOptions(gap=0.2, time_limit_s=20.0)
+    options = SolveOptions(gap=0.2, time_limit_s=200.0)
     found = solve(case.graph, case.profile, case.links, "asynchronous", Limit(4, 1), options)
     check_plan(case.graph, case.profile, case.links, found)
     assert sum(move.is_asynchronous for move in found.moves) > 2
@@ -106,7 +106,7 @@ def test_engines_with_more_to_do_than_they_can_are_found(case: Case) -> None:
         for before, after in pairwise(tensor.users):
             for start, end in list(engines.windows(tensor, Tier.PMEM, before + 1, after))[:1]:
                 moves.append(Move(tensor.name, Tier.PMEM, end, start))
-                jobs.append((start, end, engines.work_ns(tensor, Tier.PMEM)))
+                jobs.append((start, end, engines.work_ns(tensor, Tier.PMEM, start, end)))
     assert max(excess_ns(jobs, engines.kernel_ns.tolist())) > 0
     with pytest.raises(FaultError) as caught:
         engines.check(case.graph, moves)

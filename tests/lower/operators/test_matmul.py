@@ -6,7 +6,7 @@ from product_networks import RATE, product_network, step
 from tvm import relax
 
 from autotm.kernels.code.target import host_target
-from autotm.lower.fuse import fused_kernels
+from autotm.lower.calls import fused_kernels
 from autotm.lower.step import whole_step
 from autotm.model.step.graph import Initial
 from autotm.zoo import NetworkBuilder

@@ -10,7 +10,11 @@ import pytest
 import small_step
 
 from autotm.kernels.library.library import KernelLibrary
+from autotm.memory.device import load_device
+from autotm.memory.device.emulation import Emulation
+from autotm.model.machine import EmulatedTier
 from autotm.model.measurement.profile import Profile
+from autotm.model.step import slow_traffic
 from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation
 from autotm.model.step.tier import all_fast, configuration
 from autotm.profile.step.in_step import all_fast_timings, all_fast_us, profile_in_step
@@ -73,3 +77,24 @@ def test_what_slow_operands_add(library: KernelLibrary, tmp_path: Path, are_time
         fast = found.timing(kernel, all_fast(kernel))
         assert fast is not None
         assert fast.repeats == 3
+
+
+def test_where_waits_do_not_add_up_each_configuration_has_its_own(library: KernelLibrary, tmp_path: Path) -> None:
+    """On a link with a lane for each direction, reading and writing slow memory cost less than the sum of both."""
+    tier = EmulatedTier(kind="emulated", device="cxl-x8", share="whole")
+    machine = replace(MACHINE, slow_tier=tier)
+    timed = all_fast_timings(ways_of(GRAPH), (np.full((3, len(GRAPH.kernels)), 10**6),), disturbed=False)
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        found = profile_in_step(GRAPH, library, machine, LINKS, store, QUICK, small_step.DEVICES, timed)
+    assert found.provenance["configurations"] == "full"
+    emulation = Emulation(load_device(small_step.DEVICES, "cxl-x8"), LINKS.emulation_stretch)
+    overlapping = 0
+    for kernel in GRAPH.kernels:
+        slow = frozenset(GRAPH.slots_of(kernel))
+        config = configuration(GRAPH, kernel, slow)
+        timing = found.timing(kernel, config)
+        assert timing is not None
+        waited_ns = emulation.kernel_delay_ns(kernel.op_class, *slow_traffic(GRAPH, kernel, config))
+        assert timing.median_ns == 10**6 + waited_ns
+        overlapping += timing.median_ns / 1e3 < found.additive_us(GRAPH, kernel, slow) - 1e-3
+    assert overlapping > 0

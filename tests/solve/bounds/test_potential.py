@@ -23,7 +23,7 @@ from autotm.solve.problem.flow import flows_by_use
 from autotm.solve.problem.problem import Problem
 from autotm.solve.problem.shortest_path import best_value
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 
 
 def problem_of(case: Case, limit: Limit) -> Problem:

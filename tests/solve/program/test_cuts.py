@@ -29,7 +29,7 @@ from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, solve, sweep
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0, additive_tolerance=0.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
 """Ends at the first plan: no row is ever added."""
 
@@ -200,7 +200,7 @@ def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
 
 def test_asynchronous_plans_get_them_too() -> None:
     case = with_engines(training_step_case(layers=2, branches=3))
-    options = SolveOptions(gap=1e-4, time_limit_s=5.0)
+    options = SolveOptions(gap=1e-4, time_limit_s=200.0)
     plan = solve(case.graph, case.profile, case.links, "asynchronous", Limit(19, 1), options)
     check_plan(case.graph, case.profile, case.links, plan)
     assert plan.certificate is not None

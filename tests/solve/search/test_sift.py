@@ -26,7 +26,7 @@ from autotm.solve.search import sift
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 
-OPTIONS = SolveOptions(gap=5e-3, time_limit_s=10.0)
+OPTIONS = SolveOptions(gap=5e-3, time_limit_s=200.0)
 
 
 def deep_case(kernels: int, seed: int = 0) -> Case:

@@ -15,7 +15,7 @@ from autotm.solve import SolveOptions, solve, sweep
 from autotm.solve.bases import integer_program
 from autotm.solve.search.tree import Tree
 
-EXACT = SolveOptions(gap=0.0, time_limit_s=30.0, additive_tolerance=0.0)
+EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 SEEDS = range(16)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+LONG_S = 100.0
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
@@ -26,7 +27,7 @@ def start(folder: Path, work: str) -> subprocess.Popen[str]:
 
 
 def child_of(folder: Path) -> int:
-    file, deadline = folder / "child", time.monotonic() + 20
+    file, deadline = folder / "child", time.monotonic() + LONG_S
     while not (file.exists() and file.read_text(encoding="ascii")):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -36,31 +37,31 @@ def child_of(folder: Path) -> int:
 @pytest.mark.parametrize(("work", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError", 1)])
 def test_the_status_comes_through(tmp_path: Path, work: str, status: int) -> None:
     process = start(tmp_path, work)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=LONG_S)
     assert (process.returncode, output) == (status, "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
 def test_a_signal_is_told(tmp_path: Path, number: signal.Signals) -> None:
     process = start(tmp_path, f"os.kill(os.getpid(), {int(number)})")
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=LONG_S)
     assert (process.returncode, output) == (128 + number, f"killed by {int(number)}\n")
 
 
 def test_a_request_to_end_is_passed_on(tmp_path: Path) -> None:
-    process = start(tmp_path, "time.sleep(60)")
+    process = start(tmp_path, "time.sleep(600)")
     child_of(tmp_path)
     process.terminate()
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=LONG_S)
     assert (process.returncode, output) == (128 + signal.SIGTERM, f"killed by {int(signal.SIGTERM)}\n")
 
 
 def test_the_worker_ends_with_the_one_that_waits(tmp_path: Path) -> None:
-    process = start(tmp_path, "time.sleep(60)")
+    process = start(tmp_path, "time.sleep(600)")
     child = child_of(tmp_path)
     process.kill()
-    process.wait(timeout=20)
-    deadline = time.monotonic() + 20
+    process.wait(timeout=LONG_S)
+    deadline = time.monotonic() + LONG_S
     while _runs(child):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotm.cli import main
-from autotm.model.machine.machine import load_machine
+from autotm.cli.main import main
+from autotm.model.machine import SystemMemory, load_machine
 from autotm.study.doctor import Finding, Use, findings, tools
-from autotm.study.doctor.memories import Memories
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -42,7 +41,9 @@ CXL = {
     "sys/kernel/mm/numa/demotion_enabled": "true\n",
     "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
     "proc/meminfo": "MemTotal: 5000000 kB\nHugePages_Total:      12\n",
-    "proc/mounts": "/dev/pmem0 /mnt/pmem xfs rw,dax=always,attr2 0 0\n/dev/sda1 / ext4 rw,dax=never 0 0\n",
+    "proc/mounts": "/dev/pmem0 /mnt/pmem xfs rw,dax=always,attr2 0 0\n/dev/sda1 / ext4 rw,dax=never 0 0\n"
+    "none /sys/fs/cgroup cgroup2 rw 0 0\n",
+    "proc/self/cgroup": "0::/\n",
     "sys/fs/cgroup/memory.max": "2000000000\n",
     "sys/fs/cgroup/cpu.max": "50000 100000\n",
     "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
@@ -60,10 +61,11 @@ def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> 
     found = by_name(findings(tmp_path, root))
     assert found["memory node 0"].found == "1.024 GB, 0.6144 GB free, beside cores"
     assert found["memory node 1"].use is Use.UNUSED
-    assert "distance 28" in found["memory node 1"].why
+    assert "distance 28 from node 0" in found["memory node 1"].found
+    assert "demotion_enabled" in found["memory node 1"].why
     assert "memory node 2" not in found, "a node without memory is no memory"
-    assert found["DAX file system /mnt/pmem"].use is Use.UNUSED
-    assert "DAX file system /" not in found
+    assert found["folder /mnt/pmem"].use is Use.UNUSED, "the fast pool would not stay where it is"
+    assert "folder /" not in found
     assert "DAX device dax0.0" in found
     assert "GPU" in found
     cared = {name for name, one in found.items() if one.use is Use.CARE}
@@ -74,12 +76,12 @@ def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> 
 
 def test_a_system_that_tells_nothing_has_one_memory(tmp_path: Path) -> None:
     root = written(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemAvailable: 5000 kB\n"})
-    assert [(node.total_bytes, node.free_bytes, node.cpus) for node in Memories(root).nodes] == [
+    assert [(node.total_bytes, node.free_bytes, node.cpus) for node in SystemMemory(root).nodes] == [
         (8_192_000, 5_120_000, "all")
     ]
-    assert Memories(root).limit_bytes is None
-    assert not Memories(root).balances
-    assert not Memories(root).demotes
+    assert SystemMemory(root).limit_bytes is None
+    assert not SystemMemory(root).balances
+    assert not SystemMemory(root).demotes
 
 
 def test_this_machine_can_run_a_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from synthetic_figures import SOURCE
 from synthetic_plans import solved
 from synthetic_records import record
 
-from autotm.cli import main
+from autotm.cli.main import main
 from autotm.model.files.files import save
 from autotm.model.step.tier import Tier
 from autotm.study.explain import compare

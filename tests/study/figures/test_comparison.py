@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from synthetic_records import PROVENANCE, record, write_workload
+from synthetic_records import LINUX, PROVENANCE, record, write_workload
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
@@ -76,6 +76,19 @@ def test_figure_7_divides_by_the_slowest_all_slow_run(folder: Path) -> None:
         assert heights(axes, series) == pytest.approx(expected)
     (line,) = [line for line in axes.lines if line.get_label() == "all fast"]
     assert set(line.get_ydata()) == {5.2}
+
+
+def test_figure_7_shows_rivals_and_says_that_they_are_simulated(records: list[Path], tmp_path: Path) -> None:
+    rivals = write_workload(tmp_path, NETWORKS, LIMITS[2:], LINUX)
+    figure, text = fig7.draw(table_of_records([*records, *rivals]), STYLE)
+    axes = figure.axes[1]
+    names = [bars.get_label() for bars in axes.containers]
+    assert names[-4:] == ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
+    expected = [(1 + 4.2) / slow_down(3.8, limit) for limit in ("8:1", "4:1", "1:1")]
+    for series in range(3, 7):
+        assert heights(axes, series) == pytest.approx(expected)
+    assert f"Pages by Linux ({', '.join(LINUX)}): where they are is SIMULATED" in text
+    assert "SIMULATED" not in fig7.draw(table_of_records(records), STYLE)[1]
 
 
 def test_figure_9_shows_performance_and_price(folder: Path) -> None:

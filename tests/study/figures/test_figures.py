@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 from synthetic_figures import LARGE, LIMITS, tables
-from synthetic_records import IO_BYTES, PEAK_BYTES, write_workload
+from synthetic_records import IO_BYTES, LINUX, PEAK_BYTES, write_workload
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.step.limit import Limit
@@ -83,7 +83,10 @@ def test_files_say_where_they_come_from_and_hold_no_date(folder: Path, name: str
     assert b"CreationDate" not in pdf
     with Image.open(folder / f"{name}.png") as image:
         said = image.info["Description"]
-    for part in ("EMULATED", "machine laptop-2t", "Imaginary CPU", "2 threads", "eed 20", "apache-tvm 0.27.0.post1"):
+    measured = ("EMULATED", "machine laptop-2t", "Imaginary CPU", "2 threads")
+    modelled = ("MODELLED", "achine modelled-rtx-2080-ti-1t", "RTX 2080 Ti")
+    of_machine = modelled if name.startswith("fig12") else measured
+    for part in (*of_machine, "eed 20", "apache-tvm 0.27.0.post1"):
         assert part in said
 
 
@@ -102,14 +105,16 @@ def test_figure_8_divides_what_memory_mode_took(folder: Path) -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == [
         "VGG416 (8)", "Inception v4 (8)", "ResNet-200 (8)", "DenseNet-264 (8)",
     ]  # fmt: skip
-    assert [bars.get_label() for bars in axes.containers] == ["static-AutoTM", "sync-AutoTM"]
+    linux = ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
+    assert [bars.get_label() for bars in axes.containers] == ["static-AutoTM", "sync-AutoTM", *linux]
     slow = (5 / 7) ** 2
-    for bars, times in zip(axes.containers, (3.5, 1.4), strict=True):
+    for bars, times in zip(axes.containers, (3.5, 1.4, *[3.8] * 4), strict=True):
         for place, bar in enumerate(bars):
             suffers = 1 + 0.3 * place
             expected = (1 + suffers * 6.0 * slow) / (1 + suffers * times * slow)
             assert bar.get_height() == pytest.approx(expected, rel=1e-6)
     assert "each over the all-fast step of its own minutes" in text
+    assert f"Pages by Linux ({', '.join(LINUX)}): where they are is SIMULATED" in text
     talk, _ = drawn(folder, "fig8_talk")
     assert "higher is better" in talk.axes[0].get_ylabel()
 
@@ -122,6 +127,32 @@ def test_figure_8_needs_no_all_fast_step(tmp_path: Path) -> None:
     _, text = fig8.draw(table, STYLE)
     assert "timed one after the other" in text
     assert "all-fast steps took" not in text
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "base"),
+    [
+        (("linux-preferred", "static"), "Linux: preferred"),
+        (("numa", "static"), "numa"),
+        (("static", "synchronous"), "static-AutoTM"),
+    ],
+)
+def test_figure_8_on_real_slow_memory_has_no_cache_to_compare_with(
+    tmp_path: Path, optimizers: tuple[str, ...], base: str
+) -> None:
+    table = table_of_records(write_workload(tmp_path, LARGE, ("5:2",), optimizers)).assign(tier_reality="real")
+    assert len(fig8.speedups(table)) == len(LARGE)
+    figure, text = fig8.draw(table, STYLE)
+    assert figure.axes[0].get_ylabel() == f"speed-up over {base}"
+    assert "There is no memory-mode here: fast memory is no cache of slow memory that programs address." in text
+    assert f"Bars: {base}'s slow-down over the optimizer's" in text
+
+
+def test_a_caption_says_when_the_kernel_placed_pages(tmp_path: Path) -> None:
+    table = table_of_records(write_workload(tmp_path, LARGE, ("5:2",), ("linux-preferred", "static")))
+    _, text = fig8.draw(table.assign(tier_reality="real", page_placement="linux"), STYLE)
+    assert "Pages by Linux (linux-preferred, static): placed by this machine's kernel" in text
+    assert "SIMULATED" not in text
 
 
 def test_figure_8_asks_for_memory_mode_and_one_limit(tmp_path: Path) -> None:

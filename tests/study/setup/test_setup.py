@@ -14,7 +14,8 @@ from autotm.model.study.study_config import SolveConfig
 from autotm.solve import optimizers
 from autotm.stages.context import Context
 from autotm.stages.solve import Given, sweep_stage
-from autotm.study.setup.study import machine_named, machine_settings, optimizer_names
+from autotm.study.setup.machines import machine_named, machine_settings
+from autotm.study.setup.study import optimizer_names
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -20,7 +20,7 @@ from autotm.study.tables.records import _row
 
 OF_RUNS = (
     "fig7", "fig8", "fig9", "fig10", "fig10a_all_slow", "fig10a_synchronous", "fig11", "front", "price_performance",
-    "cost_performance",
+    "cost_performance", "devices",
 )  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def test_dropout_draws_from_the_runs_seed(share: float, tmp_path: Path) -> None:
     module = nn.Sequential(nn.Dropout(share))
     module[0].register_parameter("scale", nn.Parameter(torch.ones(64)))
     made = Made(lambda self, x: self.drop(x * self.drop[0].scale), drop=module)
-    x = torch.randn(50, 64)
+    (x,) = images(50, 64)
     network = from_torch(made, x, loss=lambda y: (y * y).sum())
     step = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
     runs = [step.run(2, seed) for seed in (1, 1, 2)]
@@ -108,7 +108,7 @@ def test_inference_computes_what_the_module_does(tmp_path: Path) -> None:
     module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.Flatten(), nn.Linear(392, 5))
     module[1].running_mean.normal_()
     module[1].running_var.uniform_(0.5, 2)
-    x = torch.randn(2, 3, 9, 9)
+    (x,) = images(2, 3, 9, 9)
     network = from_torch(module, x, mode="inference")
     step = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
     np.testing.assert_allclose(step.run(1).after[0]["output"], module.eval()(x).detach().numpy(), rtol=2e-5, atol=2e-5)
@@ -128,7 +128,7 @@ def test_normal_numbers_are_of_the_runs_seed(tmp_path: Path) -> None:
 def test_dropout_behind_a_product(tmp_path: Path) -> None:
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(12, 48), nn.Dropout(0.4), nn.Linear(48, 8))
-    x = torch.randn(16, 12)
+    (x,) = images(16, 12)
     network = from_torch(module, x, loss=lambda y: (y * y).sum())
     run = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path).run(1)
     kept = uniform_numbers(int(run.start["random_counter"][0]), (16, 48), 1) >= 0.4

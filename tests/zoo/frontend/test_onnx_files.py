@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import autotm  # noqa: E402
-from autotm.api.prepare import _built  # noqa: E402
+from autotm.api.preparing import _built  # noqa: E402
 from autotm.lower.step import whole_step  # noqa: E402
 from autotm.model.files.errors import AutotmError, BadInputError  # noqa: E402
 from autotm.model.step.role import Initial  # noqa: E402

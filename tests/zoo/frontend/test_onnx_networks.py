@@ -16,6 +16,7 @@ pytest.importorskip("onnxscript")
 pytest.importorskip("transformers")
 
 import plain_steps  # noqa: E402
+from torch_modules import images  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
@@ -72,7 +73,7 @@ class Bert(torch.nn.Module):
 
 
 def image() -> tuple[Any, ...]:
-    return (torch.randn(2, 3, 64, 64),)
+    return images(2, 3, 64, 64)
 
 
 def words() -> tuple[Any, ...]:
@@ -114,11 +115,11 @@ def distance(found: np.ndarray, exact: np.ndarray) -> float:
 def test_outputs_are_as_close_to_float64_as_pytorchs(name: str, tmp_path: Path) -> None:
     build, draw, is_new = CASES[name]
     torch.manual_seed(3)
-    module, values = build().eval(), draw()
+    module, values, random = build().eval(), draw(), np.random.default_rng(3)
     with torch.no_grad():
         for parameter in module.parameters():
             # Some start at zero, and then hide what is before them.
-            parameter.add_(0.02 * torch.randn_like(parameter))
+            parameter.add_(torch.as_tensor(random.normal(0, 0.02, parameter.shape), dtype=parameter.dtype))
     export(module, values, tmp_path / "model.onnx", is_new=is_new)
     network = autotm.from_onnx(tmp_path / "model.onnx", inputs=[value.numpy() for value in values])
     assert (network.name, network.batch, network.training) == ("model", 2, None)

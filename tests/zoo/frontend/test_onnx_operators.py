@@ -16,6 +16,7 @@ pytest.importorskip("onnxscript")
 import plain_steps  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
+from torch_modules import images  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
@@ -36,7 +37,7 @@ class Lines(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.places = nn.Conv1d(8, 6, 3, stride=2, padding=1), nn.Parameter(torch.randn(1, 6, 7))
+        self.conv, self.places = nn.Conv1d(8, 6, 3, stride=2, padding=1), nn.Parameter(*images(1, 6, 7))
 
     def forward(self, x: Any) -> Any:
         found = self.conv(x)
@@ -80,7 +81,7 @@ def test_outputs_are_pytorchs(
     kind: type[nn.Module], shape: tuple[int, ...], options: dict[str, Any], tmp_path: Path
 ) -> None:
     torch.manual_seed(2)
-    module, x = kind().eval(), torch.randn(shape)
+    module, (x,) = kind().eval(), images(*shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), verbose=False, **options)

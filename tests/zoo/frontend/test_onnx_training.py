@@ -17,6 +17,7 @@ pytest.importorskip("onnxscript")
 import plain_steps  # noqa: E402
 import small_step  # noqa: E402
 from torch import nn  # noqa: E402
+from torch_modules import images  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402
@@ -90,7 +91,7 @@ def distance(found: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> floa
 @pytest.mark.parametrize("kind", ["convolutional", "attends"])
 def test_a_step_is_as_close_to_float64_as_pytorchs(kind: str, tmp_path: Path) -> None:
     module = started(convolutional() if kind == "convolutional" else Attends())
-    x = torch.randn(4, 3, 16, 16) if kind == "convolutional" else torch.randint(0, 50, (3, 12))
+    x = images(4, 3, 16, 16)[0] if kind == "convolutional" else torch.randint(0, 50, (3, 12))
     classes, shape = (10, (4,)) if kind == "convolutional" else (50, (3, 12))
     labels = torch.randint(0, classes, shape)
     export(module, (x,), tmp_path / "model.onnx")
@@ -112,12 +113,12 @@ def test_a_step_is_as_close_to_float64_as_pytorchs(kind: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_planned_step_takes_the_files_inputs_and_gives_its_weights(tmp_path: Path) -> None:
+def test_a_planned_step_takes_the_files_inputs_and_gives_its_weights(tmp_path: Path, results: Path) -> None:
     module = started(convolutional())
-    x, labels = torch.randn(4, 3, 16, 16), torch.randint(0, 10, (4,))
+    x, labels = images(4, 3, 16, 16)[0], torch.randint(0, 10, (4,))
     export(WithLoss(module).eval(), (x, labels), tmp_path / "with_loss.onnx")
     placed = autotm.plan(
-        str(tmp_path / "with_loss.onnx"), limit="1:1", mode="train", training=autotm.Sgd(RATE), results=tmp_path,
+        str(tmp_path / "with_loss.onnx"), limit="1:1", mode="train", training=autotm.Sgd(RATE), results=results,
         machine=small_step.machine(), profile=FAST,
     )  # fmt: skip
     exact_loss, exact = stepped(module, x, labels, torch.float64)

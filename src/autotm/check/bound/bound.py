@@ -31,7 +31,7 @@ from autotm.check.bound.entries import Menus, own_workspaces, shared_us
 from autotm.check.bound.holding import Floats, HoldingCosts, Weights
 from autotm.check.bound.spans import Spans
 from autotm.check.fault import Fault, require
-from autotm.model.measurement import Links, Profile
+from autotm.model.measurement import BesideKernels, Links, Profile
 from autotm.model.plan import Plan, Prices
 from autotm.model.step import Graph, Tensor, Tier
 
@@ -56,6 +56,11 @@ class _Step:
     operands_fast: bool
     menus: Menus
     weights: Weights
+
+    @cached_property
+    def beside(self) -> BesideKernels:
+        """What asynchronous moves add to the step."""
+        return BesideKernels(self.graph, self.profile, self.links)
 
     @cached_property
     def for_life(self) -> frozenset[str]:
@@ -161,19 +166,22 @@ class _Charged:
     def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
         """The cheapest copy over the gap [first, end): blocking, or in a window, with what memory and engine cost.
 
-        Windows of asynchronous copies that would cost no less than the blocking one need no look.
+        Windows of asynchronous copies that would cost no less than the blocking one are none.
         """
         step = self.step
         blocking = step.links.copy_us(destination, tensor.size_bytes)
         if step.engines is None:
             return blocking
-        beside = step.links.beside_us(destination, tensor.size_bytes)
-        if beside >= blocking:
+        if step.beside.least_added_us(destination, tensor.size_bytes) >= blocking:
             return blocking
         excluded = self.assumed.not_copied(tensor, destination, first, None)
         least = self.unless(excluded, blocking)
         for start, stop in step.engines.windows(tensor, destination, first, end):
-            work_us = step.engines.work_ns(tensor, destination) * self.spans[destination].around_us(start, stop)
+            beside = step.beside.added_us(destination, tensor.size_bytes, start, stop)
+            if beside >= blocking:
+                continue
+            work_ns = step.engines.work_ns(tensor, destination, start, stop)
+            work_us = work_ns * self.spans[destination].around_us(start, stop)
             held_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, stop)
             excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
             excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))

@@ -44,23 +44,44 @@ class Engines:
         """(kernels + 1,) When each kernel begins, and the last one ends."""
         return np.concatenate(([0], np.cumsum(self.kernel_ns)))
 
-    def work_ns(self, tensor: Tensor, destination: Tier) -> int:
-        """(A1) How long an engine works at a move."""
+    @cached_property
+    def held_up_ns(self) -> dict[Tier, npt.NDArray[np.int64]]:
+        """(kernels + 1,) By destination: what kernels add, until each begins, to a copy as long as they are."""
+        found = {}
+        for tier in Tier:
+            shares = np.array([self.links.contention(tier)[kernel.op_class].to_copy for kernel in self.graph.kernels])
+            found[tier] = np.concatenate(([0], np.cumsum(np.rint(shares * self.kernel_ns).astype(np.int64))))
+        return found
+
+    def alone_ns(self, tensor: Tensor, destination: Tier) -> int:
+        """(A1) How long an engine works at a move with no kernel beside it."""
         return math.ceil(1e3 * self.links.transfer_us(destination, tensor.size_bytes))
+
+    def work_ns(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:
+        """(A2) How long an engine works at a move beside kernels [start, end)."""
+        alone = self.alone_ns(tensor, destination)
+        held_up, until = self.held_up_ns[destination], self.until_ns
+        more = alone * int(held_up[end] - held_up[start])
+        lasts = max(int(until[end] - until[start]), 1)
+        return alone + (more + lasts - 1) // lasts
 
     def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
         """(A3) Kernels [start, end) of the moves that are allowed in the gap [first, end)."""
         passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
         whole = int(passed_ns[-1])
         middle = int(np.argmax(2 * passed_ns >= whole))
-        work_ns = self.work_ns(tensor, destination)
+        alone_ns = self.alone_ns(tensor, destination)
         for half in WINDOW_HALVES:
-            enough = 2 * (passed_ns if destination is Tier.PMEM else whole - passed_ns) >= half * work_ns
+            enough = 2 * (passed_ns if destination is Tier.PMEM else whole - passed_ns) >= half * alone_ns
             places = np.flatnonzero(enough)
             if destination is Tier.PMEM and len(places) and places[0] <= middle:
-                yield first, first + int(places[0])
-            if destination is Tier.DRAM and len(places) and places[-1] >= middle:
-                yield first + int(places[-1]), end
+                span = first, first + int(places[0])
+            elif destination is Tier.DRAM and len(places) and places[-1] >= middle:
+                span = first + int(places[-1]), end
+            else:
+                continue
+            if self.work_ns(tensor, destination, *span) <= self.until_ns[span[1]] - self.until_ns[span[0]]:
+                yield span
 
     def check(self, chosen: Graph, moves: Sequence[Move]) -> None:
         """Every asynchronous move has a window that it may have, and no engine has more to do than it can.
@@ -75,7 +96,8 @@ class Engines:
             where = f"'{move.tensor}' to {move.destination} beside kernels [{move.since}, {move.before})"
             require((move.since, move.before) in self._allowed(tensor, move), Fault.WINDOW, where)
             span_ns = int(self.until_ns[move.since]), int(self.until_ns[move.before])
-            asked[move.destination].append((*span_ns, self.work_ns(tensor, move.destination), where))
+            work_ns = self.work_ns(tensor, move.destination, move.since, move.before)
+            asked[move.destination].append((*span_ns, work_ns, where))
         for jobs in asked.values():
             late = _late(jobs)
             require(late is None, Fault.ENGINE, f"{late}: its engine has too much to do to be done in time")

@@ -11,7 +11,7 @@ from autotm.cli.answer import Answer, answering
 from autotm.cli.options import of_placement, paths_of
 from autotm.model.step import Limit
 from autotm.study.explain import explain_limit, explain_tensor, tensor_text
-from autotm.study.setup import Study, require_optimizer
+from autotm.study.setup import Study
 
 
 @click.command()
@@ -24,7 +24,6 @@ def explain(study: Study, network: str, optimizer: str, limit: str, tensor: str 
 
     With TENSOR: where it lives, what its uses, its bytes and its moves cost there, and what other residencies would.
     """
-    require_optimizer(optimizer)
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     given = asdict(stages.Given.of(paths))
     placed = stages.placed_of(

@@ -11,7 +11,7 @@ from autotm.cli.answer import Answer, answering
 from autotm.cli.options import context_of, of_network, paths_of, words
 from autotm.model.step import Limit
 from autotm.study.noise import describe
-from autotm.study.setup import Study
+from autotm.study.setup import Study, require_optimizer
 
 log = logging.getLogger("autotm")
 
@@ -25,6 +25,8 @@ log = logging.getLogger("autotm")
 def sensitivity(study: Study, network: str, limit: str, draws: int, optimizers: str) -> Answer:
     """Plans that were solved before are priced, and made anew, under resampled kernel times."""
     paths, wanted = paths_of(study, network), Limit.parse(limit)
+    for optimizer in words(optimizers):
+        require_optimizer(optimizer)
     found = stages.sensitivity_stage(
         context_of(study),
         study.config.solve,

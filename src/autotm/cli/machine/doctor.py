@@ -10,7 +10,7 @@ import click
 from autotm.cli.answer import Answer, answering
 from autotm.cli.options import FOLDER
 from autotm.model.files import BadInputError
-from autotm.study.doctor import Use, findings, findings_text, write_machine_file
+from autotm.study.doctor import Use, findings, findings_text, found_slow, write_machine_file
 
 log = logging.getLogger("autotm")
 
@@ -30,7 +30,7 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
     """Memories, cores, pages, compiler, GPU, packages. Exit status 1 where what nothing works without is missing."""
     found = findings(results)
     if name:
-        write_machine_file(folder / f"{name}.yaml")
+        write_machine_file(folder / f"{name}.yaml", found_slow())
         log.info("%s: use it with --machine %s, or machine: %s in the study", folder / f"{name}.yaml", name, name)
     missing = [one for one in found if one.use is Use.MISSING]
     fault = BadInputError("; ".join(f"{one.what}: {one.found}: {one.why}" for one in missing)) if missing else None

@@ -14,14 +14,13 @@ from autotm.cli.answer import Answer, answering
 from autotm.cli.options import FILE, FOLDER, context_of, of_placement, paths_of
 from autotm.model.machine import PATIENCE_S
 from autotm.model.step import Limit, Tier
-from autotm.study.setup import Study, require_optimizer
+from autotm.study.setup import Study
 
 log = logging.getLogger("autotm")
 
 
 def _given(study: Study, network: str, optimizer: str, limit: Limit) -> dict[str, Path]:
     """The files that a plan is shown from, by the names that stages give them."""
-    require_optimizer(optimizer)
     paths = paths_of(study, network)
     given = asdict(stages.Given.of(paths))
     return given | {"plan": paths.plan(optimizer, limit), "program": paths.program(optimizer, limit)}

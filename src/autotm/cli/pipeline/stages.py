@@ -80,6 +80,7 @@ def check(study: Study, network: str, optimizer: str, limit: str) -> Answer:
     """Shares no code with what makes them. A breach is a fault: exit status 1, and the rule that is broken."""
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     stages.check_stage(
+        context_of(study),
         graph=paths.graph,
         profile=paths.profile,
         links=paths.links,

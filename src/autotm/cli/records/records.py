@@ -57,14 +57,14 @@ def describe(study: Study, workload: str) -> Answer:
 @answering
 def remeasure(study: Study, only_lists: bool) -> Answer:
     """A record is replaced when its new one is there."""
-    found = stages.disturbed_records(study)
+    found, before = stages.disturbed_records(study), stages.disturbed_before(study)
     paths, left = [path for path, _ in found], len(found)
     if found and not only_lists:
         left = stages.remeasure(study, context_of(study), found)
         log.info("%d of %d are sound now; snakemake draws their figures again", len(found) - left, len(found))
     elif not found:
         log.info("no record of the study is marked as disturbed")
-    if before := stages.disturbed_before(study):
+    if before:
         names = " ".join(map(str, before))
         log.warning(
             "others held the cores, too, while what plans are made from was measured: %s. To measure it again, with "

@@ -6,7 +6,7 @@ from autotm.kernels.code.contraction_tiles import CHAIN_STEPS, Cut, cut, registe
 from autotm.kernels.code.generated import OPAQUE, Code, parameters, replace_body
 from autotm.kernels.code.passes import GENERATED, machine_code
 from autotm.kernels.code.share import SHARED
-from autotm.kernels.code.target import TargetInfo, machine_target, target_info
+from autotm.kernels.code.target import TargetInfo, cpu_flags, machine_target, target_info
 from autotm.kernels.code.tiling import PARALLEL_BYTES, Machine, divisor_near
 from autotm.kernels.code.tir import Index, extents, flat, load, loads_of, rewrite, sequence
 from autotm.kernels.code.workspace import Workspace, hoist_workspaces
@@ -25,6 +25,7 @@ __all__ = [
     "Nest",
     "TargetInfo",
     "Workspace",
+    "cpu_flags",
     "cut",
     "divisor_near",
     "extents",

@@ -93,3 +93,21 @@ def _cache_bytes(level: int, default: int) -> int:
         if found in ((level, "Data"), (level, "Unified")):
             return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
     return default
+
+
+_LINUX_NAMES = {"sse4.1": "sse4_1", "sse4.2": "sse4_2", "sse3": "pni", "bmi": "bmi1"}
+
+
+def cpu_flags(target: tvm.target.Target) -> list[str]:
+    """Vector instructions that code for a CPU target may use, as Linux names them in /proc/cpuinfo.
+
+    Of those that LLVM names otherwise, the ones that generated kernels can meet are translated.
+    """
+    found = {_LINUX_NAMES.get(name, name) for name in map(str, codegen.llvm_get_cpu_features(target))}
+    return sorted(found & _VECTOR_FLAGS)
+
+
+_VECTOR_FLAGS = frozenset(
+    {"pni", "ssse3", "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f", "avx512bw"}
+    | {"avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi"}
+)

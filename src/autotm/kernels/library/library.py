@@ -97,10 +97,11 @@ class KernelLibrary:
             ) from None
         return function
 
-    def bind(self, symbol: str, views: Sequence[Array]) -> BoundKernel:
+    def bind(self, symbol: str, views: Sequence[Any]) -> BoundKernel:
         """The kernel as a call without arguments on `views`, one per slot in calling order, copying nothing.
 
-        The views' memory is held as long as the returned callable is. A call returns when the kernel is done.
+        Views are NumPy arrays, or speak DLPack where a device has the memory. It is held as long as the returned
+        callable is. A call returns when the kernel is done; on a device, when it is launched (`launching_on`).
 
         Raises:
             BadInputError: no such function.
@@ -111,7 +112,9 @@ class KernelLibrary:
         return functools.partial(self.function(symbol), *(tensor(view) for view in views))
 
 
-def _check_view(symbol: str, slot: int, view: Array) -> None:
+def _check_view(symbol: str, slot: int, view: Any) -> None:
+    if not isinstance(view, np.ndarray):
+        return  # TVM checks it.
     if not view.flags.c_contiguous or not view.flags.writeable:
         raise AutotmError(
             f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable"

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from autotm.model.files import AutotmError
+from autotm.model.machine import find_compiler
 
 _BUILT_FOR = "autotm: built for {} threads;"
 """Text in a library, by which it tells how many threads its loops were shared among."""
-
-
-def find_compiler() -> str:
-    """The C compiler that links: $CC, or the first of the usual ones.
-
-    Raises:
-        AutotmError: there is none.
-    """
-    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    raise AutotmError(
-        "no C compiler found to link kernels with (looked for $CC, cc, gcc, clang); install one: "
-        "apt-get install gcc, or conda install c-compiler"
-    )
 
 
 def threads_of(library: bytes) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable
 
 from autotm.model.files import AutotmError
@@ -35,16 +36,26 @@ def in_processes(tasks: int, work: Callable[[int], None]) -> None:
         while (task := take()) < tasks:
             work(task)
 
-    others = [fork.Process(target=work_on) for _ in range(min(cores(), tasks) - 1)]
-    for process in others:
-        process.start()
+    def help_out() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to all; the first process tells the others.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        work_on()
+
+    others = [fork.Process(target=help_out) for _ in range(min(cores(), tasks) - 1)]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        try:
+            for process in others:
+                process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         work_on()
     finally:
         with taken.get_lock():
             taken.value = tasks  # After a failure here the others end with the task they have.
         for process in others:
-            process.join()
+            if process.pid is not None:
+                process.join()
     failed = [process.exitcode for process in others if process.exitcode]
     if failed:
         raise AutotmError(

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +46,10 @@ def load_module(path: Path) -> Any:
 def tensor(view: Any) -> Any:
     """An array as a kernel takes it: the same memory, contiguous, at a multiple of 64 bytes."""
     return tvm_ffi.from_dlpack(view, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
+
+
+@contextmanager
+def launching_on(device_index: int, stream: int) -> Iterator[None]:
+    """Have kernels for CUDA that this thread calls launched on a stream, a `cudaStream_t` as a number."""
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device_index), stream):
+        yield

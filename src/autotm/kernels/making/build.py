@@ -13,8 +13,9 @@ import tvm_ffi
 from tvm import tirx
 
 from autotm.kernels.code import passes, share
-from autotm.kernels.library import cores, find_compiler, in_processes, link
+from autotm.kernels.library import cores, in_processes, link
 from autotm.kernels.making.objects import add_object, code_key, hash_of_sources, held_in, split
+from autotm.model.machine import find_compiler
 
 _CODE = hash_of_sources([Path(module.__file__) for module in (passes, share)])
 

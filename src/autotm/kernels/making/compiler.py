@@ -15,11 +15,12 @@ import tvm
 from tvm import tirx
 
 from autotm.kernels.code import target_info
-from autotm.kernels.library import cores, find_compiler, in_processes, link
+from autotm.kernels.library import cores, in_processes, link
 from autotm.kernels.making.facts import KernelFacts
 from autotm.kernels.making.objects import Held, add_object, hash_of_sources, held_in, split
 from autotm.kernels.making.tuned import choose, workload
 from autotm.kernels.schedules import ScheduledKernel, schedule, schedule_as
+from autotm.model.machine import find_compiler
 from autotm.model.measurement import TunedSchedule
 from autotm.model.step import DEFAULT_IMPLEMENTATION
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -10,26 +9,24 @@ import tvm
 from tvm import tirx
 
 from autotm.kernels.code import machine_code, target_info, tir
-from autotm.kernels.library import aligned_empty, pinned
-from autotm.model.machine import Machine, Watch
+from autotm.kernels.library import aligned_empty
 
 _STEPS = 2_000_000
-_ROUNDS = 5
-
-
-def multiply_add_flop_per_s(machine: Machine, target: tvm.target.Target, watch: Watch) -> float:
-    """Best rate of all the machine's threads together, in floating-point operations a second (2 a multiply-add).
-
-    `watch` judges the runs: those during which others hold the cores are repeated.
-    """
-    with pinned(machine):
-        run, flops = register_loop(target, machine.threads)
-        run()
-        return flops / min(watch.rounds(partial(_seconds, run), _ROUNDS, "multiply-adds"))
 
 
 def register_loop(target: tvm.target.Target, threads: int) -> tuple[Callable[[], object], int]:
-    """A compiled loop of float32 multiply-adds in registers on so many threads, and its floating-point operations."""
+    """The compiled loop on memory of its own, and its floating-point operations."""
+    function, flops = multiply_add_loop(target, threads)
+    (result,) = function.params
+    argument = tvm.runtime.from_dlpack(aligned_empty([int(extent) for extent in result.shape], "float32"))
+    return partial(machine_code({"main": function}, target)["main"], argument), flops
+
+
+def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.PrimFunc, int]:
+    """A loop of float32 multiply-adds in registers on so many threads, and its floating-point operations.
+
+    It takes an array that its sums start from and end in.
+    """
     info = target_info(target)
     chains = info.registers * 3 // 4
     result = tirx.decl_buffer((tirx.IntImm("int64", threads * chains * info.lanes),), "float32", name="result")
@@ -57,12 +54,4 @@ def register_loop(target: tvm.target.Target, threads: int) -> tuple[Callable[[],
 
     body = tir.loop(threads, task, "task", tirx.ForKind.PARALLEL)
     function = tirx.PrimFunc([result], body).with_attr("global_symbol", "main")
-    argument = tvm.runtime.from_dlpack(aligned_empty((threads * chains * info.lanes,), "float32"))
-    module = machine_code({"main": function}, target)["main"]
-    return partial(module, argument), 2 * threads * chains * info.lanes * _STEPS
-
-
-def _seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    return function, 2 * threads * chains * info.lanes * _STEPS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -69,9 +68,8 @@ def add_object(
     listed = json.dumps({"code": sorted(kernels), "facts": facts})
     name = hashlib.sha256(listed.encode()).hexdigest()[:32]
     if kernels:
-        unfinished = folder / f"{name}.{os.getpid()}.o"
-        machine_code(dict(kernels.values()), target).write_to_file(str(unfinished), "o")
-        unfinished.replace(folder / f"{name}.o")
+        made = machine_code(dict(kernels.values()), target)
+        write_atomically(folder / f"{name}.o", lambda path: made.write_to_file(str(path), "o"))
     write_atomically(folder / f"{name}.json", lambda path: path.write_text(listed, encoding="utf-8"))
 
 

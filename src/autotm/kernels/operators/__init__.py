@@ -6,6 +6,8 @@ from autotm.kernels.operators.conv import conv2d
 from autotm.kernels.operators.moving import (
     Lookup,
     Scatter,
+    ScatterLoops,
+    UpdateLoops,
     call_embedding_concat,
     call_embedding_update,
     data_movement,
@@ -20,7 +22,9 @@ from autotm.kernels.operators.windows import depthwise, pooling, resize
 __all__ = [
     "Lookup",
     "Scatter",
+    "ScatterLoops",
     "Subscripts",
+    "UpdateLoops",
     "batch_norm",
     "batched_matmul",
     "call_embedding_concat",

@@ -1,5 +1,18 @@
 """Schedules: how every operator is computed fast, and which one a kernel gets."""
 
-from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
+from autotm.kernels.schedules.contraction import Problem, problem_of
+from autotm.kernels.schedules.dispatch import CONTRACTIONS, ScheduledKernel, described, outline, schedule, schedule_as
+from autotm.kernels.schedules.generic import inline_intermediates, surround_scalars
 
-__all__ = ["ScheduledKernel", "schedule", "schedule_as"]
+__all__ = [
+    "CONTRACTIONS",
+    "Problem",
+    "ScheduledKernel",
+    "described",
+    "inline_intermediates",
+    "outline",
+    "problem_of",
+    "schedule",
+    "schedule_as",
+    "surround_scalars",
+]

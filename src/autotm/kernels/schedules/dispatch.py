@@ -136,6 +136,12 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class), others, kind)
 
 
+def outline(func: tirx.PrimFunc) -> ScheduledKernel:
+    """What is known of a function without a schedule, for steps that are modelled and never compiled."""
+    op, op_class, flops = described(Schedule(tvm.IRModule({"main": func})))
+    return ScheduledKernel(func, (), op, op_class, flops, (), ScheduleKind.AS_WRITTEN)
+
+
 def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """A contraction that `schedule` knows, computed in another of its `IMPLEMENTATIONS`."""
     sch = Schedule(tvm.IRModule({"main": func}))
@@ -144,6 +150,13 @@ def schedule_as(func: tirx.PrimFunc, implementation: str, target: tvm.target.Tar
     schedule_contraction(sch, sch.get_sblock(op), target_info(target), threads, implementation)
     hoisted, workspaces = _hoist(sch.mod["main"].with_attr(GENERATED, True))
     return ScheduledKernel(hoisted, workspaces, op, op_class, _flops(nests, op, op_class))
+
+
+def described(sch: Schedule) -> tuple[str, OpClass, int]:
+    """Name, class and floating-point operations of the unscheduled function in `sch`."""
+    nests, names = _survey(sch)
+    op, op_class = classify(nests, names)
+    return op, op_class, _flops(nests, op, op_class)
 
 
 def _hoist(scheduled: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:

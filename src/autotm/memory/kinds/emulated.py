@@ -9,13 +9,12 @@ from typing import Any
 import numpy.typing as npt
 
 from autotm.memory.clock import wait_until
-from autotm.memory.copying import CopyEngine
-from autotm.memory.device import load_device
-from autotm.memory.emulation import Emulation, stretch_of
-from autotm.memory.pool import Pool
+from autotm.memory.device import Emulation, load_device, stretch_of
+from autotm.memory.pool import Pool, require_available
 from autotm.memory.tiers import Tiers
-from autotm.model.machine import Machine
+from autotm.model.machine import EmulatedTier, Machine
 from autotm.model.measurement import Links
+from autotm.model.plan import PagedTraffic
 from autotm.model.step import OpClass, Tier
 
 
@@ -25,15 +24,15 @@ class EmulatedTiers(Tiers):
     waits_are_known = True
 
     def __init__(self, fast: Pool, slow: Pool, machine: Machine, emulation: Emulation) -> None:
-        super().__init__(fast, slow, machine.copying_cpus)
+        super().__init__(fast, slow, machine)
         self.emulation = emulation
+        self.waits_are_additive = emulation.is_additive
         self._memory_mode = machine.memory_mode
-        self._engine = CopyEngine(machine.cpus)
 
     def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
         """Copy, then wait up to the time that the device would have taken for the same bytes."""
         start_ns = perf_counter_ns()
-        self._engine.copy(destination_view, source_view)
+        self._copied(destination_view, source_view, destination)
         wait_until(start_ns + self.emulation.move_ns(destination, source_view.nbytes))
 
     def asynchronous_move_ns(self, destination: Tier, size_bytes: int) -> int:
@@ -46,14 +45,19 @@ class EmulatedTiers(Tiers):
         """The emulated cost of a kernel's slow operands."""
         return self.emulation.kernel_delay_ns(op_class, slow_read_bytes, slow_write_bytes)
 
-    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int) -> int:
+    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
         """The emulated cost of misses; none where the machine's own memory has missed already."""
-        return 0 if self._memory_mode else super().cache_delay_ns(op_class, fetched_bytes, written_bytes)
+        if self._memory_mode:
+            return 0
+        missed_ns = super().cache_delay_ns(op_class, fetched_bytes, written_bytes, own_bytes)
+        return missed_ns + self.emulation.fast_ns(own_bytes)
 
-    def close(self) -> None:
-        """End the copying threads and free both pools."""
-        self._engine.close()
-        super().close()
+    def paged_delay_ns(self, op_class: OpClass, traffic: PagedTraffic) -> int:
+        """The emulated cost of what is in slow pages, and of copying those that move."""
+        moved_ns = self.emulation.move_ns(Tier.DRAM, traffic.promoted) + self.emulation.move_ns(
+            Tier.PMEM, traffic.demoted
+        )
+        return self.kernel_delay_ns(op_class, (traffic.slow_read,), (traffic.slow_written,)) + moved_ns
 
 
 def open_kind(
@@ -67,8 +71,11 @@ def open_kind(
 ) -> EmulatedTiers:
     """As `open_tiers`."""
     tier = machine.slow_tier
+    assert isinstance(tier, EmulatedTier)
     device = load_device(devices_dir, tier.device)
-    emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch)
+    fast_bytes_per_s = links.rates.copy_bytes_per_s if links and links.rates else None
+    emulation = Emulation(device, stretch_of(tier, links) if stretch is None else stretch, fast_bytes_per_s)
+    require_available(fast_bytes + slow_bytes)
     fast = Pool(Tier.DRAM, fast_bytes)
     slow = Pool(Tier.PMEM, slow_bytes)
     return EmulatedTiers(fast, slow, machine, emulation)

@@ -7,6 +7,7 @@ from autotm.model.files.errors import (
     DamagedFileError,
     IllegalPlanError,
     InfeasibleLimitError,
+    no_such_file,
     unknown_name,
 )
 from autotm.model.files.files import (
@@ -17,10 +18,12 @@ from autotm.model.files.files import (
     load,
     load_with_provenance,
     read_json,
+    require_writable,
     save,
     write_atomically,
     write_json,
 )
+from autotm.model.files.results_archive import damaged_results, read_results, write_results
 from autotm.model.files.yaml_text import parsed_yaml
 
 __all__ = [
@@ -32,14 +35,19 @@ __all__ = [
     "InfeasibleLimitError",
     "content_hash",
     "damaged",
+    "damaged_results",
     "explain",
     "hash_of",
     "load",
     "load_with_provenance",
+    "no_such_file",
     "parsed_yaml",
     "read_json",
+    "read_results",
+    "require_writable",
     "save",
     "unknown_name",
     "write_atomically",
     "write_json",
+    "write_results",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,12 @@ def explain(source: object, error: ValidationError, model: type[BaseModel] | Non
     """
     faults: list[Any] = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     key, known = _locate(faults[0]["loc"], model)
+    if faults[0]["type"] == "union_tag_invalid":
+        said = faults[0]["ctx"]
+        tags = said["expected_tags"].replace("'", "").split(", ")
+        return f"{source}: {key}.kind: '{said['tag']}' is not allowed{_nearest(said['tag'], tags)}"
+    if faults[0]["type"] == "union_tag_not_found":
+        return f"{source}: key '{key}.kind' is missing"
     if faults[0]["type"] == "extra_forbidden":
         return f"{source}: unknown key '{key}'{_nearest(str(faults[0]['loc'][-1]), known)}"
     if faults[0]["type"] == "missing":
@@ -44,6 +50,10 @@ def _locate(location: tuple[int | str, ...], model: type[BaseModel] | None) -> t
     known: list[str] = []
     current: Any = model
     for depth, part in enumerate(location):
+        chosen = _chosen(current, part)
+        if chosen is not None:
+            current = chosen
+            continue
         fields = _fields(current)
         if fields is None:
             if isinstance(part, int) or current is None or _is_mapping(current):
@@ -57,6 +67,17 @@ def _locate(location: tuple[int | str, ...], model: type[BaseModel] | None) -> t
             parts.extend(str(rest) for rest in location[depth + 1 :])
             break
     return ".".join(parts), known
+
+
+def _chosen(annotation: Any, tag: int | str) -> Any:
+    """The member of a union of models that `tag` names, which pydantic puts where no key is; None where it is a key."""
+    models = [one for one in _members(annotation) if isinstance(one, type) and issubclass(one, BaseModel)]
+    if len(models) > 1:
+        for model in models:
+            kinds = (field.annotation for field in model.model_fields.values())
+            if any(get_origin(kind) is Literal and get_args(kind) == (tag,) for kind in kinds):
+                return model
+    return None
 
 
 def _fields(annotation: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class AutotmError(Exception):
@@ -35,7 +36,18 @@ class IllegalPlanError(AutotmError):
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> BadInputError:
     """An error that names the nearest known name, and all of them."""
+    return BadInputError(f"unknown {kind} '{name}'{_nearest(name, known)}")
+
+
+def no_such_file(kind: str, path: Path) -> BadInputError:
+    """An error that names the nearest of the files beside it, and all of them, without their suffix."""
+    return BadInputError(
+        f"{path}: no such {kind} file{_nearest(path.stem, (file.stem for file in path.parent.glob(f'*{path.suffix}')))}"
+    )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     near = difflib.get_close_matches(name, choices, n=1)
     hint = f"; did you mean '{near[0]}'?" if near else ""
-    return BadInputError(f"unknown {kind} '{name}'{hint} (known: {', '.join(choices)})")
+    return f"{hint} (known: {', '.join(choices) or 'none'})"

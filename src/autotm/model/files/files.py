@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -17,28 +18,45 @@ from pydantic_core import to_json
 from autotm.model.files.errors import DamagedFileError
 
 SCHEMA_VERSION = 1
-_RAISED = {"plan": 4, "reference": 3}
+_RAISED = {"links": 3, "plan": 4, "reference": 3}
 """Kinds of files that have changed since, with their versions."""
 
 T = TypeVar("T")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary file beside `path`, then fsync and rename: readers see the old or the new file."""
+    """Let `write` make a temporary file beside `path`, then fsync and rename: readers see the old or the new file.
+
+    However it ends, the temporary file is gone afterwards.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
     try:
         write(temporary)
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def require_writable(*paths: Path) -> None:
+    """Raise where a file could not be written now, before hours are spent on what goes there.
+
+    Raises:
+        OSError: a folder is missing and cannot be made, must not be written to, or has no room for a block.
+    """
+    for folder in dict.fromkeys(path.parent for path in paths):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(_BLOCK))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder)) from None
+
+
+_BLOCK = 4096
+"""Bytes; what a file system gives at least."""
 
 
 def write_json(path: Path, kind: str, payload: dict[str, Any]) -> None:
@@ -59,6 +77,8 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DamagedFileError(f"{path}: no such {kind} file; build it with: snakemake {path}") from None
+    except OSError as error:
+        raise DamagedFileError(f"{path}: this {kind} file cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise damaged(path, kind, f"not valid JSON ({error})") from None
     if not isinstance(document, dict) or document.get("kind") != kind:

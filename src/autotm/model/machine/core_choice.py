@@ -21,6 +21,7 @@ class CoreChoice:
         threads_per_core: kernel threads on a physical core.
         socket: only cores of this one.
         numa_node: only cores next to this memory node.
+        fast_nodes: only cores next to these memory nodes, which are fast.
     """
 
     source: str
@@ -28,6 +29,7 @@ class CoreChoice:
     threads_per_core: int = 1
     socket: int | None = None
     numa_node: int | None = None
+    fast_nodes: tuple[int, ...] | None = None
 
     def here(self, threads: int | None, asked_in: object) -> Pinned:
         """The hardware threads of this computer for `threads` kernel threads, or for as many as there can be.
@@ -38,6 +40,8 @@ class CoreChoice:
         usable = usable_cpus()
         if self.cpus is None:
             topology = Topology.of(usable).within(self.source, socket=self.socket, numa_node=self.numa_node)
+            if self.fast_nodes is not None:
+                topology = topology.next_to(self.source, self.fast_nodes)
             cpus = topology.pinned(self.source, None, self.threads_per_core)
             if threads:
                 cpus = topology.pinned(str(asked_in), threads, self.threads_per_core)
@@ -48,6 +52,8 @@ class CoreChoice:
             raise BadInputError(
                 f"{self.source}: cpus: this process may not use {absent}; give cores among {list(usable)}"
             )
+        if self.fast_nodes is not None:
+            Topology.of(self.cpus).require_next_to(self.source, self.fast_nodes)
         if not self.cpus or (threads or 0) > len(self.cpus):
             raise BadInputError(
                 f"{asked_in}: threads: {threads or 'auto'} is not allowed: {self.source} names {len(self.cpus)} cpus; "

@@ -77,10 +77,17 @@ class Watch:
 
     def rounds(self, run: Callable[[], T], count: int, what: str) -> list[T]:
         """What `run` gives in `count` good rounds; where patience ends first, in all rounds, and `what` is noted."""
+        return self.until(run, lambda found: len(found) >= count, what)
+
+    def until(self, run: Callable[[], T], is_enough: Callable[[Sequence[T]], bool], what: str) -> list[T]:
+        """What `run` gives in as many good rounds as are enough; where patience ends first, in all rounds, as above.
+
+        `is_enough` is asked before each round.
+        """
         good: list[T] = []
         every: list[T] = []
-        while len(good) < count:
-            if self.is_over and len(every) >= count:
+        while not is_enough(good):
+            if self.is_over and is_enough(every):
                 self.disturbed.append(what)
                 return every
             found = self.timed(run)

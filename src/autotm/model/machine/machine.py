@@ -10,28 +10,17 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from autotm.model.files import BadInputError, explain, parsed_yaml
+from autotm.model.files import BadInputError, explain, no_such_file, parsed_yaml
 from autotm.model.machine.core_choice import CoreChoice
+from autotm.model.machine.slow_tier import AnyTier, CudaTier, ModelledTier, Reality, SlowTier, size_bytes
 from autotm.model.machine.slurm import SlurmNode, allocation
-from autotm.model.step import Limit
 
-Reality = Literal["real", "emulated", "modelled"]
+MODELLED_MACHINE = "modelled-"
+"""How names of machines begin on which nothing runs."""
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class EmulatedTier(_Strict):
-    """Slow memory made of DRAM and delays (`docs/emulation.md`)."""
-
-    kind: Literal["emulated"] = Field(description="of slow memory: a module of memory/kinds")
-    device: str = Field(description="name of a file in config/devices, without .yaml")
-    share: Literal["balanced", "whole"] = Field(
-        "balanced",
-        description="balanced: the device's delays are stretched by how much slower this process computes than the "
-        "original socket did; whole: the device's constants as they are",
-    )
 
 
 class MachineFile(_Strict):
@@ -51,7 +40,7 @@ class MachineFile(_Strict):
         "auto", description="hardware threads to pin to, by number, the first `threads` of them; auto = as above"
     )
     target: str = Field("host", description="TVM target of the kernels; host = this CPU")
-    slow_tier: EmulatedTier = Field(description="what plays slow memory")
+    slow_tier: SlowTier = Field(description="what is slow memory, or plays it")
     slurm: SlurmNode | None = Field(
         None, description="of a machine that is a kind of node of a Slurm cluster: how jobs ask for one"
     )
@@ -78,6 +67,12 @@ class MachineFile(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _memory_mode_hides_slow_memory(self) -> Self:
+        if self.memory_mode and self.slow_tier.kind != "emulated":
+            raise ValueError("memory_mode: its slow memory is behind a cache; give slow_tier kind emulated, or false")
+        return self
+
+    @model_validator(mode="after")
     def _cache_has_a_size(self) -> Self:
         if self.cache is not None:
             if not self.memory_mode:
@@ -91,13 +86,7 @@ class MachineFile(_Strict):
     @property
     def cache_bytes(self) -> int | None:
         """Size of the real cache, if it is known."""
-        if self.cache is None:
-            return None
-        try:
-            limit = Limit.parse(self.cache)
-        except BadInputError:
-            return 0
-        return 0 if limit.less_io or limit.size_bytes is None else limit.size_bytes
+        return None if self.cache is None else size_bytes(self.cache)
 
 
 @dataclass(frozen=True)
@@ -109,7 +98,7 @@ class Machine:
         threads: kernel threads.
         cpus: the hardware threads they are pinned to, `threads` of them; none where `cores` is still to be chosen.
         target: `host` or a TVM target string.
-        slow_tier: what plays slow memory.
+        slow_tier: what is slow memory, or plays it.
         file_hash: hash of the machine file's text.
         memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
         cache_bytes: size of that cache, if it is known.
@@ -122,7 +111,7 @@ class Machine:
     threads: int
     cpus: tuple[int, ...]
     target: str
-    slow_tier: EmulatedTier
+    slow_tier: AnyTier
     file_hash: str
     memory_mode: bool = False
     cache_bytes: int | None = None
@@ -140,13 +129,28 @@ class Machine:
         """The `{machine}` of paths: name and threads, so that thread counts stand side by side."""
         return f"{self.name}-{self.threads}t"
 
+    @property
+    def is_modelled(self) -> bool:
+        """Whether it is a model, on which nothing runs and nothing is measured."""
+        return isinstance(self.slow_tier, ModelledTier)
+
+    @property
+    def fast_operands_only(self) -> bool:
+        """Whether kernels can use fast memory only (GPUs): tensors are slow between kernels."""
+        return isinstance(self.slow_tier, CudaTier | ModelledTier)
+
     def to_measure_on(self) -> Machine:
         """The machine with cores of this computer, on which nothing but this job runs.
 
         Raises:
-            BadInputError: it is a kind of Slurm node and this is no job, other jobs may run beside this one, or it has
-                too few cores.
+            BadInputError: it is a model; or a kind of Slurm node and this is no job, other jobs may run beside this
+                one, or it has too few cores.
         """
+        if self.is_modelled:
+            raise BadInputError(
+                f"config/machines/{self.name}.yaml: this machine is modelled: its times are computed, and nothing runs "
+                "or is measured on it; ask for a machine with a GPU (kind: cuda), or for modelled.json"
+            )
         given, file = allocation(), f"config/machines/{self.name}.yaml"
         if given is not None and not (self.slurm and self.slurm.shared):
             given.require_whole_node(file)
@@ -162,8 +166,8 @@ class Machine:
 
     @property
     def tier_reality(self) -> Reality:
-        """Whether slow memory is `real`, `emulated` or `modelled`."""
-        return "emulated"
+        """Whether slow memory is `real`, `emulated`, or ordinary memory that is its `stand-in`."""
+        return self.slow_tier.reality
 
     def reality_of(self, *, cached: bool) -> Reality:
         """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
@@ -181,14 +185,20 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
-        raise BadInputError(f"{path}: no such machine file (known: {known or 'none'})") from None
+        raise no_such_file("machine", path) from None
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not valid YAML: {error}") from None
     try:
         parsed = MachineFile.model_validate(parsed_yaml(text))
     except yaml.YAMLError as error:
-        raise BadInputError(f"{path}: not valid YAML: {error}") from None
+        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
     except ValidationError as error:
         raise BadInputError(explain(path, error, MachineFile)) from None
+    if (parsed.slow_tier.kind == "modelled") != path.stem.startswith(MODELLED_MACHINE):
+        raise BadInputError(
+            f"{path}: a machine of kind modelled, and no other, has a name that begins with {MODELLED_MACHINE}, so "
+            "that every path says that its times were computed; rename the file, or give another kind"
+        )
     count = threads or (None if parsed.threads == "auto" else parsed.threads)
     cores = CoreChoice(
         str(path),
@@ -196,6 +206,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
         parsed.threads_per_core,
         parsed.socket,
         parsed.numa_node,
+        parsed.slow_tier.fast_nodes,
     )
     if parsed.slurm is not None and (count or 0) > (parsed.slurm.cpus or count or 0):
         raise BadInputError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from autotm.model.machine.machine import Machine
+from autotm.model.machine.slow_memory import slow_memory_facts
 from autotm.model.machine.slurm import allocation
 from autotm.model.machine.topology import described
 
@@ -52,7 +53,10 @@ class Provenance(_Always, total=False):
         copying_cpus: those for copies beside kernels.
         threads_per_core: most of `cpus` on one physical core.
         sockets, numa_nodes: that `cpus` are on.
-        tier_reality: `real`, `emulated` or `modelled` slow memory.
+        tier_reality: `real`, `emulated` or `modelled` slow memory, or ordinary memory that is its `stand-in`.
+        slow_memory: where it is not emulated: its kind; nodes, their `distance` (Linux's: 10 is local) and what the
+            firmware says of each (`hmat`: MB/s and ns); path, device, file system and mount options; huge pages as
+            asked for, and what Linux is set to do with them, with pages of other nodes and with little used ones.
         seed: of weights, data and the solver.
         started: date and time, UTC.
         load_1min: the system's load then.
@@ -71,6 +75,7 @@ class Provenance(_Always, total=False):
         kernels: of a report on tuning: the pattern that their operations match.
     """
 
+    slow_memory: dict[str, Any]
     sizes: dict[str, Any]
     network_file: str
     network_function: str
@@ -129,14 +134,20 @@ def versions() -> dict[str, str]:
 
 @cache
 def commit() -> str | None:
-    """Commit of the checkout autotm runs from, with `+` when it has changes; None outside a checkout."""
+    """Commit of the checkout autotm runs from, with `+` when it has changes; None outside a checkout.
+
+    Nothing of the checkout is written or locked: one that is ended meanwhile would leave the lock behind.
+    """
     here = Path(__file__).parent
     try:
         head = subprocess.run(
             ["git", "-C", here, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True
         )
         dirty = subprocess.run(
-            ["git", "-C", here, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True
+            ["git", "--no-optional-locks", "-C", here, "status", "--porcelain", "-uno"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except (OSError, subprocess.CalledProcessError):
         return None
@@ -145,7 +156,7 @@ def commit() -> str | None:
 
 def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
     """The provenance block of a file written now; `extra` adds what only that file knows."""
-    job = allocation()
+    job, slow_memory = allocation(), slow_memory_facts(machine.slow_tier)
     return {
         "autotm_commit": commit(),
         "versions": versions(),
@@ -159,6 +170,7 @@ def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
         **(described(machine.cpus) if machine.cpus else {}),
         **({"slurm": {"job": job.job, "node": job.node, "is_shared": job.is_shared}} if job else {}),
         "tier_reality": machine.tier_reality,
+        **({"slow_memory": slow_memory} if slow_memory else {}),
         "seed": seed,
         "started": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
         "load_1min": round(os.getloadavg()[0], 2),

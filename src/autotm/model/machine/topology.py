@@ -79,6 +79,33 @@ class Topology:
                     )
         return Topology(kept)
 
+    def next_to(self, where: str, fast_nodes: Sequence[int]) -> Topology:
+        """The part beside these memory nodes.
+
+        Raises:
+            BadInputError: this process may use no core there; says where it may.
+        """
+        kept = tuple(thread for thread in self.threads if thread.numa_node in fast_nodes)
+        if not kept:
+            known = ", ".join(map(str, sorted({thread.numa_node for thread in self.threads})))
+            raise BadInputError(
+                f"{where}: slow_tier.fast_nodes: {list(fast_nodes)} is not allowed: kernels run next to fast "
+                f"memory, and this process may use cores of node {known}"
+            )
+        return Topology(kept)
+
+    def require_next_to(self, where: str, fast_nodes: Sequence[int]) -> None:
+        """Raise where a thread is elsewhere.
+
+        Raises:
+            BadInputError: names those threads.
+        """
+        if away := [thread.cpu for thread in self.threads if thread.numa_node not in fast_nodes]:
+            raise BadInputError(
+                f"{where}: cpus: {away} are not next to slow_tier.fast_nodes {list(fast_nodes)}; leave cpus out, "
+                "or name cores of these nodes"
+            )
+
     def pinned(self, where: str, threads: int | None, threads_per_core: int) -> tuple[int, ...]:
         """Hardware threads for `threads` kernel threads, core after core, `threads_per_core` on each; None fills all.
 

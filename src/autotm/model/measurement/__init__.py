@@ -1,6 +1,7 @@
 """What was measured: profiles, links, records."""
 
-from autotm.model.measurement.link import AsynchronousLinks, Link, Links
+from autotm.model.measurement.beside import BesideKernels
+from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCurve, Link, Links
 from autotm.model.measurement.machine_rates import MachineRates
 from autotm.model.measurement.profile import Profile, Timing, TimingKey
 from autotm.model.measurement.profile_file import KEY_COLUMNS, read_profile, write_profile
@@ -8,15 +9,20 @@ from autotm.model.measurement.record import Record
 from autotm.model.measurement.sensitivity import Draw, Sensitivity
 from autotm.model.measurement.slow_rates import slow_rates
 from autotm.model.measurement.step_trace import CopyTimes, StepTrace
+from autotm.model.measurement.timeline import Lane, TimedOperation, Timeline
 from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
 from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
 
 __all__ = [
     "KEY_COLUMNS",
     "AsynchronousLinks",
+    "BesideKernels",
     "ConfigurationTime",
+    "Contention",
+    "CopyCurve",
     "CopyTimes",
     "Draw",
+    "Lane",
     "Link",
     "Links",
     "MachineRates",
@@ -24,6 +30,8 @@ __all__ = [
     "Record",
     "Sensitivity",
     "StepTrace",
+    "TimedOperation",
+    "Timeline",
     "Timing",
     "TimingKey",
     "TimingStudy",

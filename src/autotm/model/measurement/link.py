@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from autotm.model.files import BadInputError
 from autotm.model.measurement.machine_rates import MachineRates
-from autotm.model.plan import Move
-from autotm.model.step import Tier
+from autotm.model.step import OpClass, Tier
 
 _LEAST_POINTS = 2
 
@@ -43,26 +42,64 @@ class Link:
 
 
 @dataclass(frozen=True)
+class CopyCurve:
+    """Copy time by size, for one number of threads and kind of store, as the memory gives it: without emulated waits.
+
+    Attributes:
+        destination: tier that is copied to.
+        threads: how many copy together.
+        streams: whether with streaming (non-temporal) stores.
+        ahead_bytes: how early streaming stores ask for lines of the source; 0 leaves that to the processor.
+        points: (bytes, median nanoseconds), ascending in bytes.
+    """
+
+    destination: Tier
+    threads: int
+    streams: bool
+    ahead_bytes: int
+    points: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Contention:
+    """What a copy and the kernels beside it take from each other, over the time that the copy takes alone.
+
+    Attributes:
+        to_kernels: what the copy adds to the kernels.
+        to_copy: what the kernels add to the copy.
+    """
+
+    to_kernels: float
+    to_copy: float
+
+    def __post_init__(self) -> None:
+        if min(self.to_kernels, self.to_copy) < 0:
+            raise ValueError(f"contention must not be negative, got {self.to_kernels} and {self.to_copy}")
+
+
+@dataclass(frozen=True)
 class AsynchronousLinks:
     """Copies beside kernels, made by one engine per direction.
 
     Attributes:
         to_fast, to_slow: from the start of a copy to its end, with nothing else in the engine and no kernel beside it.
-        contention_to_fast, contention_to_slow: what a microsecond of such a copy adds to the kernels beside it, in
-            microseconds.
+        beside_to_fast, beside_to_slow: by the op class of the kernels, what a copy to that tier and they take from each
+            other.
         call_us: what starting a copy and waiting for it when it is complete take from the step.
     """
 
     to_fast: Link
     to_slow: Link
-    contention_to_fast: float
-    contention_to_slow: float
+    beside_to_fast: dict[OpClass, Contention]
+    beside_to_slow: dict[OpClass, Contention]
     call_us: float
 
     def __post_init__(self) -> None:
-        costs = (self.contention_to_fast, self.contention_to_slow, self.call_us)
-        if min(costs) < 0:
-            raise ValueError(f"asynchronous links: contention and call_us must not be negative, got {costs}")
+        for beside in (self.beside_to_fast, self.beside_to_slow):
+            if missing := [op_class.value for op_class in OpClass if op_class not in beside]:
+                raise ValueError(f"asynchronous links: contention with {', '.join(missing)} is missing")
+        if self.call_us < 0:
+            raise ValueError(f"asynchronous links: call_us must not be negative, got {self.call_us}")
 
 
 @dataclass(frozen=True)
@@ -73,9 +110,10 @@ class Links:
         to_fast, to_slow: blocking copies between the tiers, as the executor performs them (emulated wait included).
         contraction_flop_per_s: rate of this process's convolutions.
         emulation_stretch: factor on the emulated device's delays (1 for real tiers and for `share: whole`).
-        asynchronous: copies beside kernels; None in files from before they were measured.
+        asynchronous: copies beside kernels; None where they were not measured.
         disturbed: what was measured while others held the cores, in words: it is too slow.
-        rates: what the machine can do at best; None in files from before it was measured.
+        rates: what the machine can do at best; None where it was not measured.
+        curves: copies by direction, threads and kind of store; programs copy in the way that is fastest for a size.
     """
 
     to_fast: Link
@@ -85,6 +123,11 @@ class Links:
     asynchronous: AsynchronousLinks | None = None
     disturbed: tuple[str, ...] = ()
     rates: MachineRates | None = None
+    curves: tuple[CopyCurve, ...] = ()
+
+    def fast_us(self, size_bytes: int) -> float:
+        """Microseconds in which all kernel threads read or write as many bytes of fast memory; 0 if not measured."""
+        return 0.0 if self.rates is None else size_bytes / self.rates.copy_bytes_per_s * 1e6
 
     def copy_us(self, destination: Tier, size_bytes: int) -> float:
         """Predicted microseconds of a blocking move."""
@@ -100,24 +143,23 @@ class Links:
         links = self._measured_asynchronous()
         return (links.to_fast if destination is Tier.DRAM else links.to_slow).copy_us(size_bytes)
 
-    def beside_us(self, destination: Tier, size_bytes: int) -> float:
-        """Predicted microseconds that an asynchronous move adds to the step: contention with kernels, and the calls.
+    def contention(self, destination: Tier) -> dict[OpClass, Contention]:
+        """What copies to that tier and kernels take from each other, by op class.
 
         Raises:
             BadInputError: asynchronous copies were not measured.
         """
         links = self._measured_asynchronous()
-        contention = links.contention_to_fast if destination is Tier.DRAM else links.contention_to_slow
-        return contention * self.transfer_us(destination, size_bytes) + links.call_us
+        return links.beside_to_fast if destination is Tier.DRAM else links.beside_to_slow
 
-    def move_us(self, move: Move, size_bytes: int) -> float:
-        """Predicted microseconds that a move adds to the step.
+    @property
+    def call_us(self) -> float:
+        """Predicted microseconds that the calls of an asynchronous move add to the step.
 
         Raises:
-            BadInputError: it is asynchronous, and asynchronous copies were not measured.
+            BadInputError: asynchronous copies were not measured.
         """
-        price = self.beside_us if move.is_asynchronous else self.copy_us
-        return price(move.destination, size_bytes)
+        return self._measured_asynchronous().call_us
 
     def _measured_asynchronous(self) -> AsynchronousLinks:
         if self.asynchronous is None:

@@ -1,12 +1,12 @@
-"""`profile.parquet`: one row per (kernel identity, implementation, configuration)."""
+"""`profile.parquet`: one row per (kernel identity, implementation, configuration); `.json` where pyarrow is missing."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from pathlib import Path
 
-from autotm.model.files import SCHEMA_VERSION, damaged, write_atomically
+from autotm.model.files import SCHEMA_VERSION, damaged, read_json, write_atomically, write_json
 from autotm.model.measurement.profile import Profile, Timing
 
 KEY_COLUMNS = {
@@ -31,11 +31,28 @@ _TYPES = {
 
 
 def write_profile(path: Path, profile: Profile) -> None:
-    """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata."""
+    """Write the table, rows sorted by key, with graph hash and provenance in the Parquet metadata.
+
+    A path that ends with .json gets the same as JSON, which needs no library: for computers that have a bundle only.
+    """
+    if path.suffix == ".json":
+        rows = [[*key, *astuple(timing)] for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])]
+        columns = [*KEY_COLUMNS, *(field.name for field in fields(Timing))]
+        write_json(
+            path,
+            "profile",
+            {
+                "graph_hash": profile.graph_hash,
+                "provenance": dict(profile.provenance),
+                "columns": columns,
+                "timings": rows,
+            },
+        )
+        return
     import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
-    rows = [
+    rows_by_name = [
         dict(zip(_TYPES, (*key, *astuple(timing)), strict=True))
         for key, timing in sorted(profile.timings.items(), key=lambda item: item[0])
     ]
@@ -46,7 +63,7 @@ def write_profile(path: Path, profile: Profile) -> None:
         "provenance": json.dumps(dict(profile.provenance)),
     }
     schema = pa.schema(list(_TYPES.items()), metadata=metadata)
-    table = pa.Table.from_pylist(rows, schema=schema)
+    table = pa.Table.from_pylist(rows_by_name, schema=schema)
     write_atomically(path, lambda temporary: pq.write_table(table, temporary))
 
 
@@ -56,6 +73,8 @@ def read_profile(path: Path) -> Profile:
     Raises:
         DamagedFileError: the file is missing, cut or of another schema.
     """
+    if path.suffix == ".json":
+        return _read_text(path)
     import pyarrow as pa  # noqa: PLC0415 - who reads no profile need not wait for it
     import pyarrow.parquet as pq  # noqa: PLC0415 - as above
 
@@ -71,4 +90,14 @@ def read_profile(path: Path) -> Profile:
         timings = {tuple(row.pop(name) for name in KEY_COLUMNS): Timing(**row) for row in table.to_pylist()}
         return Profile(metadata["graph_hash"], timings, json.loads(metadata["provenance"]))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise damaged(path, "profile", str(error)) from None
+
+
+def _read_text(path: Path) -> Profile:
+    document = read_json(path, "profile")
+    try:
+        rows = [dict(zip(document["columns"], row, strict=True)) for row in document["timings"]]
+        timings = {tuple(row.pop(name) for name in KEY_COLUMNS): Timing(**row) for row in rows}
+        return Profile(document["graph_hash"], timings, document["provenance"])
+    except (KeyError, TypeError, ValueError) as error:
         raise damaged(path, "profile", str(error)) from None

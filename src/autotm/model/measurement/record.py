@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from autotm.model.plan import CacheCounts
+from autotm.model.plan import CacheCounts, PageCounts
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Record:
     Attributes:
         network, scale, batch: what ran; `batch` is samples a step.
         machine, threads, optimizer, limit: where, and how.
-        tier_reality: `real`, `emulated` or `modelled` slow memory.
+        tier_reality: `real`, `emulated` or `modelled` slow memory, or ordinary memory that is its `stand-in`.
         dram_limit_bytes: the budget asked of the solver.
         ratio: slow:fast as asked, e.g. `4:1`; None where the limit was asked in bytes.
         ratio_achieved: slow pool bytes / fast pool bytes (None when the fast pool is empty). In memory mode the cache
@@ -41,8 +41,8 @@ class Record:
         io_size: bytes of all parameters, inputs, constants and results; in fast memory and outside the limit, unless
             the limit counts all.
         default_alloc_size: peak live bytes of the step when nothing is slow.
-        dram_alloc_size: size of the fast pool; in memory mode of the cache.
-        pmem_alloc_size: size of the slow pool.
+        dram_alloc_size: size of the fast pool; in memory mode of the cache; of pages the most that were fast.
+        pmem_alloc_size: size of the slow pool; of pages the rest of the pool.
         predicted_runtime_s: the plan's objective.
         bound_s, gap, solver_status: from the plan; `gap` is a share.
         creation_times: seconds to build the model, one per attempt.
@@ -60,7 +60,7 @@ class Record:
         num_dram_input_tensors, num_dram_output_tensors: those of them in fast memory.
         bytes_input_tensors, bytes_output_tensors: movable bytes by slot; a tensor read k times counts k times;
             workspaces are not inputs or outputs.
-        bytes_dram_input_tensors, bytes_dram_output_tensors: those of them in fast memory.
+        bytes_dram_input_tensors, bytes_dram_output_tensors: those of them in fast memory, pages counted one by one.
         num_move_nodes, num_dram_move_nodes, num_pmem_move_nodes: blocking moves; all, to fast, to slow memory.
         bytes_moved, bytes_moved_dram, bytes_moved_pmem: bytes of blocking moves, likewise.
         num_async_move_nodes, num_dram_async_move_nodes, num_pmem_async_move_nodes: asynchronous moves, likewise.
@@ -72,6 +72,9 @@ class Record:
             were kept from a core by others, added up over threads.
         machine_memory_mode: whether the machine really is in memory mode: what is called fast memory here is then
             itself behind its cache.
+        pages_by_node: where pools are bound to memory nodes, how many of their pages were on which when all was timed,
+            by `dram` or `pmem` and the node's number; where Linux places pages, all of them are under `pmem`.
+        pages_by_node_before: where Linux placed pages, the same of that pool before anything was timed.
         kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
         oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
             in the profile, or the chosen one in this run.
@@ -79,6 +82,7 @@ class Record:
         tensor_size_map: bytes of every tensor by name.
         config_map: configuration of every kernel by name, as it ran: a letter a slot, D fast, P slow.
         cache: in memory mode, hits and misses of a step as the model counts them; None elsewhere.
+        pages: where Linux places pages, what they cost a step, and whether that is simulated; None elsewhere.
         implementations: number of kernels by the name of the implementation that ran.
         verified_steps: steps whose losses and updated parameters equalled the plain step bit for bit.
         seed: of weights, data and the solver.
@@ -147,11 +151,14 @@ class Record:
     tensor_size_map: dict[str, int] = field(default_factory=dict)
     config_map: dict[str, str] = field(default_factory=dict)
     cache: CacheCounts | None = None
+    pages: PageCounts | None = None
     move_actual_us: float | None = None
     waited_s: tuple[float, ...] = ()
     all_fast_waited_s: tuple[float, ...] = ()
     machine_memory_mode: bool = False
+    pages_by_node: dict[str, dict[str, int]] = field(default_factory=dict)
     all_fast_predicted_s: float | None = None
+    pages_by_node_before: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def all_fast_runtime_median_s(self) -> float | None:

@@ -72,7 +72,7 @@ class TimingStudy:
     Attributes:
         network, scale, batch: what ran.
         machine, threads: where.
-        tier_reality: `real`, `emulated` or `modelled` slow memory.
+        tier_reality: `real`, `emulated` or `modelled` slow memory, or ordinary memory that is its `stand-in`.
         seed: of weights and data.
         repeats: how often a step was run for each configuration or set of them.
         costs: what each way took.

@@ -1,6 +1,6 @@
 """Plans: where tensors live and when they move, the certificate, and the program compiled from them."""
 
-from autotm.model.plan.cache import CacheCounts, CachedPool, cached_pool
+from autotm.model.plan.cache import CacheCounts, CachedPool, amplified_bytes, cached_pool
 from autotm.model.plan.certificate import (
     Branch,
     Certificate,
@@ -16,6 +16,8 @@ from autotm.model.plan.certificate import (
     WorkspaceBranch,
 )
 from autotm.model.plan.engine import WINDOW_HALVES
+from autotm.model.plan.modelled_step import Engine, EngineEvent, ModelledStep
+from autotm.model.plan.paging import PageCounts, PagedPool, PagedTraffic
 from autotm.model.plan.plan import Move, Plan, Status, Stay
 from autotm.model.plan.program import Address, KernelStep, Layout, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.plan.refusal import Refusal
@@ -29,12 +31,18 @@ __all__ = [
     "Certificate",
     "Cut",
     "CutPrices",
+    "Engine",
+    "EngineEvent",
     "KernelPrices",
     "KernelStep",
     "Layout",
     "Leaf",
+    "ModelledStep",
     "Move",
     "MoveStep",
+    "PageCounts",
+    "PagedPool",
+    "PagedTraffic",
     "Plan",
     "Prices",
     "Program",
@@ -49,5 +57,6 @@ __all__ = [
     "WaitMoveStep",
     "WindowBranch",
     "WorkspaceBranch",
+    "amplified_bytes",
     "cached_pool",
 ]

@@ -6,6 +6,9 @@ once, in the order of its slots. A block that is not in its set is a miss: it is
 is then overwritten, as the hardware does; if what it displaces was written since it was fetched, the miss is dirty, and
 that block is written back. The cache does not know which tensors are dead.
 
+The hardware also reads fast memory to look up a tag before it writes a line, and writes it to fill one
+(`amplified_bytes`).
+
 What the model leaves out: blocks that two operands of one kernel take from each other more than once, and physical
 addresses, which a system spreads over the cache page by page.
 """
@@ -47,7 +50,7 @@ class CachedPool:
     dirty_misses: tuple[int, ...]
 
     @property
-    def cache_bytes(self) -> int:
+    def fast_bytes(self) -> int:
         """Fast memory that the cache takes."""
         return self.cache_blocks * self.block_bytes
 
@@ -113,6 +116,18 @@ def cached_pool(
         counts = [cache.kernel(each) for each in passes]
     hits, clean, dirty = (tuple(column) for column in zip(*counts, strict=True)) if counts else ((), (), ())
     return CachedPool(tuple(offsets[name] for name in order), pool_bytes, size, blocks, hits, clean, dirty)
+
+
+def amplified_bytes(graph: Graph, kernel: Kernel, fetched_bytes: int) -> int:
+    """Bytes of fast memory that a cache reads and writes beside what the kernel itself does.
+
+    Cascade Lake keeps a line's tag beside it. A read finds it with the data; a write has to read it first, hit or miss;
+    a line that was fetched has to be written. So a read that hits is 1 access, one that misses 3 (4 if dirty), a write
+    that hits 2, one that misses 4 (5 if dirty); `docs/emulation.md` has the sources. Here without the accesses of the
+    kernel itself and those of slow memory, which are counted apart.
+    """
+    _, written = slow_traffic(graph, kernel, configuration(graph, kernel, set(graph.slots_of(kernel))))
+    return fetched_bytes + sum(written)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from autotm.model.plan.cache import CachedPool
 from autotm.model.plan.certificate import Certificate
+from autotm.model.plan.paging import PagedPool
 from autotm.model.step import Configuration, Counts, Tier
 
 
@@ -117,6 +118,8 @@ class Plan:
         offsets: one per stay, in bytes from the start of its tier's pool; empty where none were looked for.
         cached: where fast memory is a cache (memory mode), the addresses and what kernels miss there; the objective
             then charges misses and write-backs in place of slow operands. None elsewhere.
+        paged: where Linux places the pages of a plain step, the addresses and what kernels find in slow pages; the
+            objective then charges these, and pages that move, in place of slow operands. None elsewhere.
     """
 
     graph_hash: str
@@ -139,6 +142,12 @@ class Plan:
     tabled: tuple[int, ...] = ()
     cached: CachedPool | None = None
     offsets: tuple[int, ...] = ()
+    paged: PagedPool | None = None
+
+    @property
+    def one_pool(self) -> CachedPool | PagedPool | None:
+        """The pool of a plain step whose placement is not the plan's; None where the plan places tensors."""
+        return self.cached or self.paged
 
     @property
     def gap(self) -> float:

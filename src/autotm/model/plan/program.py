@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotm.model.plan.paging import PagedTraffic
 from autotm.model.plan.plan import Stay
 from autotm.model.step import Tier
 
@@ -107,6 +108,8 @@ class Program:
         implementations: one per kernel, as in the plan.
         cache_traffic_bytes: where fast memory is a cache of the slow pool, the bytes that each kernel has fetched from
             slow memory and written back there; empty elsewhere. Then operands in the slow pool cost nothing else.
+        paged_traffic: where Linux places the pages of the slow pool, what they cost each kernel; empty elsewhere.
+            Then operands in that pool cost nothing else.
     """
 
     graph_hash: str
@@ -119,3 +122,4 @@ class Program:
     steps: tuple[Step, ...]
     implementations: tuple[str, ...] = ()
     cache_traffic_bytes: tuple[tuple[int, int], ...] = ()
+    paged_traffic: tuple[PagedTraffic, ...] = ()

@@ -13,6 +13,7 @@ from autotm.model.step.graph import (
     Tensor,
     workspace,
 )
+from autotm.model.step.launch import Launch
 from autotm.model.step.limit import Limit
 from autotm.model.step.network_source import NetworkSource
 from autotm.model.step.role import Initial, Role
@@ -34,6 +35,7 @@ __all__ = [
     "Implementation",
     "Initial",
     "Kernel",
+    "Launch",
     "Limit",
     "NetworkSource",
     "OpClass",

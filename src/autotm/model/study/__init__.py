@@ -2,6 +2,7 @@
 
 from autotm.model.study.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.study.figures_config import CaseStudyConfig, KernelPlotConfig, PricesConfig, StyleConfig
+from autotm.model.study.gpu_file import GpuFile, load_gpu
 from autotm.model.study.paths import ConvolutionPaths, MachinePaths, Paths
 from autotm.model.study.scale import MODELLED, ScaleFile, scale_named, sizes_at
 from autotm.model.study.study_config import (
@@ -20,6 +21,7 @@ __all__ = [
     "MODELLED",
     "CaseStudyConfig",
     "ConvolutionPaths",
+    "GpuFile",
     "KernelPlotConfig",
     "MachinePaths",
     "Paths",
@@ -31,6 +33,7 @@ __all__ = [
     "StudyConfig",
     "StyleConfig",
     "TuneConfig",
+    "load_gpu",
     "parse_study",
     "read_yaml",
     "scale_named",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from autotm.model.study.config_values import AnyLimits, Limits, LimitText, Names, Strict
@@ -25,6 +27,9 @@ class WorkloadConfig(Strict):
     )
     predicted: dict[str, AnyLimits] = Field(
         {}, description="further optimizers, each with its limits, whose predictions figure 11 judges too"
+    )
+    rivals: dict[str, AnyLimits] = Field(
+        {}, description="further optimizers, each with its limits, that figures 7 and 8 compare with: one bar each"
     )
 
 
@@ -56,6 +61,42 @@ class KernelPlotConfig(Strict):
     channels: int = Field(128, ge=1, le=4096, description="channels that it reads, and that it writes")
 
 
+class DevicesConfig(Strict):
+    """The figure of devices: one network on several machines, which differ in their slow memory only."""
+
+    network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
+    optimizers: Names = Field(["numa", "synchronous"], description="a bar each, beside all slow")
+    limit: LimitText = Field("4:1", description="of fast memory: a ratio slow:fast, or bytes")
+    machines: Names = Field(
+        ["laptop", "remote-socket", "cxl-x16", "cxl-x8", "ddr5-beside-hbm"],
+        description="files in config/machines, each measured for itself",
+    )
+
+
+class PaperGpuConfig(Strict):
+    """Figure 12 at scale paper: AutoTM's batch sizes, one scale for each."""
+
+    scales: Names = Field(["paper-gpu-1", "paper-gpu-2", "paper-gpu-3"], description="files in config/scales")
+    limit: LimitText = Field("11GB-800MB-io", description="the GPU's memory less overhead less arguments")
+
+
+class GpuConfig(Strict):
+    """Figure 12: training beyond the memory of a GPU, on a machine that is modelled."""
+
+    machine: str = Field("modelled-rtx-2080-ti", description="a file in config/machines, of kind modelled")
+    networks: Names = Field(
+        ["inception_v4", "resnet200", "densenet264", "vgg19"],
+        description="networks of the zoo, each where the scale gives sizes for it",
+    )
+    optimizers: Names = Field(["synchronous", "asynchronous"], description="a bar each in the first panel")
+    rivals: list[Literal["lru-paging", "swap-all", "recompute"]] = Field(
+        ["lru-paging", "swap-all", "recompute"], description="a bar each in the second panel; see figures.md"
+    )
+    limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
+    paper: PaperGpuConfig = PaperGpuConfig()
+    timeline: str = Field("inception_v4", description="the network whose step is drawn engine by engine")
+
+
 class HeapConfig(Strict):
     """The heap plot: the addresses of one plan's tensors over time."""
 
@@ -72,6 +113,8 @@ class FiguresConfig(Strict):
     front: FrontConfig = FrontConfig()
     kernel_plot: KernelPlotConfig = KernelPlotConfig()
     heap: HeapConfig = HeapConfig()
+    devices: DevicesConfig = DevicesConfig()
+    fig12: GpuConfig = GpuConfig()
     prices: PricesConfig = PricesConfig()
 
 

@@ -111,6 +111,10 @@ class Paths(MachinePaths):
         """What running the program measured."""
         return self._of_network / optimizer / limit.slug / "record.json"
 
+    def modelled(self, optimizer: str, limit: Limit) -> Path:
+        """The step of the plan, or of a rival, on a GPU that is modelled."""
+        return self._of_network / optimizer / limit.slug / "modelled.json"
+
     def view(self, optimizer: str, limit: Limit) -> Path:
         """The plan as a page; nothing depends on it."""
         return self._of_network / optimizer / limit.slug / "view.html"

@@ -29,20 +29,22 @@ class ScaleFile(Strict):
         1.0,
         gt=0,
         le=1,
-        description="share of the study's profile.step_s, profile.kernel_s and run.min_seconds that its measurements "
-        "take: steps of a few ms need fewer seconds",
+        description="share of the study's profile.step_s, profile.kernel_s, run.min_seconds and of both patience_s "
+        "that its measurements take: steps of a few ms need fewer seconds",
     )
     memory_mb: int = Field(gt=0, description="memory of a job that profiles or runs the largest network, MB")
     minutes: int = Field(gt=0, description="time of the longest such job on a cluster, minutes")
 
     def of_profile(self, config: ProfileConfig) -> ProfileConfig:
         """How kernels of this scale are timed in a study that says `config`."""
-        shorter = {"step_s": self.measuring * config.step_s, "kernel_s": self.measuring * config.kernel_s}
-        return config.model_copy(update=shorter)
+        return config.model_copy(update=self._shorter(config, "step_s", "kernel_s", "patience_s"))
 
     def of_run(self, config: RunConfig) -> RunConfig:
         """How steps of this scale are timed in a study that says `config`."""
-        return config.model_copy(update={"min_seconds": self.measuring * config.min_seconds})
+        return config.model_copy(update=self._shorter(config, "min_seconds", "patience_s"))
+
+    def _shorter(self, config: ProfileConfig | RunConfig, *names: str) -> dict[str, float]:
+        return {name: self.measuring * getattr(config, name) for name in names}
 
 
 def load_scale(path: Path) -> ScaleFile:

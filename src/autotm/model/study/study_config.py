@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from autotm.model.files import BadInputError, explain, parsed_yaml
+from autotm.model.files import BadInputError, explain, no_such_file, parsed_yaml
 from autotm.model.machine import PATIENCE_S
 from autotm.model.study.config_values import LimitText, Names, Strict
 from autotm.model.study.figures_config import FiguresConfig, StyleConfig, WorkloadConfig
@@ -237,7 +237,6 @@ def read_yaml(path: Path, kind: str) -> object:
     try:
         return parsed_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.yaml")))
-        raise BadInputError(f"{path}: no such {kind} file (known: {known or 'none'})") from None
+        raise no_such_file(kind, path) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None

@@ -14,7 +14,7 @@ from autotm.memory import open_tiers
 from autotm.model.files import hash_of
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Timing, TimingKey
-from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, all_fast
+from autotm.model.step import DEFAULT_IMPLEMENTATION, Configuration, Graph, all_fast
 from autotm.profile.store import KernelStore, StoreKey
 from autotm.profile.timing import (
     ProfileOptions,
@@ -108,7 +108,8 @@ def profile_in_step(
 ) -> Profile:
     """The profile of a step whose kernels took `timed`, all fast.
 
-    What slow operands add is a wait of known length where slow memory is emulated. Elsewhere kernels are timed alone
+    What slow operands add is a wait of known length where slow memory is emulated, by configuration where such waits do
+    not add up. Elsewhere kernels are timed alone
     for it, their operands slow and fast in turn, unless the store has it.
 
     Raises:
@@ -117,6 +118,8 @@ def profile_in_step(
     """
     with open_tiers(machine, links, 0, 0, devices_dir) as tiers:
         if tiers.waits_are_known and not options.times_known_waits:
+            if not tiers.waits_are_additive:  # known waits cost nothing, however many configurations there are
+                options = replace(options, configurations="full")
             timings = {
                 (*case.key, config): after_a_wait(timed[case.key], delay_ns(tiers, case, config))
                 if "P" in config
@@ -162,6 +165,15 @@ def _moved(alone: Mapping[TimingKey, Timing], timed: AllFast) -> Iterator[tuple[
                 median_ns=max(1, timing.median_ns + by_ns),
                 lower_quartile_ns=max(1, timing.lower_quartile_ns + by_ns),
                 upper_quartile_ns=max(1, timing.upper_quartile_ns + by_ns),
+                beyond_ns=_bounded(timing.beyond_ns, inside.median_ns, key[2]),
                 disturbed=inside.disturbed or timing.disturbed,
             ),
         )
+
+
+def _bounded(beyond_ns: int | None, inside_ns: int, config: Configuration) -> int | None:
+    """What slow operands add; if by noise less than nothing, no more than leaves half the kernel's time with all slow.
+
+    A kernel alone can scatter by more than it takes within the step, which would then be predicted to take no time.
+    """
+    return None if beyond_ns is None else max(beyond_ns, -inside_ns * config.count("P") // (2 * len(config)))

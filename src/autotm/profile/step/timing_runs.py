@@ -75,11 +75,13 @@ def _in_steps(
     alone = tuple((one,) for one in wanted)
     ways = ((Way.SINGLE, alone), (Way.TOGETHER, rounds(graph, wanted)), (Way.AGAIN, alone))
     with pinned(machine), open_tiers(machine, links, total, total, devices_dir) as tiers, quiet_interpreter():
-        arguments = Arguments.allocate(graph)
+        arguments = Arguments.allocate(graph, tiers=tiers)
         arguments.fill(seed)
         plain = prepare(graph, library, plain_program(graph), arguments, tiers)
         check_cores(machine, plain.step)
-        return [_way_in_steps(way, graph, sets, library, arguments, tiers, seed, repeats) for way, sets in ways]
+        found = [_way_in_steps(way, graph, sets, library, arguments, tiers, seed, repeats) for way, sets in ways]
+        tiers.check()
+        return found
 
 
 def _way_in_steps(

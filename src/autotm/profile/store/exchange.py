@@ -21,6 +21,7 @@ from typing import Any
 from autotm.model.files import DamagedFileError, write_atomically
 from autotm.profile.store.schedule_table import Entry
 from autotm.profile.store.store import KernelStore
+from autotm.profile.store.writing import writing
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def import_store(store: KernelStore, path: Path) -> Merged:
     """
     manifest, texts = _read(path)
     counts = Merged()
-    with store.connection:
+    with writing(store.connection):
         for table, schema in SCHEMAS.items():
             described = manifest["tables"].get(table, {"schema": schema, "entries": 0})
             if described["schema"] != schema:

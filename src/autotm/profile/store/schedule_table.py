@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, fields
 
 from autotm.model.machine import Machine, cpu_signature, versions
 from autotm.model.measurement import TunedSchedule
+from autotm.profile.store.writing import writing
 
 SCHEDULES = """
 CREATE TABLE IF NOT EXISTS schedules (
@@ -78,7 +79,7 @@ class ScheduleTable:
         """Store the outcome for a function; an older one of the same key is replaced."""
         measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
         row = (workload, *astuple(where), *astuple(entry), measured)
-        with self._connection:
+        with writing(self._connection):
             self._connection.execute(
                 "INSERT OR REPLACE INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
             )

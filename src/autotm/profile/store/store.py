@@ -17,6 +17,7 @@ from typing import Self
 
 from autotm.model.measurement import Timing
 from autotm.profile.store.schedule_table import SCHEDULES, ScheduleTable
+from autotm.profile.store.writing import unusable, writing
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +64,20 @@ class KernelStore:
     """One SQLite file, which nodes may share. A `put` is a transaction that survives kills. Close it, or use `with`."""
 
     def __init__(self, path: Path) -> None:
-        """Open or make the store at `path`; one that cannot be read is set aside and replaced by an empty one."""
+        """Open or make the store at `path`; a damaged one is set aside and replaced by an empty one.
+
+        One in a read-only folder can be read.
+
+        Raises:
+            AutotmError: there is none and none can be made, or others do not let go of it.
+        """
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = _open(path)
+        except sqlite3.OperationalError as error:
+            raise unusable(path, error) from error
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise
             set_aside(path, str(error))
             self._connection = _open(path)
         self.schedules = ScheduleTable(self._connection)
@@ -85,12 +92,12 @@ class KernelStore:
         """Store all of `timings` or, if killed, none; older ones of the same key are replaced."""
         measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
         rows = [(*key.columns, *astuple(timing), measured) for key, timing in timings.items()]
-        with self._connection:
+        with writing(self._connection):
             self._connection.executemany(_INSERT, rows)
 
     def describe(self, context: str, description: str) -> None:
         """Keep the readable text behind a context hash."""
-        with self._connection:
+        with writing(self._connection):
             self._connection.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?)", (context, description))
 
     def timed(self, context: str) -> frozenset[str]:
@@ -134,13 +141,14 @@ def _open(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=60)
     try:
         _check(connection)
-        # Not WAL, which needs memory that all processes share: nodes of a cluster share the folder only.
-        connection.execute("PRAGMA journal_mode = DELETE")
-        with connection:
-            connection.execute(_TABLE)
-            connection.execute(_CONTEXTS)
-            connection.execute(SCHEDULES)
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
+        if not _is_made(connection):
+            # Not WAL, which needs memory that all processes share: nodes of a cluster share the folder only.
+            connection.execute("PRAGMA journal_mode = DELETE")
+            with connection:
+                connection.execute(_TABLE)
+                connection.execute(_CONTEXTS)
+                connection.execute(SCHEDULES)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
     except BaseException:
         connection.close()
         raise
@@ -154,6 +162,13 @@ def _check(connection: sqlite3.Connection) -> None:
     version = _first(connection.execute("PRAGMA user_version"))
     if version not in {0, _VERSION}:
         raise sqlite3.DatabaseError(f"it is of version {version}, this autotm reads {_VERSION}")
+
+
+def _is_made(connection: sqlite3.Connection) -> bool:
+    made = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return (
+        made >= {"timings", "contexts", "schedules"} and _first(connection.execute("PRAGMA user_version")) == _VERSION
+    )
 
 
 def _first(rows: Iterable[tuple[object, ...]]) -> object:

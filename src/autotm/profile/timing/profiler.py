@@ -14,7 +14,7 @@ from typing import Any
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory import Tiers, open_tiers, quiet_interpreter, wait_until
 from autotm.model.files import content_hash, hash_of
-from autotm.model.machine import Machine, Round, Watch, cpu_signature, provenance, versions
+from autotm.model.machine import Machine, Round, Watch, cpu_signature, deciding, provenance, versions
 from autotm.model.measurement import Links, Profile, Timing, TimingKey
 from autotm.model.step import Configuration, Graph, slow_traffic
 from autotm.profile.store import KernelStore, StoreKey
@@ -82,7 +82,7 @@ def profile_kernels(
     this call until the options' patience is spent, and in the next.
 
     Raises:
-        AutotmError: kernels run on fewer threads than the machine asks for.
+        AutotmError: kernels run on fewer threads than the machine asks for, or memory is not where it was opened.
         BadInputError: the library lacks a kernel of the graph.
     """
     wanted = cases(graph, options.configurations)
@@ -131,7 +131,7 @@ def _context(machine: Machine, step: str) -> dict[str, object]:
     """What all timings of this process share, as JSON."""
     return {
         **({"step": step} if step else {}),
-        "slow_tier": machine.slow_tier.model_dump(mode="json"),
+        "slow_tier": deciding(machine.slow_tier),
         "target": machine.target,
         "threads": machine.threads,
         "cpus": list(machine.cpus),
@@ -166,6 +166,7 @@ def _time_all(
     with quiet_interpreter():
         sat = undisturbed(missing, lambda sitting: _timed(bench, filler, sitting, plans, watch), watch)
         for timings, is_disturbed in track(sat, "profiling kernels", len(missing)):
+            bench.tiers.check()
             bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
     if watch.disturbed:
         log.warning("others held the cores: %d kernels were timed all the same, and too long", len(watch.disturbed))

@@ -74,14 +74,14 @@ def time_all_fast(
     """
     programs = [all_fast_program(way) for way in ways]
     pool_bytes = max(program.fast_bytes for program in programs)
-    arguments = Arguments.allocate(ways[0])
-    arguments.fill(effort.seed, machine.cpus)
     with (
         pinned(machine),
         # No way leaves anything in the pool that the next step reads, so that all can have the same.
         open_tiers(machine, None, pool_bytes, 0, devices_dir, stretch=1.0) as tiers,
         quiet_interpreter(),
     ):
+        arguments = Arguments.allocate(ways[0], tiers=tiers)
+        arguments.fill(effort.seed, machine.cpus)
         executors = [
             prepare(way, library, program, arguments, tiers) for way, program in zip(ways, programs, strict=True)
         ]
@@ -89,6 +89,7 @@ def time_all_fast(
         for executor in executors:
             executor.step()
         rounds, is_disturbed = _rounds(executors, Watch(machine.cpus, effort.patience_s), effort)
+        tiers.check()
     steps, passes = zip(*rounds, strict=True)
     return AllFastRounds(np.asarray(steps), tuple(np.asarray(one) for one in zip(*passes, strict=True)), is_disturbed)
 

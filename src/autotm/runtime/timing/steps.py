@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -52,7 +53,14 @@ class StepTimes:
 Rounds = list[list[Round[None]]]
 
 
-def time_steps(executor: Executor, all_fast: Executor | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
+class Contender(Protocol):
+    """What runs steps."""
+
+    def step(self) -> None:
+        """Run one to its end."""
+
+
+def time_steps(executor: Contender, all_fast: Contender | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
     """Time undisturbed, warm steps on `cpus`: as many, as long and as precisely as the options ask.
 
     With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.

@@ -12,7 +12,7 @@ from pyomo.common.gc_manager import PauseGC
 
 from autotm.solve.bases.base import Optimizer, Placement
 from autotm.solve.bounds import Reduced, narrow, reduce
-from autotm.solve.problem import Choices, Problem, Residency, SolveOptions, require_feasible
+from autotm.solve.problem import Allowance, Choices, Problem, Residency, SolveOptions, require_feasible
 from autotm.solve.program import (
     Cuts,
     Formulation,
@@ -48,6 +48,8 @@ _NEAR_ASYNC_MOVES_SHARE = 0.8
 """The former where moves may be asynchronous: the search of the whole seldom finds anything but bounds there."""
 _LOCALLY = 0.2
 """Time for improving a plan by itself, as a share of what the search has taken."""
+_SEARCHING = 0.6
+"""Of what a limit of a sweep may take, the part for its search; the rest is for addresses."""
 
 
 class IntegerProgram(Optimizer):
@@ -72,14 +74,16 @@ class IntegerProgram(Optimizer):
         options = problems[0].options
         session = _session(made, options) if made.is_open else None
         known: Mapping[int, Residency] = {}
+        allowance = Allowance(options.sweep_s, len(problems))
         for problem in problems:
             if session and len(problems) > 1:
                 narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
                 session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
             built = time.perf_counter()
+            deadline, end_s = _ends(allowance, options)
             with PauseGC():
-                search = _search(problem, choices, made, session, known, built + options.time_limit_s)
-                settle(search, made, session)
+                search = _search(problem, choices, made, session, known, deadline)
+                settle(search, made, session, end_s)
             known = search.best.residencies
             yield _placement(search, built - started, time.perf_counter() - built)
             started = time.perf_counter()
@@ -98,15 +102,22 @@ class IntegerProgram(Optimizer):
         return made.model if made.is_open else None
 
 
+def _ends(allowance: Allowance, options: SolveOptions) -> tuple[float, float]:
+    """When the next limit's search ends, and when its plan must have addresses, by `time.perf_counter`."""
+    now, allowed_s = time.perf_counter(), allowance.next_s()
+    return now + min(options.time_limit_s, _SEARCHING * allowed_s), now + allowed_s
+
+
 def _place_sifted(
     problems: Sequence[Problem], choices: Choices, together: Reduced, started: float
 ) -> Iterator[Placement]:
     """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
     known: Mapping[int, Residency] = {}
+    allowance = Allowance(problems[0].options.sweep_s, len(problems))
     for problem in problems:
         reduced = together if len(problems) == 1 else _reduced([problem], choices)
         built = time.perf_counter()
-        deadline = built + problem.options.time_limit_s
+        deadline, end_s = _ends(allowance, problem.options)
         sifted = Sifting(problem, reduced).sift(deadline)
         made = sifted.made if sifted else _made(reduced, problem)
         session = sifted.session if sifted else _session(made, problem.options)
@@ -115,7 +126,7 @@ def _place_sifted(
             search = _search(problem, choices, made, session, known, deadline, relaxed)
         if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
             search = _search_whole(search, reduced, deadline)
-        settle(search, made, None)
+        settle(search, made, None, end_s)
         known = search.best.residencies
         yield _placement(search, built - started, time.perf_counter() - built)
         started = time.perf_counter()

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autotm.model.measurement import slow_rates
-from autotm.model.plan import CachedPool, Move, Plan, Stay
+from autotm.model.plan import CachedPool, Move, PagedPool, Plan, Stay, amplified_bytes
 from autotm.model.step import Configuration, Graph, Tier, configuration
+from autotm.solve.paging import StepCosts
 from autotm.solve.problem import Problem
 
 
@@ -35,20 +36,33 @@ def price(
     )
     kernels_us = sum(_kernel_us(problem, graph, index, operands) for index, operands in enumerate(slow))
     by_name = graph.by_name
-    moves_us = sum(problem.links.move_us(move, by_name[move.tensor].size_bytes) for move in moves)
+    moves_us = sum(problem.beside.move_us(move, by_name[move.tensor].size_bytes) for move in moves)
     return configurations, kernels_us + moves_us
 
 
 def cached_us(problem: Problem, pool: CachedPool) -> float:
     """The predicted step time in microseconds behind a cache: kernels with fast operands, and their misses.
 
-    Bytes that are fetched and written back cost what slow operands do, at the profile's rates.
+    Bytes that are fetched and written back cost what slow operands do, at the profile's rates; the cache's own accesses
+    to fast memory what copies there take.
     """
     graph, rates = problem.graph.computed_by(()), slow_rates(problem.graph, problem.profile)
     return math.fsum(
-        problem.profile.base_us(kernel) + rates[kernel.op_class].extra_us(fetched, written)
+        problem.profile.base_us(kernel)
+        + rates[kernel.op_class].extra_us(fetched, written)
+        + problem.links.fast_us(amplified_bytes(graph, kernel, fetched))
         for kernel, (fetched, written) in zip(graph.kernels, pool.traffic_bytes, strict=True)
     )
+
+
+def paged_us(problem: Problem, pool: PagedPool) -> float:
+    """The predicted step time in microseconds of a plain step whose pages Linux places.
+
+    A tensor that is partly in slow pages adds that share of what it adds when all of it is slow.
+    """
+    costs = StepCosts.of(problem, problem.graph.computed_by(()))
+    moved = zip(pool.slow_bytes, pool.promoted_bytes, pool.demoted_bytes, strict=True)
+    return math.fsum(costs.kernel_us(number, *each) for number, each in enumerate(moved))
 
 
 def plan_us(problem: Problem, plan: Plan) -> float:
@@ -59,6 +73,8 @@ def plan_us(problem: Problem, plan: Plan) -> float:
     """
     if plan.cached is not None:
         return cached_us(problem, plan.cached)
+    if plan.paged is not None:
+        return paged_us(problem, plan.paged)
     return price(problem, plan.stays, plan.moves, plan.implementations)[1]
 
 

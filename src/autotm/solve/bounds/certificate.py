@@ -79,10 +79,8 @@ class HoldingCosts:
             slow_us=flow.slow_us,
             fast_us=[self.memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self.memory_us(flow, *flow.gap(k)) for k in gaps],
-            out=[self._cheapest(flow, flow.out[k], write_us[k], flow.beside_write_us, self._engines.out) for k in gaps],
-            back=[
-                self._cheapest(flow, flow.back[k], read_us[k], flow.beside_read_us, self._engines.back) for k in gaps
-            ],
+            out=[self._cheapest(flow, flow.out[k], write_us[k], self._engines.out) for k in gaps],
+            back=[self._cheapest(flow, flow.back[k], read_us[k], self._engines.back) for k in gaps],
         )
 
     def _window_us(self, flow: Flow, window: Window, engine: SpanPrices) -> float:
@@ -100,11 +98,9 @@ class HoldingCosts:
         """Holding cost of memory and engine over a window."""
         return self._window_us(flow, window, self._engines.out if is_out else self._engines.back)
 
-    def _cheapest(
-        self, flow: Flow, windows: Sequence[Window], blocking_us: float, beside_us: float, engine: SpanPrices
-    ) -> Way:
+    def _cheapest(self, flow: Flow, windows: Sequence[Window], blocking_us: float, engine: SpanPrices) -> Way:
         ways: list[Way] = [(blocking_us, None)]
-        ways += [(beside_us + self._window_us(flow, window, engine), window) for window in windows]
+        ways += [(window.added_us + self._window_us(flow, window, engine), window) for window in windows]
         return min(ways, key=lambda way: way[0])
 
     def memory_us(self, flow: Flow, start: int, end: int) -> float:

@@ -109,7 +109,7 @@ def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], l
     )
     born_fast = [may[0], *(next_ and stays for next_, stays in zip(may[1:], may_between, strict=True))]
     reached: list[bool] = list(accumulate(born_fast, lambda before, here: before and here))
-    read_us = min(flow.read_us, flow.beside_read_us)
+    read_us = min([flow.read_us, *(window.added_us for windows in flow.back for window in windows)])
     may_read = tuple(k > 0 and may[k] and (saved_us[k] > read_us or any(flow.must[k:])) for k in range(last + 1))
     return replace(
         flow,

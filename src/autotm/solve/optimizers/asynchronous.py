@@ -19,5 +19,5 @@ class Asynchronous(IntegerProgram):
         Raises:
             BadInputError: asynchronous copies were not measured.
         """
-        clock = Clock(problem.graph, problem.profile)
+        clock = Clock(problem.beside)
         return Choices(flows_beside_kernels(problem, clock), problem.tabulation.tables, clock.kernel_ns)

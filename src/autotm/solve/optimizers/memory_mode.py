@@ -7,13 +7,11 @@ plain framework would give: first fit in execution order, as nGraph did.
 from __future__ import annotations
 
 import time
-from bisect import insort
 from dataclasses import replace
 from typing import ClassVar
 
 from autotm.model.plan import Plan, cached_pool
-from autotm.model.step import Graph
-from autotm.solve.bases import Heap, Placement, SingleTier, cached_us
+from autotm.solve.bases import Placement, SingleTier, cached_us, first_fit
 from autotm.solve.problem import Choices, Problem
 
 
@@ -35,7 +33,7 @@ class MemoryMode(SingleTier):
         started = time.perf_counter()
         plan = super()._plan(problem, placement)
         graph = problem.graph.computed_by(())
-        offsets, pool_bytes = _in_execution_order(graph)
+        offsets, pool_bytes = first_fit(graph)
         # A ratio 0:n is no limit: there the cache holds the pool, fragments included.
         cache_bytes = None if problem.limit.slow == 0 else problem.limit_bytes
         order = tuple(stay.tensor for stay in plan.stays)
@@ -45,25 +43,3 @@ class MemoryMode(SingleTier):
         return replace(
             plan, cached=pool, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),)
         )
-
-
-def _in_execution_order(graph: Graph) -> tuple[dict[str, int], int]:
-    """An offset for every movable tensor, and the bytes that they take.
-
-    Each takes the lowest room that there is when it is born, and gives it back when the last kernel to use it is done.
-    """
-    births = sorted(graph.movable, key=lambda tensor: tensor.live.start)
-    heap = Heap(sum(tensor.allocated_bytes for tensor in births))
-    offsets: dict[str, int] = {}
-    deaths: list[tuple[int, int, int]] = []
-    top = 0
-    for tensor in births:
-        while deaths and deaths[0][0] <= tensor.live.start:
-            _, offset, size_bytes = deaths.pop(0)
-            heap.free(offset, size_bytes)
-        found = heap.take_first(tensor.allocated_bytes)
-        assert found is not None, "the heap has room for all tensors at once"
-        offsets[tensor.name] = found
-        top = max(top, found + tensor.allocated_bytes)
-        insort(deaths, (tensor.live.stop, found, tensor.allocated_bytes))
-    return offsets, top

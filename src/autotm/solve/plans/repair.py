@@ -101,8 +101,8 @@ class Repair(PartialPlan):
         if fast.count(math.inf) == len(fast):
             return all_slow(flow)
         gaps = range(len(flow) - 1)
-        out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us, flow.beside_write_us) for k in gaps]
-        back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us, flow.beside_read_us) for k in gaps]
+        out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us) for k in gaps]
+        back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us) for k in gaps]
         return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.residencies)
 
     def _way(
@@ -111,12 +111,11 @@ class Repair(PartialPlan):
         windows: tuple[Window, ...],
         engine: Engine,
         blocking_us: float,
-        beside_us: float,
     ) -> Way:
         """The shortest window that memory and engine have room for; else the copy is blocking."""
         for window in windows:
             if self.left[window.start : window.end].min() >= flow.size_bytes and engine.make_room(window):
-                return beside_us, window
+                return window.added_us, window
         return blocking_us, None
 
     def _gap_fits(self, flow: Flow, k: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,21 +20,31 @@ _RESIDENCIES = 8
 """Residencies of a flow that are tried before it is slow for life."""
 
 
-def spill(repair: Repair, candidates: Iterable[Addresses], seed: int, deadline_s: float) -> Spilled | None:
+def spill(
+    repair: Repair, candidates: Iterable[Addresses], seed: int, deadline_s: float, end_s: float = math.inf
+) -> Spilled | None:
     """The cheapest plan of those that `spill_around` makes from several addresses, in several orders; None without.
 
-    One try at least is made from each, whatever the deadline by `time.perf_counter`.
+    One try at least is made from each, whatever the deadline by `time.perf_counter`; beyond the end, from each until
+    one is found.
     """
     found = None
-    each = list(candidates)
+    each: list[Addresses] = []
     for number in range(_ORDERS):
-        for addresses in each:
-            if number and time.perf_counter() >= deadline_s:
+        for addresses in each if number else _kept(candidates, each):
+            now = time.perf_counter()
+            if (number and now >= deadline_s) or (found and now >= end_s):
                 return found
             way = spill_around(repair, addresses, number, seed)
             if way is not None and (found is None or way.repair.cost_us < found.repair.cost_us):
                 found = way
     return found
+
+
+def _kept(candidates: Iterable[Addresses], each: list[Addresses]) -> Iterator[Addresses]:
+    for addresses in candidates:
+        each.append(addresses)
+        yield addresses
 
 
 def spill_around(repair: Repair, addresses: Addresses, number: int, seed: int) -> Spilled | None:

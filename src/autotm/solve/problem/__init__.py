@@ -1,5 +1,6 @@
 """What is asked and what there is to choose from: tensors' ways through the step, kernels' tables, what must fit."""
 
+from autotm.solve.problem.allowance import Allowance
 from autotm.solve.problem.choices import Choices, priced
 from autotm.solve.problem.feasible import require_feasible, required_bytes
 from autotm.solve.problem.flow import Flow, flags, flows_beside_kernels, flows_by_use, flows_for_life, flows_in
@@ -21,6 +22,7 @@ from autotm.solve.problem.window import Clock, Span, Window
 
 __all__ = [
     "Addresses",
+    "Allowance",
     "Charges",
     "Choices",
     "Clock",

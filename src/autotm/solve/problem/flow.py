@@ -6,7 +6,6 @@ kernel that uses it, or its whole life when it may not move at all.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,8 +30,7 @@ class Flow:
         may: gadgets at which it can be fast.
         may_between: the m - 1 gaps over which it can be fast.
         may_read: gadgets before which a read-back can pay.
-        beside_write_us, beside_read_us: price of an asynchronous copy to slow and to fast memory.
-        out, back: for each of the m - 1 gaps, the windows of such copies.
+        out, back: for each of the m - 1 gaps, the windows of asynchronous copies to slow and to fast memory.
     """
 
     tensor: str
@@ -46,8 +44,6 @@ class Flow:
     may: tuple[bool, ...]
     may_between: tuple[bool, ...]
     may_read: tuple[bool, ...]
-    beside_write_us: float
-    beside_read_us: float
     out: tuple[tuple[Window, ...], ...]
     back: tuple[tuple[Window, ...], ...]
 
@@ -94,15 +90,15 @@ def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[Flow, ...]:
 
 def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
     links, size_bytes = problem.links, problem.graph.by_name[flow.tensor].size_bytes
-    write_us, read_us = links.beside_us(Tier.PMEM, size_bytes), links.beside_us(Tier.DRAM, size_bytes)
     out_us, back_us = links.transfer_us(Tier.PMEM, size_bytes), links.transfer_us(Tier.DRAM, size_bytes)
     gaps = [flow.gap(k) for k in range(len(flow) - 1)]
+    # Of a hundred thousand tensors few are worth a look at their gaps.
+    out = problem.beside.least_added_us(Tier.PMEM, size_bytes) < flow.write_us
+    back = problem.beside.least_added_us(Tier.DRAM, size_bytes) < flow.read_us
     return replace(
         flow,
-        beside_write_us=write_us,
-        beside_read_us=read_us,
-        out=tuple(clock.write_windows(*gap, out_us) if write_us < flow.write_us else () for gap in gaps),
-        back=tuple(clock.read_windows(*gap, back_us) if read_us < flow.read_us else () for gap in gaps),
+        out=tuple(clock.write_windows(*gap, size_bytes, out_us, flow.write_us) if out else () for gap in gaps),
+        back=tuple(clock.read_windows(*gap, size_bytes, back_us, flow.read_us) if back else () for gap in gaps),
     )
 
 
@@ -140,8 +136,6 @@ def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tie
         may=flags((may,) * count),
         may_between=flags((may,) * (count - 1)),
         may_read=flags((False,) + (may,) * (count - 1)),
-        beside_write_us=math.inf,
-        beside_read_us=math.inf,
         out=_without_windows(count - 1),
         back=_without_windows(count - 1),
     )

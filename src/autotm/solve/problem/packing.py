@@ -29,7 +29,13 @@ class Addresses(Protocol):
 
 
 class Packing(Protocol):
-    """Whether the fast stays of a plan fit into a limit, addresses and all."""
+    """Whether the fast stays of a plan fit into a limit, addresses and all.
+
+    Attributes:
+        end_s: reading of `time.perf_counter` from which on only what is quick is tried.
+    """
+
+    end_s: float
 
     def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
         """Whether they do; `implementations` are the chosen ones by kernel."""

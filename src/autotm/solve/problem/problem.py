@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from autotm.model.files import BadInputError, unknown_name
-from autotm.model.measurement import Links, Profile
+from autotm.model.measurement import BesideKernels, Links, Profile
 from autotm.model.step import Graph, Limit, Role, Tensor, Tier, fixed_bytes
 from autotm.solve.problem.options import SolveOptions
 from autotm.solve.problem.packing import Packing
@@ -35,7 +35,7 @@ class Problem:
     def at(self, limit: Limit) -> Problem:
         """The same problem with another limit; what does not depend on the limit is worked out once for both."""
         other = replace(self, limit=limit)
-        shared = ("tabulation", "tabled", "placed", "base_us")
+        shared = ("beside", "tabulation", "tabled", "placed", "base_us")
         other.__dict__.update({name: getattr(self, name) for name in shared})
         return other
 
@@ -47,6 +47,11 @@ class Problem:
             InfeasibleLimitError: what no plan places takes more than all of it.
         """
         return self.limit.fast_bytes(self.graph.peak_live_bytes, fixed_bytes(self.graph))
+
+    @cached_property
+    def beside(self) -> BesideKernels:
+        """What asynchronous moves and kernels take from each other."""
+        return BesideKernels(self.graph, self.profile, self.links)
 
     @cached_property
     def tabulation(self) -> Tabulation:

@@ -65,9 +65,9 @@ def cost_us(flow: Flow, residency: Residency) -> float:
     slow = sum(cost for cost, fast in zip(flow.slow_us, residency.fast, strict=True) if not fast)
     write = 0.0
     if 0 < residency.first_leave < len(flow):
-        write = flow.write_us if residency.out is None else flow.beside_write_us
+        write = flow.write_us if residency.out is None else residency.out.added_us
     back = dict(residency.back)
-    return slow + write + sum(flow.beside_read_us if k in back else flow.read_us for k in residency.reads())
+    return slow + write + sum(back[k].added_us if k in back else flow.read_us for k in residency.reads())
 
 
 def fast_spans(flow: Flow, residency: Residency) -> list[tuple[int, int]]:

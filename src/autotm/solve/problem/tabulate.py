@@ -122,7 +122,9 @@ def _numbers(
         return None
     chosen = [len(call.workspaces) if len(calls) > 1 else 0 for call in calls]
     operands = len(calls[0].names) - chosen[0] if is_tabled else 0
-    found = [_times_us(profile, call, is_tabled, operands, count) for call, count in zip(calls, chosen, strict=True)]
+    # On a GPU no workspace is slow, and none was timed so.
+    timed = [0] * len(calls) if options.fast_operands_only else chosen
+    found = [_times_us(profile, call, is_tabled, operands, count) for call, count in zip(calls, timed, strict=True)]
     ways: list[tuple[int, int]] = []
     slow, time_us, fast_bytes, way = [], [], [], []
     for rank, (times, count) in enumerate(zip(found, chosen, strict=True)):
@@ -169,6 +171,8 @@ def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, wor
     """(2^workspaces, 2^operands) times; the operands of a kernel that is not tabled are fast here."""
     if is_tabled:
         return call.times_us(profile).reshape(-1, 2**operands)
+    if not workspaces:
+        return np.array([[profile.base_us(call.kernel)]])
     extras = call.extra_us(profile)[len(call.names) - workspaces :]
     return (profile.base_us(call.kernel) + bits(workspaces) @ extras).reshape(-1, 1)
 

@@ -52,9 +52,9 @@ class AsyncMoves:
     def prices_us(self, flows: Mapping[int, Flow]) -> Iterator[tuple[Variable, float, float]]:
         """Each variable with the price of its move, and that of the blocking move which it replaces."""
         for (index, _), choice in self.writes.items():
-            yield from ((variable, flows[index].beside_write_us, flows[index].write_us) for variable, _ in choice)
+            yield from ((variable, window.added_us, flows[index].write_us) for variable, window in choice)
         for (index, _), choice in self.reads.items():
-            yield from ((variable, flows[index].beside_read_us, flows[index].read_us) for variable, _ in choice)
+            yield from ((variable, window.added_us, flows[index].read_us) for variable, window in choice)
 
 
 def _paired(variables: Variable, moves: Mapping[Gap, tuple[Window, ...]]) -> dict[Gap, Choice]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 
@@ -26,21 +27,22 @@ _SHARE, _LEAST_S = 2.5, 2.0
 """Time for this as a share of what the search has taken, and at least; after that a smaller limit is the better way."""
 
 
-def settle(search: Search, made: Formulation, session: Session | None) -> None:
+def settle(search: Search, made: Formulation, session: Session | None, end_s: float = math.inf) -> None:
     """Change the best plan until it fits, as long as that is worth it.
 
     Stays that find no address are placed anew around the others. Where that makes the gap wider than asked, a plan is
     searched that is better by what addresses cost. Then sets of stays that do not fit together are excluded, and if
     giving up one of a set costs as much, the set becomes a row and the program is solved on from where it was. The
-    bound stays that of the program without such rows: it holds for every plan within the limit.
+    bound stays that of the program without such rows: it holds for every plan within the limit. Once
+    `time.perf_counter` has reached `end_s`, the next plan that fits is taken, whatever its gap.
     """
     packing, asked = search.problem.packing, search.problem.options.gap
     if packing is None or search.problem.limit.is_unlimited:
         return
-    now = time.perf_counter()
-    deadline, blocks, best = now + max(_LEAST_S, _SHARE * (now - search.started_s)), [], None
+    packing.end_s, now = end_s, time.perf_counter()
+    deadline, blocks, best = min(end_s, now + max(_LEAST_S, _SHARE * (now - search.started_s))), [], None
     while not _fits(search, packing):
-        spilled = _spilled(search, packing)
+        spilled = _spilled(search, packing, end_s)
         best = min((found for found in (best, spilled) if found), key=lambda found: found.repair.cost_us, default=None)
         if _take(search, packing, spilled, asked):
             break
@@ -48,7 +50,9 @@ def settle(search: Search, made: Formulation, session: Session | None) -> None:
             continue
         members = _exclude(search, packing) if time.perf_counter() < deadline else ()
         if not members:
-            _take(search, packing, best, _NEARLY * asked)
+            is_late = time.perf_counter() >= end_s
+            search.timed_out |= is_late
+            _take(search, packing, best, math.inf if is_late else _NEARLY * asked)
             break
         if session is None or session.is_lost or search.is_done:
             continue
@@ -91,14 +95,14 @@ def _exclude(search: Search, packing: Packing) -> Sequence[Member]:
     return members
 
 
-def _spilled(search: Search, packing: Packing) -> Spilled | None:
+def _spilled(search: Search, packing: Packing, end_s: float) -> Spilled | None:
     """The best plan with what finds no address placed anew, improved for a while if it is not as close as asked."""
     problem, repair = search.problem, search.best
     stays, _, implementations = plan_of(repair)
     candidates = packing.addresses(stays, implementations, problem.limit_bytes)
     now = time.perf_counter()
-    deadline = now + _PLACING * (now - search.started_s)
-    spilled = spill(repair, candidates, problem.options.seed, deadline)
+    deadline = min(end_s, now + _PLACING * (now - search.started_s))
+    spilled = spill(repair, candidates, problem.options.seed, deadline, end_s)
     if spilled is not None:
         count, cost_us = len(spilled.addresses.left_out), spilled.repair.cost_us
         refine(spilled.repair, search.priced, deadline, search.target_us, problem.options.seed, spilled.exchange)

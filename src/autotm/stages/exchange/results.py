@@ -6,33 +6,35 @@ pipeline as they are, by their paths below the results. Machine code is not amon
 
 from __future__ import annotations
 
-import hashlib
-import json
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from autotm.model.files import BadInputError, DamagedFileError, load, read_json, write_atomically
+from autotm.model.files import (
+    BadInputError,
+    DamagedFileError,
+    damaged_results,
+    load,
+    read_json,
+    read_results,
+    write_atomically,
+    write_results,
+)
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, Record, read_profile
+from autotm.model.measurement import Links, Record, read_profile, write_profile
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph
 from autotm.model.study import Paths
 from autotm.stages.context import Context
 
-KIND = "results export"
-FORMAT = 1
-_MANIFEST = "manifest.json"
 _OF_A_PLAN = ("plan.json", "program.json", "record.json")
 _TYPES: Mapping[str, tuple[str, type[Any]]] = {
     "links.json": ("links", Links), "graph.json": ("graph", Graph), "plan.json": ("plan", Plan),
     "program.json": ("program", Program), "record.json": ("record", Record),
 }  # fmt: skip
-_PROFILE = "profile.parquet"
+_PROFILE, _TEXT_PROFILE = "profile.parquet", "profile.json"
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,7 @@ def export_results_stage(context: Context, *, paths: Paths, file: Path) -> list[
         raise BadInputError(f"{missing[0]}: no such file; measure first: autotm profile {paths.network}")
     of_plans = [path for name in _OF_A_PLAN for path in sorted(paths.graph.parent.glob(f"*/*/{name}"))]
     contents = {path.relative_to(paths.results).as_posix(): path.read_bytes() for path in (*first, *of_plans)}
-    manifest = {
-        "kind": KIND,
-        "format": FORMAT,
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
-        "provenance": provenance(context.machine, context.seed),
-    }
-
-    def write(temporary: Path) -> None:
-        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
-            for name, content in contents.items():
-                archive.writestr(name, content)
-
-    write_atomically(file, write)
+    write_results(file, contents, provenance(context.machine, context.seed))
     return [*first, *of_plans]
 
 
@@ -103,30 +92,37 @@ def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Import
 
 
 def _read(file: Path) -> dict[str, bytes]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            manifest = json.loads(archive.read(_MANIFEST))
-            wanted = manifest["files"] if isinstance(manifest, dict) and manifest.get("kind") == KIND else None
-            contents = {name: archive.read(name) for name in wanted or ()}
-    except FileNotFoundError:
-        raise DamagedFileError(f"{file}: no such file; make it with: autotm export NETWORK {file}") from None
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, TypeError) as error:
-        raise _damaged(file, f"it cannot be read ({error})") from None
-    if wanted is None:
-        raise _damaged(file, f"it is not a {KIND}")
-    if manifest.get("format") != FORMAT:
-        raise _damaged(file, f"it is of format {manifest.get('format')}, this autotm reads {FORMAT}")
-    for name, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != wanted[name]:
-            raise _damaged(file, f"{name} is not what was exported")
+    """Each file by its place below the results; a profile from a host without pyarrow as others are."""
+    contents = read_results(file)
+    for name in contents:
         if not _is_below(name):
-            raise _damaged(file, f"{name} is no place below the results")
-    return contents
+            raise damaged_results(file, f"{name} is no place below the results")
+    return {
+        name.removesuffix(".json") + ".parquet" if _is_text_profile(name) else name: _as_table(file, name, content)
+        for name, content in contents.items()
+    }
+
+
+def _is_text_profile(name: str) -> bool:
+    return PurePosixPath(name).name == _TEXT_PROFILE
+
+
+def _as_table(file: Path, name: str, content: bytes) -> bytes:
+    if not _is_text_profile(name):
+        return content
+    with tempfile.TemporaryDirectory(prefix="autotm-import-") as folder:
+        text, table = Path(folder, _TEXT_PROFILE), Path(folder, _PROFILE)
+        text.write_bytes(content)
+        try:
+            write_profile(table, read_profile(text))
+        except DamagedFileError as error:
+            raise damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}") from None
+        return table.read_bytes()
 
 
 def _is_below(name: str) -> bool:
     path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and path.name in {*_TYPES, _PROFILE}
+    return not path.is_absolute() and ".." not in path.parts and path.name in {*_TYPES, _PROFILE, _TEXT_PROFILE}
 
 
 def _require_readable(file: Path, contents: Mapping[str, bytes]) -> None:
@@ -137,7 +133,7 @@ def _require_readable(file: Path, contents: Mapping[str, bytes]) -> None:
             try:
                 _load(path)
             except DamagedFileError as error:
-                raise _damaged(file, f"{name}: {str(error).split('; remove it')[0]}") from None
+                raise damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}") from None
 
 
 def _load(path: Path) -> None:
@@ -146,13 +142,6 @@ def _load(path: Path) -> None:
         return
     kind, value_type = _TYPES[path.name]
     load(path, kind, value_type)
-
-
-def _damaged(file: Path, reason: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"{file}: damaged {KIND}: {reason}; nothing was imported. Export it again where it comes from: "
-        f"autotm export NETWORK {file.name}"
-    )
 
 
 def imported_plans(found: Imported) -> Iterator[tuple[Path, str, str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotm.model.files import save
+from autotm.model.files import require_writable, save
 from autotm.model.machine import provenance
 from autotm.model.measurement import read_profile
 from autotm.model.step import NetworkSource
@@ -40,6 +40,7 @@ def tune_stage(
 
     require_packages()
     machine = context.to_measure().machine
+    require_writable(store, report)
     came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
     target = machine_target(machine)
     step = scheduled_step(zoo.build_from(network, context.seed), scale, target, machine.threads)
@@ -80,5 +81,6 @@ def import_store_stage(*, store: Path, file: Path) -> Merged:
     """Merge a file that `export_store_stage` wrote into the kernel store."""
     from autotm.profile.store import KernelStore, import_store
 
+    require_writable(store)
     with KernelStore(store) as opened:
         return import_store(opened, file)

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from autotm.model.machine import Topology, usable_cpus
-from autotm.study.doctor.memories import Memories
-from autotm.study.doctor.tools import compiler, gpus, package, room_for_files
-
-
-class Use(StrEnum):
-    """What a finding means for a study here."""
-
-    USED = "used"
-    UNUSED = "not used"
-    MISSING = "missing"
-    CARE = "take care"
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a machine has or lacks.
-
-    Attributes:
-        what: the thing.
-        found: what there is of it.
-        use: whether autotm uses it; `missing` where it cannot work without.
-        why: the reason, or the remedy; may be empty.
-    """
-
-    what: str
-    found: str
-    use: Use
-    why: str = ""
-
+from autotm.model.machine import SystemMemory, Topology, cpu_quota, kernel_lacks, usable_cpus
+from autotm.study.doctor.finding import Finding, Use
+from autotm.study.doctor.gpus import gpu_findings
+from autotm.study.doctor.slow_memories import Probe, SlowMemory, here, slow_memories
+from autotm.study.doctor.tools import compiler, package, room_for_files
 
 _EXTRAS = {
+    "cuda-bindings": ("machines of kind cuda", "pip install 'autotm[cuda]'"),
     "torch": ("modules of PyTorch", "pip install 'autotm[torch]'"),
     "onnx": ("ONNX files", "pip install 'autotm[onnx]'"),
     "xgboost-cpu": ("autotm tune", "make setup-tune"),
@@ -46,24 +20,39 @@ _EXTRAS = {
 }
 
 
-def findings(results: Path, root: Path = Path("/")) -> list[Finding]:
+def findings(results: Path, root: Path = Path("/"), probe: Probe = here) -> list[Finding]:
     """Look at this machine.
 
     Args:
         results: the folder that files would go to.
-        root: where /sys and /proc are; tests look at machines that are not there.
+        root: where /sys, /proc and /dev are; tests look at machines that are not there.
+        probe: tries a memory out.
     """
-    memories = Memories(root)
+    memories = SystemMemory(root)
     return [
         *_cores(root),
-        *_memory(memories),
+        *_memory(memories, fast_nodes(root), found_slow(root, probe)),
+        *_policies(memories),
         *_settings(memories),
         _compiler(),
         _tvm(),
-        *_gpus(root),
+        *gpu_findings(root),
         *_extras(),
         _disk(results),
     ]
+
+
+def fast_nodes(root: Path = Path("/")) -> tuple[int, ...]:
+    """The memory nodes next to cores that this process may use, that of the first core first."""
+    threads = Topology.of(usable_cpus(), root / "sys/devices/system").threads
+    with_memory = {node.number for node in SystemMemory(root).nodes}
+    found = tuple(dict.fromkeys(thread.numa_node for thread in threads))
+    return tuple(node for node in found if node in with_memory) or found[:1]
+
+
+def found_slow(root: Path = Path("/"), probe: Probe = here) -> list[SlowMemory]:
+    """What of this machine is slow memory, or might be."""
+    return slow_memories(SystemMemory(root), fast_nodes(root), probe, root / "dev")
 
 
 def _cores(root: Path) -> Iterator[Finding]:
@@ -72,7 +61,7 @@ def _cores(root: Path) -> Iterator[Finding]:
     sockets = len({thread.socket for thread in topology.threads})
     found = f"{cores} physical, {threads} hardware threads, {sockets} socket{'s' if sockets > 1 else ''}"
     yield Finding("cores", found, Use.USED, "a kernel thread each, unless the machine file says otherwise")
-    quota = _quota(root)
+    quota = cpu_quota(root)
     if quota is not None and quota < threads:
         yield Finding(
             "CPU quota", f"{quota:.3g} cores", Use.CARE, f"a container allows less than the {threads} threads it shows"
@@ -84,11 +73,6 @@ def _cores(root: Path) -> Iterator[Finding]:
         )
 
 
-def _quota(root: Path) -> float | None:
-    limit = _words(root / "sys/fs/cgroup/cpu.max")
-    return None if len(limit) < len(("quota", "period")) or limit[0] == "max" else float(limit[0]) / float(limit[1])
-
-
 def _words(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").split()
@@ -96,30 +80,48 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _memory(memories: Memories) -> Iterator[Finding]:
+def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[SlowMemory]) -> Iterator[Finding]:
     for node in memories.nodes:
-        found = f"{node.total_bytes / 1e9:.4g} GB, {node.free_bytes / 1e9:.4g} GB free"
-        if node.cpus:
-            yield Finding(f"memory node {node.number}", f"{found}, beside cores", Use.USED, "fast memory")
+        found = f"{node.total_bytes / 1e9:.4g} GB, {node.free_bytes / 1e9:.4g} GB free, beside cores"
+        name = f"memory node {node.number}"
+        if node.number in fast_nodes:
+            use = Use.USED if node.number == fast_nodes[0] else Use.USABLE
+            yield Finding(name, found, use, f"fast memory, in a machine file: fast_nodes: [{node.number}]")
+        elif node.cpus:
+            why = f"not as fast memory: this process may not use its cores {node.cpus} (cpuset, taskset)"
+            yield Finding(name, found, Use.UNUSED, why)
+    for one in slow:
+        if one.tier is None:
+            yield Finding(one.what, one.found, Use.UNUSED, f"not as slow memory: {one.why_not}")
         else:
-            why = (
-                f"memory without cores (CXL, persistent or remote memory), distance {node.distance}: a slow tier here; "
-                "this version of autotm only emulates slow memory"
-            )
-            yield Finding(f"memory node {node.number}", f"{found}, no cores", Use.UNUSED, why)
+            care = f"; {one.caution}" if one.caution else ""
+            yield Finding(one.what, one.found, Use.USABLE, f"as slow memory, in a machine file: {one.line}{care}")
+    if not slow:
+        why = (
+            "one memory node, no DAX folder, no DAX device: slow memory is emulated (slow_tier: {kind: emulated, ...})"
+        )
+        yield Finding("second memory", "none", Use.UNUSED, why)
     if memories.limit_bytes is not None:
-        yield Finding("memory limit", f"{memories.limit_bytes / 1e9:.4g} GB", Use.CARE, "of this container")
-    for mount in memories.dax_mounts:
-        yield Finding(f"DAX file system {mount}", "mounted", Use.UNUSED, "as a memory node without cores")
-    for device in memories.dax_devices:
-        yield Finding(f"DAX device {device}", "there", Use.UNUSED, "as a memory node without cores")
+        yield Finding(
+            "memory limit", f"{memories.limit_bytes / 1e9:.4g} GB", Use.CARE, "of this container, service or job"
+        )
 
 
-def _settings(memories: Memories) -> Iterator[Finding]:
+def _policies(memories: SystemMemory) -> Iterator[Finding]:
+    """What Linux can do by itself, as a rival of plans, where there are two nodes for it to do it with."""
+    if len(memories.nodes) < 2:  # noqa: PLR2004 - a fast and a slow one
+        return
+    for name in ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing"):
+        lacking = kernel_lacks(name, memories)
+        use = Use.UNUSED if lacking else Use.USABLE
+        yield Finding(f"optimizer {name}", "absent" if lacking else "present", use, lacking or "on memory nodes")
+
+
+def _settings(memories: SystemMemory) -> Iterator[Finding]:
     yield Finding("transparent huge pages", memories.huge_pages or "none", Use.USED, "as the system gives them")
     if memories.reserved_huge_pages:
         yield Finding(
-            "reserved huge pages", str(memories.reserved_huge_pages), Use.UNUSED, "memory that nobody else gets"
+            "reserved huge pages", str(memories.reserved_huge_pages), Use.USABLE, "huge_pages: reserved of kind numa"
         )
     if memories.balances:
         yield Finding("NUMA balancing", "on", Use.CARE, "pages move by themselves: sudo sysctl kernel.numa_balancing=0")
@@ -144,14 +146,6 @@ def _tvm() -> Finding:
     if version is None:
         return Finding("TVM", "none", Use.MISSING, "make setup, or pip install autotm, brings it")
     return Finding("TVM", version, Use.USED)
-
-
-def _gpus(root: Path) -> Iterator[Finding]:
-    found = gpus(root)
-    for gpu in found:
-        yield Finding("GPU", gpu, Use.UNUSED, "this version of autotm places tensors in host memories only")
-    if not found:
-        yield Finding("GPU", "none", Use.UNUSED, "no NVIDIA driver answers")
 
 
 def _extras() -> Iterator[Finding]:

@@ -22,14 +22,6 @@ def compiler() -> str | None:
     return told.splitlines()[0] if told else path
 
 
-def gpus(root: Path) -> list[str]:
-    """Name, memory and driver of each NVIDIA GPU, as its driver tells."""
-    told = _output("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    if told:
-        return told.splitlines()
-    return sorted(path.name for path in (root / "proc/driver/nvidia/gpus").glob("*"))
-
-
 def package(name: str) -> str | None:
     """Its version; None where it is not installed."""
     try:

@@ -1,7 +1,7 @@
 """What all figures share: look, panels, captions, names, and how they are saved."""
 
-from autotm.study.drawing.captions import caption, machine_text, modelled_caption, near_text, prices_remark
-from autotm.study.drawing.look import GRAY, Drawn, network_colors, optimizer_colors, styled
+from autotm.study.drawing.captions import caption, machine_text, modelled_caption, near_text, pages_text, prices_remark
+from autotm.study.drawing.look import GRAY, Drawn, network_colors, optimizer_colors, rival_colors, styled
 from autotm.study.drawing.names import in_order, limits_of, series_name, title
 from autotm.study.drawing.panels import count_bytes, finish, grid, hollow_marks, panels, text_in_bytes
 from autotm.study.drawing.saving import fix_legends, save_figure, write_caption
@@ -22,8 +22,10 @@ __all__ = [
     "near_text",
     "network_colors",
     "optimizer_colors",
+    "pages_text",
     "panels",
     "prices_remark",
+    "rival_colors",
     "save_figure",
     "series_name",
     "styled",

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 
 import matplotlib as mpl
 import seaborn as sns
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from autotm.model.study import StyleConfig
+from autotm.study.setup import GPU_RIVALS
 
 GRAY = "0.35"
 
@@ -18,6 +20,11 @@ NETWORK_ORDER = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", 
 
 
 OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+
+
+LINUX_ORDER = ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing")
+"""What Linux does by itself: one family, in grays."""
+_GRAYS = ("0.78", "0.62", "0.46", "0.25")
 
 
 _SAME_COLOR = {"test_vgg": "vgg19"}
@@ -57,7 +64,13 @@ def styled(style: StyleConfig) -> Iterator[None]:
 
 def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
     """One colour an optimizer, the same in every figure whichever of them it shows."""
-    return dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
+    own = dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
+    return own | {name: to_rgb(gray) for name, gray in zip(LINUX_ORDER, _GRAYS, strict=True)}
+
+
+def rival_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
+    """One colour for each thing that others do on a GPU."""
+    return dict(zip(GPU_RIVALS, sns.color_palette(style.palette, 10)[-len(GPU_RIVALS) :], strict=True))
 
 
 def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tuple[float, float, float]]:

@@ -22,7 +22,19 @@ TITLES = {
 }
 
 
-_SERIES = {"static": "static-AutoTM", "synchronous": "sync-AutoTM", "asynchronous": "async-AutoTM"}
+_SERIES = {
+    "static": "static-AutoTM",
+    "synchronous": "sync-AutoTM",
+    "asynchronous": "async-AutoTM",
+    "linux-preferred": "Linux: preferred",
+    "linux-interleave": "Linux: interleave",
+    "linux-weighted-interleave": "Linux: weighted",
+    "linux-balancing": "Linux: NUMA balancing",
+    "managed-memory": "managed memory",
+    "lru-paging": "LRU paging",
+    "swap-all": "swap all (vDNN)",
+    "recompute": "recompute (segments)",
+}
 
 
 def title(network: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 
+from autotm.check import proven_bound_us
 from autotm.model.files import BadInputError
 from autotm.model.plan import Move, Stay
 from autotm.model.step import Graph, Kernel, Tensor, Tier
@@ -61,12 +62,17 @@ class Residency:
         uses_us: slower uses.
         moves_us: moves.
         held_us: holding cost of its fast memory.
+        loss_us: by how much a step that keeps it so is slower than the plan's, at least, however the other tensors
+            are placed (proven by the plan's certificate); None for the plan's own way, and where nothing proves it.
+        fits: whether the limit leaves room for it.
     """
 
     name: str
     uses_us: float
     moves_us: float
     held_us: float
+    loss_us: float | None = None
+    fits: bool = True
 
     @property
     def total_us(self) -> float:
@@ -125,7 +131,10 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
         sum(us for _, us in moved),
         sum(held(size, stay.start, stay.end) for stay in stays if stay.tier is Tier.DRAM),
     )
-    for_life = Residency("fast for life", 0.0, 0.0, held(size, tensor.live.start, tensor.live.stop))
+    held_us = held(size, tensor.live.start, tensor.live.stop)
+    fits = size <= plan.dram_limit_bytes
+    for_life = Residency("fast for life", 0.0, 0.0, held_us, _loss_us(placed, tensor, stays, Tier.DRAM), fits)
+    never = Residency("slow for life", fast_all, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.PMEM))
     return TensorExplanation(
         step.network,
         plan.optimizer,
@@ -135,7 +144,7 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
         tuple(move for move, _ in moved),
         uses,
         _gaps(placed, tensor, prices),
-        (planned, for_life, Residency("slow for life", fast_all, 0.0, 0.0)),
+        (planned, for_life, never),
         prices.are_known,
         bool(set(tensor.users) & set(plan.tabled)),
     )
@@ -154,6 +163,16 @@ def _tensor_of(placed: Placed, name: str) -> Tensor:
             "--counts all, in solving and here, plans place it, too"
         )
     return tensor
+
+
+def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier) -> float | None:
+    """By how much keeping the tensor in one tier for life makes the step slower at least."""
+    plan = placed.plan
+    has_room = tier is Tier.PMEM or tensor.allocated_bytes <= plan.dram_limit_bytes
+    if plan.certificate is None or not has_room or all(stay.tier is tier for stay in stays):
+        return None
+    least_us = proven_bound_us(placed.graph, placed.profile, placed.links, plan, fixed={tensor.name: tier})
+    return max(0.0, least_us - plan.objective_us)
 
 
 def _tier_at(stays: tuple[Stay, ...], kernel: int) -> Tier:

@@ -36,11 +36,16 @@ def _parts(found: TensorExplanation) -> Iterator[str]:
         yield columns([_GAP_HEAD, *map(_gap, found.gaps)], left=1)
     yield "\nWhat it costs the step, by the prices of the plan's certificate (predicted us)"
     yield columns(
-        [("residency", "slow uses", "moves", "holding cost", "in all"), *map(_way, found.residencies)], left=1
+        [
+            ("residency", "slow uses", "moves", "holding cost", "in all", "step slower by"),
+            *map(_way, found.residencies),
+        ],
+        left=1,
     )
     yield _verdict(found)
 
 
+_WAY_HEAD = ("residency", "slow uses", "moves", "holding cost", "in all", "step slower by")
 _GAP_HEAD = ("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")
 
 
@@ -54,14 +59,21 @@ def _gap(gap: Gap) -> tuple[str, ...]:
 
 
 def _way(way: Residency) -> tuple[str, ...]:
-    return way.name, *(f"{number:.4g}" for number in (way.uses_us, way.moves_us, way.held_us, way.total_us))
+    costs = (f"{number:.4g}" for number in (way.uses_us, way.moves_us, way.held_us, way.total_us))
+    return way.name, *costs, _loss(way)
+
+
+def _loss(way: Residency) -> str:
+    if not way.fits:
+        return "does not fit"
+    return "" if way.loss_us is None else f"at least {way.loss_us:.4g}"
 
 
 def _verdict(found: TensorExplanation) -> str:
     if not found.has_prices:
         return "The plan has no prices: its optimizer has one plan, whatever tensors cost."
     planned, *others = found.residencies
-    best = min(others, key=lambda way: way.total_us)
+    best = min((way for way in others if way.fits), key=lambda way: way.total_us)
     less = planned.total_us - best.total_us
     if less <= _NO_TIME_US:
         text = "No other of these is cheaper: the plan keeps it where its bytes are worth most."

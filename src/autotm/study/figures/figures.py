@@ -11,8 +11,18 @@ import pandas as pd
 from autotm.model.files import unknown_name
 from autotm.model.study import PricesConfig, StyleConfig
 from autotm.study.drawing import Drawn, fix_legends, save_figure, styled, write_caption
-from autotm.study.figures import fig10, fig10a, front, heap, kernel_plot
-from autotm.study.figures.comparisons import cost_performance, fig7, fig8, fig9, fig11, ilp_times, price_performance
+from autotm.study.figures import fig10, fig10a, front, heap, kernel_plot, links
+from autotm.study.figures.comparisons import (
+    cost_performance,
+    devices,
+    fig7,
+    fig8,
+    fig9,
+    fig11,
+    ilp_times,
+    price_performance,
+)
+from autotm.study.figures.gpu import fig12, timeline
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 
 FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
@@ -25,12 +35,16 @@ FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "fig10a_all_slow": fig10a.draw_all_slow,
     "fig10a_synchronous": fig10a.draw_all_limits,
     "fig11": fig11.draw,
+    "fig12": fig12.draw,
+    "fig12_timeline": timeline.draw,
     "front": front.draw,
     "ilp_times": ilp_times.draw,
     "price_performance": price_performance.draw,
     "cost_performance": cost_performance.draw,
     "kernel_plot": kernel_plot.draw,
     "heap": heap.draw,
+    "devices": devices.draw,
+    "links": links.draw,
 }
 """What gives the picture and its caption from the table."""
 

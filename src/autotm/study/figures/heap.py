@@ -14,6 +14,7 @@ from matplotlib.patches import Patch
 
 from autotm.check import kernel_times_us
 from autotm.model.files import BadInputError, load, load_with_provenance
+from autotm.model.machine import slow_memory_text
 from autotm.model.measurement import read_profile
 from autotm.model.plan import Move, Plan, Program, Stay
 from autotm.model.step import Graph, Tier, counting
@@ -47,13 +48,13 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
 
     Raises:
         DamagedFileError: a file cannot be read.
-        BadInputError: the program was made from another plan, or its memory is one pool behind a cache.
+        BadInputError: the program was made from another plan, or its memory is one pool.
     """
     whole, source = load_with_provenance(graph, "graph", Graph)
     placed, laid = load(plan, "plan", Plan), load(program, "program", Program)
-    if placed.cached is not None:
+    if placed.one_pool is not None:
         raise BadInputError(
-            f"{plan}: optimizer '{placed.optimizer}' has one pool behind a cache; the heap plot shows two"
+            f"{plan}: optimizer '{placed.optimizer}' has one pool, behind a cache or of pages; the heap plot shows two"
         )
     counted, timed = counting(whole, placed.counts), read_profile(profile)
     step = counted.computed_by(placed.implementations)
@@ -71,6 +72,7 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
         "solver_status": str(placed.status),
         "seed": source["seed"],
         **{key: timed.provenance[key] for key in ("machine", "cpu_model", "threads", "tier_reality")},
+        "slow_memory": slow_memory_text(timed.provenance),
         "versions": versions_text(timed.provenance),
     }
     return pd.DataFrame(

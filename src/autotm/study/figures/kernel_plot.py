@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from autotm.model.files import BadInputError, load
+from autotm.model.machine import slow_memory_text
 from autotm.model.measurement import read_profile
 from autotm.model.step import Counts, Graph, Tier, configuration, counting
 from autotm.model.study import StyleConfig
@@ -39,6 +40,7 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
         "scale": step.scale,
         **{f"{item.tensor}_shape": "x".join(map(str, item.shape)) for item in (*kernel.inputs, *kernel.outputs)},
         **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
+        "slow_memory": slow_memory_text(source),
         "versions": versions_text(source),
     }
     rows = []
@@ -55,7 +57,9 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
                 "upper_quartile_ns": timing.upper_quartile_ns,
                 "repeats": timing.repeats,
                 COLUMN: timing.disturbed,
-                "time": "measured" if not slow or shared["tier_reality"] == "real" else shared["tier_reality"],
+                "time": "measured"
+                if not slow or shared["tier_reality"] in {"real", "stand-in"}
+                else shared["tier_reality"],
             }
             | shared
         )

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from autotm.model.measurement import Way
 from autotm.model.study import StyleConfig
-from autotm.study.drawing import GRAY, finish, fix_legends, panels, save_figure, styled, write_caption
+from autotm.study.drawing import GRAY, finish, fix_legends, machine_text, panels, save_figure, styled, write_caption
 from autotm.study.tables import read_table, write_table
 from autotm.study.timing import MEASURED, MIN_US, RECORDED, summary, timing_table
 
@@ -132,8 +132,7 @@ def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, fl
 
 def _caption(table: pd.DataFrame) -> str:
     first, found = table.iloc[0], summary(table).set_index("way")
-    reality = "slow memory EMULATED: DRAM plus injected delay, so that configurations add up but for noise"
-    tier = reality if first["tier_reality"] == "emulated" else f"{first['tier_reality']} slow memory"
+    known = ", so that configurations add up but for noise" if first["tier_reality"] == "emulated" else ""
     differences = "; ".join(
         f"{way} {row['median_difference_percent']:.2g} % (90th percentile {row['p90_difference_percent']:.2g} %)"
         for way, row in found.iterrows()
@@ -148,7 +147,7 @@ def _caption(table: pd.DataFrame) -> str:
     verdict = f" The quickest inside the noise: {quickest[0]}." if len(quickest) else ""
     return (
         f"Kernels of {first['network']} (batch {first['batch']}), scale {first['scale']}, each timed in every "
-        f"configuration; machine {first['machine']}: {first['cpu_model']}, {first['threads']} threads; {tier}. "
+        f"configuration; {machine_text(first)}{known}. "
         f"Steps were run {first['step_repeats']} times for each set of configurations. Median size of the difference "
         f"from one configuration at a time: {differences}.{recorded}{verdict} Points beyond the 99th percentile stand "
         f"at the edge. Seed {first['seed']}. {first['versions']}."

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from autotm.model.files import BadInputError
+from autotm.model.machine import EmulatedTier, Machine, require_runnable
 from autotm.model.step import Limit
-from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED
-from autotm.study.setup.series import FIRST_TOUCH, MOVER
+from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED, scale_named
+from autotm.study.setup.machines import machine_named
+from autotm.study.setup.series import FIRST_TOUCH, GPU_BASELINE, MOVER
 from autotm.study.setup.study import CONVENTIONAL, Study
+
+PAPER = "paper"
+"""The scale of the paper's own sizes; its GPU experiments have others."""
 
 
 def comparison_records(study: Study, folder: str) -> list[Path]:
@@ -36,6 +43,15 @@ def predicted_records(study: Study, folder: str) -> list[Path]:
     return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL)
 
 
+def rival_records(study: Study, folder: str) -> list[Path]:
+    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals.
+
+    Raises:
+        BadInputError: as `comparison_records`.
+    """
+    return comparison_records(study, folder) + study.rival_records(folder.rstrip("/") or CONVENTIONAL)
+
+
 def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
     """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs.
 
@@ -43,11 +59,61 @@ def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
         BadInputError: as `Study.workload_records`.
     """
     name = study.config.figures.fig8.workload
-    records = study.workload_records(name)
+    records = study.workload_records(name) + study.rival_records(name)
     if not study.config.scale.endswith(MODELLED):
         return records, [], []
     plans = [record.with_name("plan.json") for record in records]
     return [], plans, [study.paths(network).graph for network in study.config.workloads[name].networks]
+
+
+def gpu_steps(study: Study) -> list[Path]:
+    """The modelled steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
+
+    Raises:
+        BadInputError: no such machine, or one that is not modelled.
+    """
+    config = study.config.figures.fig12
+    return [
+        step
+        for of_scale, limit in _gpu_studies(study)
+        for network in config.networks
+        if network in of_scale.scale.networks
+        for step in _gpu_steps_of(of_scale, network, limit)
+    ]
+
+
+def gpu_timeline(study: Study) -> list[Path]:
+    """Those of them that are drawn engine by engine: of one network, at the first batch size.
+
+    Raises:
+        BadInputError: as `gpu_steps`, or the scale has no sizes for that network.
+    """
+    of_scale, limit = _gpu_studies(study)[0]
+    network = study.config.figures.fig12.timeline
+    of_scale.network(network)
+    return _gpu_steps_of(of_scale, network, limit)
+
+
+def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
+    """The study on the modelled machine, with the limit of device memory, for each scale that figure 12 shows."""
+    config = study.config.figures.fig12
+    machine = machine_named(study.config_dir, config.machine, None)
+    if not machine.is_modelled:
+        raise BadInputError(f"figures.fig12.machine: {config.machine} is not modelled; give one of kind modelled")
+    on_gpu = study.on(machine)
+    if study.config.scale != PAPER:
+        return [(on_gpu, Limit.parse(config.limit))]
+    return [(_at(on_gpu, scale), Limit.parse(config.paper.limit)) for scale in config.paper.scales]
+
+
+def _at(study: Study, scale: str) -> Study:
+    config = study.config.model_copy(update={"scale": scale})
+    return replace(study, config=config, scale=scale_named(study.config_dir / "scales", scale))
+
+
+def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
+    config, paths = study.config.figures.fig12, study.paths(network)
+    return [paths.modelled(name, limit) for name in (GPU_BASELINE, *config.optimizers, *config.rivals)]
 
 
 def front_records(study: Study) -> list[Path]:
@@ -56,6 +122,44 @@ def front_records(study: Study) -> list[Path]:
     paths = study.paths(front.network)
     points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
     return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+
+
+def device_machines(study: Study) -> list[Machine]:
+    """The machines of the figure of devices, on as many threads as the study asks for.
+
+    Raises:
+        BadInputError: no such machine, or a fault in its file.
+    """
+    threads = None if study.config.threads == "auto" else study.config.threads
+    return [machine_named(study.config_dir, name, threads) for name in study.config.figures.devices.machines]
+
+
+def device_records(study: Study) -> list[Path]:
+    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit.
+
+    Raises:
+        BadInputError: one of the optimizers cannot run on the study's machine.
+    """
+    devices = study.config.figures.devices
+    for optimizer in devices.optimizers:
+        require_runnable(study.machine, optimizer)
+    paths = study.paths(devices.network)
+    points = [*((optimizer, devices.limit) for optimizer in devices.optimizers), (MOVER, ALL_SLOW)]
+    return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+
+
+def device_names(study: Study) -> dict[str, str]:
+    """What slow memory each of these machines has: the device that is emulated, if it is and by one of them only.
+
+    Elsewhere the machine's own name tells it apart.
+
+    Raises:
+        BadInputError: as `device_machines`.
+    """
+    tiers = {machine.name: machine.slow_tier for machine in device_machines(study)}
+    devices = {name: tier.device for name, tier in tiers.items() if isinstance(tier, EmulatedTier)}
+    alone = Counter(devices.values())
+    return {name: devices[name] if alone[devices.get(name, "")] == 1 else name for name in tiers}
 
 
 def heap_files(study: Study) -> dict[str, Path]:
@@ -68,3 +172,10 @@ def heap_files(study: Study) -> dict[str, Path]:
         "plan": paths.plan(heap.optimizer, limit),
         "program": paths.program(heap.optimizer, limit),
     }
+
+
+def link_files(study: Study) -> dict[str, Path]:
+    """What the figure of the links reads: what was measured, and the file of the device that is emulated, if any."""
+    device = getattr(study.machine.slow_tier, "device", None)
+    of_device = {} if device is None else {"device": study.devices_dir / f"{device}.yaml"}
+    return {"links": study.machine_paths.links, **of_device}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import pkgutil
-import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import autotm
-from autotm.model.files import AutotmError, BadInputError, unknown_name
-from autotm.model.machine import Machine, load_machine
+from autotm.model.files import BadInputError, unknown_name
+from autotm.model.machine import (
+    Machine,
+    cannot_run,
+    require_runnable,
+)
 from autotm.model.step import Limit, NetworkSource
 from autotm.model.study import (
     ALL_FAST,
@@ -24,15 +26,14 @@ from autotm.model.study import (
     ScaleFile,
     StudyConfig,
     parse_study,
-    read_yaml,
     scale_named,
     sizes_at,
 )
+from autotm.study.setup.machines import machine_named
 
 _OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
-_COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Study:
     def workload_records(self, name: str) -> list[Path]:
         """The records of all networks, optimizers and limits of a workload, in the order of its config.
 
+        Optimizers that cannot run on the study's machine are left out (`model.machine.runnable`).
+
         Raises:
             BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
         """
@@ -101,22 +104,38 @@ class Study:
         return [
             self.paths(network).record(optimizer, Limit.parse(limit))
             for network in workload.networks
-            for optimizer in workload.optimizers
+            for optimizer in self.runnable(workload.optimizers)
             for limit in workload.limits
         ]
 
+    def runnable(self, optimizers: Iterable[str]) -> list[str]:
+        """Those of the optimizers that can run on the study's machine."""
+        return [optimizer for optimizer in optimizers if cannot_run(self.machine, optimizer) is None]
+
     def further_records(self, name: str) -> list[Path]:
         """The records of a workload's `predicted` optimizers, each at its own limits."""
-        workload = self.config.workloads[name]
+        return self._at_own_limits(name, self.config.workloads[name].predicted)
+
+    def rival_records(self, name: str) -> list[Path]:
+        """The records of a workload's `rivals`, each at its own limits."""
+        return self._at_own_limits(name, self.config.workloads[name].rivals)
+
+    def _at_own_limits(self, name: str, limits: Mapping[str, Iterable[str]]) -> list[Path]:
         return [
             self.paths(network).record(optimizer, Limit.parse(limit))
-            for network in workload.networks
-            for optimizer, limits in workload.predicted.items()
-            for limit in limits
+            for network in self.config.workloads[name].networks
+            for optimizer in self.runnable(limits)
+            for limit in limits[optimizer]
         ]
 
     def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
-        """The records that a case study reads, in the order of its config."""
+        """The records that a case study reads, in the order of its config.
+
+        Raises:
+            BadInputError: one of its optimizers cannot run on the study's machine.
+        """
+        for optimizer in case.optimizers:
+            require_runnable(self.machine, optimizer)
         paths = self.paths(case.network)
         return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
 
@@ -130,6 +149,7 @@ class Study:
         for name in self.config.workloads:
             with contextlib.suppress(BadInputError):
                 of_workloads += self.workload_records(name) + self.further_records(name)
+                of_workloads += self.rival_records(name)
         return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
 
     def verification_records(self) -> list[Path]:
@@ -138,16 +158,18 @@ class Study:
         `all-fast` has one limit that it can keep: 0:1.
 
         Raises:
-            BadInputError: the scale has no sizes for a network, or there is no such optimizer.
+            BadInputError: the scale has no sizes for a network, or there is no such optimizer, or one that is named
+                cannot run on the study's machine; of `all`, those are left out.
         """
         config = self.config.verification
         networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
-        optimizers = optimizer_names() if config.optimizers == "all" else config.optimizers
+        optimizers = self.runnable(optimizer_names()) if config.optimizers == "all" else config.optimizers
         try:
             for network in networks:
                 self.network(network)
             for optimizer in optimizers:
                 require_optimizer(optimizer)
+                require_runnable(self.machine, optimizer)
         except BadInputError as error:
             raise BadInputError(f"verification: {error}") from None
         limit = Limit.parse(config.limit)
@@ -171,19 +193,27 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     figures = config.figures
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
-    for key, part in (("fig10", figures.fig10), ("front", figures.front), ("heap", figures.heap)):
+    for key, part in (
+        ("fig10", figures.fig10),
+        ("front", figures.front),
+        ("heap", figures.heap),
+        ("devices", figures.devices),
+    ):
         try:
             network_source(config_dir, config, config.scale, part.network)
         except BadInputError as error:
             raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
     _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
     _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
+    _require_optimizers(f"{source}: figures.devices.optimizers", figures.devices.optimizers)
+    _require_optimizers(f"{source}: figures.fig12.optimizers", figures.fig12.optimizers)
     if figures.fig8.workload not in config.workloads:
         unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
         raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
     for name, workload in config.workloads.items():
         _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
         _require_optimizers(f"{source}: workloads.{name}.predicted", workload.predicted)
+        _require_optimizers(f"{source}: workloads.{name}.rivals", workload.rivals)
     return Study(config_dir, results, config, machine, scale)
 
 
@@ -216,37 +246,6 @@ def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
         raise BadInputError(f"{where}: {error}") from None
 
 
-def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
-    """The machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
-
-    Raises:
-        BadInputError: no such machine, a fault in its file, or no such device.
-    """
-    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads, asked_in)
-    device_settings(config_dir, machine)
-    return machine
-
-
-def device_settings(config_dir: Path, machine: Machine) -> object:
-    """The contents of the device file that the machine's slow tier is emulated after."""
-    return read_yaml(config_dir / "devices" / f"{machine.slow_tier.device}.yaml", "device")
-
-
-def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
-    """What of the machine decides a measurement; comments and wording of its file do not."""
-    settings = asdict(machine) | {"slow_tier": machine.slow_tier.model_dump()}
-    for key in ("file_hash", "slurm"):
-        del settings[key]
-    if settings["cores"] is None:
-        del settings["cores"]
-    else:
-        del settings["cores"]["source"]
-    for key in ("memory_mode", "cache_bytes"):  # results from before there were such keys stay valid
-        if not settings[key]:
-            del settings[key]
-    return settings | {"device": device_settings(config_dir, machine)}
-
-
 def optimizer_names() -> tuple[str, ...]:
     """What `solve.optimizers` returns, read off the names of its modules.
 
@@ -263,22 +262,3 @@ def require_optimizer(name: str) -> None:
     """
     if name not in optimizer_names():
         raise unknown_name("optimizer", name, optimizer_names())
-
-
-def compiler_path() -> str | None:
-    """The compiler that kernels are linked with: $CXX, or the first that is on the path; None where there is none."""
-    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else []
-    return next(filter(None, map(shutil.which, (*wanted, *_COMPILERS))), None)
-
-
-def require_compiler() -> None:
-    """Raise when no compiler that can link a kernel library is on the path.
-
-    Raises:
-        AutotmError: none of the compilers that TVM looks for is there.
-    """
-    if compiler_path() is None:
-        raise AutotmError(
-            f"no C compiler found (looked for $CXX, {', '.join(_COMPILERS)}); kernels are linked with one. "
-            "Install one: sudo apt-get install g++"
-        )

@@ -18,6 +18,7 @@ from autotm.study.drawing import (
     machine_text,
     near_text,
     optimizer_colors,
+    pages_text,
     panels,
     series_name,
     text_in_bytes,
@@ -77,6 +78,6 @@ def _caption(kept: pd.DataFrame, *, is_searched: bool) -> str:
     return (
         f"{first['network']} (batch {first['batch']}), scale {first['scale']}; {machine_text(first.to_dict())}. Lines: "
         f"PREDICTED from {kernels_word(kept)} kernels, over the predicted all-fast step "
-        f"({first['all_fast_predicted_s']:.3g} s). {proof}{runs}{beside}Dotted: 1, 5 and 10 %. Seed {first['seed']}. "
-        f"{first['versions']}."
+        f"({first['all_fast_predicted_s']:.3g} s). {proof}{pages_text(kept)}{runs}{beside}"
+        f"Dotted: 1, 5 and 10 %. Seed {first['seed']}. {first['versions']}."
     )

@@ -16,7 +16,7 @@ from autotm.study.drawing import fix_legends, save_figure, styled, write_caption
 from autotm.study.sweep.answers import answers
 from autotm.study.sweep.draw import draw
 from autotm.study.sweep.table import kernels_word
-from autotm.study.tables import COLUMN, columns, write_table
+from autotm.study.tables import COLUMN, PAGES, columns, write_table
 
 T = TypeVar("T")
 
@@ -99,7 +99,11 @@ class SweepResult(Generic[T]):
         beside = f" (beside {_mb(first['uncounted_bytes'])} of arguments)" if first["uncounted_bytes"] else ""
         threads = f"{first['threads']} thread{'s' if first['threads'] != 1 else ''}"
         where = f"{first['machine']}, {threads}; slow memory {str(first['tier_reality']).upper()}"
+        if first["slow_memory"]:
+            where += f" ({first['slow_memory']})"
         all_fast = f"{1e3 * first['all_fast_predicted_s']:.4g} ms PREDICTED from {kernels_word(self.table)} kernels"
+        if first[PAGES]:
+            where += f"; pages {str(first[PAGES]).upper()}"
         return (
             f"{first['network']} ({first['scale']}), {first['optimizer']}, on {where}.\n"
             f"Peak {_mb(first['peak_live_bytes'])}{beside}. All-fast step: {all_fast}.\n"

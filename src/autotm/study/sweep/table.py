@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from autotm.model.machine import slow_memory_text
 from autotm.model.measurement import Profile, Record
 from autotm.model.plan import Plan, Program, Refusal
 from autotm.model.step import Graph, Limit, fixed_bytes
-from autotm.study.tables import COLUMN, versions_text
+from autotm.study.tables import COLUMN, PAGES, versions_text
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ def sweep_table(
 ) -> pd.DataFrame:
     """One row for each limit, most fast memory first; those that no placement can keep come last.
 
-    Columns: what was placed and where (`machine`, `threads`, `tier_reality`: whether slow memory was real, emulated or
-    modelled); the limit as text, in bytes and as a share of the step's peak; pools and moved bytes (`_bytes`);
+    Columns: what was placed and where (`machine`, `threads`, `tier_reality`: whether slow memory was real, emulated,
+    modelled or a stand-in; `slow_memory`: which, where not emulated); the limit as text, in bytes and as a share of
+    the step's peak; pools and moved bytes (`_bytes`);
     predicted seconds (`_s`), over the predicted all-fast step (`predicted_slowdown`); the certified bound in the same
     two ways (`bound_s`, `bound_slowdown`: no plan of this optimizer is predicted to be faster); `gap` as a share;
     measured median seconds and slow-down over the all-fast step timed in turn, empty where nothing ran. Of a refused
@@ -61,6 +63,8 @@ def sweep_table(
         "optimizer": optimizer,
         **{key: source.get(key) for key in ("machine", "threads", "cpu_model", "seed")},
         "tier_reality": profile.provenance.get("tier_reality", source.get("tier_reality")),
+        "slow_memory": slow_memory_text(profile.provenance) or slow_memory_text(source),
+        PAGES: next((point.plan.paged.placed_by for point in kept if point.plan.paged), ""),
         "versions": versions_text(source),
         "peak_live_bytes": step.peak_live_bytes,
         "uncounted_bytes": fixed_bytes(step),
@@ -89,8 +93,8 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
         "limit": plan.limit,
         "dram_limit_bytes": plan.dram_limit_bytes,
         "share_of_peak": _share(plan.dram_limit_bytes, step),
-        "dram_alloc_bytes": plan.cached.cache_bytes if plan.cached else point.program.fast_bytes,
-        "pmem_alloc_bytes": point.program.slow_bytes,
+        "dram_alloc_bytes": plan.one_pool.fast_bytes if plan.one_pool else point.program.fast_bytes,
+        "pmem_alloc_bytes": point.program.slow_bytes - (plan.paged.fast_bytes if plan.paged else 0),
         "num_moves": len(plan.moves),
         "bytes_moved": sum(tensors[move.tensor].size_bytes for move in plan.moves),
         "predicted_runtime_s": plan.objective_us / 1e6,

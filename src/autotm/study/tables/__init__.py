@@ -10,7 +10,7 @@ from autotm.study.tables.meanings import MEANINGS
 from autotm.study.tables.modelled import is_modelled, table_of_plans
 from autotm.study.tables.prices import with_prices
 from autotm.study.tables.record_table import table_of_runs, write_runs
-from autotm.study.tables.records import require_one, table_of_records, versions_text
+from autotm.study.tables.records import PAGES, require_one, table_of_records, versions_text
 from autotm.study.tables.verification import verify_records
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "BEFORE_SEPARATOR",
     "COLUMN",
     "MEANINGS",
+    "PAGES",
     "at_limits",
     "columns",
     "costs",

@@ -26,7 +26,7 @@ def stay_offsets(step: Graph, plan: Plan, program: Program) -> list[int]:
             f"the program of {program.optimizer}, limit {program.limit}, was made from another plan; make it again: "
             "autotm compile NETWORK OPTIMIZER LIMIT"
         )
-    if stated := plan.cached.offsets if plan.cached else plan.offsets:
+    if stated := plan.one_pool.offsets if plan.one_pool else plan.offsets:
         return list(stated)
     found: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
     for kernel, tensor, tier, offset in _uses(step, program):

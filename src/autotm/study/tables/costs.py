@@ -12,8 +12,20 @@ import pandas as pd
 from autotm.model.files import BadInputError, DamagedFileError
 from autotm.model.step import Limit
 from autotm.model.study import MODELLED
-from autotm.study.setup import CONVENTIONAL, Study, comparison_records, front_records, large_files, predicted_records
+from autotm.study.setup import (
+    CONVENTIONAL,
+    Study,
+    comparison_records,
+    device_machines,
+    device_records,
+    front_records,
+    large_files,
+    predicted_records,
+    rival_records,
+)
 
+_APART = ("figures/devices.pdf",)
+"""On machines of its own, so not part of `figures`."""
 _OF_WORKLOADS = ("fig7", "fig9", "ilp_times", "price_performance", "cost_performance")
 _OF_THE_CASE_STUDY = ("fig10", "fig10a_all_fast", "fig10a_all_slow", "fig10a_synchronous")
 _BYTES_PER_MIB = 1 << 20
@@ -51,7 +63,7 @@ def costs(study: Study, logs: Path) -> list[Cost]:
 
 
 def _is_of_all(target: str) -> bool:
-    return len(Path(target).parts) == len(("figures", "name"))
+    return len(Path(target).parts) == len(("figures", "name")) and target not in _APART
 
 
 def figure_jobs(study: Study, logs: Path) -> dict[str, list[Path]]:
@@ -78,17 +90,27 @@ def _jobs_of_runs(study: Study, steps: _Steps) -> dict[str, list[Path]]:
         with contextlib.suppress(BadInputError):
             records = comparison_records(study, folder)
             found |= {f"{folder}{name}": steps.of_records(records) for name in _OF_WORKLOADS}
+            found[f"{folder}fig7"] = steps.of_records(rival_records(study, folder))
             found[f"{folder}fig11"] = steps.of_records(predicted_records(study, folder))
     figures = study.config.figures
     found |= dict.fromkeys(_OF_THE_CASE_STUDY, steps.of_records(study.case_study_records(figures.fig10)))
     found["front"] = steps.of_records(front_records(study))
+    found["devices"] = [
+        file for machine in device_machines(study) for file in _of_devices(study.on(machine), steps.logs)
+    ]
     heap = study.paths(figures.heap.network).plan(figures.heap.optimizer, Limit.parse(figures.heap.limit))
     found["heap"] = [*steps.of_plans([heap]), steps.beside(heap, "compile")]
+    found["links"] = [steps.calibrate]
     found["kernel_plot"] = [steps.calibrate, steps.of_scale / "convolution_profile.benchmark.tsv"]
     timed = steps.of_scale / study.config.timing_study.network
     names = ("kernel_profile", "timing_study")
     found["timing_study"] = [steps.calibrate, *(timed / f"{name}.benchmark.tsv" for name in names)]
     return found
+
+
+def _of_devices(study: Study, logs: Path) -> list[Path]:
+    """What is behind the figure of devices on one of its machines."""
+    return _Steps(study, logs).of_records(device_records(study))
 
 
 def table_of_costs(found: Iterable[Cost]) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pandas as pd
 
 from autotm.model.files import BadInputError, hash_of, load, load_with_provenance
+from autotm.model.machine import slow_memory_text
 from autotm.model.plan import Plan
 from autotm.model.step import Graph, counting
-from autotm.study.tables.records import require_one, versions_text
+from autotm.study.tables.records import PAGES, require_one, versions_text
 
 
 def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFrame:
@@ -39,6 +40,7 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
                 "batch": step.batch,
                 "scale": step.scale,
                 **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
+                "slow_memory": slow_memory_text(source),
                 "optimizer": plan.optimizer,
                 "limit": plan.limit,
                 "counts": str(plan.counts),
@@ -47,6 +49,7 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
                 "predicted_runtime_s": plan.objective_us / 1e6,
                 "gap": plan.gap,
                 "solver_status": str(plan.status),
+                PAGES: plan.paged.placed_by if plan.paged else "",
                 "batches": " ".join(map(str, source["extrapolated"]["batches"])),
                 "step_error": source["extrapolated"]["step_error"],
                 "kernel_error": source["extrapolated"]["kernel_error"],

@@ -12,7 +12,7 @@ import pandas as pd
 
 from autotm.model.files import BadInputError, load_with_provenance, write_atomically
 from autotm.model.measurement import Record
-from autotm.model.plan import CacheCounts
+from autotm.model.plan import CacheCounts, PageCounts
 from autotm.study.tables.csv import write_table
 from autotm.study.tables.disturbed import BEFORE, BEFORE_SEPARATOR
 
@@ -25,7 +25,8 @@ def table_of_runs(paths: Sequence[Path]) -> pd.DataFrame:
     Columns are the record's fields that hold one value, with their units; of those that hold several: the sum of
     `creation_times` and `optimization_times`, `disturbed_before` as one text, the number of `samples_s` (`samples`),
     the median of `all_fast_samples_s` (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s`
-    (`..._median_s`), `drift_s`, and every number of `cache` under `cache_...`. Then where the record comes from.
+    (`..._median_s`), `drift_s`, and all of `cache` and `pages` (`cache_...`,
+    `pages_...`). Then where the record comes from.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -54,6 +55,7 @@ def write_runs(table: pd.DataFrame, path: Path) -> None:
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     fields = dataclasses.asdict(record)
     cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
+    pages = fields.pop("pages") or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
     times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
     waits = {name: fields.pop(f"{name}_s") for name in ("waited", "all_fast_waited")}
     before = BEFORE_SEPARATOR.join(fields.pop(BEFORE))
@@ -67,5 +69,6 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "drift_s": record.drift_s,
         **{f"{name}_median_s": median(values) if values else None for name, values in waits.items()},
         **{f"cache_{name}": value for name, value in cache.items()},
+        **{f"pages_{name}": value for name, value in pages.items()},
         **{name: provenance.get(name) for name in _PROVENANCE},
     }

@@ -12,11 +12,14 @@ from typing import Any
 import pandas as pd
 
 from autotm.model.files import BadInputError, load_with_provenance
+from autotm.model.machine import slow_memory_text
 from autotm.model.measurement import Record
 from autotm.model.step import Counts, Limit
 from autotm.study.tables.disturbed import BEFORE, BEFORE_SEPARATOR, COLUMN
 
 _IN_ORDER = ("network", "optimizer")
+PAGES = "page_placement"
+"""Column: `simulated` or `linux` where Linux's policies place pages; empty where a plan places tensors."""
 _CAPTIONED_VERSIONS = ("autotm", "apache-tvm", "highspy", "pyomo", "python")
 
 
@@ -99,6 +102,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "batch": record.batch,
         "machine": record.machine,
         "tier_reality": record.tier_reality,
+        "slow_memory": slow_memory_text(provenance),
         "threads": record.threads,
         "optimizer": record.optimizer,
         "limit": record.limit,
@@ -125,6 +129,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "bytes_moved_dram": record.bytes_moved_dram,
         "bytes_moved_pmem": record.bytes_moved_pmem,
         "num_move_nodes": record.num_move_nodes,
+        PAGES: record.pages.placed_by if record.pages else "",
         **_parts(record),
         "verified_steps": record.verified_steps,
         "seed": record.seed,

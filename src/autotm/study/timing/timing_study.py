@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from autotm.model.files import load_with_provenance
+from autotm.model.machine import slow_memory_text
 from autotm.model.measurement import TimingStudy, Way
 from autotm.study.tables import versions_text
 from autotm.study.timing.recorded_kernels import sums_of_recorded
@@ -58,6 +59,7 @@ def timing_table(study_file: Path, recorded: Path | None = None) -> pd.DataFrame
         "machine": study.machine,
         "threads": study.threads,
         "tier_reality": study.tier_reality,
+        "slow_memory": slow_memory_text(provenance),
         "seed": study.seed,
         "step_repeats": study.repeats,
         "cpu_model": provenance.get("cpu_model", ""),

@@ -29,7 +29,7 @@ def contents(placed: Placed) -> Columns:
         "heading": heading(placed),
         "summary": summary(placed),
         "provenance": provenance_rows(placed),
-        "limit_bytes": None if plan.cached else plan.dram_limit_bytes,
+        "limit_bytes": None if plan.one_pool else plan.dram_limit_bytes,
         "pool_bytes": [placed.program.fast_bytes, placed.program.slow_bytes],
         "kernels": _kernels(placed, numbers),
         "tensors": _tensors(step),

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from autotm.check import kernel_times_us
-from autotm.model.measurement import Links, Profile, Record
+from autotm.model.measurement import BesideKernels, Links, Profile, Record
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph
 from autotm.study.tables import stay_offsets
@@ -53,13 +53,14 @@ class Placed:
     @cached_property
     def kernels_us(self) -> list[float]:
         """Predicted microseconds of each kernel."""
-        return list(kernel_times_us(self.graph, self.profile, self.plan))
+        return list(kernel_times_us(self.graph, self.profile, self.plan, self.links))
 
     @cached_property
     def moves_us(self) -> list[float]:
         """Predicted microseconds that each move adds to the step."""
         sizes = self.step.by_name
-        return [self.links.move_us(move, sizes[move.tensor].size_bytes) for move in self.plan.moves]
+        beside = BesideKernels(self.graph, self.profile, self.links)
+        return [beside.move_us(move, sizes[move.tensor].size_bytes) for move in self.plan.moves]
 
     @cached_property
     def all_fast_us(self) -> float:
@@ -68,5 +69,5 @@ class Placed:
 
     @property
     def tier_reality(self) -> str:
-        """Whether slow memory was `real`, `emulated` or `modelled` where kernels were timed."""
+        """Whether slow memory was `real`, `emulated`, `modelled` or a `stand-in` where kernels were timed."""
         return str(self.profile.provenance.get("tier_reality", self.source.get("tier_reality")))

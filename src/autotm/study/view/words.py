@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotm.model.machine import slow_memory_text
 from autotm.model.plan import Status
 from autotm.study.drawing import machine_text, near_text, text_in_bytes, title
 from autotm.study.tables import versions_text
@@ -32,8 +33,10 @@ def summary(placed: Placed) -> list[Row]:
         _row("measured step", *_measured(placed)),
         _row(
             "fast memory",
-            text_in_bytes(plan.cached.cache_bytes if plan.cached else program.fast_bytes),
-            "a cache in front of the one pool"
+            text_in_bytes(plan.one_pool.fast_bytes if plan.one_pool else program.fast_bytes),
+            "pages of the one pool"
+            if plan.paged
+            else "a cache in front of the one pool"
             if plan.cached
             else f"of {text_in_bytes(plan.dram_limit_bytes)} allowed, {text_in_bytes(peak)} at peak",
         ),
@@ -51,10 +54,11 @@ def provenance_rows(placed: Placed) -> list[Row]:
     """Where everything on the page comes from."""
     profile, source, plan = placed.profile.provenance, placed.source, placed.plan
     said = {key: profile.get(key, source.get(key, "?")) for key in ("machine", "cpu_model", "threads")}
+    which = slow_memory_text(profile)
     disturbed = "; others held the cores meanwhile" if placed.profile.is_disturbed else ""
     kernels = "modelled" if placed.tier_reality == "modelled" else "measured"
     rows = [
-        _row("machine", machine_text(said | {"tier_reality": placed.tier_reality})),
+        _row("machine", machine_text(said | {"tier_reality": placed.tier_reality, "slow_memory": which})),
         _row("kernel times", f"{kernels}{disturbed}; the plan's times are predicted: sums of these and of copy times"),
         _row("limit", f"{plan.limit}, {plan.dram_limit_bytes} bytes; counts {_counted(placed)}"),
         _row("plan", f"{plan.optimizer}; {_quality(placed)}; {plan.solve_s:.3g} s to solve"),
@@ -66,6 +70,15 @@ def provenance_rows(placed: Placed) -> list[Row]:
         rows.append(_row("run", f"median of {count} steps; {record.verified_steps} compared bit for bit{note}"))
     if plan.cached is not None:
         rows.append(_row("memory mode", "hits and misses of the cache are modelled for the addresses shown"))
+    if plan.paged is not None:
+        steady = "steady" if plan.paged.is_steady else "not steady"
+        rows.append(
+            _row(
+                "pages",
+                f"their placement by Linux is {plan.paged.placed_by}, for the addresses shown",
+                f"pages of {text_in_bytes(plan.paged.page_bytes)}; {steady} after {plan.paged.steps} steps",
+            )
+        )
     return [*rows, _row("versions", f"seed {source.get('seed', '?')}; {versions_text(source)}")]
 
 

@@ -153,7 +153,7 @@ def embedding_update(
     """The kernel of `call_embedding_update`: a result for each table."""
 
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
-        return _Update(tuple(outs), tuple(ins[len(tables) :]), tuple(uses), rate).rows(lanes=1)
+        return UpdateLoops(tuple(outs), tuple(ins[len(tables) :]), tuple(uses), rate).rows(lanes=1)
 
     return te.extern(
         [table.shape for table in tables],
@@ -171,23 +171,33 @@ def schedule_embedding_update(
     sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int
 ) -> None:
     """Replace the plain loops in `sch` by vectors, and share the tables' rows among `threads` threads."""
-    marks = sch.get(main_block).annotations
-    uses = tuple(Use(*(int(position) for position in use)) for use in marks["uses"])
-    operands = parameters(sch)
-    tables = 1 + max(use.table for use in uses)
-    update = _Update(tuple(operands[-tables:]), tuple(operands[tables:-tables]), uses, float(marks["rate"]))
+    update = UpdateLoops.of(sch, main_block)
     body = update.rows(info.lanes) if update.touched_bytes < PARALLEL_BYTES else update.shared(info.lanes, threads)
     replace_body(sch, Code(body, ()))
 
 
 @dataclass(frozen=True)
-class _Update:
+class UpdateLoops:
     """The loops of an update; `tables` are both what is read and what is written."""
 
     tables: tuple[tirx.Buffer, ...]
     others: tuple[tirx.Buffer, ...]
     uses: tuple[Use, ...]
     rate: float
+
+    @classmethod
+    def of(cls, sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV) -> UpdateLoops:
+        """Of the function in `sch`, whose block says what is looked up where."""
+        marks = sch.get(main_block).annotations
+        uses = tuple(Use(*(int(position) for position in use)) for use in marks["uses"])
+        operands = parameters(sch)
+        tables = 1 + max(use.table for use in uses)
+        return cls(tuple(operands[-tables:]), tuple(operands[tables:-tables]), uses, float(marks["rate"]))
+
+    @property
+    def width(self) -> int:
+        """Columns of the widest table."""
+        return max(map(self._width, self.uses))
 
     @property
     def touched_bytes(self) -> int:
@@ -204,12 +214,14 @@ class _Update:
 
         return tir.loop(threads, of_thread, "thread", tirx.ForKind.PARALLEL)
 
-    def rows(self, lanes: int, mine: Callable[[tirx.Expr], tirx.Expr] | None = None) -> tirx.Stmt:
-        """All occurrences in order, or those of the rows that are `mine`."""
+    def rows(
+        self, lanes: int, mine: Callable[[tirx.Expr], tirx.Expr] | None = None, column: tirx.Expr | None = None
+    ) -> tirx.Stmt:
+        """All occurrences in order, or those of the rows that are `mine`; whole rows, or one column of them."""
 
         def one(use: Use, occurrence: tir.Index) -> tirx.Stmt:
             def subtract(row: tir.Index) -> tirx.Stmt:
-                change = self._subtract(use, row, occurrence, lanes)
+                change = self._subtract(use, row, occurrence, lanes, column)
                 return change if mine is None else tir.choose(mine(row), change, None)
 
             return tir.bind(tirx.Cast("int64", tir.load(self.others[use.indices], occurrence)), subtract, "row")
@@ -218,7 +230,9 @@ class _Update:
             [tir.loop(self._count(use), lambda at, use=use: one(use, at), "occurrence") for use in self.uses]
         )
 
-    def _subtract(self, use: Use, row: tir.Index, occurrence: tir.Index, lanes: int) -> tirx.Stmt:
+    def _subtract(
+        self, use: Use, row: tir.Index, occurrence: tir.Index, lanes: int, column: tirx.Expr | None
+    ) -> tirx.Stmt:
         table, slope, width = self.tables[use.table], self.others[use.slope], self._width(use)
         begin = occurrence * int(slope.shape[1]) + use.column
 
@@ -228,6 +242,8 @@ class _Update:
             change = rate * tir.load(slope, begin + at, size)
             return tir.store(table, place, tir.load(table, place, size) - change, size)
 
+        if column is not None:
+            return tir.choose(column < tir.number(width), vector(column, 1), None)
         return tir.spans(width, lanes, vector)
 
     def _count(self, use: Use) -> int:

@@ -74,7 +74,7 @@ def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int
     """The sums of `dy` at the places of `shape`; zero where no index points."""
 
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
-        return _Loops(scatter, ins[0], tuple(ins[1:]), outs[0]).all(lanes=1)
+        return ScatterLoops(scatter, ins[0], tuple(ins[1:]), outs[0]).all(lanes=1)
 
     return te.extern(
         [tuple(shape)],
@@ -100,23 +100,29 @@ def schedule_scatter_sum(
     sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int
 ) -> None:
     """Replace the plain loops in `sch` by vectors, and share the sums among `threads` threads."""
-    marks = sch.get(main_block).annotations
-    *sizes, is_each = (int(size) for size in marks["sizes"])
-    strides = tuple(tuple(int(stride) for stride in item) for item in marks["strides"])
-    extents, entries = (tuple(int(extent) for extent in marks[name]) for name in ("extents", "entries"))
-    scatter = Scatter(*sizes, extents, strides, entries, bool(is_each))
-    dy, *indices, sums = parameters(sch)
-    loops = _Loops(scatter, dy, tuple(indices), sums)
+    loops = ScatterLoops.of(sch, main_block)
     is_parallel = threads > 1 and loops.touched_bytes >= PARALLEL_BYTES
     replace_body(sch, Code(loops.shared(info.lanes, threads) if is_parallel else loops.all(info.lanes), ()))
 
 
 @dataclass(frozen=True)
-class _Loops:
+class ScatterLoops:
+    """The loops of a `scatter_sum` over its operands."""
+
     scatter: Scatter
     dy: tirx.Buffer
     indices: tuple[tirx.Buffer, ...]
     sums: tirx.Buffer
+
+    @classmethod
+    def of(cls, sch: s_tir.Schedule, main_block: s_tir.schedule.SBlockRV) -> ScatterLoops:
+        """Of the function in `sch`, whose block says what goes where."""
+        marks = sch.get(main_block).annotations
+        *sizes, is_each = (int(size) for size in marks["sizes"])
+        strides = tuple(tuple(int(stride) for stride in item) for item in marks["strides"])
+        extents, entries = (tuple(int(extent) for extent in marks[name]) for name in ("extents", "entries"))
+        dy, *indices, sums = parameters(sch)
+        return cls(Scatter(*sizes, extents, strides, entries, bool(is_each)), dy, tuple(indices), sums)
 
     @property
     def touched_bytes(self) -> int:
@@ -126,7 +132,7 @@ class _Loops:
 
     def all(self, lanes: int) -> tirx.Stmt:
         """Everything, on one thread."""
-        return tir.loop(self.scatter.outer, lambda outer: self._one(outer, 0, self.scatter.inner, lanes), "outer")
+        return tir.loop(self.scatter.outer, lambda outer: self.part(outer, 0, self.scatter.inner, lanes), "outer")
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:
         """Threads share the outer indices where there are enough of them, else columns, else places."""
@@ -135,7 +141,7 @@ class _Loops:
 
             def part(index: tir.Index) -> tirx.Stmt:
                 first, last = tir.share(index, threads, scatter.outer)
-                one = lambda outer: self._one(outer, 0, scatter.inner, lanes)  # noqa: E731
+                one = lambda outer: self.part(outer, 0, scatter.inner, lanes)  # noqa: E731
                 return tir.loop(last - first, one, "outer", start=first)
 
             return tir.loop(threads, part, "thread", parallel)
@@ -143,7 +149,7 @@ class _Loops:
             width = scatter.inner // threads
 
             def columns(index: tir.Index) -> tirx.Stmt:
-                one = lambda outer: self._one(outer, index * width, width, lanes)  # noqa: E731
+                one = lambda outer: self.part(outer, index * width, width, lanes)  # noqa: E731
                 return tir.loop(scatter.outer, one, "outer")
 
             return tir.loop(threads, columns, "thread", parallel)
@@ -152,13 +158,13 @@ class _Loops:
             first, last = tir.share(index, threads, scatter.places)
 
             def one(outer: tir.Index) -> tirx.Stmt:
-                return self._one(outer, 0, scatter.inner, lanes, (tir.number(first), tir.number(last)))
+                return self.part(outer, 0, scatter.inner, lanes, (tir.number(first), tir.number(last)))
 
             return tir.loop(scatter.outer, one, "outer")
 
         return tir.loop(threads, places, "thread", parallel)
 
-    def _one(
+    def part(
         self,
         outer: tir.Index,
         column: tir.Index,

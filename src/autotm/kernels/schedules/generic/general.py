@@ -14,7 +14,7 @@ from autotm.kernels.schedules.generic.reduction import schedule_reduction
 def schedule_blocks(schedule: Schedule, machine: Machine) -> None:
     """Schedule every block of the function that a plain loop nest surrounds, in place."""
     inline_intermediates(schedule)
-    _surround_scalars(schedule)
+    surround_scalars(schedule)
     chains = merge_chains(schedule)
     done = {nest.name for chain in chains.values() for nest in chain[1:]}
     for name in [schedule.get(block).name_hint for block in top_blocks(schedule)]:
@@ -33,7 +33,7 @@ def schedule_blocks(schedule: Schedule, machine: Machine) -> None:
             schedule_elementwise(schedule, block, chains.get(name, [nest]), machine)
 
 
-def _surround_scalars(schedule: Schedule) -> None:
+def surround_scalars(schedule: Schedule) -> None:
     """Put each block without loops into one of a single pass: `rfactor` loses track of a bare block next to its own."""
     for block in top_blocks(schedule):
         if not schedule.get_loops(block):

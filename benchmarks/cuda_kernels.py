@@ -1,0 +1,92 @@
+"""Every kernel of networks compiled for GPUs: registers, spills, shared memory, as ptxas states them. Needs no GPU.
+
+    python benchmarks/cuda_kernels.py [NETWORKS ...] [--scale tiny] [--device h100] [--arch sm_80 sm_90]
+                                      [--cache FOLDER] [--csv FILE] [--default-only]
+
+A row for each network and op class: device functions by the code they are (one that several kernels share counts once),
+the most that one of them takes, and seconds of generating and of nvcc. With --csv, a row for each function. Ends with 1
+where a function spills more than 32 bytes or takes more shared memory than a block has without asking.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from autotm import zoo
+from autotm.kernels.cuda import ARCHITECTURES, DEVICES, CudaKernel, Usage, device_named, fatbin
+from autotm.lower import cuda_step
+from autotm.model.step import ScheduleKind
+from autotm.model.study.scale import load_scale
+
+SCALES = Path(__file__).parents[1] / "config" / "scales"
+MOST_SHARED_BYTES = 48 << 10
+MOST_SPILLED_BYTES = 32
+"""Of a thread: ptxas would rather spill a few bytes than leave room for one thread block fewer."""
+
+
+def main() -> int:
+    """Print the table; 1 where a limit is broken."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="*")
+    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--device", default="h100", choices=sorted(DEVICES))
+    parser.add_argument("--arch", nargs="+", default=list(ARCHITECTURES))
+    parser.add_argument("--cache", type=Path)
+    parser.add_argument("--csv", type=Path)
+    parser.add_argument("--default-only", action="store_true", help="one implementation of each kernel")
+    options = parser.parse_args()
+    sizes = load_scale(SCALES / f"{options.scale}.yaml").networks
+    rows, broken, total = [], 0, 0
+    print(f"{'network':14} {'op class':24} functions registers spill_B stack_B shared_B")
+    for name in options.networks or sorted(sizes):
+        begun = time.perf_counter()
+        ways = "default" if options.default_only else "all"
+        step = cuda_step(zoo.build(name, sizes[name]), options.scale, device_named(options.device), ways)
+        generated = time.perf_counter()
+        made = fatbin(step.kernels.values(), options.arch, options.cache)
+        compiled = time.perf_counter()
+        classes = of_classes(step.kernels.values(), made.usage)
+        for op_class, usage in sorted(classes.items()):
+            worst = [max(getattr(item, key) for item in usage) for key in _COLUMNS]
+            print(f"{name:14} {op_class:24} {len(usage):9} {worst[0]:9} {worst[1]:7} {worst[2]:7} {worst[3]:8}")
+            rows += [{"network": name, "op_class": op_class, **asdict(item)} for item in usage]
+        broken += sum(
+            item.spill_bytes > MOST_SPILLED_BYTES or item.shared_bytes > MOST_SHARED_BYTES for item in made.usage
+        )
+        total += len(made.usage)
+        alone = sum(kernel.kind == ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
+        print(
+            f"{name:14} {len(step.graph.kernels)} calls, {len(step.kernels)} kernels ({alone} without a schedule), "
+            f"generated in {generated - begun:.1f} s, nvcc {compiled - generated:.1f} s, {len(made.image)} bytes",
+            flush=True,
+        )
+    print(f"{total} functions, {broken} beyond the limits")
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return int(broken > 0)
+
+
+_COLUMNS = ("registers", "spill_bytes", "stack_bytes", "shared_bytes")
+
+
+def of_classes(kernels: Iterable[CudaKernel], usage: tuple[Usage, ...]) -> dict[str, list[Usage]]:
+    """What device functions take, by the op class of their kernel."""
+    classes = {launch.function: kernel.op_class.value for kernel in kernels for launch in kernel.launches}
+    found: dict[str, list[Usage]] = defaultdict(list)
+    for item in usage:
+        found[classes[item.function]].append(item)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

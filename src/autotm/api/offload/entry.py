@@ -1,0 +1,106 @@
+"""`autotm.offload(module, ...)`: what is asked, checked before any work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from autotm.api.options import options_of
+from autotm.model.files import AutotmError, BadInputError
+from autotm.model.study import SolveConfig
+
+if TYPE_CHECKING:
+    from autotm.api.offload.step import OffloadedStep
+
+_SHARE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*x\s*$")
+_OPTIMIZERS = ("asynchronous", "synchronous")
+
+
+def offload(
+    module: Any,
+    inputs: Any,
+    loss: Callable[..., Any] | None = None,
+    budget: str | float = "0.5x",
+    *,
+    targets: Sequence[Any] = (),
+    optimizer: str = "asynchronous",
+    kernel_s: float = 0.01,
+    **solver: Any,
+) -> OffloadedStep:
+    """Make a step, forward and backward, that keeps a budget of device memory.
+
+    PyTorch captures the joint graph of forward and backward and computes its operators; every operand is in device
+    memory while an operator uses it. In between, tensors are copied to pinned host memory and back where the plan says,
+    on streams of their own. Calling the step leaves gradients in `.grad` as `backward` does.
+
+    The budget covers all that the step has on the device: parameters, buffers, the batch, gradients made by this step,
+    what is kept for the backward pass, and memory that operators take while they run. It does not cover the state of
+    an optimizer, nor gradients that were there before. What PyTorch's allocator loses to fragmentation comes on top.
+
+    Args:
+        module: in the mode, training or evaluation, in which it is to run.
+        inputs: a tensor, or a tuple of tensors: an example of what the module is called with.
+        loss: gives a scalar from the module's output and the targets; without it the module returns its loss.
+        budget: bytes, as `8GB`, `4GiB` or a number; or a share of what the step needs with nothing moved, as `0.5x`.
+        targets: what the loss takes behind the module's output.
+        optimizer: `asynchronous`, whose copies run beside kernels, or `synchronous`.
+        kernel_s: seconds for which each distinct operator is timed.
+        solver: `gap`, `time_limit_s`, as under `solve` in the config.
+
+    Returns:
+        The step, to be called with a batch like `(*inputs, *targets)`.
+
+    Raises:
+        BadInputError: an argument is at fault, or the module cannot be captured.
+        InfeasibleLimitError: no plan keeps the budget; names the least that one can keep.
+        AutotmError: PyTorch is missing or too old, or the memory is not to be had.
+    """
+    share, size_bytes = _budget(budget)
+    if optimizer not in _OPTIMIZERS:
+        raise BadInputError(f"offload: optimizer '{optimizer}' does not move tensors; give {' or '.join(_OPTIMIZERS)}")
+    if not kernel_s > 0:
+        raise BadInputError(f"offload: kernel_s is {kernel_s}; give a positive number of seconds")
+    config = options_of(SolveConfig, solver, "solver option")
+    require_torch()
+    from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
+
+    given = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    return build(module, given, loss, tuple(targets), (share, size_bytes), optimizer, kernel_s, config)
+
+
+def require_torch() -> None:
+    """Raises AutotmError where PyTorch is missing, or cannot capture what is needed here."""
+    try:
+        import torch  # noqa: PLC0415
+    except ImportError:
+        raise AutotmError("offload: PyTorch is not installed; pip install 'autotm[torch]'") from None
+    try:
+        from torch._functorch.aot_autograd import (  # noqa: PLC0415 - the one way to a joint graph with names
+            aot_export_joint_with_descriptors,
+        )
+    except ImportError:
+        raise AutotmError(
+            f"offload: PyTorch {torch.__version__} has no aot_export_joint_with_descriptors; it was tried with 2.13: "
+            "pip install 'torch>=2.13'"
+        ) from None
+    del aot_export_joint_with_descriptors
+
+
+def _budget(budget: str | float) -> tuple[float | None, int]:
+    """A share of the plain step's memory, or bytes."""
+    from autotm.model.step import Limit  # noqa: PLC0415 - only here
+
+    wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, as 0.5x"
+    if match := _SHARE.match(str(budget)):
+        share = float(match[1])
+        if not share > 0:
+            raise BadInputError(f"offload: a budget of {budget} is nothing; {wanted}")
+        return share, 0
+    try:
+        limit = Limit.parse(int(budget) if isinstance(budget, int | float) else budget)
+    except BadInputError:
+        raise BadInputError(f"offload: '{budget}' is no budget; {wanted}") from None
+    if limit.size_bytes is None or limit.less_io or limit.size_bytes <= 0:
+        raise BadInputError(f"offload: '{budget}' is no budget; {wanted}")
+    return None, limit.size_bytes

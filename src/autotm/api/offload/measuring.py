@@ -1,0 +1,148 @@
+"""Times every operator of a step once, with real values, in no more memory than the largest of them needs.
+
+Between operators every tensor is in host memory, as vDNN keeps them (Rhu et al., MICRO 2016, "all"); so a step can be
+timed wherever some plan can run it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from autotm.api.offload.devices import Device, median_ns
+from autotm.api.offload.graph import Operator, Slots, Step, Values, argument_bytes, keep, storage_of, tensors_of
+from autotm.model.files import AutotmError
+from autotm.model.measurement import Timing
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What operators of a step took.
+
+    Attributes:
+        timings: of each operator.
+        identities: of each operator: equal where the same operator is called on equal shapes.
+        workspaces: bytes that it took while it ran, beside what it made.
+        sizes: of each storage, as allocated.
+    """
+
+    timings: tuple[Timing, ...]
+    identities: tuple[str, ...]
+    workspaces: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
+def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: float) -> Measured:
+    """Run the step once and time its operators; nothing that is the caller's changes.
+
+    Args:
+        step: to be timed.
+        slots: places of its nodes.
+        values: with those of the arguments.
+        device: that it runs on.
+        kernel_s: seconds for each distinct operator.
+
+    Raises:
+        AutotmError: an operator does not allocate as PyTorch's tracing said.
+    """
+    run = _Swapped(step, slots, values, device, kernel_s)
+    cuda = [device.torch] if device.torch.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(cuda):
+        for index, operator in enumerate(step.operators):
+            run.operator(index, operator)
+    return Measured(tuple(run.timings), tuple(run.identities), tuple(run.workspaces), tuple(run.sizes))
+
+
+class _Swapped:
+    """A step whose tensors are in host memory between its operators."""
+
+    def __init__(self, step: Step, slots: Slots, values: Values, device: Device, kernel_s: float) -> None:
+        self._step, self._slots, self._values = step, slots, values
+        self._device, self._kernel_s = device, kernel_s
+        self._known: dict[str, tuple[Timing, int]] = {}
+        self._away: dict[int, torch.Tensor] = {}
+        self._bytes = argument_bytes(step, slots, values)
+        self.sizes = [storage.size_bytes for storage in step.storages]
+        self.timings: list[Timing] = []
+        self.identities: list[str] = []
+        self.workspaces: list[int] = []
+        for view in step.argument_views:
+            values[slots[view]] = slots.call(view)(values)
+
+    def operator(self, index: int, operator: Operator) -> None:
+        """Bring operands, call, time, send everything away."""
+        for place in operator.inputs:
+            self._bring(place)
+        identity = _identity(operator)
+        call = partial(self._slots.call(operator.node), self._values)
+        found, peak_bytes = self._device.peak(call)
+        made = self._made(operator, found)
+        if identity not in self._known:
+            grain = self._device.granularity_bytes
+            own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in made)
+            timing = Timing(*median_ns(self._device, call, self._kernel_s))
+            self._known[identity] = timing, max(0, peak_bytes - own_bytes)
+        timing, workspace = self._known[identity]
+        self.identities.append(identity)
+        self.timings.append(timing)
+        self.workspaces.append(workspace)
+        self._bytes.update(keep(self._step, self._slots, self._values, operator, found))
+        for place in (*operator.inputs, *operator.outputs):
+            self._send(place, index)
+
+    def _made(self, operator: Operator, found: object) -> list[int]:
+        """The storages that it made, after a look whether they are as traced."""
+        tensors = list(tensors_of(found))
+        traced = list(tensors_of(operator.node.meta["val"]))
+        of_traced, of_found = ([storage_of(value) for value in values] for values in (traced, tensors))
+        pairs = dict(zip(of_traced, of_found, strict=False))
+        is_alike = len(traced) == len(tensors) and [pairs[one] for one in of_traced] == of_found
+        inside = {storage_of(self._bytes[place]) for place in operator.inputs}
+        fresh = dict.fromkeys(storage for storage in of_found if storage not in inside)
+        if not is_alike or len(fresh) != len(operator.outputs):
+            raise AutotmError(
+                f"offload: operator '{operator.node.target}' ({operator.node.name}) shares memory otherwise than "
+                "PyTorch's tracing said, and cannot be moved safely; report it with the module"
+            )
+        for place in operator.outputs:
+            self.sizes[place] = tensors[self._step.storages[place].element].untyped_storage().nbytes()
+        return list(operator.outputs)
+
+    def _bring(self, place: int) -> None:
+        if place in self._away:
+            on_device, on_host = self._bytes[place], self._away[place]
+            on_device.untyped_storage().resize_(on_host.numel())
+            on_device.copy_(on_host)
+
+    def _send(self, place: int, index: int) -> None:
+        storage = self._step.storages[place]
+        if storage.argument is not None:
+            return
+        if index >= storage.last:
+            self._away.pop(place, None)
+            for node in storage.nodes:
+                self._values[self._slots[node]] = None
+        elif place not in self._away:
+            self._away[place] = self._bytes[place].to("cpu", copy=True)
+        self._bytes[place].untyped_storage().resize_(0)
+
+
+def _identity(operator: Operator) -> str:
+    """Hash of the operator, and shapes, strides and types of what it is called on."""
+
+    def text(item: object) -> str:
+        if isinstance(item, torch.fx.Node):
+            values = tensors_of(item.meta["val"])
+            return ",".join(f"{value.dtype}{tuple(value.shape)}{value.stride()}" for value in values)
+        if isinstance(item, Sequence) and not isinstance(item, str):
+            return f"[{','.join(map(text, item))}]"
+        return repr(item)
+
+    node = operator.node
+    told = f"{node.target}({text(node.args)}, {sorted((key, text(value)) for key, value in node.kwargs.items())})"
+    return hashlib.sha256(told.encode()).hexdigest()[:16]

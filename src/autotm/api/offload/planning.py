@@ -1,0 +1,169 @@
+"""A step of PyTorch as the placement problem takes it, and the plan for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autotm.api.offload.devices import Device
+from autotm.api.offload.graph import Step, Storage
+from autotm.api.offload.measuring import Measured
+from autotm.check import check_plan
+from autotm.layout import pack
+from autotm.model.files import InfeasibleLimitError, hash_of
+from autotm.model.measurement import Links, Profile, Timing
+from autotm.model.plan import Layout, Plan
+from autotm.model.step import (
+    DEFAULT_IMPLEMENTATION,
+    Graph,
+    Kernel,
+    Limit,
+    OpClass,
+    Operand,
+    Role,
+    Tensor,
+    all_fast,
+    workspace,
+)
+from autotm.model.study import SolveConfig
+from autotm.solve import SolveOptions, solve
+
+RESULTS = "results"
+"""The last kernel, which computes nothing: gradients, updates and the loss are in device memory at the end."""
+
+_CLASSES = (
+    (OpClass.CONV_DATA_GRADIENT, ("convolution_backward",)),
+    (OpClass.CONV_FORWARD, ("convolution",)),
+    (OpClass.MATMUL, ("mm", "bmm", "matmul", "linear", "attention", "einsum", "mv", "dot")),
+    (OpClass.WINDOW_GRADIENT, ("pool2d_with_indices_backward", "pool2d_backward", "pool3d_backward")),
+    (OpClass.WINDOW, ("pool",)),
+    (OpClass.NORMALIZATION_GRADIENT, ("norm_backward",)),
+    (OpClass.NORMALIZATION, ("norm",)),
+    (OpClass.REDUCTION, ("sum", "mean", "softmax", "amax", "var", "loss", "embedding_dense_backward")),
+    (OpClass.DATA_MOVEMENT, ("clone", "copy", "cat", "stack", "embedding", "index", "gather", "_backward_slice")),
+)
+"""What an operator does to memory, by what its name has in it; all others are elementwise."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with places in the host's pool.
+
+    Attributes:
+        graph: kernel i is operator i of the step; the last one is `RESULTS`.
+        plan: its stays and moves.
+        layout: offsets of slow stays; those of fast stays are PyTorch's business.
+        plain_us: of a step with nothing moved.
+        least_bytes: that a plan can keep.
+    """
+
+    graph: Graph
+    plan: Plan
+    layout: Layout
+    plain_us: float
+    least_bytes: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most bytes of fast stays at once."""
+        return max(used_bytes(self.graph, self.plan), default=0)
+
+
+def model_of(step: Step, measured: Measured, device: Device) -> tuple[Graph, Profile]:
+    """Kernels, tensors and times of a step, every size rounded up as the device's allocator does."""
+    grain = device.granularity_bytes
+    names = [f"{place}:{storage.name}" for place, storage in enumerate(step.storages)]
+    sizes = [math.ceil(max(size, 1) / grain) * grain for size in measured.sizes]
+    slots = [Operand(name, (size,), "uint8") for name, size in zip(names, sizes, strict=True)]
+    kernels, workspaces = [], []
+    for index, operator in enumerate(step.operators):
+        name = f"{index}:{operator.node.name}"
+        taken = math.ceil(measured.workspaces[index] / grain) * grain
+        own = (Operand(f"{name}.workspace", (taken,), "uint8"),) if taken else ()
+        workspaces += [workspace(operand, index) for operand in own]
+        what = str(operator.node.target)
+        inputs, outputs = ([slots[place] for place in places] for places in (operator.inputs, operator.outputs))
+        kernels.append(
+            Kernel(name, what, measured.identities[index], what, _class_of(what), 0, tuple(inputs), tuple(outputs), own)
+        )
+    last, results = len(kernels), [slots[place] for place in step.results]
+    kernels.append(Kernel(RESULTS, RESULTS, RESULTS, RESULTS, OpClass.DATA_MOVEMENT, 0, tuple(results), ()))
+    tensors = [
+        _tensor(storage, slots[place], (*storage.readers, *((last,) if place in step.results else ())), last + 1)
+        for place, storage in enumerate(step.storages)
+    ]
+    graph = Graph("torch", "own", 1, tuple(kernels), (*tensors, *workspaces))
+    nothing = Timing(1, 1, 1, 1, 0)
+    timings = {
+        (kernel.identity, DEFAULT_IMPLEMENTATION, all_fast(kernel)): timing
+        for kernel, timing in zip(kernels, (*measured.timings, nothing), strict=True)
+    }
+    return graph, Profile(hash_of(graph), timings, {"device": device.name})
+
+
+def place(
+    graph: Graph, profile: Profile, links: Links, optimizer: str, budget: tuple[float | None, int], config: SolveConfig
+) -> Planned:
+    """The best plan for a budget, after the independent checker's look at it.
+
+    Raises:
+        InfeasibleLimitError: no plan keeps the budget; names the least.
+    """
+    share, size_bytes = budget
+    size_bytes = size_bytes if share is None else int(share * graph.peak_live_bytes)
+    least, where = least_bytes(graph)
+    if size_bytes < least:
+        raise InfeasibleLimitError(
+            f"offload: a budget of {size_bytes} bytes is too small: operator {where} with its operands, and what is "
+            f"never moved (parameters, buffers, the batch), needs {least} bytes; give at least that, or a "
+            "smaller batch",
+            least,
+        )
+    limit = Limit(size_bytes=size_bytes)
+    options = SolveOptions(**config.model_dump(), fast_operands_only=True)
+    plan = solve(graph, profile, links, optimizer, limit, options)
+    check_plan(graph, profile, links, plan, fast_operands_only=True)
+    plain_us = sum(profile.base_us(kernel) for kernel in graph.kernels)
+    return Planned(graph, plan, pack(graph, plan), plain_us, least)
+
+
+def least_bytes(graph: Graph) -> tuple[int, str]:
+    """What the largest kernel and the tensors that never move need together, and that kernel."""
+    held = {tensor.name: tensor.allocated_bytes for tensor in graph.tensors if tensor.held}
+    always = sum(held.values())
+    most, where = always, RESULTS
+    for kernel in graph.kernels:
+        names = {operand.tensor for operand in kernel.operands} - held.keys()
+        needed = always + sum(graph.by_name[name].allocated_bytes for name in names)
+        if needed > most:
+            most, where = needed, f"'{kernel.name}' ({kernel.op})"
+    return most, where
+
+
+def used_bytes(graph: Graph, plan: Plan) -> list[int]:
+    """Bytes of fast stays during each kernel."""
+    change = [0] * (len(graph.kernels) + 1)
+    for stay in plan.stays:
+        if stay.tier.letter == "D":
+            change[stay.start] += graph.by_name[stay.tensor].allocated_bytes
+            change[stay.end] -= graph.by_name[stay.tensor].allocated_bytes
+    used, total = [], 0
+    for difference in change[:-1]:
+        total += difference
+        used.append(total)
+    return used
+
+
+def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:
+    role, held = Role.INTERMEDIATE, None
+    if storage.argument is not None:
+        role, held = storage.argument[0], (0, kernels)
+    readers = tuple(sorted(set(readers)))
+    return Tensor(slot.tensor, role, slot.shape, slot.dtype, slot.size_bytes, storage.producer, readers, held=held)
+
+
+def _class_of(operator: str) -> OpClass:
+    for op_class, parts in _CLASSES:
+        if any(part in operator for part in parts):
+            return op_class
+    return OpClass.ELEMENTWISE

@@ -1,0 +1,186 @@
+"""A planned step of PyTorch, called with a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from autotm.api.offload.devices import Device
+from autotm.api.offload.execute import Executor
+from autotm.api.offload.graph import Captured, Slots, Step, Values
+from autotm.api.offload.planning import Planned
+from autotm.api.offload.summary import OffloadSummary
+from autotm.model.files import BadInputError
+from autotm.model.step import Role, Tier
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """One step, as measured.
+
+    Attributes:
+        loss: of the batch.
+        peak_bytes: the most device memory that was allocated at once, as PyTorch's allocator counts: parameters,
+            buffers and the batch, and what the step allocated.
+        step_s: how long it took. On a CPU that includes what counting the memory takes.
+    """
+
+    loss: torch.Tensor
+    peak_bytes: int
+    step_s: float
+
+
+class OffloadedStep:
+    """Forward and backward of a module within a budget of device memory; made by `autotm.offload`.
+
+    Calling it computes the loss of a batch, leaves gradients in `.grad` (added to those that are there) and updates
+    buffers, as `loss.backward()` does. Parameters are the module's own: any optimizer updates them.
+    """
+
+    def __init__(
+        self, module: nn.Module, step: Step, slots: Slots, planned: Planned, executor: Executor, device: Device
+    ) -> None:
+        self._module, self._step, self._slots = module, step, slots
+        self._planned, self._executor, self._device = planned, executor, device
+        self._is_training = module.training
+        self._is_closed = False
+
+    def __call__(self, *batch: torch.Tensor) -> torch.Tensor:
+        """Run a step.
+
+        Args:
+            batch: inputs and targets, of the shapes and types that the step was made for.
+
+        Returns:
+            The loss, without a graph behind it.
+
+        Raises:
+            BadInputError: the batch has other shapes or types, the module another mode or device; or it is closed.
+            AutotmError: a copy failed.
+        """
+        self._require_as_captured(batch)
+        captured = self._step.captured
+        with torch.no_grad():
+            values = arguments(captured, self._step, self._slots, batch)
+            self._executor.run(values)
+            for place, node in captured.updates:
+                captured.states[place].copy_(values[self._slots[node]])
+            for place, node in captured.gradients.items():
+                parameter, gradient = captured.parameters[place], values[self._slots[node]]
+                if parameter.grad is None:
+                    parameter.grad = gradient
+                else:
+                    parameter.grad.add_(gradient)
+        return values[self._slots[captured.loss]]
+
+    def measure(self, *batch: torch.Tensor) -> MeasuredStep:
+        """Run a step, as calling it does, and count its memory and time."""
+        found: list[Any] = []
+        step_s = 0.0
+
+        def call() -> None:
+            nonlocal step_s
+            step_s = self._device.seconds(lambda: found.append(self(*batch)), 1)
+
+        _, peak_bytes = self._device.peak(call)
+        return MeasuredStep(found[0], self._argument_bytes() + peak_bytes, step_s)
+
+    def summary(self) -> OffloadSummary:
+        """What is planned, with a bound."""
+        plan, graph = self._planned.plan, self._planned.graph
+        moved = {
+            tier: sum(graph.by_name[move.tensor].size_bytes for move in plan.moves if move.destination is tier)
+            for tier in Tier
+        }
+        return OffloadSummary(
+            device=self._device.name,
+            optimizer=plan.optimizer,
+            budget_bytes=plan.dram_limit_bytes,
+            planned_peak_bytes=self._planned.peak_bytes,
+            plain_peak_bytes=graph.peak_live_bytes,
+            least_bytes=self._planned.least_bytes,
+            host_bytes=self._executor.pool.numel(),
+            moved_out_bytes=moved[Tier.PMEM],
+            moved_in_bytes=moved[Tier.DRAM],
+            predicted_s=plan.objective_us / 1e6,
+            plain_s=self._planned.plain_us / 1e6,
+            bound_s=plan.bound_us / 1e6,
+            gap=plan.gap,
+        )
+
+    def close(self) -> None:
+        """End the streams and give the host memory back; the step cannot be called any more."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._executor.copies.close()
+            self._executor.pool = self._executor.pool.new_empty(0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return str(self.summary())
+
+    def _argument_bytes(self) -> int:
+        return sum(storage.size_bytes for storage in self._step.storages if storage.argument is not None)
+
+    def _require_as_captured(self, batch: tuple[torch.Tensor, ...]) -> None:
+        if self._is_closed:
+            raise BadInputError("offload: the step was closed; make another one")
+        if self._module.training != self._is_training:
+            modes = {True: "training", False: "evaluation"}
+            raise BadInputError(
+                f"offload: the step was made in {modes[self._is_training]} mode, the module is in "
+                f"{modes[self._module.training]} mode; call module.train({self._is_training}), or make another step"
+            )
+        for place, parameter in enumerate(self._step.captured.parameters):
+            if parameter.device != self._device.torch:
+                raise BadInputError(
+                    f"offload: parameter {place} is on {parameter.device}, the step was made for {self._device.torch}"
+                )
+        wanted = {
+            place: node.meta["val"]
+            for node, (role, place) in self._step.captured.arguments.items()
+            if role is Role.INPUT
+        }
+        if len(batch) != len(wanted):
+            raise BadInputError(f"offload: the step takes {len(wanted)} tensors, inputs and targets, got {len(batch)}")
+        for place, given in enumerate(batch):
+            of, need = (_told(each) for each in (given, wanted[place]))
+            if of != need or given.device != self._device.torch:
+                raise BadInputError(
+                    f"offload: tensor {place} of the batch is {of} on {given.device}; the step was made for {need} on "
+                    f"{self._device.torch}: shapes are fixed, so pad the batch or leave out the last one"
+                )
+
+
+def arguments(captured: Captured, step: Step, slots: Slots, batch: tuple[torch.Tensor, ...]) -> Values:
+    """Values that hold what the step takes, and nothing else."""
+    values = slots.empty()
+    of_role: dict[Role, Callable[[int], torch.Tensor]] = {
+        Role.PARAMETER: lambda place: captured.parameters[place].detach(),
+        Role.STATE: lambda place: captured.states[place],
+        Role.INPUT: lambda place: batch[place],
+    }
+    for node, (role, place) in captured.arguments.items():
+        value = node.meta["val"]
+        # The gradient of the loss by itself is one.
+        made = of_role.get(role, lambda _, value=value: torch.ones(value.shape, dtype=value.dtype, device=value.device))
+        values[slots[node]] = made(place)
+    for node, value in step.constants.items():
+        values[slots[node]] = value
+    return values
+
+
+def _told(tensor: Any) -> str:
+    """Type and shape of a tensor, in words."""
+    if not isinstance(tensor, torch.Tensor):
+        return type(tensor).__name__
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,233 @@
+"""From a network to a compiled step whose kernels are timed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotm import zoo
+from autotm.api.options import options_of
+from autotm.api.placement import Placement
+from autotm.api.training_step import TrainingStep
+from autotm.kernels.library import KernelLibrary
+from autotm.model.files import BadInputError, load_with_provenance, unknown_name
+from autotm.model.machine import Machine, load_machine, provenance
+from autotm.model.measurement import Links
+from autotm.model.step import Counts, Training, UpdateRule, counting
+from autotm.model.study import MachinePaths, ProfileConfig, SolveConfig, TuneConfig
+from autotm.stages import Context, calibrate_stage, compile_and_profile
+from autotm.study.setup import require_compiler
+
+if TYPE_CHECKING:
+    from autotm.study.sweep import SweepResult
+
+SCALE = "own"
+"""What records call the scale of a network that was given from Python."""
+_CONFIG = Path("config")
+_ONNX = ".onnx"
+_CHECKOUT = Path(__file__).parents[3]
+
+NetworkLike = Any
+"""A Network, a function that returns one, the name of one of the zoo, a module of PyTorch with its inputs, or the path
+of an ONNX file."""
+
+
+def plan(
+    network: NetworkLike,
+    inputs: Any = None,
+    limit: str | int = "4:1",
+    optimizer: str = "synchronous",
+    **prepared: Any,
+) -> Placement:
+    """Compile a step, time its kernels, and place its tensors: `prepare(network, inputs).plan(limit, optimizer)`.
+
+    Args:
+        network: as in `prepare`.
+        inputs: as in `prepare`.
+        limit: as in `TrainingStep.plan`.
+        optimizer: as in `TrainingStep.plan`.
+        prepared: further arguments of `prepare`, and those of the solver: `gap`, `time_limit_s`, `additive_tolerance`.
+
+    Returns:
+        A plan with addresses, ready to run.
+
+    Raises:
+        AutotmError: as `prepare` and `TrainingStep.plan`.
+    """
+    solver = {key: prepared.pop(key) for key in SolveConfig.model_fields if key in prepared}
+    return prepare(network, inputs, **prepared).plan(limit, optimizer, **solver)
+
+
+def sweep(
+    network: NetworkLike,
+    inputs: Any = None,
+    limits: Sequence[str | int] | None = None,
+    optimizer: str = "synchronous",
+    **prepared: Any,
+) -> SweepResult[Placement]:
+    """Tell how little fast memory a step needs: `prepare(network, inputs).sweep(limits, optimizer)`.
+
+    Args:
+        network: as in `prepare`.
+        inputs: as in `prepare`.
+        limits: as in `TrainingStep.sweep`.
+        optimizer: as in `TrainingStep.plan`.
+        prepared: further arguments of `prepare`, those of the solver (as in `plan`), `run` and `sweep_s`
+            (as in `TrainingStep.sweep`).
+
+    Returns:
+        The placements, with a table, answers and a picture.
+
+    Raises:
+        AutotmError: as `prepare` and `TrainingStep.sweep`.
+    """
+    taken = (*SolveConfig.model_fields, "run", "sweep_s")
+    options = {key: prepared.pop(key) for key in taken if key in prepared}
+    return prepare(network, inputs, **prepared).sweep(limits, optimizer, **options)
+
+
+def prepare(
+    network: NetworkLike,
+    inputs: Any = None,
+    *,
+    sizes: Mapping[str, Any] | None = None,
+    loss: Callable[..., Any] | str | None = None,
+    targets: Sequence[Any] = (),
+    training: Training | UpdateRule | Any = None,
+    mode: str | None = None,
+    counts: str = "all",
+    machine: str | Path | Machine = "laptop",
+    threads: int | None = None,
+    seed: int = 20,
+    profile: Mapping[str, Any] | None = None,
+    results: Path | str = "results",
+    config: Path | str | None = None,
+) -> TrainingStep:
+    """Compile the training step of a network and time its kernels.
+
+    Args:
+        network: what a `NetworkBuilder` ended with, a function that returns it, the name of a network of the zoo, a
+            module of PyTorch, or the path of an ONNX file, ending in .onnx.
+        inputs: of a module or a file; this and what follows up to `mode` are as in `from_torch` and `from_onnx`.
+        sizes: arguments of the function, e.g. `{"batch": 16}`; of a file its free dimensions.
+        loss: of a module, or the name of a file's.
+        targets: what the loss of a module takes besides.
+        training: by which rules it is trained.
+        mode: `train` or `inference`; by default a module is trained, a file where it is given a loss or training.
+        counts: what limits count: `all`, or `intermediates` without parameters, inputs and results, as in the paper.
+        machine: a file in config/machines without .yaml, a path, or a machine.
+        threads: instead of the machine's.
+        seed: of weights, data and the solver.
+        profile: how kernels are timed, as under `profile` in the config, e.g. `{"kernel_s": 0.05}`.
+        results: folder of the caches (timings, machine code, copies measured), which a pipeline there shares.
+        config: the folder of machines and devices; `config` here if there is one, else autotm's own.
+
+    Returns:
+        The compiled step, to be placed as often as one likes.
+
+    Raises:
+        BadInputError: an argument is at fault, or the function.
+        AutotmError: no C compiler, or kernels run on fewer threads than the machine asks for.
+    """
+    require_compiler()
+    folder = _config_folder(config)
+    on = machine if isinstance(machine, Machine) else load_machine(_machine_file(machine, folder), threads)
+    if counts not in list(Counts):
+        raise unknown_name("value of counts", counts, list(Counts))
+    context = Context(on, folder / "devices", seed, Counts(counts)).to_measure()
+    on = context.machine
+    options = {"loss": loss, "targets": targets, "training": training, "mode": mode}
+    built = _built(network, inputs, sizes or {}, options)
+    paths = MachinePaths(Path(results), on)
+    timing = options_of(ProfileConfig, profile or {}, "profile option")
+    links = _links(context, paths.links, timing.patience_s)
+    came_from = provenance(on, seed, sizes=dict(sizes or {}))
+    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
+        files = {"graph": Path(made) / "graph.json", "library": Path(made) / "kernels.so"}
+        caches = {"store": paths.store, "objects": paths.objects, "values": paths.values}
+        gain = TuneConfig().min_gain
+        step, timed = compile_and_profile(context, built, SCALE, timing, gain, links, came_from, **caches, **files)
+        kernels = KernelLibrary.load(files["library"])
+    counted = counting(step, context.counts)
+    return TrainingStep(step, counted, timed, kernels, links, context, built.origin or zoo.Origin())
+
+
+def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
+    """The network, from wherever it comes."""
+    if _is_module(network):
+        return _module(network, inputs, options)
+    if isinstance(network, str | Path) and Path(network).suffix.lower() == _ONNX:
+        return _file(network, inputs, sizes, options)
+    return _network(network, inputs, sizes)
+
+
+def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
+    from autotm.zoo.frontend import from_onnx  # noqa: PLC0415 - only where such a file is given
+
+    given = dict(options)
+    if len(given.pop("targets")):
+        raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
+    if callable(given["loss"]):
+        raise BadInputError(f"{path}: a file takes the name of a loss, such as loss='cross_entropy', not a function")
+    return from_onnx(path, inputs=inputs, sizes=sizes, **given)
+
+
+def _is_module(network: object) -> bool:
+    """Whether it is a module of PyTorch, which is not imported to find out."""
+    return any(kind.__module__.startswith("torch.nn.") for kind in type(network).__mro__)
+
+
+def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
+    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+
+    if inputs is None:
+        raise BadInputError(
+            f"{type(module).__name__}: a module of PyTorch has no shapes without inputs; give some: "
+            "autotm.plan(module, inputs)"
+        )
+    if isinstance(options["loss"], str):
+        raise BadInputError(f"loss: {options['loss']!r}: a module takes a function, such as torch's cross_entropy")
+    return from_torch(module, inputs, **{**options, "mode": options["mode"] or "train"})
+
+
+def _network(network: NetworkLike, inputs: object, sizes: Mapping[str, Any]) -> zoo.Network:
+    if inputs is not None:
+        raise BadInputError(
+            f"inputs: {inputs!r} go with a module of PyTorch or an ONNX file, not with a {type(network).__name__}; a "
+            'limit is given by name: limit="4:1"'
+        )
+    if isinstance(network, str):
+        return zoo.build(network, sizes)
+    if isinstance(network, zoo.Network):
+        if sizes:
+            raise BadInputError(f"network {network.name}: has its sizes; they go to a function that returns a network")
+        return network
+    if callable(network):
+        return zoo.call(network, sizes)
+    raise BadInputError(
+        f"a {type(network).__name__} is no network: give a Network, a function that returns one, or a name of the zoo"
+    )
+
+
+def _config_folder(config: Path | str | None) -> Path:
+    if config is not None:
+        return Path(config)
+    return _CONFIG if (_CONFIG / "machines").is_dir() else _CHECKOUT / _CONFIG
+
+
+def _machine_file(machine: str | Path, folder: Path) -> Path:
+    path = Path(machine)
+    return path if path.suffix == ".yaml" else folder / "machines" / f"{machine}.yaml"
+
+
+def _links(context: Context, file: Path, patience_s: float) -> Links:
+    """Copies as measured before on the same cores with the same machine file, or now."""
+    now = provenance(context.machine, context.seed)
+    if file.exists():
+        links, before = load_with_provenance(file, "links", Links)
+        if all(before.get(key) == now[key] for key in ("machine_file_hash", "cpus", "copying_cpus", "cpu_model")):
+            return links
+    calibrate_stage(context, patience_s, links=file)
+    return load_with_provenance(file, "links", Links)[0]

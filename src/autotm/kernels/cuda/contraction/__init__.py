@@ -1,0 +1,5 @@
+"""Contractions on a GPU: as products of matrices whose operands are read where they lie, or are laid out before."""
+
+from autotm.kernels.cuda.contraction.choice import contraction_stages, implementations
+
+__all__ = ["contraction_stages", "implementations"]

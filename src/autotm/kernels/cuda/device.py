@@ -1,0 +1,96 @@
+"""What cost rules need to know of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+from autotm.model.files import BadInputError, unknown_name
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """Facts of one GPU model, from its data sheet and the CUDA C++ Programming Guide ("Compute Capabilities").
+
+    Attributes:
+        name: as NVIDIA calls it.
+        arch: compute capability, as nvcc has it.
+        multiprocessors: streaming multiprocessors (SMs).
+        threads: most resident threads of a multiprocessor.
+        registers: 32-bit registers of a multiprocessor.
+        shared_bytes: shared memory of a multiprocessor.
+        gflop_per_s: float32 rate without tensor cores, 10⁹/s.
+        gbyte_per_s: rate of device memory, 10⁹/s.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int
+    threads: int
+    registers: int
+    shared_bytes: int
+    gflop_per_s: float
+    gbyte_per_s: float
+
+    @property
+    def target(self) -> tvm.target.Target:
+        """What TVM generates code for."""
+        return tvm.target.Target(
+            {
+                "kind": "cuda",
+                "arch": self.arch,
+                "max_threads_per_block": MOST_THREADS,
+                "max_shared_memory_per_block": STATIC_SHARED_BYTES,
+                "thread_warp_size": WARP,
+            }
+        )
+
+
+WARP = 32
+MOST_THREADS = 1024
+"""Of a block."""
+STATIC_SHARED_BYTES = 48 << 10
+"""Shared memory that a block has without asking the driver for more."""
+MOST_REGISTERS = 255
+"""Of a thread."""
+
+DEVICES = {
+    "a100": CudaDevice("A100 SXM", "sm_80", 108, 2048, 65536, 164 << 10, 19500, 2039),
+    "h100": CudaDevice("H100 SXM", "sm_90", 132, 2048, 65536, 228 << 10, 66900, 3350),
+    "h200": CudaDevice("H200 SXM", "sm_90", 132, 2048, 65536, 228 << 10, 66900, 4800),
+}
+"""By short name; a fatbin holds code for all their architectures, tiles are those of one device."""
+
+
+def device_named(name: str) -> CudaDevice:
+    """One of `DEVICES`.
+
+    Raises:
+        BadInputError: there is no such device.
+    """
+    if name not in DEVICES:
+        raise unknown_name("device", name, DEVICES)
+    return DEVICES[name]
+
+
+def device_like(name: str, capability: tuple[int, int]) -> CudaDevice:
+    """The one of `DEVICES` whose tiles suit a GPU best: by its name, or else the first of its generation.
+
+    Args:
+        name: as the driver has it, such as `NVIDIA H200`.
+        capability: compute capability, major and minor.
+
+    Raises:
+        BadInputError: no kernels are made for GPUs of that generation.
+    """
+    for short, device in DEVICES.items():
+        if short in name.lower().split():
+            return device
+    for device in DEVICES.values():
+        if device.arch.removeprefix("sm_").startswith(str(capability[0])):
+            return device
+    raise BadInputError(
+        f"{name} has compute capability {capability[0]}.{capability[1]}; kernels are made for "
+        f"{', '.join(sorted({device.arch for device in DEVICES.values()}))} and what runs their code. Take another GPU"
+    )

@@ -1,0 +1,233 @@
+"""Reductions: a thread or a thread block for each result, terms shared among threads, partial results for long ones.
+
+Sums are in float32, added in an order that depends on shapes and device facts only: results are the same every time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from autotm.kernels.code import Index, tir, variables_of
+from autotm.kernels.cuda.device import WARP, CudaDevice
+from autotm.kernels.cuda.nests import Loops
+from autotm.kernels.cuda.stage import (
+    Ids,
+    Stage,
+    barrier,
+    device_memory,
+    each,
+    launch,
+    local,
+    shared,
+    substituted,
+)
+
+Combine = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+_COMBINES: dict[str, Combine] = {
+    "Add": lambda a, b: a + b,
+    "Mul": lambda a, b: a * b,
+    "Max": tirx.max,
+    "Min": tirx.min,
+}
+_THREADS = 256
+_FEW_TERMS = 64
+_TERMS_OF_A_THREAD = 16
+"""At least, where terms are shared: below that the tree costs more than it saves."""
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """How terms are combined, and what there is before the first."""
+
+    combine: Combine
+    identity: tirx.Expr
+    term: tirx.Expr
+    dtype: str
+
+
+def reducer_of(block: Loops) -> Reducer | None:
+    """How a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
+    combine, value = _COMBINES.get(block.nest.combines), block.store.value
+    if combine is None or block.init is None:
+        return None
+    own = [is_own_load(side, block) for side in (value.a, value.b)]
+    if sum(own) != 1 or any(variables_of(block.init.value)):
+        return None
+    term = value.b if own[0] else value.a
+    return Reducer(combine, block.init.value, term, str(block.result.dtype))
+
+
+def is_own_load(expression: tirx.Expr, block: Loops) -> bool:
+    """Whether an expression is the block's own result so far."""
+    source = getattr(expression, "source", None)
+    return source is not None and source.same_as(block.result)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Threads of a block by results (`across`) and by terms of a result (`along`), and blocks that share the terms."""
+
+    across: int
+    along: int
+    parts: int
+
+
+def split_of(block: Loops, device: CudaDevice) -> Split:
+    """Enough threads to fill the device, reading neighbouring elements where they are."""
+    results, terms = math.prod(block.spatial_extents), math.prod(block.reduced_extents)
+    enough = device.multiprocessors * device.threads // 2
+    if terms <= _FEW_TERMS or (results >= enough and not _walks_along(block)):
+        return Split(128, 1, 1)
+    if _walks_along(block):
+        along = min(_THREADS, max(WARP, 1 << (terms // _TERMS_OF_A_THREAD).bit_length()))
+        return Split(1, along, _parts(results, terms, along, device))
+    along = min(_THREADS // WARP, 1 << (max(1, terms // _TERMS_OF_A_THREAD).bit_length() - 1))
+    return Split(WARP, along, _parts(math.ceil(results / WARP), terms, along, device))
+
+
+def _parts(blocks: int, terms: int, along: int, device: CudaDevice) -> int:
+    wanted = math.ceil(2 * device.multiprocessors / blocks)
+    return max(1, min(wanted, terms // (along * _TERMS_OF_A_THREAD)))
+
+
+def _walks_along(block: Loops) -> bool:
+    """Whether the largest operand is contiguous along a reduced axis."""
+    reduced = {block.nest.variables[axis] for axis in block.nest.reduction}
+    loads = [access for access in block.nest.loads if access.indices and not access.buffer.same_as(block.result)]
+    if not loads:
+        return False
+    largest = max(loads, key=lambda access: math.prod(int(extent) for extent in access.buffer.shape))
+    return bool(variables_of(largest.indices[-1]) & reduced)
+
+
+def reduction(block: Loops, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
+    """The stages of a reduction, and the workspaces that they need."""
+    found = reducer_of(block)
+    results = math.prod(block.spatial_extents)
+    if found is None:
+        return [each(results, _THREADS, lambda index: serial(block, index))], []
+    split = split_of(block, device)
+    if split.parts == 1:
+        return [_shared_terms(block, found, split, None)], []
+    partial = device_memory((split.parts, results), found.dtype, "partial")
+    return [_shared_terms(block, found, split, partial), _combined(block, found, split, partial)], [partial]
+
+
+def serial(block: Loops, index: tirx.Expr) -> tirx.Stmt:
+    """All terms of one result by one thread, as the function has them."""
+    assert block.init is not None
+    terms = math.prod(block.reduced_extents)
+    return tir.sequence(
+        [
+            substituted(block.init, block.at(index)),
+            tir.loop(terms, lambda at: substituted(block.store, block.at(index, at)), "term"),
+        ]
+    )
+
+
+def accumulated(
+    found: Reducer,
+    total: tirx.Buffer,
+    count: int,
+    term: Callable[[Index], tirx.Expr],
+    first: Index,
+    end: Index,
+    step: int,
+) -> tirx.Stmt:
+    """Combine into `total[0]` the terms first, first + step, ... below `end`, of `count` steps at most."""
+
+    def one(at: Index) -> tirx.Stmt:
+        return tir.store(total, 0, found.combine(tir.load(total, 0), term(at)))
+
+    def turn(index: Index) -> tirx.Stmt:
+        at = first + index * step
+        return tir.choose(at < tir.number(end), one(at), None)
+
+    is_plain = step == 1 and isinstance(end, int)
+    loop = tir.loop(count, one, "term") if is_plain else tir.loop(math.ceil(count / step), turn, "turn")
+    return tir.sequence([tir.store(total, 0, found.identity), loop])
+
+
+def tree(found: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids) -> tirx.Stmt:
+    """Combine `slots[along, across]` over its first axis into `slots[0, :]`; every thread comes here.
+
+    `place` is (a thread's position along, its position across); `along` is a power of two.
+    """
+    steps = [barrier()]
+    half = along // 2
+    while half:
+        mine = place[0] * across + place[1]
+        both = found.combine(tir.load(slots, mine), tir.load(slots, mine + half * across))
+        steps += [tir.choose(place[0] < tir.number(half), tir.store(slots, mine, both), None), barrier()]
+        half //= 2
+    return tir.sequence(steps)
+
+
+def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer | None) -> Stage:
+    results, terms = math.prod(block.spatial_extents), math.prod(block.reduced_extents)
+    length = math.ceil(terms / split.parts)
+    columns = math.ceil(results / split.across)
+
+    def one(blocks: Ids, threads: Ids) -> tirx.Stmt:
+        total = local(1, found.dtype, "total")
+        column, part = blocks[0] * split.across + threads[0], blocks[1]
+        is_inside = results % split.across == 0 or column < tir.number(results)
+        end = tirx.min((part + 1) * length, tir.number(terms)) if split.parts > 1 else terms
+        first = part * length + threads[1]
+
+        def term(at: Index) -> tirx.Expr:
+            return substituted(found.term, block.at(column, at))
+
+        start = [tirx.AllocBuffer(total), tir.store(total, 0, found.identity)]
+        added = accumulated(found, total, length, term, first, end, split.along)
+        start.append(tir.choose(is_inside, added, None))
+        if split.along == 1:
+            return tir.sequence([*start, tir.choose(is_inside, finish(column, part, tir.load(total, 0)), None)])
+        slots = shared(split.along * split.across, found.dtype, "slots")
+        mine = threads[1] * split.across + threads[0]
+        is_first = threads[1] == tir.number(0)
+        writes = is_first if isinstance(is_inside, bool) else tirx.all(is_first, is_inside)
+        return tir.sequence(
+            [
+                tirx.AllocBuffer(slots),
+                *start,
+                tir.store(slots, mine, tir.load(total, 0)),
+                tree(found, slots, split.along, split.across, (threads[1], threads[0])),
+                tir.choose(writes, finish(column, part, tir.load(slots, threads[0])), None),
+            ]
+        )
+
+    def finish(column: tirx.Expr, part: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
+        if partial is not None:
+            return tir.store(partial, part * results + column, value)
+        indices = [substituted(index, block.at(column)) for index in block.store.indices]
+        return tirx.BufferStore(block.result, value, indices)
+
+    return launch([columns, split.parts], [split.across, split.along], one)
+
+
+def _combined(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
+    results = math.prod(block.spatial_extents)
+
+    def one(index: tirx.Expr) -> tirx.Stmt:
+        total = local(1, found.dtype, "total")
+
+        def add(part: Index) -> tirx.Stmt:
+            value = tir.load(partial, part * results + index)
+            return tir.store(total, 0, found.combine(tir.load(total, 0), value))
+
+        indices = [substituted(each_, block.at(index)) for each_ in block.store.indices]
+        return tir.sequence(
+            [
+                tirx.AllocBuffer(total),
+                tir.store(total, 0, found.identity),
+                tir.loop(split.parts, add, "part"),
+                tirx.BufferStore(block.result, tir.load(total, 0), indices),
+            ]
+        )
+
+    return each(results, 128, one)

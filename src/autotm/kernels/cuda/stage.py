@@ -1,0 +1,209 @@
+"""One launch as TIR: blocks and threads, what one of them does, and the words to write that with.
+
+Indices are expressions, never named (`tirx.Bind`): TVM would compute named ones in 64 bits, which takes a GPU several
+times as long. It finds common ones itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir import PointerType, PrimType, Range
+
+from autotm.kernels.code import Index, tir
+
+_AXES = "xyz"
+_MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+Ids = Sequence[tirx.Expr]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A launch that has no name yet.
+
+    Attributes:
+        grid, block: extents of x, y and z.
+        body: what every thread does.
+    """
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    body: tirx.Stmt
+
+
+def launch(grid: Sequence[int], block: Sequence[int], write: Callable[[Ids, Ids], tirx.Stmt]) -> Stage:
+    """A stage: `write` gets the block's and the thread's indices, x first, as int64, and tells what a thread does.
+
+    Raises:
+        ValueError: the grid is larger than CUDA allows.
+    """
+    blocks, threads = _three(grid), _three(block)
+    if any(extent > most for extent, most in zip(blocks, _MOST_BLOCKS, strict=True)):
+        message = f"a grid of {blocks} blocks; CUDA allows {_MOST_BLOCKS}"
+        raise ValueError(message)
+    names = [f"blockIdx.{axis}" for axis in _AXES[: len(grid)]] + [f"threadIdx.{axis}" for axis in _AXES[: len(block)]]
+    extents = [*grid, *block]
+    variables = [tirx.Var(name.replace(".", "_"), "int32") for name in names]
+    wide = [tirx.Cast("int64", variable) for variable in variables]
+    body = write(wide[: len(grid)], wide[len(grid) :])
+    for name, variable, extent in reversed(list(zip(names, variables, extents, strict=True))):
+        axis = tirx.IterVar(Range(0, extent), variable, tirx.IterVar.ThreadIndex, name)
+        body = tirx.AttrStmt(axis, "thread_extent", tirx.IntImm("int32", extent), body)
+    return Stage(blocks, threads, body)
+
+
+def _three(extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> Stage:
+    """`write(index)` for each of `total` indices, a thread each."""
+    threads = min(threads, _up(total, 32))
+    blocks = math.ceil(total / threads)
+
+    def one(block: Ids, thread: Ids) -> tirx.Stmt:
+        index = block[0] * threads + thread[0]
+        return tir.choose(total % threads == 0 or index < tir.number(total), write(index), None)
+
+    return launch([blocks], [threads], one)
+
+
+def _up(value: int, multiple: int) -> int:
+    return math.ceil(value / multiple) * multiple
+
+
+def barrier() -> tirx.Stmt:
+    """Wait for all threads of the block; all of them must come here."""
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
+
+
+def shared(elements: int, dtype: str, name: str) -> tirx.Buffer:
+    """Memory of a thread block."""
+    return tirx.decl_buffer((elements,), dtype, name, scope="shared", layout=None)
+
+
+def local(elements: int, dtype: str, name: str) -> tirx.Buffer:
+    """Registers of a thread, as long as loops over it are unrolled."""
+    return tirx.decl_buffer((elements,), dtype, name, scope="local", layout=None)
+
+
+def device_memory(shape: Sequence[int], dtype: str, name: str) -> tirx.Buffer:
+    """A workspace."""
+    return tirx.decl_buffer(tuple(shape), dtype, name, layout=None)
+
+
+def load_vector(buffer: tirx.Buffer, offset: Index, lanes: int) -> tirx.Expr:
+    """The vector at a linear offset that is known to be a multiple of `lanes`, and is written so that TVM sees it."""
+    return tir.load(buffer, _aligned(offset, lanes), lanes)
+
+
+def store_vector(buffer: tirx.Buffer, offset: Index, value: tirx.Expr, lanes: int) -> tirx.Stmt:
+    """Write a vector at such an offset."""
+    return tir.store(buffer, _aligned(offset, lanes), value, lanes)
+
+
+def _aligned(offset: Index, lanes: int) -> Index:
+    return offset if isinstance(offset, int) or lanes == 1 else offset // lanes * lanes
+
+
+def unrolled(extent: int, body: Callable[[Index], tirx.Stmt], name: str = "u") -> tirx.Stmt:
+    """A loop that nvcc unrolls."""
+    return tir.loop(extent, body, name, tirx.ForKind.UNROLLED)
+
+
+def strided(total: int, threads: int, thread: tirx.Expr, body: Callable[[tirx.Expr], tirx.Stmt]) -> tirx.Stmt:
+    """The indices below `total` shared among `threads`: neighbours take neighbouring ones."""
+
+    def turn(index: Index) -> tirx.Stmt:
+        at = index * threads + thread
+        return tir.choose(total % threads == 0 or at < tir.number(total), body(at), None)
+
+    return tir.loop(math.ceil(total / threads), turn, "turn")
+
+
+Place = Callable[[Sequence[tirx.Expr]], tuple[tirx.Buffer, Sequence[tirx.Expr]]]
+
+
+def substituted(
+    node: Any, variables: Mapping[tirx.Var, tirx.Expr], buffers: Mapping[tirx.Buffer, Place] | None = None
+) -> Any:
+    """A statement or expression with variables replaced, and accesses of some buffers put elsewhere."""
+    places = buffers or {}
+
+    def variable(found: tirx.Var, mutator: tvm_ffi.StructuralMutator) -> Any:
+        if found not in variables:
+            return mutator.default_mutate(found)
+        value = variables[found]
+        return value if str(value.ty) == str(found.ty) else tirx.Cast(str(found.ty.dtype), value)
+
+    def load(found: ir.TensorLoad, mutator: tvm_ffi.StructuralMutator) -> Any:
+        indices = [mutator.mutate(index) for index in found.indices]
+        if found.source not in places:
+            return tirx.BufferLoad(found.source, indices)
+        return tirx.BufferLoad(*places[found.source](indices))
+
+    def store(found: tirx.BufferStore, mutator: tvm_ffi.StructuralMutator) -> Any:
+        indices, value = [mutator.mutate(index) for index in found.indices], mutator.mutate(found.value)
+        if found.buffer not in places:
+            return tirx.BufferStore(found.buffer, value, indices)
+        buffer, indices = places[found.buffer](indices)
+        return tirx.BufferStore(buffer, value, indices)
+
+    return tvm_ffi.structural_mutate(node, [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, variable)])
+
+
+def elements(buffer: tirx.Buffer) -> int:
+    """Elements of a dense buffer of constant shape."""
+    return math.prod(int(extent) for extent in buffer.shape)
+
+
+def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
+    """Row-major positions in one buffer for indices of another."""
+    extents = [int(extent) for extent in buffer.shape]
+
+    def place(indices: Sequence[tirx.Expr]) -> tuple[tirx.Buffer, Sequence[tirx.Expr]]:
+        *outer, last = indices or [tir.number(0)]
+        position: tirx.Expr = tir.number(0)
+        for extent, index in zip(extents[1:], outer, strict=True):
+            position = (position + _wide(index)) * extent
+        if isinstance(last, tirx.Ramp):
+            return instead, [tirx.Ramp(position + _wide(last.base), last.stride, last.lanes)]
+        return instead, [position + _wide(last)]
+
+    return place
+
+
+def _wide(index: tirx.Expr) -> tirx.Expr:
+    return tirx.Cast("int64", index)
+
+
+def used_buffers(body: tirx.Stmt) -> list[tirx.Buffer]:
+    """Every buffer that is loaded from or stored to, in no order."""
+    found: dict[tirx.Buffer, None] = {}
+    tvm_ffi.structural_walk(body, (ir.TensorLoad, lambda load: found.setdefault(load.source)))
+    tvm_ffi.structural_walk(body, (tirx.BufferStore, lambda store: found.setdefault(store.buffer)))
+    return list(found)
+
+
+def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, target: Any) -> tirx.PrimFunc:
+    """The stage as a function of pointers to the operands that it uses, given in their order."""
+    pointers = [tirx.Var(f"p{i}", PointerType(PrimType(str(b.dtype)), "global")) for i, b in enumerate(operands)]
+    # Anew: fused functions give some operands an offset that nobody knows. And flat, by positions of 64 bits, which
+    # TVM narrows where they fit into 32: those that it makes itself overflow on tensors of more than 2³¹ elements.
+    own = [device_memory((tir.number(max(1, elements(b))),), str(b.dtype), f"b{i}") for i, b in enumerate(operands)]
+    declared = [tirx.DeclBuffer(b, data=pointer) for b, pointer in zip(own, pointers, strict=True)]
+    body = substituted(stage.body, {}, {old: _flat(old, new) for old, new in zip(operands, own, strict=True)})
+    attributes = {
+        "tirx.noalias": True,
+        "global_symbol": name,
+        "target": target,
+        "calling_conv": 2,
+        "tirx.is_global_func": True,
+    }
+    return tirx.PrimFunc(pointers, tir.sequence([*declared, body])).with_attr(attributes)

@@ -1,0 +1,132 @@
+"""Network -> step whose kernels run on a GPU: graph, launches and source; and kernels to run beside its copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from autotm.kernels.cuda import ARCHITECTURES, CudaDevice, CudaKernel, cuda_kernel, fatbin
+from autotm.kernels.library import FatbinLibrary
+from autotm.kernels.making import KernelFacts, Request, co_runner_functions
+from autotm.lower.alternatives import Alternative, with_alternatives
+from autotm.lower.lower import NO_TUNING, Implementations, make_step
+from autotm.model.files import save
+from autotm.model.step import SCHEDULES_KEY, Graph, OpClass
+from autotm.zoo import Network
+
+
+@dataclass(frozen=True)
+class CudaStep:
+    """A step for a GPU; nothing is compiled.
+
+    Attributes:
+        graph: the step as data; workspaces of kernels are those of their GPU implementations.
+        kernels: by symbol, those of the graph's kernels and of their alternatives.
+        functions: the unscheduled function of each kernel symbol, without alternatives.
+    """
+
+    graph: Graph
+    kernels: Mapping[str, CudaKernel]
+    functions: Mapping[str, tirx.PrimFunc]
+
+
+def cuda_step(
+    network: Network, scale: str, device: CudaDevice, implementations: Implementations = "default"
+) -> CudaStep:
+    """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
+
+    Raises:
+        AutotmError: an operator has no gradient or no kernel.
+    """
+    maker = _Maker(device)
+    made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, NO_TUNING, "default")
+    graph = made.graph
+    if implementations == "all":
+        graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker))
+    return CudaStep(graph, maker.kernels, made.functions)
+
+
+def lower_for_gpu(
+    network: Network,
+    scale: str,
+    device: CudaDevice,
+    graph_path: Path,
+    library_path: Path,
+    provenance: Mapping[str, Any],
+    objects: Path | None = None,
+    implementations: Implementations = "default",
+) -> Graph:
+    """Write the library of GPU kernels (`FatbinLibrary`), then the graph, of one step; both whole or not at all.
+
+    `objects` is a folder that keeps machine code for the next call.
+
+    Raises:
+        AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
+    """
+    step = cuda_step(network, scale, device, implementations)
+    made = fatbin(step.kernels.values(), folder=objects)
+    launches = {symbol: kernel.launches for symbol, kernel in step.kernels.items()}
+    FatbinLibrary.save(library_path, made.image, ARCHITECTURES, launches)
+    kinds = {symbol: kernel.kind for symbol, kernel in sorted(step.kernels.items())}
+    save(graph_path, "graph", step.graph, {**provenance, SCHEDULES_KEY: kinds})
+    return step.graph
+
+
+def co_runners_for_gpu(
+    device: CudaDevice, library_path: Path, objects: Path | None = None
+) -> tuple[FatbinLibrary, dict[OpClass, CudaKernel]]:
+    """Write a library of a kernel of each op class, to run beside copies.
+
+    Raises:
+        AutotmError: there is no nvcc.
+    """
+    made = {
+        op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device)
+        for op_class, function in co_runner_functions().items()
+    }
+    image = fatbin(made.values(), folder=objects).image
+    launches = {kernel.symbol: kernel.launches for kernel in made.values()}
+    return FatbinLibrary.save(library_path, image, ARCHITECTURES, launches), made
+
+
+@dataclass
+class _Maker:
+    device: CudaDevice
+    kernels: dict[str, CudaKernel] = field(default_factory=dict)
+
+    def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
+        return [self._one(request) for request in requests]
+
+    def _one(self, request: Request) -> KernelFacts:
+        kernel = cuda_kernel(request.func, self.device, request.implementation)
+        self.kernels.setdefault(kernel.symbol, kernel)
+        return KernelFacts(
+            symbol=kernel.symbol,
+            identity=kernel.identity,
+            op=kernel.op,
+            op_class=kernel.op_class,
+            flops=kernel.flops,
+            workspaces=kernel.workspaces,
+            others=kernel.others,
+            kind=kernel.kind,
+        )
+
+
+def _alternatives(
+    functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], maker: _Maker
+) -> dict[str, tuple[Alternative, ...]]:
+    """Every other way to compute each kernel: which one is fastest, and what that costs, only a profile can tell."""
+    return {
+        item.symbol: tuple(
+            Alternative(name, made)
+            for name, made in zip(
+                item.others, maker.make([Request(functions[item.symbol], name) for name in item.others]), strict=True
+            )
+        )
+        for item in kernels
+    }

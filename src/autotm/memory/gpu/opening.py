@@ -1,0 +1,132 @@
+"""A GPU found, checked, opened, and what its context took."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from autotm.memory.gpu.cuda import CudaDevice, Runtime, load_runtime
+from autotm.memory.gpu.facts import GpuFacts, NoGpuError, gpu_facts
+from autotm.memory.gpu.requirements import require_gpu
+from autotm.model.files import BadInputError
+from autotm.model.machine import CudaTier, Machine
+
+_BUS_ID_CHARACTERS = 32
+_opened: set[str] = set()
+"""GPUs that this process has a context on, until it ends."""
+
+
+def visible_gpu(index: int, *, runtime: Runtime | None = None, nvml: Any = None) -> GpuFacts:
+    """Facts of the GPU that CUDA numbers so, without a context on it.
+
+    CUDA's number is not the driver's: CUDA_VISIBLE_DEVICES chooses, and CUDA puts the fastest first.
+
+    Args:
+        index: CUDA's.
+        runtime: NVIDIA's bindings; None loads them.
+        nvml: the module `pynvml`; None loads it.
+
+    Raises:
+        NoGpuError: there is no driver, or no such GPU.
+        AutotmError: the driver is too old, or NVIDIA's packages are not installed.
+    """
+    found = gpu_facts(nvml)  # First: it tells best what is missing of a driver.
+    called = (runtime or load_runtime()).call("cudaDeviceGetPCIBusId", _BUS_ID_CHARACTERS, index)
+    place = _place(called.decode() if isinstance(called, bytes) else called)
+    for facts in found:
+        if _place(facts.bus_id) == place:
+            return facts
+    raise NoGpuError(f"GPU {index} of CUDA, at {place}, is none of the driver's: look at nvidia-smi")
+
+
+def open_gpu(
+    index: int,
+    device_bytes: int,
+    host_bytes: int,
+    *,
+    overhead_bytes: int = 0,
+    built_for: Collection[str] = (),
+    alone: bool = True,
+    runtime: Runtime | None = None,
+    nvml: Any = None,
+) -> CudaDevice:
+    """Open a GPU after it was checked.
+
+    Args:
+        index: CUDA's number of it.
+        device_bytes: of the pool in its memory.
+        host_bytes: of the pool in pinned memory of the host.
+        overhead_bytes: as of `require_gpu`.
+        built_for: likewise.
+        alone: likewise; once this process has opened the GPU, no longer looked at.
+        runtime: NVIDIA's bindings; None loads them.
+        nvml: the module `pynvml`; None loads it.
+
+    Raises:
+        AutotmError: what is missing, with its remedy.
+    """
+    runtime = runtime or load_runtime()
+    facts = visible_gpu(index, runtime=runtime, nvml=nvml)
+    if facts.uuid in _opened:
+        # The context that this process has there is paid for, and is one of the GPU's processes; in a container the
+        # driver gives it another number than the system does.
+        overhead_bytes, alone = 0, False
+    require_gpu(facts, device_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone)
+    device = CudaDevice(index, device_bytes, host_bytes, runtime=runtime)
+    _opened.add(facts.uuid)
+    return device
+
+
+def open_device(
+    machine: Machine, device_bytes: int, host_bytes: int, *, built_for: Collection[str] = (), alone: bool = True
+) -> CudaDevice:
+    """The GPU that a machine file names, with its two pools.
+
+    Args:
+        machine: of kind cuda.
+        device_bytes: of the pool in device memory.
+        host_bytes: of the pool in pinned memory.
+        built_for: architectures of the kernels, as of `require_gpu`.
+        alone: whether no other process may use it.
+
+    Raises:
+        BadInputError: the machine file allows less pinned memory.
+        AutotmError: what is missing of the GPU, with its remedy.
+    """
+    tier = machine.slow_tier
+    assert isinstance(tier, CudaTier)
+    if tier.capacity_bytes is not None and host_bytes > tier.capacity_bytes:
+        raise BadInputError(
+            f"config/machines/{machine.name}.yaml: slow_tier.capacity is {tier.capacity_bytes / 1e9:.3f} GB, the "
+            f"program moves up to {host_bytes / 1e9:.3f} GB out: raise it, or give a larger limit"
+        )
+    overhead_bytes = tier.overhead_bytes or 0
+    return open_gpu(
+        tier.device_index, device_bytes, host_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone
+    )
+
+
+def context_bytes(facts: GpuFacts, device: CudaDevice) -> int:
+    """Device memory that a context took: what was free before it, less what was free when it was made.
+
+    Other processes that take or free memory in between are counted too.
+    """
+    return max(0, facts.free_bytes - device.free_bytes)
+
+
+def measured_context(facts: GpuFacts, *, runtime: Runtime | None = None) -> tuple[int, int]:
+    """CUDA's number of a GPU, and what a context of this process takes of its memory; one is made, and stays.
+
+    Raises:
+        AutotmError: CUDA does not show the GPU to this process, or it cannot be opened.
+    """
+    runtime = runtime or load_runtime()
+    index = int(runtime.call("cudaDeviceGetByPCIBusId", facts.bus_id.encode()))
+    with CudaDevice(index, 0, 0, runtime=runtime) as device:
+        _opened.add(facts.uuid)
+        return index, context_bytes(facts, device)
+
+
+def _place(bus_id: str) -> str:
+    """The driver writes a domain of eight digits, CUDA one of four."""
+    return bus_id.rstrip("\0").lower()[-len("0000:00:00.0") :]

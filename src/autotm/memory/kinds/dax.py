@@ -1,0 +1,54 @@
+"""Slow memory behind DAX: a pool in a file system that is memory, or in a device; with a warning in any file system."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from autotm.memory.linux import (
+    DaxPool,
+    NodePool,
+    RealTiers,
+    check_capacity,
+    check_demotion,
+    check_nodes,
+    dax_bytes,
+)
+from autotm.memory.pool import Pool
+from autotm.model.machine import DaxTier, Machine, SystemMemory
+from autotm.model.measurement import Links
+from autotm.model.step import Tier
+
+log = logging.getLogger(__name__)
+
+
+def open_kind(
+    machine: Machine,
+    links: Links | None,
+    fast_bytes: int,
+    slow_bytes: int,
+    devices_dir: Path,
+    *,
+    stretch: float | None,
+) -> RealTiers:
+    """As `open_tiers`."""
+    del links, devices_dir, stretch
+    tier, system = machine.slow_tier, SystemMemory()
+    assert isinstance(tier, DaxTier)
+    file, path = f"config/machines/{machine.name}.yaml", Path(tier.path)
+    if tier.fast_nodes is not None:
+        check_nodes(system, f"{file}: slow_tier.fast_nodes", tier.fast_nodes)
+    else:
+        check_demotion(system, f"{file}: slow_tier")
+    check_capacity(file, tier, dax_bytes(path, system), slow_bytes)
+
+    def more_fast(size_bytes: int) -> Pool:
+        if tier.fast_nodes is None:
+            return Pool(Tier.DRAM, size_bytes, huge_pages=tier.huge_pages == "transparent")
+        return NodePool(Tier.DRAM, size_bytes, tier.fast_nodes, tier.huge_pages, system)
+
+    fast = more_fast(fast_bytes)
+    slow = DaxPool(path, slow_bytes, stand_in=tier.stand_in, system=system)
+    if slow_bytes and tier.stand_in:
+        log.warning("%s: a stand-in for slow memory: times say nothing about slow memory", path)
+    return RealTiers(more_fast, fast, slow, machine)

@@ -1,0 +1,84 @@
+"""Slow memory that is a memory node of Linux: both pools are bound to their nodes, every page is looked for there.
+
+For optimizers that are policies of Linux, the kernel places the pages itself, in both.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from pathlib import Path
+
+from autotm.memory.linux import (
+    POLICIES,
+    BoundTiers,
+    NodePool,
+    PagePolicy,
+    PolicyPool,
+    PolicyTiers,
+    RealTiers,
+    check_capacity,
+    check_nodes,
+)
+from autotm.model.machine import Machine, NumaTier, SystemMemory, require_runnable
+from autotm.model.measurement import Links
+from autotm.model.plan import Program
+from autotm.model.step import Limit, Tier
+
+log = logging.getLogger(__name__)
+
+
+def open_kind(
+    machine: Machine,
+    links: Links | None,
+    fast_bytes: int,
+    slow_bytes: int,
+    devices_dir: Path,
+    *,
+    stretch: float | None,
+) -> RealTiers:
+    """As `open_tiers`."""
+    del links, devices_dir, stretch
+    tier, system = _checked(machine, slow_bytes)
+    more_fast = functools.partial(_fast_pool, tier, system)
+    fast = more_fast(fast_bytes)
+    slow = NodePool(Tier.PMEM, slow_bytes, tier.slow_nodes, tier.huge_pages, system)
+    if slow_bytes:
+        log.info("slow pool: pages by memory node: %s", slow.pages_by_node())
+    return RealTiers(more_fast, fast, slow, machine)
+
+
+def open_paged(program: Program, machine: Machine) -> RealTiers:
+    """A pool of the program's size whose pages Linux places in both memories, by the policy of the optimizer's name.
+
+    Raises:
+        BadInputError: this machine's kernel cannot follow it, or as `open_kind`.
+        AutotmError: as `open_kind`.
+    """
+    require_runnable(machine, program.optimizer)
+    policy, size_bytes = POLICIES[program.optimizer], program.slow_bytes
+    # A ratio 0:n is a machine without slow memory.
+    has_limit = Limit.parse(program.limit).slow != 0
+    tier, system = _checked(machine, max(0, size_bytes - program.dram_limit_bytes) if has_limit else 0)
+    more_fast = functools.partial(_fast_pool, tier, system)
+    if not has_limit:
+        return BoundTiers(more_fast, NodePool(Tier.PMEM, size_bytes, tier.fast_nodes, tier.huge_pages, system), machine)
+    every = (*tier.fast_nodes, *tier.slow_nodes)
+    nodes = {PagePolicy.LOCAL: (), PagePolicy.PREFERRED: tier.fast_nodes[:1]}.get(policy, every)
+    pool = PolicyPool(size_bytes, policy, nodes, every, huge_pages=tier.huge_pages == "transparent", system=system)
+    limit_bytes = program.dram_limit_bytes
+    return PolicyTiers(more_fast, pool, machine, policy, tier.fast_nodes, tier.slow_nodes, limit_bytes, system)
+
+
+def _checked(machine: Machine, slow_bytes: int) -> tuple[NumaTier, SystemMemory]:
+    tier, system = machine.slow_tier, SystemMemory()
+    assert isinstance(tier, NumaTier)
+    file = f"config/machines/{machine.name}.yaml"
+    check_nodes(system, f"{file}: slow_tier.fast_nodes", tier.fast_nodes)
+    slow_nodes = check_nodes(system, f"{file}: slow_tier.slow_nodes", tier.slow_nodes)
+    check_capacity(file, tier, sum(node.total_bytes for node in slow_nodes), slow_bytes)
+    return tier, system
+
+
+def _fast_pool(tier: NumaTier, system: SystemMemory, size_bytes: int) -> NodePool:
+    return NodePool(Tier.DRAM, size_bytes, tier.fast_nodes, tier.huge_pages, system)

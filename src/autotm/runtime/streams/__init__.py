@@ -1,0 +1,33 @@
+"""Programs on a device's streams: kernels in order, copies beside them, events where one must wait for another."""
+
+from autotm.runtime.streams.arguments import DeviceArguments, device_bytes
+from autotm.runtime.streams.executor import Call, Kernels, StreamExecutor, kernels_on, prepare_streams
+from autotm.runtime.streams.gpu import profile_on_gpu, run_on_gpu
+from autotm.runtime.streams.launching import LaunchedKernels
+from autotm.runtime.streams.operations import Bytes, Operation, operations
+from autotm.runtime.streams.run import run_on_device
+from autotm.runtime.streams.schedule import Schedule, schedule
+from autotm.runtime.streams.timing import call_ns, operand_bytes, parts_of, profile_on
+
+__all__ = [
+    "Bytes",
+    "Call",
+    "DeviceArguments",
+    "Kernels",
+    "LaunchedKernels",
+    "Operation",
+    "Schedule",
+    "StreamExecutor",
+    "call_ns",
+    "device_bytes",
+    "kernels_on",
+    "operand_bytes",
+    "operations",
+    "parts_of",
+    "prepare_streams",
+    "profile_on",
+    "profile_on_gpu",
+    "run_on_device",
+    "run_on_gpu",
+    "schedule",
+]

@@ -1,0 +1,106 @@
+"""A program verified and timed on a device."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from autotm.memory.gpu import Device
+from autotm.model.files import hash_of
+from autotm.model.machine import Machine
+from autotm.model.measurement import Links, Profile, Record, Timeline
+from autotm.model.plan import Plan, Program
+from autotm.model.step import Graph, counting
+from autotm.runtime.options import RunOptions
+from autotm.runtime.plain import plain_program
+from autotm.runtime.record import Measured, build_record
+from autotm.runtime.run import check_pedigree
+from autotm.runtime.streams.arguments import DeviceArguments, device_bytes
+from autotm.runtime.streams.executor import Kernels, kernels_on, prepare_streams
+from autotm.runtime.streams.timing import parts_of
+from autotm.runtime.timing import time_steps
+from autotm.runtime.verify import Reference, check_finite, digests, verify
+
+log = logging.getLogger(__name__)
+
+DeviceT = TypeVar("DeviceT", bound=Device)
+
+
+def run_on_device(
+    graph: Graph,
+    kernels: Callable[[DeviceT], Kernels],
+    program: Program,
+    plan: Plan,
+    machine: Machine,
+    links: Links,
+    profile: Profile,
+    options: RunOptions,
+    open_device: Callable[[int, int], DeviceT],
+) -> tuple[Record, Timeline]:
+    """Verify and time `program`; the timeline is of a step with the median time.
+
+    The plain step runs on the same device first, with the same implementations of kernels, and needs memory for all
+    tensors of the step at once; where that is too much, set `verify_steps` to 0. Nothing is timed beside the program:
+    the device gives its memory to one at a time.
+
+    Args:
+        graph: as lowered, with all implementations.
+        kernels: those of the graph on a device that was opened.
+        program: to be run.
+        plan: that it was compiled from.
+        machine: that has the device.
+        links: measured on it.
+        profile: of its kernels.
+        options: how it is verified and timed; `side_by_side` and `poison` do not count.
+        open_device: opens it with a device pool and a host pool of so many bytes.
+
+    Raises:
+        BadInputError: program, plan, profile and graph do not belong together, the library lacks a kernel, or a kernel
+            has an operand in slow memory.
+        AutotmError: the device cannot be had, or its work failed.
+        VerificationError: the program computes something else than the plain step.
+    """
+    counted = counting(graph, plan.counts)
+    check_pedigree(counted, program, plan, profile)
+    placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
+    expected = _reference(chosen, kernels, machine, options, open_device) if options.verify_steps else None
+    size_bytes = device_bytes(chosen, placed, program)
+    with open_device(size_bytes, program.slow_bytes) as device, kernels_on(device, machine):
+        arguments = DeviceArguments.of(chosen, placed, program, device)
+        arguments.fill(options.seed)
+        executor = prepare_streams(placed, kernels(device), program, arguments)
+        if expected is None:
+            executor.step()
+        else:
+            verify(chosen, executor, arguments, expected, options.verify_steps, machine.cpus)
+        times = time_steps(executor, None, machine.cpus, options)
+        parts, timeline = parts_of(executor, options.instrumented_steps)
+    measured = Measured(times, parts, options.verify_steps, options.seed)
+    record = build_record(counted, program, plan, machine, links, profile, measured)
+    log.info(
+        "%s at %s on %s: %.4f s predicted, %.4f s measured",
+        record.optimizer, record.limit, timeline.device, record.predicted_runtime_s, record.actual_runtime_median_s,
+    )  # fmt: skip
+    return record, timeline
+
+
+def _reference(
+    graph: Graph,
+    kernels: Callable[[DeviceT], Kernels],
+    machine: Machine,
+    options: RunOptions,
+    open_device: Callable[[int, int], DeviceT],
+) -> Reference:
+    """Digests of plain steps on the device."""
+    program = plain_program(graph)
+    with open_device(device_bytes(graph, graph, program), 0) as device, kernels_on(device, machine):
+        arguments = DeviceArguments.of(graph, graph, program, device)
+        arguments.fill(options.seed)
+        executor = prepare_streams(graph, kernels(device), program, arguments)
+        found = []
+        for number in range(1, options.verify_steps + 1):
+            executor.step()
+            check_finite(graph, arguments, number)
+            found.append(digests(graph, arguments, machine.cpus))
+    return Reference(hash_of(graph), "", machine.threads, options.seed, tuple(found))

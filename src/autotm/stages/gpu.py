@@ -1,0 +1,117 @@
+"""What stages do on a machine with a GPU: its kernels are CUDA's, and memories and times those of its streams."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotm.model.files import load, require_writable, save
+from autotm.model.machine import CudaTier, Machine
+from autotm.model.measurement import Links, Profile, read_profile
+from autotm.model.plan import Plan, Program
+from autotm.model.step import Graph
+from autotm.model.study import ProfileConfig, RunConfig
+
+if TYPE_CHECKING:
+    from autotm.memory.gpu import GpuFacts
+    from autotm.zoo import Network
+
+
+def has_gpu(machine: Machine) -> bool:
+    """Whether a machine's fast memory is that of a GPU that is there."""
+    return isinstance(machine.slow_tier, CudaTier)
+
+
+def gpu_links(machine: Machine) -> Links:
+    """Copies between device memory and pinned memory of the host, alone and beside kernels.
+
+    Raises:
+        AutotmError: there is no such GPU, it is refused, or there is no nvcc.
+    """
+    from autotm.kernels.cuda import device_like
+    from autotm.lower import co_runners_for_gpu
+    from autotm.profile.copies import measure_gpu_links
+
+    facts = _facts(machine)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        device = device_like(facts.name, facts.capability)
+        library, beside = co_runners_for_gpu(device, Path(folder) / "co_runners.zip")
+        return measure_gpu_links(machine, library, beside)
+
+
+def compile_and_profile_on_gpu(
+    machine: Machine,
+    network: Network,
+    scale: str,
+    config: ProfileConfig,
+    came_from: Mapping[str, Any],
+    *,
+    objects: Path,
+    graph: Path,
+    library: Path,
+) -> tuple[Graph, Profile]:
+    """Write graph and library of a training step for the GPU, and time its kernels on it, each alone.
+
+    Raises:
+        AutotmError: there is no such GPU, it is refused, there is no nvcc, or an operator has no kernel.
+    """
+    from autotm.kernels.cuda import device_like
+    from autotm.kernels.library import FatbinLibrary
+    from autotm.lower import lower_for_gpu
+    from autotm.runtime.streams import profile_on_gpu
+
+    facts = _facts(machine)
+    device = device_like(facts.name, facts.capability)
+    step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, config.implementations)
+    named = {**came_from, "gpu": facts.name}
+    return step, profile_on_gpu(step, FatbinLibrary.load(library), machine, config.min_repeats, named)
+
+
+def run_on_the_gpu(
+    machine: Machine,
+    config: RunConfig,
+    seed: int,
+    came_from: Mapping[str, Any],
+    *,
+    graph: Graph,
+    library: Path,
+    program: Program,
+    plan: Plan,
+    profile: Path,
+    links: Path,
+    record: Path,
+) -> None:
+    """Verify and time a program; beside the record stands `timeline.json`, a step as the GPU's streams ran it.
+
+    Raises:
+        AutotmError: there is no such GPU, or it is refused.
+        VerificationError: the program computes something else than the plain step.
+    """
+    from autotm.kernels.library import FatbinLibrary
+    from autotm.runtime import RunOptions
+    from autotm.runtime.streams import run_on_gpu
+
+    timeline_file = record.with_name("timeline.json")
+    require_writable(record, timeline_file)
+    measured, timeline = run_on_gpu(
+        graph,
+        FatbinLibrary.load(library),
+        program,
+        plan,
+        machine,
+        load(links, "links", Links),
+        read_profile(profile),
+        RunOptions(**config.model_dump(), seed=seed),
+    )
+    named = {**came_from, "tier_reality": measured.tier_reality, "gpu": timeline.device}
+    save(timeline_file, "timeline", timeline, named)
+    save(record, "record", measured, named)
+
+
+def _facts(machine: Machine) -> GpuFacts:
+    from autotm.memory.gpu import visible_gpu
+
+    assert isinstance(machine.slow_tier, CudaTier)
+    return visible_gpu(machine.slow_tier.device_index)

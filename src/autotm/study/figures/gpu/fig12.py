@@ -1,0 +1,102 @@
+"""Figure 12 of AutoTM: training beyond a GPU's memory, speed-up over memory that the driver manages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from autotm.model.study import StyleConfig
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    finish,
+    near_text,
+    optimizer_colors,
+    panels,
+    rival_colors,
+    series_name,
+    title,
+)
+from autotm.study.figures.comparisons import bars
+from autotm.study.figures.gpu.table import ORACLE
+from autotm.study.setup import GPU_BASELINE, GPU_RIVALS
+
+FACE = "MODELLED, not measured: no GPU ran any of this"
+"""What the figure says in itself, wherever it is copied to."""
+_HEADROOM = 1.4
+"""Of the highest bar: the legend is above it."""
+_CROWDED = 5
+"""More places than this have their names turned."""
+
+
+def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel for plans and the oracle, and one for the best of them beside rivals."""
+    figure, axes = panels(2, style, widen=1.35)
+    figure.suptitle(FACE, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
+    plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
+    rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in GPU_RIVALS and name != GPU_BASELINE]
+    oracle = table.drop_duplicates(["network", "batch"]).copy()
+    oracle["speedup"] *= oracle["step_s"] / oracle["oracle_s"]
+    oracle["optimizer"], oracle["fits"] = ORACLE, True
+    shown = pd.concat([table, oracle])
+    colors = {**optimizer_colors(style), **rival_colors(style), ORACLE: GRAY}
+    _panel(axes[0], shown, [*plans, ORACLE], colors)
+    finish(axes[0], "a", "plans and oracle")
+    _panel(axes[1], shown, [*plans[-1:], *rivals], colors)
+    finish(axes[1], "b", "rivals of today")
+    return figure, _caption(table)
+
+
+def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[str, Any]) -> None:
+    places = list(dict.fromkeys(zip(table["network"], table["batch"], strict=True)))
+    by_place = table.set_index(["optimizer", "network", "batch"])
+    series = []
+    for number, name in enumerate(names):
+        heights = []
+        for place, (network, batch) in enumerate(places):
+            row = by_place.loc[name, network, batch]
+            heights.append(float(row["speedup"]) if row["fits"] else math.nan)
+            if not row["fits"]:
+                shift = (number - (len(names) - 1) / 2) * 0.8 / len(names)
+                look = {"color": colors[name], "ha": "center", "va": "bottom", "fontsize": "large"}
+                axes.text(place + shift, 0.0, "\N{MULTIPLICATION SIGN}", look)
+        series.append((series_name(name), heights, colors[name]))
+    bars(axes, [f"{title(str(network))} ({batch})" for network, batch in places], series)
+    if len(places) > _CROWDED:
+        axes.tick_params(axis="x", rotation=40)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+            label.set_rotation_mode("anchor")
+    axes.axhline(1.0, color=GRAY, linewidth=0.8)
+    fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
+    axes.set_ylim(0, _HEADROOM * max(1.0, float(fitting["speedup"].max())))
+    axes.set_ylabel("speed-up, modelled\n(managed memory = 1)")
+    axes.legend(loc="upper left", ncols=2)
+
+
+def _caption(table: pd.DataFrame) -> str:
+    first, plans = table.iloc[0], table[table["gap"].notna()]
+    proven = f"Plans are {near_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
+    return (
+        f"{modelled_gpu_text(str(first['gpu']))} {_limits(table)} {proven}"
+        "Oracle: the fastest implementation of every kernel and no copies. A cross: the step does not fit. "
+        "Steps are simulated on three engines (compute, in, out). "
+        f"Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
+    )
+
+
+def modelled_gpu_text(gpu: str) -> str:
+    """For captions: where times of a modelled GPU come from."""
+    return (
+        f"MODELLED: {gpu}; kernel times by a roofline of published facts, copies at published rates, managed memory by "
+        "a model of page faults. Nothing ran on a GPU."
+    )
+
+
+def _limits(table: pd.DataFrame) -> str:
+    limits, scales = (", ".join(map(str, dict.fromkeys(table[key]))) for key in ("limit", "scale"))
+    return f"Device memory for what is placed: {limits}; scale {scales}."

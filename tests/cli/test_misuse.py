@@ -1,0 +1,165 @@
+"""What every command does with what its users get wrong: one message, the documented exit status, nothing half written.
+
+The cases of each command are in `misuse_cases`; a new command without any fails here. Ctrl-C is in `test_interrupts`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import prepared_study
+import pytest
+from command_server import CommandServer, Ended, mounts_allowed
+from misuse_cases import COMMANDS, Command, Misuse
+
+from autotm.cli.main import CLOSED, DONE, FAULT, MISUSE, SECTIONS, autotm
+
+CASES = [
+    pytest.param(case, id=f"{name}-{kind}-{number}")
+    for name, command in COMMANDS.items()
+    for kind in ("missing", "wrong", "unknown")
+    if not isinstance(getattr(command, kind), str)
+    for number, case in enumerate(
+        Misuse(" ".join(command.with_options(case.arguments)), case.said, case.status, case.damaged)
+        for case in getattr(command, kind)
+    )
+]
+LONG_S = 20.0
+EACH = [
+    pytest.param(
+        command,
+        id=name,
+        marks=[
+            *([pytest.mark.slow] if command.seconds > LONG_S else []),
+            *([pytest.mark.skip(f"needs {command.needs}")] if command.lacks else []),
+        ],
+    )
+    for name, command in COMMANDS.items()
+]
+EACH_SHORT = [case for case, command in zip(EACH, COMMANDS.values(), strict=True) if command.seconds <= LONG_S]
+"""One that measures long runs to its end once; where it cannot write, it must not even begin."""
+
+
+def all_commands() -> Iterator[str]:
+    for name in (name for section in SECTIONS.values() for name in section):
+        command = autotm.get_command(click.Context(autotm), name)
+        yield from (f"{name} {inner}" for inner in command.commands) if isinstance(command, click.Group) else [name]
+
+
+def test_every_command_has_its_misuses() -> None:
+    assert set(COMMANDS) == set(all_commands())
+    for name, command in COMMANDS.items():
+        for kind in ("missing", "wrong", "unknown"):
+            assert getattr(command, kind), f"{name}: what happens with a {kind} one?"
+
+
+def require_one_message(ended: Ended, status: int, said: str) -> None:
+    assert ended.status == status, ended
+    assert said in ended.errors
+    assert ended.errors.endswith("\n")
+    if status == MISUSE:
+        assert ended.errors.count("Error: ") == 1
+    else:
+        assert ended.errors.count("\n") == 1, ended.errors
+        assert ended.errors.startswith("autotm: ")
+    assert "\x1b" not in ended.errors
+    assert ended.left == 0
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_misuse_is_one_message_and_nothing_is_written(server: CommandServer, study: Path, case: Misuse) -> None:
+    for name, content in case.damaged.items():
+        (study / name).unlink() if content is None else (study / name).write_bytes(content)
+    before = prepared_study.contents(study)
+    ended = server.call(case.arguments.split(), study)
+    require_one_message(ended, case.status, case.said)
+    assert ended.output == ""
+    assert prepared_study.contents(study) == before
+    if not case.arguments.startswith(("schema", "shcema")):
+        ended = server.call([*case.arguments.split(), "--json"], study)
+        require_one_message(ended, case.status, case.said)
+        told = json.loads(ended.output)
+        assert told.keys() == {"error", "exit_status"}
+        assert told["exit_status"] == case.status
+        assert told["error"] in ended.errors
+        assert prepared_study.contents(study) == before
+
+
+@pytest.mark.parametrize("command", EACH_SHORT)
+def test_without_a_terminal_there_are_no_colours_and_no_progress(
+    server: CommandServer, study: Path, command: Command
+) -> None:
+    ended = server.call(command.arguments, study)
+    assert ended.status == DONE, ended
+    for text in (ended.output, ended.errors):
+        assert not {"\x1b", "\r", "\b"} & set(text)
+    assert all((study / name).exists() for name in command.writes)
+    prepared_study.require_whole(study)
+
+
+@pytest.mark.parametrize("command", EACH)
+def test_a_reader_that_is_gone_ends_it_quietly(server: CommandServer, study: Path, command: Command) -> None:
+    wanted = () if command.call == "schema" else ("--json",)
+    ended = server.call([*command.arguments, *wanted], study, output=None)
+    assert ended.status == CLOSED, ended
+    assert all(line.startswith("autotm: ") for line in ended.errors.splitlines()), ended.errors
+    assert "ipe" not in ended.errors
+    assert not {"\x1b", "\r", "\b"} & set(ended.errors)
+    prepared_study.require_whole(study)
+
+
+@pytest.mark.parametrize("command", EACH_SHORT)
+def test_output_on_a_full_disk_is_one_message(server: CommandServer, study: Path, command: Command) -> None:
+    wanted = () if command.call == "schema" else ("--json",)
+    ended = server.call([*command.arguments, *wanted], study, output="/dev/full")
+    assert ended.status == FAULT, ended
+    *before, last = ended.errors.splitlines()
+    assert last.startswith("autotm: No space left on device, for a file or standard output; ")
+    assert all(line.startswith("autotm: ") for line in before), ended.errors
+    prepared_study.require_whole(study)
+
+
+@pytest.fixture
+def disk(server: CommandServer, study: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The study on a file system of its own that is full, or read-only, as only the server sees it."""
+    if not mounts_allowed():
+        pytest.skip("NOT TESTED: full disks and read-only folders need mounts, which this user may not make")
+    size = sum(map(len, prepared_study.contents(study).values()))
+    place = study.with_name("disk")
+    place.mkdir()
+    server.shell(f"mount -t tmpfs -o size={2 * size // 1024}k tmpfs {place} && cp -a {study} {place}/study")
+    if request.param == "full":
+        server.shell(f"head -c {4 * size} /dev/zero > {place}/rest || true")
+    else:
+        server.shell(f"mount -o remount,ro {place}")
+    yield place / "study"
+    server.shell(f"umount {place}")
+
+
+@pytest.mark.parametrize("disk", ["full", "read-only"], indirect=True)
+@pytest.mark.parametrize("command", EACH_SHORT)
+def test_a_disk_that_takes_nothing_is_one_message(
+    server: CommandServer, disk: Path, study: Path, command: Command, request: pytest.FixtureRequest
+) -> None:
+    seen = server.root() / os.path.relpath(disk, "/")
+    ended = server.call(command.arguments, disk, scratch=study.with_name("scratch"))
+    assert "Traceback" not in ended.errors
+    assert ended.status == (FAULT if command.writes else DONE), ended
+    *before, last = ended.errors.splitlines() or [""]
+    if command.writes:
+        assert last.startswith("autotm: ")
+        assert any(word in last for word in ("No space left", "Read-only file system", "disk", "readonly")), last
+        assert all(line.startswith("autotm: ") for line in before), ended.errors
+    assert prepared_study.contents(seen) == prepared_study.contents(study), request.node.name
+
+
+@pytest.mark.parametrize("disk", ["full", "read-only"], indirect=True)
+def test_what_measures_long_asks_for_room_first(server: CommandServer, disk: Path, study: Path) -> None:
+    ended = server.call(COMMANDS["calibrate"].arguments, disk, scratch=study.with_name("scratch"))
+    assert ended.status == FAULT, ended
+    assert ended.seconds < COMMANDS["calibrate"].seconds / 2
+    assert "No space left" in ended.errors or "Read-only file system" in ended.errors

@@ -1,0 +1,92 @@
+"""Generated CUDA source run on this CPU: compiled with `emulated_cuda.h`, the threads of a block as fibers."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from autotm.kernels.cuda import CudaKernel, translation_unit
+
+_HEADER = Path(__file__).with_name("emulated_cuda.h")
+_OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-ftrivial-auto-var-init=pattern", "-ffp-contract=off")
+_SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{')
+GUARD = 64
+"""Elements before and behind every operand: NaN, or a pattern, that a kernel must neither use nor change."""
+
+
+class EmulatedDevice:
+    """Kernels compiled for this CPU.
+
+    Args:
+        kernels: to compile together.
+        folder: for the library.
+    """
+
+    def __init__(self, kernels: Iterable[CudaKernel], folder: Path) -> None:
+        text = translation_unit(kernels)
+        calls = []
+        for found in _SIGNATURE.finditer(text):
+            name, parameters = found.groups()
+            code = text[found.end() : text.index("\n}\n", found.end())]
+            meets = "true" if "__syncthreads" in code else "false"
+            types = [parameter.rsplit("__restrict__", 1)[0].strip() for parameter in parameters.split(",")]
+            arguments = ", ".join(f"({type_})a[{index}]" for index, type_ in enumerate(types))
+            calls.append(f"static void call_{name}(void** a) {{ {name}({arguments}); }}")
+            calls.append(
+                f'extern "C" int run_{name}(void** a, const unsigned* g, const unsigned* b, int order) '
+                f"{{ return emulation::run({meets}, call_{name}, a, g, b, order); }}"
+            )
+        source, library = folder / "kernels.cpp", folder / "kernels.so"
+        text = "\n".join(line for line in text.splitlines() if not line.startswith("#include"))
+        source.write_text(f'#include "{_HEADER}"\n{text}\n' + "\n".join(calls))
+        done = subprocess.run(
+            ["g++", *_OPTIONS, "-o", str(library), str(source)], capture_output=True, text=True, check=False
+        )
+        assert not done.returncode, done.stderr[-3000:]
+        self._library = ctypes.CDLL(str(library))
+
+    def run(
+        self, kernel: CudaKernel, operands: Sequence[np.ndarray], shared: dict[int, int] | None = None, order: int = 0
+    ) -> list[np.ndarray]:
+        """What inputs, outputs and workspaces hold after one call.
+
+        Args:
+            kernel: one of those compiled.
+            operands: of inputs; outputs and workspaces follow from the kernel, filled with NaN.
+            shared: positions of operands that lie in the memory of others, by position of theirs.
+            order: of the threads: 0 forward, 1 backward, other numbers mix them.
+        """
+        memory, views = [], []
+        for position, (dtype, shape) in enumerate(kernel.operands):
+            if shared and position in shared:
+                memory.append(memory[shared[position]])
+                views.append(views[shared[position]])
+                continue
+            elements = int(np.prod(shape, dtype=np.int64))
+            whole = _poisoned(elements + 2 * GUARD, np.dtype(dtype))
+            if position < len(operands):
+                whole[GUARD : GUARD + elements] = operands[position].ravel()
+            memory.append(whole)
+            views.append(whole[GUARD : GUARD + elements].reshape(shape))
+        for launch in kernel.launches:
+            pointers = [views[argument].ctypes.data for argument in launch.arguments]
+            addresses = (ctypes.c_void_p * len(pointers))(*pointers)
+            grid, block = ((ctypes.c_uint * 3)(*extents) for extents in (launch.grid, launch.block))
+            fault = self._library[f"run_{launch.function}"](addresses, grid, block, order)
+            assert not fault, f"{launch.function}: threads of a block parted at a barrier"
+        for (dtype, _), whole in zip(kernel.operands, memory, strict=True):
+            guard = _poisoned(GUARD, np.dtype(dtype)).tobytes()
+            assert whole[:GUARD].tobytes() == guard == whole[-GUARD:].tobytes(), "written outside of an operand"
+        return views
+
+
+def _poisoned(elements: int, dtype: np.dtype) -> np.ndarray:
+    """Memory of 0xff bytes, NaN as a floating-point number, that starts at a multiple of 64 bytes."""
+    raw = np.full(elements * dtype.itemsize + 64, 0xFF, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + elements * dtype.itemsize].view(dtype)

@@ -1,0 +1,271 @@
+"""Every command of `autotm`: a call that works in the prepared study, and what its users are likely to get wrong."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+
+from prepared_study import NETWORK, OPTIONS, PLAN
+
+TEXT = b"not what it should be\n"
+FAULT, MISUSE = 1, 2
+STATIC = f"{NETWORK}/static/4to1"
+SYNCHRONOUS = f"{NETWORK}/synchronous/4to1"
+
+
+@dataclass(frozen=True)
+class Misuse:
+    """A call that must end with one message.
+
+    Attributes:
+        arguments: of the program.
+        said: part of the message.
+        status: the exit status.
+        damaged: files of the study that are gone (None) or hold something else, by path.
+    """
+
+    arguments: str
+    said: str
+    status: int = FAULT
+    damaged: Mapping[str, bytes | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command.
+
+    Attributes:
+        call: that works.
+        missing: a file that it reads is not there; with `wrong` and `unknown` a reason where it cannot happen.
+        wrong: what it reads or writes is another kind of file.
+        unknown: a name that nobody knows; the nearest is told.
+        writes: files that the call writes into the study, or appends to; without any it needs no room there.
+        is_of_study: whether it takes the options of a study.
+        seconds: that it takes on a quiet machine, where that is many.
+        needs: a package or program that not everybody has.
+    """
+
+    call: str
+    missing: Sequence[Misuse] | str
+    wrong: Sequence[Misuse] | str
+    unknown: Sequence[Misuse] | str
+    writes: Sequence[str] = ()
+    is_of_study: bool = True
+    seconds: float = 1.0
+    needs: str = ""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the call."""
+        return self.with_options(self.call)
+
+    @property
+    def lacks(self) -> bool:
+        """Whether what it needs is not there."""
+        return bool(self.needs) and not (find_spec(self.needs) or shutil.which(self.needs))
+
+    def with_options(self, call: str) -> list[str]:
+        """The arguments of a call, in the study."""
+        return [*call.split(), *(OPTIONS if self.is_of_study and "--scale" not in call else ())]
+
+
+def _of_study(call: str) -> dict[str, list[Misuse]]:
+    """What every command of a study can be given wrongly."""
+    return {
+        "missing": [Misuse(f"{call} --config config/confg.yaml", "no such study file; did you mean 'config'?")],
+        "wrong": [
+            Misuse(f"{call} --config mlp.zip", "mlp.zip: not valid YAML"),
+            Misuse(f"{call} --config config", "'config' is a directory", MISUSE),
+            Misuse(f"{call} --results mlp.zip", "'mlp.zip' is a file", MISUSE),
+            Misuse(call, "laptop.yaml: not valid YAML", damaged={"config/machines/laptop.yaml": b"\xff\xfe\x00"}),
+        ],
+        "unknown": [
+            Misuse(f"{call} --machine lapto", "no such machine file; did you mean 'laptop'?"),
+            Misuse(f"{call} --scale tniy", "no such scale file; did you mean 'tiny'?"),
+            Misuse(f"{call} --count all", "'--counts'", MISUSE),
+        ],
+    }
+
+
+def of_study(call: str, writes: Sequence[str] = (), **more: object) -> Command:
+    """A command of a study; `more` are further misuses, by kind, and what else is to be known of it."""
+    kinds = {kind: [*cases, *more.pop(kind, [])] for kind, cases in _of_study(call).items()}  # type: ignore[misc]
+    return Command(call, writes=writes, **kinds, **more)  # type: ignore[arg-type]
+
+
+def of_network(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (), **more: object) -> Command:
+    """As `of_study`, for a command on the network mlp that reads files of the study."""
+    unknown = [Misuse(call.replace(" mlp", " mpl", 1), "unknown network 'mpl'; did you mean 'mlp'?")]
+    missing = [Misuse(call, file.rpartition("/")[2], damaged={file: None}) for file in reads]
+    wrong = [Misuse(call, file.rpartition("/")[2], damaged={file: TEXT}) for file in reads]
+    wrong += [Misuse(call, reads[0].rpartition("/")[2], damaged={reads[0]: b""})] if reads else []
+    kinds = {"missing": missing, "wrong": wrong, "unknown": unknown}
+    return of_study(call, writes, **{kind: [*more.pop(kind, []), *cases] for kind, cases in kinds.items()}, **more)  # type: ignore[misc]
+
+
+def of_placement(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (), **more: object) -> Command:
+    """As `of_network`, for a command on what the optimizer static places at 4:1."""
+    unknown = [
+        Misuse(call.replace("static", "statik"), "unknown optimizer 'statik'; did you mean 'static'?"),
+        Misuse(call.replace("4:1", "four"), "limit: 'four' is not a limit; give"),
+    ]
+    return of_network(call, writes, reads, unknown=[*unknown, *more.pop("unknown", [])], **more)  # type: ignore[misc]
+
+
+def _optane(call: str) -> Command:
+    name = call.split(maxsplit=1)[0]
+    return Command(
+        f"optane {call}",
+        missing="it reads no file",
+        wrong="it reads no file; test_optane.py has what modules can say",
+        unknown=[
+            Misuse(f"optane {call} --excute", "No such option '--excute'", MISUSE),
+            Misuse(f"optane {name[:-1]}", f"'{name}'", MISUSE),
+        ],
+        is_of_study=False,
+        needs="ipmctl",
+    )
+
+
+LINKS, GRAPH, PROFILE = "results/laptop-1t/links.json", f"{NETWORK}/graph.json", f"{NETWORK}/profile.parquet"
+LIBRARY = f"{NETWORK}/kernels.so"
+GIVEN = (GRAPH, PROFILE, LINKS)
+PLACED = (*GIVEN, f"{STATIC}/plan.json", f"{STATIC}/program.json")
+
+COMMANDS: Mapping[str, Command] = {
+    "calibrate": of_study("calibrate", [LINKS], seconds=40.0),
+    "profile": of_network("profile mlp --csv results/kernels.csv", [LIBRARY, PROFILE], [LINKS], seconds=6.0),
+    "solve": of_placement(
+        "solve mlp static 4:1",
+        [f"{STATIC}/plan.json"],
+        GIVEN,
+        wrong=[
+            Misuse("solve mlp static 4:1 --write-mps config", "'config' is a directory", MISUSE),
+            Misuse("solve mlp all-slow 1:0 --write-mps p.mps", "needs no integer program"),
+        ],
+    ),
+    "compile": of_placement("compile mlp static 4:1", [f"{STATIC}/program.json"], PLACED[:-1]),
+    "run": of_placement("run mlp static 4:1", [f"{STATIC}/record.json"], [*PLACED, LIBRARY], seconds=4.0),
+    "check": of_placement("check mlp static 4:1", reads=PLACED),
+    "sweep": of_placement(
+        "sweep mlp static --limits 4:1,1:1",
+        [f"{STATIC}/plan.json"],
+        missing=[Misuse("sweep mlp static --config config/away/config.yaml", "no such study file")],
+        seconds=3.0,
+    ),
+    "explain": of_placement(
+        "explain mlp static 4:1",
+        reads=PLACED,
+        unknown=[Misuse("explain mlp static 4:1 losss", "unknown tensor 'losss'; did you mean")],
+    ),
+    "compare": Command(
+        f"compare {PLAN} {STATIC}/plan.json",
+        missing=[Misuse(f"compare {PLAN} away.json", "away.json: no such file")],
+        wrong=[
+            Misuse(f"compare {PLAN} mlp.zip", "mlp.zip: neither a plan nor a record"),
+            Misuse(f"compare {PLAN} {STATIC}/record.json", "compare two plans, or two records"),
+            Misuse(f"compare {PLAN} results", "'results' is a directory", MISUSE),
+        ],
+        unknown=[Misuse(f"compare {PLAN} {PLAN} --mots 3", "Did you mean '--most'?", MISUSE)],
+        is_of_study=False,
+    ),
+    "potential": of_network("potential mlp 4:1", reads=[*GIVEN, str(PLAN)]),
+    "sensitivity": of_network(
+        "sensitivity mlp --limit 4:1 --draws 2 --optimizers static",
+        [f"{NETWORK}/sensitivity/4to1.json"],
+        [*GIVEN, f"{STATIC}/plan.json"],
+        unknown=[Misuse("sensitivity mlp --limit 4:1 --optimizers statik", "did you mean 'static'?")],
+    ),
+    "view": of_placement("view mlp static 4:1", [f"{STATIC}/view.html"], PLACED),
+    "stays": of_placement("stays mlp static 4:1", [f"{STATIC}/stays_fast.csv"], PLACED),
+    "trace": of_placement(
+        "trace mlp static 4:1 --steps 2",
+        [f"{STATIC}/trace.json"],
+        [GRAPH, LINKS, *PLACED[3:], LIBRARY],
+        seconds=2.0,
+    ),
+    "records": of_study(
+        "records --csv results/runs.csv",
+        ["results/runs.csv"],
+        missing=[Misuse("records --results config", "records is there; make the first: snakemake")],
+        wrong=[Misuse("records", "record.json: damaged record file", damaged={f"{STATIC}/record.json": TEXT})],
+    ),
+    "describe": of_study(
+        "describe",
+        wrong=[Misuse("describe", "record.json: damaged record file", damaged={f"{SYNCHRONOUS}/record.json": TEXT})],
+        unknown=[Misuse("describe --workload conventionel", "did you mean 'conventional'?")],
+    ),
+    "remeasure": of_study(
+        "remeasure",
+        [f"{STATIC}/record.json"],
+        seconds=4.0,
+        wrong=[
+            Misuse("remeasure", "record.json: damaged record file", damaged={f"{STATIC}/record.json": TEXT}),
+            Misuse("remeasure", "profile.parquet: damaged profile file", damaged={PROFILE: TEXT}),
+        ],
+    ),
+    "costs": of_study("costs", wrong=[Misuse("costs --logs mlp.zip", "'mlp.zip' is a file", MISUSE)]),
+    "doctor": Command(
+        "doctor --write here",
+        missing="it reads no file",
+        wrong=[
+            Misuse("doctor --write here --folder mlp.zip", "'mlp.zip' is a file", MISUSE),
+            Misuse("doctor --write laptop", "laptop.yaml"),
+        ],
+        unknown=[Misuse("doctor --wirte here", "Did you mean '--write'?", MISUSE)],
+        writes=["config/machines/here.yaml"],
+        is_of_study=False,
+    ),
+    "optane status": _optane("status"),
+    "optane app-direct": _optane("app-direct --socket 0"),
+    "optane memory-mode": _optane("memory-mode --socket 0"),
+    "optane file-system": _optane("file-system --region region1 --folder pmem"),
+    "kernels list": of_network("kernels list mlp"),
+    "kernels export": of_study("kernels export results/kernels.zip", ["results/kernels.zip"]),
+    "kernels import": of_study(
+        "kernels import kernels.zip --results results/elsewhere",
+        ["results/elsewhere/laptop-1t/kernels.sqlite"],
+        missing=[Misuse("kernels import away.zip", "away.zip: no such file")],
+        wrong=[
+            Misuse("kernels import mlp.zip", "mlp.zip: damaged kernel store export"),
+            Misuse(f"kernels import {PLAN}", "damaged kernel store export"),
+        ],
+        unknown=[Misuse("kernels imprt kernels.zip", "Did you mean 'import'?", MISUSE)],
+    ),
+    "tune": of_network("tune mlp --trials 1 --kernels relu*", [f"{NETWORK}/tuned.json"], needs="xgboost", seconds=9.0),
+    "export": of_network("export mlp results/mlp.zip", ["results/mlp.zip"], missing=[
+        Misuse("export mlp away.zip", "measure first: autotm profile mlp", damaged={GRAPH: None})
+    ]),
+    "bundle": of_placement(
+        "bundle mlp static 4:1 --to results/mlp.tar.xz",
+        ["results/mlp.tar.xz"],
+        [GRAPH, f"{STATIC}/plan.json"],
+        missing=[
+            Misuse("bundle mlp static 4:1", "autotm compile mlp static 4:1", damaged={f"{STATIC}/program.json": None}),
+            Misuse("bundle mlp static 4:1", "autotm profile mlp", damaged={GRAPH: None}),
+        ],
+        unknown=[Misuse("bundle mlp static 4:1 --python three", "--python three: give the version of CPython")],
+        seconds=8.0,
+    ),
+    "import": Command(
+        "import mlp.zip --results results/elsewhere",
+        missing=[Misuse("import away.zip", "away.zip: no such file; make it with: autotm export")],
+        wrong=[
+            Misuse("import kernels.zip", "kernels.zip: damaged results export"),
+            Misuse(f"import {PLAN}", "damaged results export"),
+            Misuse("import mlp.zip", "of its files are there and differ", damaged={GRAPH: TEXT}),
+        ],
+        unknown=[Misuse("import mlp.zip --result x", "Did you mean '--results'?", MISUSE)],
+        writes=[f"results/elsewhere/{NETWORK.relative_to('results')}/graph.json"],
+        is_of_study=False,
+    ),
+    "schema": Command(
+        "schema",
+        missing="it reads no file",
+        wrong="it reads no file",
+        unknown=[Misuse("shcema", "Did you mean 'schema'?", MISUSE), Misuse("schema x", "unexpected extra", MISUSE)],
+        is_of_study=False,
+    ),
+}  # fmt: skip

@@ -1,0 +1,74 @@
+"""Programs on devices of threads: what a step leaves behind, and what it must."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import small_step
+
+from autotm.kernels.library.library import KernelLibrary
+from autotm.memory.gpu import Order, ThreadDevice
+from autotm.model.plan.program import Program
+from autotm.model.step.counting import Counts, counting
+from autotm.model.step.graph import Graph, Role
+from autotm.runtime.plain import plain_program
+from autotm.runtime.streams import DeviceArguments, Schedule, device_bytes, kernels_on, prepare_streams
+
+Values = dict[str, np.ndarray]
+
+
+def run_steps(
+    graph: Graph,
+    library: KernelLibrary,
+    program: Program,
+    *,
+    steps: int = 2,
+    counts: Counts = Counts.INTERMEDIATES,
+    order: Order | None = None,
+    poison: bool = True,
+    dead: bool = False,
+    races: bool = True,
+    rescheduled: Callable[[Schedule], Schedule] | None = None,
+) -> Values:
+    """Results after steps that follow each other without the host waiting in between."""
+    counted = counting(graph, counts)
+    placed, chosen = (one.computed_by(program.implementations) for one in (counted, graph))
+    size_bytes = device_bytes(chosen, placed, program)
+    with ThreadDevice(size_bytes, program.slow_bytes, order=order, poison=poison, races=races) as device:
+        arguments = DeviceArguments.of(chosen, placed, program, device)
+        arguments.fill(1)
+        executor = prepare_streams(placed, library, program, arguments, poison=dead, rescheduled=rescheduled)
+        with kernels_on(device, small_step.machine()):
+            for _ in range(steps):
+                executor.queue()
+            device.synchronize()
+            return results(chosen, arguments)
+
+
+def plain(graph: Graph, library: KernelLibrary, steps: int = 2) -> Values:
+    """Results of plain steps, in which nothing moves and no memory is used twice."""
+    return run_steps(graph, library, plain_program(graph), steps=steps, poison=False)
+
+
+def results(graph: Graph, arguments: DeviceArguments) -> Values:
+    return {tensor.name: arguments.value(tensor.name) for tensor in graph.tensors if tensor.role is Role.RESULT}
+
+
+def same(one: Values, other: Values) -> bool:
+    """Whether they are equal bit for bit."""
+    assert one.keys() == other.keys()
+    return all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def without(operation: int, waited: int) -> Callable[[Schedule], Schedule]:
+    """A schedule in which one operation does not wait for another."""
+
+    def changed(given: Schedule) -> Schedule:
+        waits = list(given.waits)
+        assert waited in waits[operation]
+        waits[operation] = tuple(other for other in waits[operation] if other != waited)
+        return replace(given, waits=tuple(waits))
+
+    return changed

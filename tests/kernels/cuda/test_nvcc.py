@@ -1,0 +1,126 @@
+"""Kernels of three networks compile for sm_90, within the limits that a GPU runs them well in."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from autotm import zoo
+from autotm.kernels.cuda import DEVICES, Usage, cuda_kernel, fatbin, find_nvcc, translation_unit, usage_in
+from autotm.kernels.cuda import nvcc as compiling
+from autotm.lower import cuda_step
+from autotm.model.files import AutotmError
+from autotm.model.step import Launch, ScheduleKind
+
+NETWORKS = {
+    "mnist": {"batch": 16, "image": 28},
+    "dlrm": {"batch": 16, "rows": 1000},
+    "transformer": {"batch": 1, "sequence": 8, "vocabulary": 500},
+}
+MOST_SPILLED_BYTES = 0
+MOST_SHARED_BYTES = 48 << 10
+LEAST_RESIDENT_THREADS = 256
+"""Of a multiprocessor, as its registers allow."""
+
+OUTPUT = """\
+ptxas info    : 0 bytes gmem
+ptxas info    : Compiling entry function 'sum_0' for 'sm_90'
+ptxas info    : Function properties for sum_0
+    16 bytes stack frame, 8 bytes spill stores, 12 bytes spill loads
+ptxas info    : Used 26 registers, used 1 barriers, 16 bytes cumulative stack size, 1024 bytes smem
+ptxas info    : Compile time = 5.863 ms
+ptxas info    : Compiling entry function 'copy_0' for 'sm_80'
+ptxas info    : Function properties for copy_0
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 8 registers, used 0 barriers, 368 bytes cmem[0]
+"""
+
+
+@pytest.fixture(scope="module")
+def steps():
+    return {name: cuda_step(zoo.build(name, sizes), "test", DEVICES["h100"], "all") for name, sizes in NETWORKS.items()}
+
+
+@pytest.fixture(scope="module")
+def nvcc():
+    try:
+        return find_nvcc()
+    except AutotmError as error:
+        warnings.warn(f"!!! SKIPPED: kernels were not compiled for GPUs: {error}", stacklevel=1)
+        return pytest.skip(f"!!! {error}")
+
+
+def test_what_ptxas_says_is_read():
+    assert usage_in(OUTPUT) == [Usage("copy_0", "sm_80", 8, 0, 0, 0), Usage("sum_0", "sm_90", 26, 20, 16, 1024)]
+
+
+def test_every_kernel_has_a_schedule(steps):
+    for step in steps.values():
+        assert all(kernel.kind != ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
+
+
+def test_launches_are_what_the_graph_calls(steps):
+    for step in steps.values():
+        for kernel in step.graph.kernels:
+            for function, spaces in [
+                (kernel.function, kernel.workspaces),
+                *((other.function, other.workspaces) for other in kernel.alternatives),
+            ]:
+                made = step.kernels[function]
+                assert [(tuple(s.shape), s.dtype) for s in spaces] == list(made.workspaces)
+                operands = len(kernel.inputs) + len(kernel.outputs) + len(spaces)
+                assert len(made.operands) == operands
+                assert all(max(launch.arguments) < operands for launch in made.launches)
+
+
+def test_convolutions_have_a_choice(steps):
+    kernels = [kernel for kernel in steps["mnist"].graph.kernels if kernel.op.startswith("conv2d")]
+    assert kernels
+    assert all(len(kernel.alternatives) > 1 for kernel in kernels)
+
+
+def test_same_code_every_time(steps):
+    step = steps["mnist"]
+    for symbol, function in step.functions.items():
+        again = cuda_kernel(function, DEVICES["h100"])
+        assert (again.symbol, again.identity) == (symbol, step.kernels[symbol].identity)
+
+
+def test_a_launch_is_json():
+    launch = Launch("sum_0", (0, 2), (7, 1, 1), (256, 1, 1), 1024)
+    assert Launch.from_json(launch.to_json()) == launch
+
+
+@pytest.mark.usefixtures("nvcc")
+def test_kernels_compile_within_limits(steps, tmp_path, monkeypatch):
+    kernels = [kernel for step in steps.values() for kernel in step.kernels.values()]
+    made = fatbin(kernels, ("sm_90",), tmp_path)
+    threads = {launch.function: launch.block for kernel in kernels for launch in kernel.launches}
+    assert {usage.function for usage in made.usage} == set(threads)
+    for usage in made.usage:
+        block = threads[usage.function]
+        assert usage.spill_bytes <= MOST_SPILLED_BYTES, usage
+        assert usage.shared_bytes <= MOST_SHARED_BYTES, usage
+        assert block[0] * block[1] * block[2] <= 1024, usage
+        assert usage.registers * LEAST_RESIDENT_THREADS <= DEVICES["h100"].registers, usage
+    # The same source again is read, not compiled.
+    monkeypatch.setattr(compiling, "_compiled", None)
+    assert fatbin(kernels, ("sm_90",), tmp_path) == made
+
+
+@pytest.mark.usefixtures("nvcc")
+def test_what_nvcc_refuses_is_told(steps):
+    (kernel, *_) = steps["mnist"].kernels.values()
+    with pytest.raises(AutotmError, match=r"nvcc failed.*not_there"):
+        fatbin([replace(kernel, source="int x = not_there;")], ("sm_90",))
+    assert "not_there" not in translation_unit([kernel])
+
+
+def test_a_missing_nvcc_is_told(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("NVCC", raising=False)
+    monkeypatch.setattr(compiling, "_FOLDERS", ())
+    with pytest.raises(AutotmError, match="NVCC"):
+        find_nvcc()

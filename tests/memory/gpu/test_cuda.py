@@ -1,0 +1,167 @@
+"""What a GPU is asked for, in the order that the interface promises, and what is said where it cannot be had."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tvm_ffi
+from played_cudart import Codes, PlayedRuntime
+
+from autotm.kernels.library import aligned_empty, launching_on
+from autotm.memory.gpu import Span
+from autotm.memory.gpu.cuda import CudaDevice, Runtime, dlpack
+from autotm.memory.gpu.cuda.dlpack import CPU, CUDA, DeviceArray
+from autotm.memory.gpu.cuda.runtime import load_runtime
+from autotm.memory.gpu.threads import Starving
+from autotm.model.files import AutotmError
+
+BYTES = 1024
+
+
+@pytest.fixture
+def played() -> PlayedRuntime:
+    return PlayedRuntime()
+
+
+@pytest.fixture
+def device(played: PlayedRuntime) -> Iterator[CudaDevice]:
+    with CudaDevice(0, 4 * BYTES, 2 * BYTES, runtime=Runtime(played)) as opened:
+        yield opened
+
+
+def test_two_allocations_three_streams_and_all_given_back(played: PlayedRuntime) -> None:
+    free = dict(played.free)
+    with CudaDevice(0, 4 * BYTES, 2 * BYTES, runtime=Runtime(played)) as device:
+        assert device.name == "a played GPU"
+        assert sorted(memory.nbytes for _, memory in played.memory.values()) == [2 * BYTES, 4 * BYTES]
+        assert len({device.compute.handle, device.inward.handle, device.outward.handle}) == 3
+        device.event()
+    assert played.free == free
+    assert not played.streams
+    assert not played.events
+    assert not played.memory
+
+
+def test_values_go_there_and_come_back_by_copies_on_streams(device: CudaDevice) -> None:
+    fast, slow = Span(device.device_pool, BYTES, BYTES), Span(device.host_pool, BYTES, BYTES)
+    device.write(fast, np.arange(BYTES // 4, dtype=np.int32))
+    done = device.event()
+    device.outward.copy(slow, fast)
+    device.outward.record(done)
+    device.inward.wait(done)
+    device.inward.fill(fast, 3)
+    done.synchronize()
+    device.synchronize()
+    np.testing.assert_array_equal(device.host_pool.view(BYTES, (BYTES // 4,), "int32"), np.arange(BYTES // 4))
+    assert set(device.read(fast)) == {3}
+
+
+def test_an_event_holds_a_stream_back() -> None:
+    played = PlayedRuntime(order=Starving("outward", 0))
+    with CudaDevice(0, BYTES, BYTES, runtime=Runtime(played)) as device:
+        fast, slow = Span(device.device_pool, 0, BYTES), Span(device.host_pool, 0, BYTES)
+        device.write(fast, np.full(BYTES, 1, np.uint8))
+        done = device.event()
+        device.outward.copy(slow, fast)
+        device.outward.record(done)
+        device.compute.wait(done)
+        device.compute.fill(fast, 2)
+        device.synchronize()
+        assert set(device.read(slow)) == {1}
+
+
+def test_time_between_timed_events_only(device: CudaDevice) -> None:
+    start, end, other = device.event(timed=True), device.event(timed=True), device.event()
+    for event in (start, end, other):
+        device.compute.record(event)
+    device.synchronize()
+    assert device.elapsed_ns(start, end) >= 0
+    with pytest.raises(AutotmError, match="cudaEventElapsedTime"):
+        device.elapsed_ns(start, other)
+
+
+def test_kernels_get_arrays_on_the_device_without_a_copy(device: CudaDevice) -> None:
+    view = device.device_pool.view(64, (3, 4), "float32")
+    tensor = tvm_ffi.from_dlpack(view, require_alignment=64, require_contiguous=True)
+    assert (str(tensor.device), tensor.shape, str(tensor.dtype)) == ("cuda:0", (3, 4), "float32")
+    assert tensor.data_ptr() == device.device_pool.address + 64
+    assert view.__cuda_array_interface__["data"] == (tensor.data_ptr(), False)
+    with launching_on(0, device.compute.handle):
+        assert tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0)) == device.compute.handle
+    assert tvm_ffi.get_raw_stream(tvm_ffi.device("cuda", 0)) == 0
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int8", "uint8", "bool"])
+def test_dlpack_shares_memory_and_lets_go_of_it(dtype: str) -> None:
+    memory = aligned_empty((2, 3), dtype)
+    memory[...] = [[0, 1, 0], [1, 1, 1]]
+    array = DeviceArray(memory.ctypes.data, (2, 3), memory.dtype, (CPU, 0), memory)
+    before = len(dlpack._handed_over)
+    read = np.from_dlpack(array)
+    np.testing.assert_array_equal(read, memory)
+    assert np.shares_memory(read, memory)
+    tensor, unread = tvm_ffi.from_dlpack(array), array.__dlpack__()
+    assert len(dlpack._handed_over) == before + 3
+    del read, tensor, unread
+    gc.collect()
+    assert len(dlpack._handed_over) == before
+
+
+def test_dlpack_refuses_what_it_cannot_name() -> None:
+    with pytest.raises(AutotmError, match="complex64"):
+        DeviceArray(0, (1,), np.dtype("complex64"), (CUDA, 0)).__dlpack__()
+
+
+def test_too_little_device_memory() -> None:
+    with pytest.raises(AutotmError, match=r"GPU 0: 0.000 GB are not to be had .*nvidia-smi"):
+        CudaDevice(0, 4 * BYTES, BYTES, runtime=Runtime(PlayedRuntime(device_bytes=BYTES)))
+
+
+def test_pinned_memory_refused_gives_the_rest_back() -> None:
+    played = PlayedRuntime(host_bytes=BYTES)
+    with pytest.raises(AutotmError, match=r"pinned memory: .*cudaErrorMemoryAllocation.*ulimit -l unlimited"):
+        CudaDevice(0, BYTES, 2 * BYTES, runtime=Runtime(played))
+    assert not played.memory
+    with pytest.raises(AutotmError, match="GB of the host's memory are free"):
+        CudaDevice(0, BYTES, 1 << 50, runtime=Runtime(played))
+
+
+def test_no_such_gpu(played: PlayedRuntime) -> None:
+    with pytest.raises(AutotmError, match=r"cudaErrorInvalidDevice.*device_index"):
+        CudaDevice(1, BYTES, BYTES, runtime=Runtime(played))
+
+
+def test_spans_that_leave_their_pool_are_refused(device: CudaDevice) -> None:
+    fast, slow = Span(device.device_pool, 4 * BYTES, 1), Span(device.host_pool, 0, 1)
+    for call in (
+        lambda: device.inward.copy(fast, slow),
+        lambda: device.read(fast),
+        lambda: device.inward.fill(fast, 0),
+    ):
+        with pytest.raises(AutotmError, match="leave its 4096 bytes"):
+            call()
+    with pytest.raises(AutotmError, match="multiple of 64"):
+        device.device_pool.view(32, (1,), "float32")
+    with pytest.raises(AutotmError, match="copy of 1 bytes into 2"):
+        device.inward.copy(Span(device.device_pool, 0, 2), slow)
+
+
+def test_without_a_driver_nothing_is_opened() -> None:
+    pytest.importorskip("cuda.bindings")
+    runtime = load_runtime()
+    if runtime.module.cudaGetDeviceCount()[0] == runtime.module.cudaError_t.cudaSuccess:
+        pytest.skip("there is a GPU")
+    with pytest.raises(AutotmError, match="no NVIDIA driver, or one older"):
+        CudaDevice(0, BYTES, BYTES)
+
+
+def test_the_played_calls_are_nvidias() -> None:
+    runtime = pytest.importorskip("cuda.bindings.runtime")
+    names = [name for name in vars(PlayedRuntime) if name.startswith("cuda")]
+    assert [name for name in names if not hasattr(runtime, name)] == []
+    assert {code.name: code.value for code in Codes} == {
+        code.name: int(code) for code in runtime.cudaError_t if code.name in Codes.__members__
+    }

@@ -1,0 +1,91 @@
+"""How often a time is taken: until its median is known, within bounds, and for too long never."""
+
+import itertools
+import os
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from autotm.memory.calibration.sampling import Effort, half_interval, medians_ns, sizes_in_time
+from autotm.model.machine.cores import Watch
+
+PATIENT = Watch(sorted(os.sched_getaffinity(0)), 1.0)
+
+
+def drawn(times_ns: list[int]) -> Callable[[], int]:
+    return itertools.cycle(times_ns).__next__
+
+
+def test_what_does_not_scatter_is_timed_less_often() -> None:
+    taken: dict[str, int] = {"still": 0, "loud": 0}
+
+    def counted(name: str, times_ns: list[int]) -> Callable[[], int]:
+        sample = drawn(times_ns)
+
+        def once() -> int:
+            taken[name] += 1
+            return sample()
+
+        return once
+
+    timed = {"still": counted("still", [1000, 1001]), "loud": counted("loud", [500, 1000, 1500])}
+    found = medians_ns(timed, Effort(least=5, most=12), PATIENT, "made-up times")
+    assert taken == {"still": 5, "loud": 12}
+    assert found == {"still": 1000, "loud": 1000}
+
+
+def test_a_point_that_takes_long_is_timed_once() -> None:
+    effort = Effort(least=5, most=15, point_s=1.0)
+    assert not effort.is_enough([])
+    assert not effort.is_enough([400_000_000, 500_000_000])
+    assert effort.is_enough([1_000_000_000])
+
+
+def test_an_interval_is_judged_by_what_it_is_a_share_of() -> None:
+    """Differences around nothing: what counts is how large they are beside the copy."""
+    differences = [-30.0, -10.0, 0.0, 10.0, 30.0]
+    assert Effort(share=0.02).is_known(differences, 2000.0, 0)
+    assert not Effort(share=0.02).is_known(differences, 1000.0, 0)
+
+
+@pytest.mark.parametrize(("count", "least"), [(5, 0.92), (9, 0.93), (15, 0.93), (31, 0.93)])
+def test_the_interval_holds_the_median(count: int, least: float) -> None:
+    """Of a skewed distribution, too: times have a long tail."""
+    draws = np.random.default_rng(0).lognormal(0.0, 1.0, (4000, count))
+    held = 0
+    for draw in draws:
+        ordered = np.sort(draw)
+        width = 2 * half_interval(list(draw))
+        low = next(at for at in range(count) if np.isclose(ordered[count - 1 - at] - ordered[at], width))
+        held += ordered[low] <= 1.0 <= ordered[count - 1 - low]
+    assert held / len(draws) >= least
+
+
+def test_sizes_end_where_they_take_too_long_but_two_remain() -> None:
+    sizes = (64, 4096, 1 << 20, 4 << 20)
+    asked: list[int] = []
+
+    def ns(size: int) -> int:
+        asked.append(size)
+        return size * 1000
+
+    assert sizes_in_time(sizes, ns, point_s=10.0) == sizes
+    asked.clear()
+    assert sizes_in_time(sizes, ns, point_s=0.5) == sizes[:3]
+    assert asked == [*sizes[:3]], "nothing larger is tried"
+    assert sizes_in_time(sizes, ns, point_s=1e-9) == sizes[:2]
+
+
+@pytest.mark.wall_clock
+def test_points_of_seconds_end_within_their_bound() -> None:
+    """As on a machine that is a thousand times slower: one sample each."""
+
+    def slow() -> int:
+        time.sleep(0.02)
+        return 20_000_000
+
+    start = time.perf_counter()
+    medians_ns(dict.fromkeys(range(5), slow), Effort(point_s=0.01), PATIENT, "sleeps")
+    assert time.perf_counter() - start < 1.0

@@ -1,0 +1,80 @@
+"""The commands of a GPU's bundle on threads that play the device: programs compared, kernels and copies timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import small_step
+from planned_streams import Planned, planned_step
+
+from autotm.memory.gpu import Delays, Device, ThreadDevice
+from autotm.model.files.files import hash_of
+from autotm.model.plan.program import KernelStep
+from autotm.model.step import Counts, Tier, all_fast
+from autotm.profile.host import gpu
+from autotm.profile.timing import ProfileOptions
+from autotm.runtime.verify import VerificationError
+
+COUNTS = Counts.INTERMEDIATES
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return planned_step("mlp", tmp_path_factory.mktemp("mlp"))
+
+
+def opener(planned: Planned, seed: int = 0) -> gpu.Open:
+    @contextmanager
+    def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, gpu.Kernels]]:
+        with ThreadDevice(device_bytes, host_bytes, order=Delays(seed)) as device:
+            yield device, planned.library
+
+    return opened
+
+
+@pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])
+def test_a_program_equals_the_plain_step(planned: Planned, optimizer: str) -> None:
+    program, machine = planned.programs[optimizer], small_step.machine()
+    assert gpu.compared(planned.graph, program, COUNTS, machine, 1, 2, opener(planned)) == len(planned.expected)
+
+
+def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:
+    program = planned.programs["synchronous"]
+    first = next(step for step in program.steps if isinstance(step, KernelStep))
+    places = [place for place, address in enumerate(first.addresses) if address.offset is not None]
+    moved = list(first.addresses)
+    moved[places[0]] = replace(moved[places[0]], offset=(moved[places[0]].offset or 0) + 64)
+    wrong = replace(
+        program,
+        fast_bytes=program.fast_bytes + 64,
+        steps=tuple(replace(step, addresses=tuple(moved)) if step is first else step for step in program.steps),
+    )
+    with pytest.raises(VerificationError, match="step 1 differs from the plain step in"):
+        gpu.compared(planned.graph, wrong, COUNTS, small_step.machine(), 1, 2, opener(planned))
+
+
+def test_every_kernel_and_copy_is_timed(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "COPIED_BYTES", gpu.COPIED_BYTES[:3])
+    options = ProfileOptions(min_repeats=3, max_repeats=6, step_s=0.0)
+    profile, links = gpu.profiled(
+        planned.graph, COUNTS, small_step.machine(), options, opener(planned), {"machine": "played"}
+    )
+    assert profile.graph_hash == hash_of(planned.graph)
+    for kernel in planned.graph.kernels:
+        timing = profile.timing(kernel, all_fast(kernel))
+        assert timing is not None
+        assert timing.repeats == options.min_repeats
+        assert timing.median_ns >= 0
+    assert (profile.provenance["machine"], profile.provenance["gpu"]) == ("played", "threads")
+    assert [link.destination for link in (links.to_fast, links.to_slow)] == [Tier.DRAM, Tier.PMEM]
+    assert [size for size, _ in links.to_slow.points] == list(gpu.COPIED_BYTES)
+    assert links.asynchronous is None
+    assert links.contraction_flop_per_s > 0
+
+
+def test_whole_steps_are_timed(planned: Planned) -> None:
+    program, machine = planned.programs["asynchronous"], small_step.machine()
+    assert len(gpu.step_seconds(planned.graph, program, COUNTS, machine, 1, 3, opener(planned))) == 3

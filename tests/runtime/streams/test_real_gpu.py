@@ -1,0 +1,96 @@
+"""On a real GPU, where there is one with nvcc: bytes, time, views for TVM, and planned steps equal to plain ones."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_graphs
+import small_step
+import tvm_ffi
+from planned_streams import SIZES, program_at_least_memory
+from stream_cases import Values, results
+
+from autotm.kernels.cuda import device_named
+from autotm.kernels.library import FatbinLibrary
+from autotm.lower import lower_for_gpu
+from autotm.memory.gpu import CudaDevice, Span, gpu_facts, open_device
+from autotm.model.files import AutotmError
+from autotm.model.machine import CudaTier
+from autotm.model.measurement import Lane
+from autotm.model.plan.program import Program
+from autotm.model.step.graph import Graph
+from autotm.runtime.plain import plain_program
+from autotm.runtime.streams import DeviceArguments, LaunchedKernels, device_bytes, prepare_streams, profile_on_gpu
+from autotm.zoo import build
+
+
+def here() -> bool:
+    try:
+        return bool(gpu_facts()) and shutil.which("nvcc") is not None
+    except AutotmError:
+        return False
+
+
+pytestmark = pytest.mark.skipif(not here(), reason="no GPU, or no nvcc")
+MACHINE = replace(small_step.machine(), slow_tier=CudaTier(kind="cuda"))
+MIB = 1 << 20
+
+
+def test_bytes_go_out_and_come_back_and_take_time() -> None:
+    with open_device(MACHINE, 64 * MIB, 64 * MIB) as device:
+        fast, slow = (Span(pool, 0, 64 * MIB) for pool in (device.device_pool, device.host_pool))
+        values = np.random.default_rng(0).integers(256, size=64 * MIB, dtype=np.uint8)
+        device.write(fast, values)
+        begin, end = device.event(timed=True), device.event(timed=True)
+        device.outward.record(begin)
+        device.outward.copy(slow, fast)
+        device.outward.record(end)
+        device.compute.wait(end)
+        device.compute.fill(fast, 0)
+        device.synchronize()
+        assert not device.read(fast).any()
+        np.testing.assert_array_equal(device.read(slow), values)
+        assert 100_000 < device.elapsed_ns(begin, end) < 1_000_000_000, "64 MiB at 0.07 to 700 GB/s"
+
+
+def test_tvm_takes_views_of_the_pool() -> None:
+    with open_device(MACHINE, MIB, MIB) as device:
+        view = device.device_pool.view(64, (8, 8), "float32")
+        tensor = tvm_ffi.from_dlpack(view, require_alignment=64, require_contiguous=True)
+        assert tensor.data_ptr() == view.address
+
+
+def values_after(
+    device: CudaDevice, graph: Graph, library: FatbinLibrary, program: Program, steps: int = 3
+) -> tuple[Values, list[Lane]]:
+    arguments = DeviceArguments.of(graph, graph, program, device)
+    arguments.fill(1)
+    executor = prepare_streams(graph, LaunchedKernels.on(device, library), program, arguments)
+    for _ in range(steps):
+        executor.queue()
+    device.synchronize()
+    return results(graph, arguments), [one.lane for one in executor.timeline().operations]
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_planned_equals_plain(name: str, tmp_path: Path) -> None:
+    graph = lower_for_gpu(
+        build(name, SIZES[name]), "tiny", device_named("h100"), tmp_path / "graph.json", tmp_path / "kernels.zip", {}
+    )
+    library = FatbinLibrary.load(tmp_path / "kernels.zip")
+    profile = profile_on_gpu(graph, library, MACHINE, 3, {})
+    links = random_graphs.make_links(25.0, 25.0, tiny=True)
+    case = random_graphs.with_engines(random_graphs.Case(graph, profile, links))
+    planned = [program_at_least_memory(case, optimizer) for optimizer in ("synchronous", "asynchronous")]
+    found = []
+    for program in (plain_program(case.graph), *planned):
+        with open_device(MACHINE, device_bytes(case.graph, case.graph, program), program.slow_bytes) as device:
+            found.append(values_after(device, case.graph, library, program))
+    for values, lanes in found[1:]:
+        assert {Lane.INWARD, Lane.OUTWARD} <= set(lanes)
+        for tensor, expected in found[0][0].items():
+            np.testing.assert_array_equal(values[tensor], expected)

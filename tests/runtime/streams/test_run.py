@@ -1,0 +1,73 @@
+"""A run on a device: profiled, planned from that, verified against the plain step there, timed, recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import random_graphs
+import small_step
+from planned_streams import ONLY_FAST, Planned
+
+from autotm.layout import compile_program
+from autotm.memory.gpu import Delays, ThreadDevice
+from autotm.model.files.errors import BadInputError
+from autotm.model.measurement import Lane, Profile
+from autotm.model.plan.plan import Plan
+from autotm.model.plan.program import Program
+from autotm.model.step.limit import Limit
+from autotm.runtime import RunOptions
+from autotm.runtime.streams import kernels_on, operand_bytes, profile_on, run_on_device
+from autotm.runtime.verify import VerificationError
+from autotm.solve import solve_and_pack
+
+MACHINE = small_step.machine()
+QUICK = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2, instrumented_steps=3)
+LINKS = random_graphs.make_links(5.0, 5.0, tiny=True)
+
+
+def opened(device_bytes: int, host_bytes: int) -> ThreadDevice:
+    return ThreadDevice(device_bytes, host_bytes, order=Delays(5, 1e-5), poison=True, races=True)
+
+
+def profiled(planned: Planned) -> Profile:
+    with opened(operand_bytes(planned.graph), 64) as device, kernels_on(device, MACHINE):
+        return profile_on(device, planned.library, planned.graph, 3, {"made": "by a test"})
+
+
+def solved(planned: Planned, profile: Profile) -> tuple[Plan, Program]:
+    limit = Limit.parse(f"{planned.programs['synchronous'].fast_bytes}B")
+    plan, layout = solve_and_pack(planned.graph, profile, LINKS, "synchronous", limit, ONLY_FAST)
+    return plan, compile_program(planned.graph, plan, layout)
+
+
+def test_profile_plan_run(planned: Planned) -> None:
+    profile = profiled(planned)
+    assert {identity for identity, _, _ in profile.timings} == {kernel.identity for kernel in planned.graph.kernels}
+    assert all(timing.min_ns <= timing.median_ns and timing.repeats == 3 for timing in profile.timings.values())
+    plan, program = solved(planned, profile)
+    record, timeline = run_on_device(
+        planned.graph, lambda _: planned.library, program, plan, MACHINE, LINKS, profile, QUICK, opened
+    )
+    assert record.verified_steps == 2
+    assert record.dram_alloc_size == program.fast_bytes
+    assert record.kernel_times_us.keys() == {kernel.name for kernel in planned.graph.kernels}
+    assert record.move_actual_us > 0
+    assert timeline.device == "threads"
+    assert len(timeline.of(Lane.COMPUTE)) == len(planned.graph.kernels)
+    assert timeline.busy_ns(Lane.COMPUTE) <= timeline.step_ns
+    assert all(timeline.hidden_ns(lane) == 0 for lane in (Lane.INWARD, Lane.OUTWARD)), "the step waits for its moves"
+
+
+def test_a_wrong_program_is_refused(planned: Planned) -> None:
+    profile = profiled(planned)
+    plan, program = solved(planned, profile)
+    shorter = replace(program, steps=tuple(step for step in program.steps if getattr(step, "tensor", None) is None))
+
+    def run(wrong: Program) -> None:
+        run_on_device(planned.graph, lambda _: planned.library, wrong, plan, MACHINE, LINKS, profile, QUICK, opened)
+
+    with pytest.raises(VerificationError, match="differs from the plain step"):
+        run(shorter)
+    with pytest.raises(BadInputError, match="program's plan has hash"):
+        run(replace(program, plan_hash="another"))

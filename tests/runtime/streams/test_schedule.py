@@ -1,0 +1,120 @@
+"""The events of a step order all work on the same bytes, none is too many, and blocking moves block."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autotm.memory.gpu import RaceError, Span
+from autotm.memory.gpu.threads.races import Races
+from autotm.model.measurement import Lane
+from autotm.model.step.tier import Tier
+from autotm.runtime.streams import Bytes, Operation, Schedule, schedule
+
+POOLS = {tier: SimpleNamespace(name=str(tier), address=0, size_bytes=100) for tier in Tier}
+
+
+def span(used: Bytes) -> Span:
+    return Span(POOLS[used.tier], used.start, used.size_bytes)
+
+
+def replay(order: Schedule, steps: int = 2, dropped: tuple[int, int] | None = None) -> None:
+    """Steps as the race detector sees them."""
+    races = Races([str(lane) for lane in Lane])
+    for _ in range(steps):
+        events = {}
+        for index, operation in enumerate(order.operations):
+            lane = str(operation.lane)
+            for other in order.waits[index]:
+                if (index, other) != dropped:
+                    races.waited(lane, events[other])
+            if operation.reads or operation.writes:
+                races.queued(lane, [span(used) for used in operation.reads], [span(used) for used in operation.writes])
+            events[index] = races.recorded(lane)
+
+
+@st.composite
+def listed(draw: st.DrawFn) -> list[Operation]:
+    def some(tier: Tier) -> Bytes:
+        start = draw(st.integers(0, 5))
+        return Bytes(tier, 10 * start, 10 * (start + draw(st.integers(1, 2))))
+
+    found = []
+    for number in range(draw(st.integers(1, 14))):
+        lane = draw(st.sampled_from(Lane))
+        if lane is Lane.COMPUTE:
+            reads, writes = ([some(Tier.DRAM) for _ in range(draw(st.integers(0, 2)))] for _ in range(2))
+        else:
+            ends = [some(Tier.PMEM)], [some(Tier.DRAM)]
+            reads, writes = ends if lane is Lane.INWARD else ends[::-1]
+        found.append(Operation(lane, str(number), None, tuple(reads), tuple(writes)))
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(listed())
+def test_events_order_what_must_be_and_none_is_too_many(operations: list[Operation]) -> None:
+    order = schedule(operations)
+    replay(order)
+    last = len(order.operations) - 1
+    for index, waits in enumerate(order.waits):
+        for other in waits:
+            if other and index != last:  # What a step's start and end are for depends on the steps around it.
+                with pytest.raises(RaceError):
+                    replay(order, 1, (index, other))
+
+
+def kernel(name: str, reads: int, writes: int) -> Operation:
+    return Operation(Lane.COMPUTE, name, 0, (at(Tier.DRAM, reads),), (at(Tier.DRAM, writes),))
+
+
+def copy(lane: Lane, fast: int, slow: int, *, is_blocking: bool = False) -> Operation:
+    ends = (at(Tier.DRAM, fast),), (at(Tier.PMEM, slow),)
+    reads, writes = ends if lane is Lane.OUTWARD else ends[::-1]
+    return Operation(lane, "moved", None, reads, writes, is_blocking)
+
+
+def at(tier: Tier, place: int) -> Bytes:
+    return Bytes(tier, 10 * place, 10 * place + 10)
+
+
+def test_a_kernel_waits_for_its_operand_and_a_copy_out_for_the_producer() -> None:
+    order = schedule(
+        [
+            kernel("makes 0", 9, 0),
+            copy(Lane.OUTWARD, 0, 0),
+            kernel("beside", 9, 1),
+            kernel("takes the place of 0", 9, 0),
+            copy(Lane.INWARD, 2, 0),
+            kernel("uses what came back", 2, 3),
+        ]
+    )
+    assert order.waits == ((), (), (1,), (), (2,), (2,), (5,), ())
+
+
+def test_a_host_buffer_is_used_again_once_it_was_read() -> None:
+    order = schedule(
+        [
+            kernel("makes 0", 9, 0),
+            copy(Lane.OUTWARD, 0, 0),
+            copy(Lane.INWARD, 1, 0),
+            kernel("makes 2", 9, 2),
+            copy(Lane.OUTWARD, 2, 0),
+        ]
+    )
+    assert order.waits[3] == (2,)
+    assert order.waits[5] == (4, 3)
+
+
+def test_a_step_ends_with_its_copies_and_the_next_begins_after_it() -> None:
+    order = schedule([copy(Lane.INWARD, 0, 0), kernel("beside", 8, 9), copy(Lane.OUTWARD, 1, 1)])
+    assert order.waits == ((), (0,), (), (0,), (3, 1))
+
+
+def test_the_step_waits_for_blocking_moves_and_they_for_it() -> None:
+    moves = [copy(Lane.OUTWARD, 5, 5, is_blocking=True), copy(Lane.INWARD, 6, 6, is_blocking=True)]
+    order = schedule([kernel("before", 8, 9), *moves, kernel("after", 8, 9)])
+    assert order.waits == ((), (), (1,), (2,), (3,), ())

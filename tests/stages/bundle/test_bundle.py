@@ -1,0 +1,185 @@
+"""A bundle unpacked: a bare Python without a compiler, a path or a home checks, runs and profiles what is in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import small_step
+import yaml
+
+from autotm.cli.main import main
+from autotm.model.files.files import load, save
+from autotm.model.measurement.profile_file import read_profile
+from autotm.model.measurement.record import Record
+
+CONFIG = Path(__file__).parents[3] / "config"
+STUDY = ("--config", "config/config.yaml", "--scale", "tiny", "--threads", "1", "--results", "results")
+PLANNED = ("mlp", "synchronous", "4:1")
+NETWORK = Path("laptop-1t", "tiny", "mlp")
+MOST_BYTES = 30_000_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A study that does not wait for its neighbours on this machine to leave."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copytree(CONFIG, home / "config")
+    file = home / "config" / "config.yaml"
+    config = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for stage in ("profile", "run"):
+        config[stage]["patience_s"] = 0.0
+    file.write_text(yaml.safe_dump(config), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        yield home
+
+
+@pytest.fixture(scope="module")
+def results(home: Path) -> Path:
+    """A profiled and planned mlp; its links are made up."""
+    results = home / "results"
+    save(results / "laptop-1t" / "links.json", "links", small_step.links(), {})
+    for command in (("profile", "mlp"), ("solve", *PLANNED), ("compile", *PLANNED)):
+        assert main([*command, *STUDY]) == 0
+    return results
+
+
+@pytest.fixture(scope="module")
+def archive(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    assert results.exists()
+    file = tmp_path_factory.mktemp("sent") / "mlp.tar.xz"
+    assert main(["bundle", *PLANNED, "--to", str(file), *STUDY]) == 0
+    return file
+
+
+@pytest.fixture(scope="module")
+def host(archive: Path) -> Path:
+    """The folder of the unpacked bundle."""
+    with tarfile.open(archive) as opened:
+        opened.extractall(archive.parent, filter="data")
+    return archive.parent / "mlp-synchronous-4to1"
+
+
+def called(bundle: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The bundle on a computer that has nothing: no compiler on the path, no cache, no library but Python's own."""
+    python = Path(sys.base_exec_prefix, "bin", f"python{sysconfig.get_python_version()}")
+    interpreter = str(python if python.exists() else Path(sys.executable).resolve())
+    command = [interpreter, "-S", str(bundle), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={"PATH": "/nowhere", "HOME": "/nowhere"}
+    )
+
+
+def answer(bundle: Path, *arguments: str) -> str:
+    done = called(bundle, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_it_is_small_and_has_no_compiler(archive: Path, host: Path) -> None:
+    assert archive.stat().st_size < MOST_BYTES
+    names = {path.name for path in host.rglob("*")}
+    assert "libtvm_runtime.so" in names
+    assert "libtvm_compiler.so" not in names
+    packages = {path.parent.name for path in (host / "site" / "autotm").glob("*/__init__.py")}
+    assert not packages & {"zoo", "lower", "solve", "stages", "study", "cli", "api"}
+
+
+def test_every_file_is_listed_under_its_hash_with_a_licence_for_every_library(host: Path) -> None:
+    manifest = json.loads((host / "manifest.json").read_text())
+    files = {path.relative_to(host).as_posix() for path in host.rglob("*") if path.is_file()}
+    written = {name for name in files if "__pycache__" in name}
+    assert files - written == {*manifest["files"], "manifest.json"}
+    for name, digest in manifest["files"].items():
+        assert hashlib.sha256((host / name).read_bytes()).hexdigest() == digest
+    for folder in (host / "site").glob("*.dist-info"):
+        assert any(path.name.upper().startswith(("LICEN", "NOTICE", "COPYING")) for path in folder.rglob("*")), folder
+
+
+def test_a_program_equals_the_plain_step_bit_for_bit(host: Path) -> None:
+    said = answer(host, "check")
+    assert said == (
+        "mlp, synchronous at 4:1: 2 steps equal the plain step bit for bit in all 9 results, on 1 threads\n"
+    )
+
+
+def test_a_record_of_the_host_comes_home(host: Path, results: Path, tmp_path: Path) -> None:
+    answer(host, "run", "--to", str(tmp_path / "run.zip"))
+    there = tmp_path / "results"
+    assert main(["import", str(tmp_path / "run.zip"), "--results", str(there)]) == 0
+    found = there / NETWORK / "synchronous" / "4to1"
+    record = load(found / "record.json", "record", Record)
+    assert (record.network, record.limit, record.verified_steps) == ("mlp", "4:1", 2)
+    same = ("plan.json", "program.json")
+    home = results / NETWORK / "synchronous" / "4to1"
+    assert all((found / name).read_bytes() == (home / name).read_bytes() for name in same)
+    assert main(["check", *PLANNED, *STUDY[:-1], str(there)]) == 0
+
+
+def test_what_the_host_profiled_is_solved_at_home(host: Path, results: Path, tmp_path: Path) -> None:
+    answer(host, "profile", "--to", str(tmp_path / "profile.zip"))
+    there = tmp_path / "results"
+    assert main(["import", str(tmp_path / "profile.zip"), "--results", str(there)]) == 0
+    measured, before = (read_profile(folder / NETWORK / "profile.parquet") for folder in (there, results))
+    assert measured.timings.keys() == before.timings.keys()
+    assert measured.provenance["options_hash"] == before.provenance["options_hash"]
+    assert (there / "laptop-1t" / "links.json").read_bytes() != (results / "laptop-1t" / "links.json").read_bytes()
+    assert main(["solve", *PLANNED, *STUDY[:-1], str(there)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("step/kernels.so", b"\x7fELF", "step/kernels.so is not what was packed"),
+        ("step/plan.json", None, "step/plan.json cannot be read"),
+        ("manifest.json", b"{", "manifest.json cannot be read"),
+        ("manifest.json", b'{"format": 0}', "files of two bundles lie in"),
+    ],
+)
+def test_damage_is_one_message(host: Path, tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+    copied = Path(shutil.copytree(host, tmp_path / "copied", copy_function=_linked))
+    (copied / name).unlink()
+    if content is not None:
+        (copied / name).write_bytes(content)
+    done = called(copied, "check")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def _linked(source: str, destination: str) -> None:
+    Path(destination).hardlink_to(source)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "status"),
+    [
+        ((), "COMMAND", 2),
+        (("chekc",), "invalid choice: 'chekc'", 2),
+        (("check", "--threads", "0"), "'0' is no number of threads", 2),
+        (("check", "--threads", "100000"), "threads: 100000", 1),
+        (("run", "--to", "/proc/run.zip"), "/proc: ", 1),
+    ],
+)
+def test_misuse_is_one_message(host: Path, arguments: Sequence[str], message: str, status: int) -> None:
+    done = called(host, *arguments)
+    assert done.returncode == status
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_python_that_is_none_is_refused(results: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "mlp.tar.xz"
+    assert results.exists()
+    assert main(["bundle", *PLANNED, "--to", str(file), "--python", "three", *STUDY]) == 1
+    assert "--python three: give the version of CPython on the host" in caplog.text
+    assert not file.exists()

@@ -1,0 +1,116 @@
+"""A study's stages on a machine of kind cuda, with NVIDIA's modules played and its kernels run by this processor."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import small_step
+from emulated_cuda import EmulatedDevice
+from played_cudart import PlayedDriver, PlayedRuntime
+from recorded_nvml import NVMLError_LibraryNotFound, Recorded
+
+import autotm.profile.copies
+from autotm import stages
+from autotm.kernels.cuda import CudaKernel, Fatbin, device_named
+from autotm.lower import co_runners_for_gpu, cuda_step
+from autotm.memory.gpu import Delays, NoGpuError
+from autotm.model.files import load_with_provenance
+from autotm.model.machine import CudaTier
+from autotm.model.measurement import Lane, Links, Record, Timeline, read_profile
+from autotm.model.step import Limit, NetworkSource
+from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig
+from autotm.stages import Context, Given
+from autotm.zoo import build
+
+SIZES = {"batch": 16, "width": 64}
+LIMIT = Limit.parse("12288B")
+
+
+def no_image(*_: object, **__: object) -> Fatbin:
+    """What nvcc would make; the played driver has the functions already."""
+    return Fatbin(b"fatbin", ())
+
+
+def functions_of(kernels: list[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
+    """Device functions of a step, run by this processor on addresses."""
+    compiled = EmulatedDevice(kernels, folder)._library
+
+    def call(name: str, extents: list[int], addresses: tuple[int, ...]) -> None:
+        grid, block = ((ctypes.c_uint * 3)(*each) for each in (extents[:3], extents[3:]))
+        assert not compiled[f"run_{name}"]((ctypes.c_void_p * len(addresses))(*addresses), grid, block, 0)
+
+    names = [launch.function for kernel in kernels for launch in kernel.launches]
+    return {name: functools.partial(call, name) for name in names}
+
+
+@pytest.fixture
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+    """On a computer with a played H100; kernels that run beside copies do nothing there."""
+    monkeypatch.setattr("autotm.lower.cuda.fatbin", no_image)
+    monkeypatch.setattr(
+        autotm.profile.copies,
+        "measure_gpu_links",
+        functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
+    )
+    step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all")
+    functions = functions_of(list(step.kernels.values()), tmp_path)
+    _, beside = co_runners_for_gpu(device_named("h100"), tmp_path / "co_runners.zip")
+    for kernel in beside.values():
+        functions |= {launch.function: lambda *_: None for launch in kernel.launches}
+    played = PlayedRuntime(order=Delays(2, 1e-5))
+    for name, module in {
+        "cuda.bindings.runtime": played,
+        "cuda.bindings.driver": PlayedDriver(played, functions),
+        "pynvml": Recorded(),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    machine = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda"))
+    return Context(machine, tmp_path, 20)
+
+
+def test_from_a_machine_file_to_a_record(context: Context, tmp_path: Path) -> None:
+    paths = Paths(tmp_path / "results", context.machine, "tiny", "mlp")
+    network = NetworkSource("mlp", SIZES)
+    paths.graph.parent.mkdir(parents=True)
+    stages.calibrate_stage(context, 0.0, links=paths.links)
+    links, _ = load_with_provenance(paths.links, "links", Links)
+    assert links.asynchronous is not None
+
+    places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
+    config = ProfileConfig(implementations="all", min_repeats=2)
+    stages.kernel_profile_stage(context, network, "tiny", config, 0.05, **places, profile=paths.profile)
+    assert read_profile(paths.profile).provenance["gpu"] == "NVIDIA H100 80GB HBM3"
+
+    for optimizer in ("synchronous", "asynchronous"):
+        plan, program, record = (make(optimizer, LIMIT) for make in (paths.plan, paths.program, paths.record))
+        plan.parent.mkdir(parents=True)
+        stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=10.0), Given.of(paths), plan=plan)
+        given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
+        stages.compile_stage(context, **given)
+        stages.run_stage(
+            context,
+            RunConfig(min_seconds=0.01, patience_s=0.1),
+            **given,
+            library=paths.library,
+            reference=paths.reference,
+            record=record,
+        )
+        measured, came_from = load_with_provenance(record, "record", Record)
+        assert (measured.verified_steps, came_from["tier_reality"], came_from["gpu"]) == (2, "real", "a played GPU")
+        timeline, _ = load_with_provenance(record.with_name("timeline.json"), "timeline", Timeline)
+        assert timeline.of(Lane.INWARD) or timeline.of(Lane.OUTWARD)
+
+
+def test_without_a_driver_nothing_is_compiled(
+    context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Recorded(init=NVMLError_LibraryNotFound()))
+    with pytest.raises(NoGpuError, match="driver"):
+        stages.calibrate_stage(context, 0.0, links=tmp_path / "links.json")
+    assert not (tmp_path / "links.json").exists()

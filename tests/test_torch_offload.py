@@ -1,0 +1,300 @@
+"""`autotm.offload`: steps of PyTorch within a budget, bit for bit those of plain PyTorch, whatever copies are late."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
+
+import autotm  # noqa: E402
+from autotm.api.offload.devices import ThreadCopies  # noqa: E402
+from autotm.api.offload.step import OffloadedStep  # noqa: E402
+from autotm.model.files.errors import BadInputError, InfeasibleLimitError  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+QUICK = {"kernel_s": 1e-4, "time_limit_s": 5.0}
+
+
+class Block(nn.Module):
+    """Of a residual network, with activations in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
+        self.norm1, self.norm2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(2):
+            made = F.relu(self.norm1(self.first(x)), inplace=True)
+            made = self.norm2(self.second(made))
+            made += x
+            x = F.relu(made, inplace=True)
+        return self.head(x.mean((2, 3)))
+
+
+class Transformer(nn.Module):
+    """Two layers with dropout; words are embedded and predicted by the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 32)
+        layers = (nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True) for _ in range(2))
+        self.layers = nn.Sequential(*layers)
+        self.predict = nn.Linear(32, 50, bias=False)
+        self.predict.weight = self.embed.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.predict(self.layers(self.embed(words))).flatten(0, 1)
+
+
+class Odd(nn.Module):
+    """Gradients that share memory or have none, a parameter without one, views that are split, a frozen weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line, self.more = nn.Linear(16, 48), nn.Linear(16, 16)
+        self.one, self.other, self.unused = (nn.Parameter(torch.zeros(16)) for _ in range(3))
+        self.more.weight.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.line(x).chunk(3, 1)
+        mixed = torch.softmax(query @ key.t(), -1) @ value
+        mixed[:, 0] = 0.5
+        return (self.more(torch.sin(mixed)) + self.one + self.other).sum()
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.3), nn.Linear(64, 64), nn.GELU(),
+        nn.Linear(64, 5),
+    )  # fmt: skip
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3), nn.BatchNorm2d(16), nn.SiLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 5),
+    )  # fmt: skip
+
+
+@dataclass
+class Case:
+    made: Callable[[], nn.Module]
+    inputs: Callable[[], torch.Tensor]
+    targets: Callable[[], torch.Tensor] | None = None
+    loss: Callable[..., torch.Tensor] | None = None
+
+    def module(self) -> nn.Module:
+        torch.manual_seed(0)
+        return self.made()
+
+    def batch(self) -> tuple[torch.Tensor, ...]:
+        return (self.inputs(), *([self.targets()] if self.targets else []))
+
+
+CASES = {
+    "perceptron": Case(perceptron, lambda: torch.randn(128, 16), lambda: torch.randint(5, (128,)), F.cross_entropy),
+    "convolutions": Case(
+        convolutions, lambda: torch.randn(8, 3, 16, 16), lambda: torch.randint(5, (8,)), F.cross_entropy
+    ),
+    "block": Case(Block, lambda: torch.randn(8, 8, 12, 12), lambda: torch.randint(5, (8,)), F.cross_entropy),
+    "transformer": Case(
+        Transformer, lambda: torch.randint(50, (4, 12)), lambda: torch.randint(50, (48,)), F.cross_entropy
+    ),
+    "odd": Case(Odd, lambda: torch.randn(32, 16)),
+}
+STEPS = 3
+
+
+def offloaded(name: str, budget: str | float, module: nn.Module | None = None, **options: object) -> OffloadedStep:
+    case = CASES[name]
+    inputs, *targets = case.batch()
+    module = case.module() if module is None else module
+    return autotm.offload(module, inputs, case.loss, budget, targets=targets, **{**QUICK, **options})
+
+
+@cache
+def least(name: str) -> int:
+    with pytest.raises(InfeasibleLimitError) as error:
+        offloaded(name, "0.01x")
+    assert error.value.smallest_bytes is not None
+    assert str(error.value.smallest_bytes) in str(error.value)
+    return error.value.smallest_bytes
+
+
+def trained(module: nn.Module, name: str, step: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+    """Losses, gradients, parameters and buffers of some steps, each from its own seed."""
+    optimizer, found = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9), []
+    for seed in range(STEPS):
+        torch.manual_seed(100 + seed)
+        batch = CASES[name].batch()
+        optimizer.zero_grad()
+        found.append(step(*batch).detach().clone())
+        found += [torch.empty(0) if each.grad is None else each.grad.clone() for each in module.parameters()]
+        optimizer.step()
+    return [*found, *(value.clone() for value in module.state_dict().values())]
+
+
+def plainly(name: str) -> list[torch.Tensor]:
+    case, module = CASES[name], CASES[name].module()
+
+    def step(inputs: torch.Tensor, *targets: torch.Tensor) -> torch.Tensor:
+        loss = module(inputs) if case.loss is None else case.loss(module(inputs), *targets)
+        loss.backward()
+        return loss
+
+    return trained(module, name, step)
+
+
+def same_bits(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[bool]:
+    return [one.shape == other.shape and torch.equal(one, other) for one, other in zip(found, wanted, strict=True)]
+
+
+@pytest.mark.parametrize("optimizer", ["asynchronous", "synchronous"])
+@pytest.mark.parametrize("name", CASES)
+def test_steps_in_the_least_memory_compute_the_same_bits(name: str, optimizer: str) -> None:
+    module, smallest = CASES[name].module(), least(name)
+    with offloaded(name, smallest, module, optimizer=optimizer) as step:
+        told = step.summary()
+        assert told.planned_peak_bytes <= smallest == told.budget_bytes < told.plain_peak_bytes
+        assert told.moved_out_bytes > 0
+        assert told.bound_s <= told.predicted_s
+        assert all(same_bits(trained(module, name, step), plainly(name)))
+        module.zero_grad()
+        measured = step.measure(*CASES[name].batch())
+    assert measured.peak_bytes <= smallest
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_counted_is_what_is_planned(name: str) -> None:
+    with offloaded(name, "1x") as step:
+        told, measured = step.summary(), step.measure(*CASES[name].batch())
+    assert told.moved_out_bytes == told.moved_in_bytes == 0
+    assert 0.9 * told.planned_peak_bytes <= measured.peak_bytes <= told.planned_peak_bytes
+
+
+@pytest.mark.parametrize("name", ["block", "transformer"])
+def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
+    drawn, module = random.Random(0), CASES[name].module()
+    with offloaded(name, least(name) * 11 // 10, module) as step:
+        start, wanted = copy.deepcopy(module.state_dict()), plainly(name)
+        step._executor.poison = True
+        for longest_s in (0.0, 1e-4, 1e-3, 5e-3):
+            step._executor.copies.close()
+            step._executor.copies = ThreadCopies(lambda longest_s=longest_s: time.sleep(drawn.random() * longest_s))
+            module.load_state_dict(start)
+            assert all(same_bits(trained(module, name, step), wanted))
+
+
+def test_a_copy_that_does_not_come_is_seen() -> None:
+    class Lost(ThreadCopies):
+        def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> object:
+            del destination
+            return self.start_outward(source.clone(), source)
+
+    module = CASES["perceptron"].module()
+    with offloaded("perceptron", least("perceptron"), module) as step:
+        step._executor.copies.close()
+        step._executor.copies, step._executor.poison = Lost(), True
+        assert not all(same_bits(trained(module, "perceptron", step), plainly("perceptron")))
+
+
+def test_a_copy_that_fails_ends_the_step() -> None:
+    def fail() -> None:
+        raise OSError("no such memory")
+
+    with offloaded("perceptron", least("perceptron")) as step:
+        step._executor.copies.close()
+        step._executor.copies = ThreadCopies(fail)
+        with pytest.raises(autotm.AutotmError, match=r"a copy of .* bytes failed: no such memory"):
+            step(*CASES["perceptron"].batch())
+
+
+def test_gradients_add_up() -> None:
+    module, batch = CASES["convolutions"].module(), CASES["convolutions"].batch()
+    with offloaded("convolutions", "1x", module) as step:
+        step(*batch)
+        once = [parameter.grad.clone() for parameter in module.parameters()]
+        step(*batch)
+    assert all(torch.equal(2 * one, each.grad) for one, each in zip(once, module.parameters(), strict=True))
+
+
+def test_a_batch_that_does_not_fit_is_refused() -> None:
+    inputs, targets = CASES["perceptron"].batch()
+    module = CASES["perceptron"].module()
+    with offloaded("perceptron", "1x", module) as step:
+        with pytest.raises(
+            BadInputError, match=r"float32 \(127, 16\) on cpu; the step was made for float32 \(128, 16\)"
+        ):
+            step(inputs[1:], targets)
+        with pytest.raises(BadInputError, match="takes 2 tensors"):
+            step(inputs)
+        module.eval()
+        with pytest.raises(BadInputError, match="evaluation mode"):
+            step(inputs, targets)
+    module.train()
+    with pytest.raises(BadInputError, match="was closed"):
+        step(inputs, targets)
+
+
+class Branches(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return (made if made.sum() > 0 else -made).sum()
+
+
+class Selects(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x)
+        return made[made > 0].sum()
+
+
+def on_meta() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, device="meta"))
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "message"),
+    [
+        (lambda: Branches(4, 4), {}, r"test_torch_offload.py:\d+: the step depends on the value of a tensor"),
+        (
+            lambda: Selects(4, 4),
+            {},
+            r"test_torch_offload.py:\d+: the shape of what .*nonzero.* gives depends on values",
+        ),
+        (on_meta, {"loss": torch.sum}, "one device; parameter '0.weight' on cpu, parameter '1.weight' on meta"),
+        (lambda: nn.Linear(4, 4, device="meta"), {"inputs": torch.ones(2, 4, device="meta")}, "on 'meta'; give one on"),
+        (lambda: nn.Linear(4, 4).requires_grad_(False), {}, "no parameter of the module requires a gradient"),
+        (lambda: nn.Linear(4, 4), {}, r"the loss is a tensor of shape \(2, 4\)"),
+        (lambda: nn.Linear(4, 4), {"loss": lambda made: made.detach().sum()}, "does not depend on a parameter"),
+        (lambda: torch.sum, {}, "give a torch.nn.Module"),
+        (lambda: nn.Linear(4, 4), {"inputs": [1, 2]}, "input 0 is a int; give tensors"),
+        (lambda: nn.Linear(4, 4), {"inputs": torch.ones(2, 4, requires_grad=True)}, "input 0 requires a gradient"),
+        (lambda: nn.Linear(4, 4), {"budget": "half"}, "'half' is no budget"),
+        (lambda: nn.Linear(4, 4), {"budget": "8:1"}, "'8:1' is no budget"),
+        (
+            lambda: nn.Linear(4, 4),
+            {"budget": 100, "loss": torch.sum},
+            "a budget of 100 bytes is too small: .* at least",
+        ),
+        (lambda: nn.Linear(4, 4), {"optimizer": "numa"}, "optimizer 'numa' does not move tensors"),
+        (lambda: nn.Linear(4, 4), {"gap": 2.0}, "gap"),
+        (lambda: nn.Linear(4, 4), {"kernel_s": 0}, "positive number of seconds"),
+    ],
+)
+def test_what_cannot_be_is_refused(module: Callable[[], nn.Module], options: dict[str, object], message: str) -> None:
+    with pytest.raises(autotm.AutotmError, match=message):
+        autotm.offload(module(), **{"inputs": torch.ones(2, 4), **options})
+
+
+def test_gradients_switched_off_are_refused() -> None:
+    with torch.no_grad(), pytest.raises(BadInputError, match=r"torch\.no_grad"):
+        autotm.offload(nn.Linear(4, 4), torch.ones(2, 4), torch.sum)
