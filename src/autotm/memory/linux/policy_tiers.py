@@ -16,6 +16,7 @@ from autotm.memory.linux.node_pool import NodePool
 from autotm.memory.linux.page_policy import PagePolicy, balancing
 from autotm.memory.linux.policy_pool import PolicyPool
 from autotm.memory.linux.real_tiers import RealTiers
+from autotm.memory.linux.room import Room
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
 from autotm.model.files import AutotmError
@@ -84,25 +85,20 @@ class PolicyTiers(RealTiers):
             AutotmError: there is not enough memory on the nodes, or the system does not let this process limit it.
         """
         self._limit_fast_memory(others)
-        # What is freed stays on lists of its processor, up to tens of megabytes, before the kernel counts it as free:
-        # more must be given than pages get. Too little after what was too much has to do.
-        count, left, more, is_last = 1, self._touched(touch), 0, False
-        while left < 0 or (left > _tolerated(self._limit_bytes) and not is_last):
-            if left < 0 and not self._take_back(-left):
-                self._touched(touch)
-                return count + 1
-            if left > 0:
-                more = max(left, 2 * more)
-                is_last = not self._give(more)
-            is_last = is_last or left < 0
-            left = self._touched(touch)
-            count += 1
-        if left > _tolerated(self._limit_bytes):
+        tolerated = _tolerated(self._limit_bytes)
+        room = Room(lambda: self._touched(touch), self._give, self._take_back)
+        room.search(tolerated)
+        if room.left_bytes < -tolerated:
+            raise AutotmError(
+                f"pages took {-room.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it back "
+                "from them: other processes take and free memory of the fast nodes; end them, and run again"
+            )
+        if room.left_bytes > tolerated:
             log.warning(
                 "pages have %.6f GB of fast memory less than the limit allows: the kernel keeps it, or others have it",
-                left / 1e9,
+                room.left_bytes / 1e9,
             )
-        return count
+        return room.placements
 
     def _touched(self, touch: Callable[[], None]) -> int:
         """Place all pages anew; returns the bytes of fast memory that the limit still leaves to slow ones."""
@@ -176,20 +172,10 @@ class PolicyTiers(RealTiers):
             given += before - filler.size_bytes
         return given
 
-    def _take_back(self, size_bytes: int) -> bool:
-        """Free all pages, and fill so much more of fast memory before they are placed anew; whether any was to be had.
-
-        Raises:
-            AutotmError: others have it, and it is more than pages that come and go.
-        """
+    def _take_back(self, size_bytes: int) -> int:
+        """Free all pages, and fill so much more of fast memory before they are placed anew; returns how much it got."""
         self._paged.forget()
-        is_taken = self.fill_up(size_bytes) > 0
-        if not is_taken and size_bytes > _tolerated(self._limit_bytes):
-            raise AutotmError(
-                f"pages took {size_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it back from "
-                "them: other processes take and free memory of the fast nodes; end them, and run again"
-            )
-        return is_taken
+        return self.fill_up(size_bytes)
 
     def fill_up(self, size_bytes: int) -> int:
         """Fill up to so much more of fast memory with what is free there; returns how much."""
