@@ -57,6 +57,7 @@ def gpu_step(
 ) -> StepFiles:
     """Compile the step; take the plan and program of it that are there, or else everything in device memory.
 
+    Its kernels are autotm's own: libraries of NVIDIA's tell their algorithms on a GPU only, and none is in a bundle.
     The graph goes to the study's results too, so that what a GPU measures of it can be solved there.
 
     Raises:
@@ -76,8 +77,7 @@ def gpu_step(
     made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
     came_from = provenance(context.machine, context.seed, **network.provenance)
     save(paths.graph, "graph", step.graph, came_from)
-    launches = {symbol: one.launches for symbol, one in step.kernels.items()}
-    FatbinLibrary.save(folder / "kernels.fatbin.zip", made.image, ARCHITECTURES, launches)
+    FatbinLibrary.save(folder / "kernels.fatbin.zip", made.image, ARCHITECTURES, step.launches)
     files = {"graph.json": paths.graph, "kernels.fatbin.zip": folder / "kernels.fatbin.zip"}
     words = f"GPUs of {', '.join(ARCHITECTURES)}"
     if (planned := _planned(paths, step.graph, optimizer, limit)) is not None:
