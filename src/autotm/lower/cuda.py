@@ -18,7 +18,6 @@ from autotm.kernels.cuda import (
     VendorProblem,
     cuda_kernel,
     fatbin,
-    vendor_kernel,
     vendor_problem,
 )
 from autotm.kernels.library import FatbinLibrary, Launches
@@ -70,7 +69,7 @@ def cuda_step(
 ) -> CudaStep:
     """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
 
-    `offers` are then ways too, of each kernel that is one contraction and nothing else.
+    `offers` are then ways too.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel.
@@ -152,14 +151,13 @@ class _Maker:
 
     def offered(self, own: KernelFacts, func: tirx.PrimFunc, offers: Offers) -> list[Alternative]:
         """A kernel by each algorithm that libraries offer for it."""
-        found = vendor_problem(func)
+        found = vendor_problem(func, self.device)
         return [] if found is None else [self._by(own, found, one) for one in offers(found.problem)]
 
     def _by(self, own: KernelFacts, found: VendorProblem, algorithm: VendorAlgorithm) -> Alternative:
-        kernel = vendor_kernel(found, algorithm, self.device)
+        kernel = found.kernel(algorithm)
         self.vendor_kernels[kernel.symbol] = kernel
-        if kernel.turning is not None:
-            self.kernels.setdefault(kernel.turning.symbol, kernel.turning)
+        self.kernels |= {beside.symbol: beside for beside in kernel.own}
         made = replace(
             own,
             symbol=kernel.symbol,

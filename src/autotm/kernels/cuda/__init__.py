@@ -4,13 +4,7 @@ from autotm.kernels.cuda.device import DEVICES, CudaDevice, device_like, device_
 from autotm.kernels.cuda.dispatch import cuda_kernel
 from autotm.kernels.cuda.nvcc import ARCHITECTURES, Fatbin, Usage, fatbin, find_nvcc, usage_in
 from autotm.kernels.cuda.source import CudaKernel, translation_unit, workspace_bytes
-from autotm.kernels.cuda.vendor_kernels import (
-    VendorKernel,
-    VendorProblem,
-    turned_weights,
-    vendor_kernel,
-    vendor_problem,
-)
+from autotm.kernels.cuda.vendor_kernels import VendorKernel, VendorProblem, turned_weights, vendor_problem
 
 __all__ = [
     "ARCHITECTURES",
@@ -29,7 +23,6 @@ __all__ = [
     "translation_unit",
     "turned_weights",
     "usage_in",
-    "vendor_kernel",
     "vendor_problem",
     "workspace_bytes",
 ]
