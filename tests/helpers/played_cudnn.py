@@ -1,7 +1,8 @@
 """The calls of cuDNN's frontend that `kernels/vendor/cudnn.py` makes, played: NumPy convolves, on a played stream.
 
-As the frontend documents them: what is deselected stays in the list of plans and cannot be built, a plan is built
-before its workspace is known or it runs, and (engine, knobs) name it in another process. Workspaces are written whole.
+As the frontend does: what is deselected stays in the list of plans and cannot be built, a plan is built before its
+workspace is known or it runs, and some knobs are told as `NOT_SET`, so that only names tell plans apart. Workspaces are
+written whole.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Notes(enum.Enum):
 
 
 class Knobs(enum.Enum):
+    NOT_SET = enum.auto()
     TILE_SIZE = enum.auto()
-    SPLIT_K_SLC = enum.auto()
 
 
 class NotSupportedError(Exception):
@@ -39,6 +40,7 @@ class Engine:
     """One of the library's plans for every convolution."""
 
     number: int
+    name: str
     knobs: dict[Knobs, int]
     workspace_bytes: int = 0
     notes: frozenset[Notes] = frozenset()
@@ -46,12 +48,12 @@ class Engine:
 
 
 ENGINES = (
-    Engine(0, {Knobs.TILE_SIZE: 2}),
-    Engine(7, {}, notes=frozenset({Notes.TENSOR_CORE})),
-    Engine(3, {Knobs.TILE_SIZE: 1, Knobs.SPLIT_K_SLC: 4}, 1000, frozenset({Notes.WINOGRAD})),
-    Engine(8, {}, notes=frozenset({Notes.NONDETERMINISTIC})),
-    Engine(9, {}, builds=False),
-    Engine(20_800, {}),
+    Engine(0, "eng0_k2=2", {Knobs.TILE_SIZE: 2}),
+    Engine(7, "eng7", {}, notes=frozenset({Notes.TENSOR_CORE})),
+    Engine(3, "eng3_k2=1_k3=0", {Knobs.TILE_SIZE: 1, Knobs.NOT_SET: 0}, 1000, frozenset({Notes.WINOGRAD})),
+    Engine(8, "eng8", {}, notes=frozenset({Notes.NONDETERMINISTIC})),
+    Engine(9, "eng9", {}, builds=False),
+    Engine(20_800, "own", {}),
 )
 """The last is the frontend's own."""
 
@@ -120,14 +122,6 @@ class PlayedGraph:
         assert self.done == ["validate", "build_operation_graph"]
         self.plans = list(self.engines)
 
-    def create_execution_plan(self, engine: int, knobs: dict[Knobs, int]) -> None:
-        assert self.done == ["validate", "build_operation_graph"]
-        for one in self.engines:
-            if (one.number, one.knobs) == (engine, knobs):
-                self.plans.append(one)
-                return
-        raise NotSupportedError(f"no engine {engine}")
-
     def deselect_numeric_notes(self, notes: list[Notes]) -> None:
         assert self.plans, "marks plans that are there"
         self.barred |= {index for index, plan in enumerate(self.plans) if plan.notes & set(notes)}
@@ -142,9 +136,12 @@ class PlayedGraph:
     def get_engine_and_knobs_at_index(self, index: int) -> tuple[int, dict[Knobs, int]]:
         return self.plans[index].number, dict(self.plans[index].knobs)
 
+    def get_plan_name_at_index(self, index: int) -> str:
+        return self.plans[index].name
+
     def build_plan_at_index(self, index: int) -> None:
         if index in self.barred:
-            raise RuntimeError("deselecting execution plan")
+            raise NotSupportedError("Deselecting execution plan")
         if not self.plans[index].builds:
             raise NotSupportedError("CUDNN_STATUS_NOT_SUPPORTED")
         self.built.add(index)
@@ -238,7 +235,6 @@ class PlayedCudnn:
     data_type = SimpleNamespace(FLOAT="FLOAT")
     heur_mode = SimpleNamespace(A="A", FALLBACK="FALLBACK")
     numerical_note = Notes
-    knob_type = Knobs
     cudnnGraphNotSupportedError = NotSupportedError  # noqa: N815 - NVIDIA's
 
     def __init__(self, runtime: PlayedRuntime, version: str = "9.28.1", engines: tuple[Engine, ...] = ENGINES) -> None:

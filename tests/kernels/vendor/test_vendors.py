@@ -86,7 +86,7 @@ def test_every_algorithm_computes_the_contraction(name: str, monkeypatch: pytest
 def test_offered_is_what_is_exact_the_same_every_time_and_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     names = {call_of(kernel).algorithm.name for kernel in kernels_of("forward 2")}
-    assert names == {"cudnn engine=0 TILE_SIZE=2", "cudnn engine=3 SPLIT_K_SLC=4 TILE_SIZE=1"}
+    assert names == {"cudnn eng0_k2=2", "cudnn eng3_k2=1_k3=0"}
     assert len(ENGINES) == 6, "one each for tensor cores, for what differs every time, that fails, that is no cuDNN's"
 
 
@@ -188,9 +188,8 @@ def test_an_algorithm_that_this_gpu_lacks_or_needs_more_for_is_refused(
         ):
             pass
 
-    (first, number), *settings = call.algorithm.numbers
-    refused(replace(call.algorithm, numbers=((first, number + 40), *settings)), "does not have")
-    refused(replace(call.algorithm, numbers=((first, number), ("TILE_SIZE", 9), ("TILE_ID", 9))), "does not have")
+    refused(replace(call.algorithm, key={"cudnn": "eng40", "cublas": "ID=40"}[call.algorithm.vendor]), "does not have")
+    refused(replace(call.algorithm, key={"cudnn": "eng9", "cublas": "ID=6"}[call.algorithm.vendor]), "does not have")
     refused(replace(call.algorithm, workspace_bytes=64), r"bytes of workspace .* 64 where it was profiled")
 
 

@@ -3,6 +3,15 @@
 from autotm.kernels.vendor.cublas import product_layouts
 from autotm.kernels.vendor.cudnn import operands_of
 from autotm.kernels.vendor.loading import VendorError, VendorMissingError
-from autotm.kernels.vendor.vendors import Vendors, operand_bytes
+from autotm.kernels.vendor.vendors import VENDORS, Vendor, Vendors, operand_bytes
 
-__all__ = ["VendorError", "VendorMissingError", "Vendors", "operand_bytes", "operands_of", "product_layouts"]
+__all__ = [
+    "VENDORS",
+    "Vendor",
+    "VendorError",
+    "VendorMissingError",
+    "Vendors",
+    "operand_bytes",
+    "operands_of",
+    "product_layouts",
+]

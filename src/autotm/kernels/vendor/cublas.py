@@ -92,11 +92,11 @@ class Cublas:
             return []
         finally:
             lt.matmul_preference_destroy(preference)
-        found: dict[tuple[tuple[str, int], ...], VendorAlgorithm] = {}
+        found: dict[str, VendorAlgorithm] = {}
         for result in results[: int(count[0])]:
             if int(result["state"]) == 0:
-                numbers = self._numbers(result["algo"])
-                found.setdefault(numbers, VendorAlgorithm(NAME, self.version, numbers, int(result["workspace_size"])))
+                key = self._key(result["algo"])
+                found.setdefault(key, VendorAlgorithm(NAME, self.version, key, int(result["workspace_size"])))
         return list(found.values())
 
     def bound(
@@ -151,10 +151,10 @@ class Cublas:
         value = np.array([number], self._lt.get_matmul_preference_attribute_dtype(kind))
         self._lt.matmul_preference_set_attribute(preference, kind, value.ctypes.data, value.nbytes)
 
-    def _numbers(self, found: Any) -> tuple[tuple[str, int], ...]:
+    def _key(self, found: Any) -> str:
         """What an algorithm is, without those settings that are zero."""
         lt, chosen = self._lt, np.array([found])
-        numbers = []
+        words = []
         for name in _ATTRIBUTES:
             kind = getattr(lt.MatmulAlgoConfigAttribute, name)
             value, written = np.zeros(1, lt.get_matmul_algo_config_attribute_dtype(kind)), np.zeros(1, np.uint64)
@@ -162,12 +162,13 @@ class Cublas:
                 chosen.ctypes.data, kind, value.ctypes.data, value.nbytes, written.ctypes.data
             )
             if name == _ATTRIBUTES[0] or value[0]:
-                numbers.append((name, int(value[0])))
-        return tuple(numbers)
+                words.append(f"{name}={int(value[0])}")
+        return " ".join(words)
 
     def _algorithm(self, algorithm: VendorAlgorithm) -> np.ndarray:
         """It as cuBLAS has it, made anew from its numbers."""
-        lt, numbers, real = self._lt, dict(algorithm.numbers), self._real
+        lt, real = self._lt, self._real
+        numbers = {name: int(number) for name, _, number in (word.partition("=") for word in algorithm.key.split())}
         chosen = np.zeros(1, lt.matmul_heuristic_result_dtype["algo"])
         try:
             lt.matmul_algo_init(

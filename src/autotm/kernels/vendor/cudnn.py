@@ -22,7 +22,6 @@ _NODES = {
 """The frontend's node of each pass, what it calls the two operands and which they are, and which the result is."""
 _INEXACT = ("TENSOR_CORE", "DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION", "NONDETERMINISTIC")
 """Notes of algorithms that are not float32 throughout, or not the same every time."""
-_ENGINE = "engine"
 _OWN_ENGINES = 10_000
 """Numbers from here on are engines that the frontend compiles itself (its `engines/engine_ids.py`), not cuDNN's."""
 Operands = dict[str, tuple[list[int], list[int]]]
@@ -69,20 +68,18 @@ class Cudnn:
             return []
         library, (graph, _) = self._library, self._graph(problem)
         try:
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plans([library.heur_mode.A, library.heur_mode.FALLBACK])
+            self._plan(graph)
             graph.deselect_numeric_notes([getattr(library.numerical_note, note) for note in _INEXACT])
             graph.check_support()
         except library.cudnnGraphNotSupportedError:
             return []
-        found: dict[tuple[tuple[str, int], ...], VendorAlgorithm] = {}
+        found: dict[str, VendorAlgorithm] = {}
         for index in range(graph.get_execution_plan_count()):
-            engine, knobs = graph.get_engine_and_knobs_at_index(index)
-            numbers = ((_ENGINE, int(engine)), *sorted((knob.name, int(value)) for knob, value in knobs.items()))
-            if engine < _OWN_ENGINES and numbers not in found and self._builds(graph, index):
+            engine, _ = graph.get_engine_and_knobs_at_index(index)
+            key = str(graph.get_plan_name_at_index(index))
+            if engine < _OWN_ENGINES and key not in found and self._builds(graph, index):
                 size_bytes = int(graph.get_workspace_size_plan_at_index(index))
-                found[numbers] = VendorAlgorithm(NAME, self.version, numbers, size_bytes)
+                found[key] = VendorAlgorithm(NAME, self.version, key, size_bytes)
         return list(found.values())
 
     def bound(
@@ -108,16 +105,14 @@ class Cudnn:
         assert isinstance(problem, Convolution)
         library, handle = self._library, self._handle
         graph, tensors = self._graph(problem)
-        (_, engine), *settings = algorithm.numbers
         try:
-            knobs = {getattr(library.knob_type, name): number for name, number in settings}
-            graph.validate()
-            graph.build_operation_graph()
-            graph.create_execution_plan(engine, knobs)
-            index = graph.get_execution_plan_count() - 1
+            self._plan(graph)
+            # By its name: of some knobs the frontend does not tell what they are, and cannot be asked for them.
+            names = [str(graph.get_plan_name_at_index(index)) for index in range(graph.get_execution_plan_count())]
+            index = names.index(algorithm.key)
             graph.build_plan_at_index(index)
             size_bytes = int(graph.get_workspace_size_plan_at_index(index))
-        except (library.cudnnGraphNotSupportedError, AttributeError, RuntimeError, ValueError) as error:
+        except (library.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
             raise VendorError(f"cuDNN {self.version} does not have '{algorithm.name}' on this GPU ({error})") from None
         if size_bytes != algorithm.workspace_bytes:
             raise VendorError(
@@ -153,6 +148,12 @@ class Cudnn:
         result.set_output(True).set_dim(shapes[target][0]).set_stride(shapes[target][1])
         left, right = given.values()
         return graph, (left, right, result)
+
+    def _plan(self, graph: Any) -> None:
+        """Have the library list its algorithms: the same for the same version and GPU."""
+        graph.validate()
+        graph.build_operation_graph()
+        graph.create_execution_plans([self._library.heur_mode.A, self._library.heur_mode.FALLBACK])
 
     def _builds(self, graph: Any, index: int) -> bool:
         """Whether a plan may be used and can be built: the list keeps those that were deselected."""

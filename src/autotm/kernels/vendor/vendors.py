@@ -35,7 +35,8 @@ class Vendor(Protocol):
         """A call that launches an algorithm on a stream."""
 
 
-_VENDORS: Mapping[str, Callable[[], Vendor]] = {cudnn.NAME: cudnn.Cudnn, cublas.NAME: cublas.Cublas}
+VENDORS: Mapping[str, Callable[[], Vendor]] = {cudnn.NAME: cudnn.Cudnn, cublas.NAME: cublas.Cublas}
+"""By name, what opens a library."""
 
 
 @dataclass
@@ -52,7 +53,7 @@ class Vendors:
             AutotmError: one is installed and does not load, or finds no GPU.
         """
         found = {}
-        for name in _VENDORS:
+        for name in VENDORS:
             try:
                 found[name] = self._vendor(name).version
             except VendorMissingError as error:
@@ -91,7 +92,7 @@ class Vendors:
 
     def _vendor(self, name: str) -> Vendor:
         if name not in self._opened:
-            self._opened[name] = _VENDORS[name]()
+            self._opened[name] = VENDORS[name]()
         return self._opened[name]
 
 

@@ -51,19 +51,19 @@ class VendorAlgorithm:
     Attributes:
         vendor: of the library: `cudnn` or `cublas`.
         version: of the library; another one numbers its algorithms otherwise.
-        numbers: the library's own: which algorithm, and what it is set to, by the library's names.
+        key: the library's own numbers: which algorithm, and what it is set to.
         workspace_bytes: exactly what it needs.
     """
 
     vendor: str
     version: str
-    numbers: tuple[tuple[str, int], ...]
+    key: str
     workspace_bytes: int
 
     @property
     def name(self) -> str:
-        """As an implementation, such as `cudnn engine=12 TILE_SIZE=3`."""
-        return " ".join([self.vendor, *(f"{name}={number}" for name, number in self.numbers)])
+        """As an implementation, such as `cudnn eng12_k2=3`."""
+        return f"{self.vendor} {self.key}"
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,6 @@ class VendorCall:
         of: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in found["problem"].items()
         }
-        how = found["algorithm"]
-        numbers = tuple((name, number) for name, number in how["numbers"])
-        algorithm = VendorAlgorithm(how["vendor"], how["version"], numbers, how["workspace_bytes"])
         left, right, result = found["arguments"]
         problem = Convolution(**of) if "stride" in of else Product(**of)
-        return cls(problem, algorithm, (left, right, result), found["workspace"])
+        return cls(problem, VendorAlgorithm(**found["algorithm"]), (left, right, result), found["workspace"])
