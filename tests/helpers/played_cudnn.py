@@ -53,6 +53,7 @@ ENGINES = (
     Engine(3, "eng3_k2=1_k3=0", {Knobs.TILE_SIZE: 1, Knobs.NOT_SET: 0}, 1000, frozenset({Notes.WINOGRAD})),
     Engine(8, "eng8", {}, notes=frozenset({Notes.NONDETERMINISTIC})),
     Engine(9, "eng9", {}, builds=False),
+    Engine(6, "eng6", {}, 5 << 30),
     Engine(20_800, "own", {}),
 )
 """The last is the frontend's own."""

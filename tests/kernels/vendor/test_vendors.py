@@ -87,7 +87,8 @@ def test_offered_is_what_is_exact_the_same_every_time_and_can_be_built(monkeypat
     installed(monkeypatch)
     names = {call_of(kernel).algorithm.name for kernel in kernels_of("forward 2")}
     assert names == {"cudnn eng0_k2=2", "cudnn eng3_k2=1_k3=0"}
-    assert len(ENGINES) == 6, "one each for tensor cores, for what differs every time, that fails, that is no cuDNN's"
+    others = "for tensor cores, that differs every time, that cannot be built, that needs 5 GiB, that is not cuDNN's"
+    assert len(ENGINES) == 2 + len(others.split(", ")), others
 
 
 def test_offered_is_what_takes_operands_as_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ class VendorProblem:
 
     def kernel(self, algorithm: VendorAlgorithm) -> VendorKernel:
         """The function by an algorithm."""
-        arguments = [self._place(self.contraction.left), self._place(self.contraction.right), None]
+        left, right = self._place(self.contraction.left), self._place(self.contraction.right)
         workspaces: list[Workspace] = []
 
         def workspace(shape: tuple[int, ...], dtype: str) -> int:
@@ -82,20 +82,18 @@ class VendorProblem:
         after: tuple[Launch, ...] = ()
         if self._turn is not None:
             turned = workspace(_turned(self.problem), "float32")
-            before = _on(self._turn, [self._place(self.contraction.right), turned])
-            arguments[1] = turned
+            before, right = _on(self._turn, [right, turned]), turned
         if self._finish is None:
-            arguments[2] = self._place(self.contraction.product)
+            result = self._place(self.contraction.product)
         else:
-            arguments[2] = workspace(self._product_shape, "float32")
-            after = _on(self._finish, [*range(len(self.parameters)), arguments[2]])
+            result = workspace(self._product_shape, "float32")
+            after = _on(self._finish, [*range(len(self.parameters)), result])
         scratch = None
         if algorithm.workspace_bytes:
             scratch = workspace((operand_bytes(algorithm.workspace_bytes),), "uint8")
-        left, right, result = (place for place in arguments if place is not None)
         call = VendorCall(self.problem, algorithm, (left, right, result), scratch)
         own = tuple(kernel for kernel in (self._turn, self._finish) if kernel is not None)
-        launches = (*before, call, *after)
+        launches: tuple[Launched, ...] = (*before, call, *after)
         text = f"{launches}\n{[kernel.identity for kernel in own]}\n{workspaces}"
         identity = hashlib.sha256(text.encode()).hexdigest()
         return VendorKernel(f"{self.op}_{algorithm.vendor}_{identity[:12]}", identity, launches, tuple(workspaces), own)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from autotm.kernels.vendor.loading import VendorError, loaded
+from autotm.kernels.vendor.loading import MOST_WORKSPACE_BYTES, VendorError, loaded
 from autotm.model.files import AutotmError
 from autotm.model.step import ALIGNMENT_BYTES, Convolution, Product, VendorAlgorithm
 
@@ -19,7 +19,6 @@ PACKAGES = "nvmath-python nvidia-cublas"
 _TRANSPOSED = {"matmul": (False, False), "matmul_nt": (False, True), "matmul_tn": (True, False)}
 """Whether the first and the second operand lie transposed."""
 MOST_ALGORITHMS = 32
-MOST_WORKSPACE_BYTES = 1 << 30
 _ATTRIBUTES = (
     "ID",
     "TILE_ID",

@@ -8,6 +8,8 @@ from typing import Any
 from autotm.model.files import AutotmError
 
 EXTRA = "pip install 'autotm[nvidia]'"
+MOST_WORKSPACE_BYTES = 4 << 30
+"""An algorithm that needs more is not offered: the profile would have to find room for it."""
 
 
 class VendorMissingError(AutotmError):
