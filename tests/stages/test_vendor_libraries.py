@@ -21,13 +21,14 @@ from autotm.kernels.library import FatbinLibrary
 from autotm.kernels.vendor import VendorError, VendorMissingError, Vendors
 from autotm.lower import cuda_step
 from autotm.memory.gpu import Delays
-from autotm.model.files import InfeasibleLimitError, load, load_with_provenance, save
+from autotm.model.files import BadInputError, InfeasibleLimitError, load, load_with_provenance, save
 from autotm.model.machine import CudaTier
 from autotm.model.measurement import Profile, Record, read_profile
 from autotm.model.plan import Plan
 from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, Limit, NetworkSource, VendorCall, all_fast
 from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig
 from autotm.stages import Context, Given
+from autotm.stages.exchange.bundle.gpu_step import gpu_step
 from autotm.zoo import build
 
 SIZES = {"batch": 2, "image": 28}
@@ -192,3 +193,14 @@ def test_by_default_no_library_is_asked(computer: Computer, monkeypatch: pytest.
     config = ProfileConfig(implementations="default", min_repeats=1)
     stages.kernel_profile_stage(computer.context, NETWORK, "tiny", config, 0.05, **places, profile=paths.profile)
     assert "vendor_libraries" not in read_profile(paths.profile).provenance
+
+
+def test_a_bundle_leaves_a_step_alone_that_calls_libraries(computer: Computer, tmp_path: Path) -> None:
+    before = computer.paths.graph.read_bytes()
+    with pytest.raises(
+        BadInputError, match=r"graph.json: was lowered on a GPU and offers 'cublas ID=13 .*another name"
+    ):
+        gpu_step(
+            computer.context, NETWORK, ProfileConfig(), computer.paths, "static", Limit.parse("4:1"), "h100", tmp_path
+        )
+    assert computer.paths.graph.read_bytes() == before

@@ -1,7 +1,7 @@
 """cuDNN's algorithms of convolutions, each with its workspace: its engines, and what their knobs are set to.
 
-Needs `nvidia-cudnn-frontend`, cuDNN and a GPU. **Never run on a GPU**: cuDNN 9.28.1 was seen to plan these graphs for the
-facts of an H100 (`tests/kernels/vendor/test_real_planner.py`), and computed nothing.
+Needs `nvidia-cudnn-frontend`, cuDNN and a GPU. **Never run on a GPU**: cuDNN 9.28.1 was seen to plan these graphs for
+the facts of an H100 (`tests/kernels/vendor/test_real_planner.py`), and computed nothing.
 """
 
 from __future__ import annotations

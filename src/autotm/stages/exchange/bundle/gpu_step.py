@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotm.model.files import hash_of, load, save
+from autotm.model.files import BadInputError, hash_of, load, save
 from autotm.model.machine import provenance
 from autotm.model.measurement import read_profile, write_profile
 from autotm.model.plan import Plan
@@ -61,7 +61,7 @@ def gpu_step(
     The graph goes to the study's results too, so that what a GPU measures of it can be solved there.
 
     Raises:
-        BadInputError: no such GPU is known.
+        BadInputError: no such GPU is known, or the study's graph has kernels of NVIDIA's libraries.
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
     from autotm import zoo
@@ -72,6 +72,7 @@ def gpu_step(
     from autotm.runtime import all_fast_program
 
     device = device_named(gpu)
+    _require_own_kernels(paths.graph)
     built = zoo.with_values_stored(zoo.build_from(network, context.seed), paths.values)
     step = cuda_step(built, paths.scale, device, timing.implementations)
     made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
@@ -101,3 +102,17 @@ def _planned(paths: Paths, graph: Graph, optimizer: str, limit: Limit) -> Plan |
         return None
     plan = load(paths.plan(optimizer, limit), "plan", Plan)
     return plan if plan.graph_hash == hash_of(graph) else None
+
+
+def _require_own_kernels(path: Path) -> None:
+    """Refuse to write over a graph that libraries offered algorithms for: its profile and plans would be lost."""
+    from autotm.kernels.vendor import VENDORS
+
+    if not path.exists():
+        return
+    names = {other.name for kernel in load(path, "graph", Graph).kernels for other in kernel.alternatives}
+    if found := sorted(name for name in names if name.partition(" ")[0] in VENDORS):
+        raise BadInputError(
+            f"{path}: was lowered on a GPU and offers '{found[0]}', which no bundle has: make the bundle for a machine "
+            "file of another name, or profile with implementations: default first"
+        )
