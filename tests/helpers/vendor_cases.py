@@ -5,11 +5,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +21,7 @@ from tvm import te, tirx
 
 from autotm.kernels.cuda import CudaKernel, VendorKernel
 from autotm.kernels.operators import conv, matmul
-from autotm.memory.gpu import CudaCode, CudaDevice, Delays
+from autotm.memory.gpu import CudaCode, CudaDevice, Delays, Span
 from autotm.memory.gpu.cuda import Runtime
 from autotm.runtime.streams import LaunchedKernels
 
@@ -167,38 +165,44 @@ def functions_of(kernels: Iterable[CudaKernel], folder: Path) -> Functions:
 GUARD_BYTES = 256
 
 
-@contextmanager
-def called(kernel: VendorKernel, case: Case, played: Played, folder: Path) -> Iterator[Callable[[], np.ndarray]]:
-    """A call of the kernel; gives the result, after a look at the bytes between operands.
-
-    Operands start at multiples of 64 bytes, not of more.
-    """
-    driver = PlayedDriver(played.runtime, own_functions(kernel, folder))
-    operands: list[tuple[tuple[int, ...], Any]] = [(array.shape, np.float32) for array in case.inputs]
-    operands += [(case.exact.shape, np.float32), *kernel.workspaces]
+def laid(kernel: VendorKernel, case: Case) -> tuple[list[tuple[tuple[int, ...], str]], list[int], int]:
+    """Operands of a kernel, where each begins, and where all end: at multiples of 64 bytes, with room between them."""
+    operands = [(array.shape, "float32") for array in case.inputs]
+    operands += [(case.exact.shape, "float32"), *kernel.workspaces]
     places, end = [], 64
     for shape, dtype in operands:
         places.append(end)
-        end += -(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 64) * 64 + GUARD_BYTES
-    with CudaDevice(0, end, 0, runtime=Runtime(played.runtime)) as device:
-        code = CudaCode.load(b"fatbin", 0, driver)
-        views = [device.device_pool.view(at, shape, dtype) for at, (shape, dtype) in zip(places, operands, strict=True)]
-        memory = [
-            played.runtime.bytes_at(view.address, int(np.prod(shape)) * np.dtype(dtype).itemsize + GUARD_BYTES)
-            for view, (shape, dtype) in zip(views, operands, strict=True)
-        ]
-        for held in memory:
-            held.fill(0xFF)
-        for held, array in zip(memory, case.inputs, strict=False):
-            held[: array.nbytes] = np.ascontiguousarray(array).view(np.uint8).ravel()
-        bound = LaunchedKernels(code, {"kernel": kernel.launches}, device).bind("kernel", views)
+        end += -(-_bytes(shape, dtype) // 64) * 64 + GUARD_BYTES
+    return operands, places, end
 
-        def call() -> np.ndarray:
-            device.compute.launch(bound)
-            device.synchronize()
-            for held in memory:
-                assert (held[-GUARD_BYTES:] == 0xFF).all(), "written outside of an operand"
-            size = case.exact.size * 4
-            return memory[len(case.inputs)][:size].view(np.float32).reshape(case.exact.shape).copy()
 
-        yield call
+def _bytes(shape: tuple[int, ...], dtype: str) -> int:
+    return int(np.prod(shape)) * np.dtype(dtype).itemsize
+
+
+def computed(kernel: VendorKernel, case: Case, device: CudaDevice, code: CudaCode) -> list[np.ndarray]:
+    """The results of two calls, each after a look at the bytes behind operands."""
+    operands, places, end = laid(kernel, case)
+    pool = device.device_pool
+    views = [pool.view(at, shape, dtype) for at, (shape, dtype) in zip(places, operands, strict=True)]
+    device.write(Span(pool, 0, end), np.full(end, 0xFF, np.uint8))
+    for at, array in zip(places, case.inputs, strict=False):
+        device.write(Span(pool, at, array.nbytes), array)
+    bound = LaunchedKernels(code, {"kernel": kernel.launches}, device).bind("kernel", views)
+    found = []
+    for _ in range(2):
+        device.compute.launch(bound)
+        device.synchronize()
+        for at, (shape, dtype) in zip(places, operands, strict=True):
+            behind = device.read(Span(pool, at + _bytes(shape, dtype), GUARD_BYTES))
+            assert (behind == 0xFF).all(), "written outside of an operand"
+        result = Span(pool, places[len(case.inputs)], case.exact.size * 4)
+        found.append(device.read(result).view(np.float32).reshape(case.exact.shape))
+    return found
+
+
+def played_results(kernel: VendorKernel, case: Case, played: Played, folder: Path) -> list[np.ndarray]:
+    """As `computed`, on a played GPU."""
+    driver = PlayedDriver(played.runtime, own_functions(kernel, folder))
+    with CudaDevice(0, laid(kernel, case)[2], 0, runtime=Runtime(played.runtime)) as device:
+        return computed(kernel, case, device, CudaCode.load(b"fatbin", 0, driver))

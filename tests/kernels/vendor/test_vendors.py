@@ -13,7 +13,7 @@ from emulated_cuda import EmulatedDevice
 from played_cublas import ALGORITHMS
 from played_cudnn import ENGINES
 from tvm import te
-from vendor_cases import CASES, DEVICE, called, installed, missing
+from vendor_cases import CASES, DEVICE, installed, missing, played_results
 
 from autotm.kernels.cuda import VendorKernel, turned_weights, vendor_problem
 from autotm.kernels.operators.batched_matmul import batched_matmul
@@ -77,8 +77,7 @@ def test_every_algorithm_computes_the_contraction(name: str, monkeypatch: pytest
     kernels = kernels_of(name)
     assert len(kernels) == len({kernel.symbol for kernel in kernels}) == 2
     for kernel in kernels:
-        with called(kernel, case, played, tmp_path) as call:
-            found = [call(), call()]
+        found = played_results(kernel, case, played, tmp_path)
         np.testing.assert_allclose(found[0], case.exact, rtol=1e-4, atol=1e-3)
         assert found[0].tobytes() == found[1].tobytes()
 
@@ -156,8 +155,8 @@ def test_a_missing_library_is_told(
         assert Vendors().installed() == {}
     assert f"{vendor} and its Python package are not installed here" in caplog.text
     said = rf"a kernel needs {vendor.lower()} [\d.]+: .*pip install 'autotm\[nvidia\]' \(which brings {package}"
-    with pytest.raises(VendorMissingError, match=said), called(kernel, CASES[name], played, tmp_path):
-        pass
+    with pytest.raises(VendorMissingError, match=said):
+        played_results(kernel, CASES[name], played, tmp_path)
     assert not played.cudnn.ran + played.lt.ran
 
 
@@ -169,8 +168,8 @@ def test_another_version_is_refused_where_a_kernel_would_run(
     kernel = kernels_of(name)[0]
     played.cudnn.version, played.lt.version = "9.30.2", 130102
     said = r"a kernel needs cu\w+ (9.28.1|13.10.0), here is (9.30.2|13.1.2): .*profile again here"
-    with pytest.raises(VendorError, match=said), called(kernel, CASES[name], played, tmp_path):
-        pass
+    with pytest.raises(VendorError, match=said):
+        played_results(kernel, CASES[name], played, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["forward 2", "matmul"])
@@ -183,11 +182,8 @@ def test_an_algorithm_that_this_gpu_lacks_or_needs_more_for_is_refused(
 
     def refused(algorithm: VendorAlgorithm, said: str) -> None:
         launches = tuple(replace(one, algorithm=algorithm) if one is call else one for one in kernel.launches)
-        with (
-            pytest.raises(VendorError, match=said),
-            called(replace(kernel, launches=launches), CASES[name], played, tmp_path),
-        ):
-            pass
+        with pytest.raises(VendorError, match=said):
+            played_results(replace(kernel, launches=launches), CASES[name], played, tmp_path)
 
     refused(replace(call.algorithm, key={"cudnn": "eng40", "cublas": "ID=40"}[call.algorithm.vendor]), "does not have")
     refused(replace(call.algorithm, key={"cudnn": "eng9", "cublas": "ID=6"}[call.algorithm.vendor]), "does not have")
