@@ -48,7 +48,11 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     for script in (place.folder / "workflow" / "scripts").glob("*.py"):
         script.write_text(STAND_IN, encoding="utf-8")
     defaults = ["slurm_partition=main", "slurm_account=lab"]
-    targets = ["figures/dram-24t/fig10.pdf", "figures/cxl-24t/fig10.pdf", *(f"results/{gpu}/links.json" for gpu in GPUS)]
+    targets = [
+        "figures/dram-24t/fig10.pdf",
+        "figures/cxl-24t/fig10.pdf",
+        *(f"results/{gpu}/links.json" for gpu in GPUS),
+    ]
     done = place.snakemake(*targets, "--retries", "1", "--default-resources", *defaults, cores=64)
     assert done.returncode == 0, done.stdout
     assert all((place.folder / target).exists() for target in targets)
