@@ -11,6 +11,8 @@
 #   make test-conda                         environments from envs/ for `snakemake --sdm conda` (installs py-rattler)
 #   make setup-tune                         what `autotm tune` needs besides (optional)
 #   make setup-slurm                        what sends jobs to a Slurm cluster (optional, docs/cluster.md)
+#   make setup-cuda                         what machines of kind cuda need besides, and NVIDIA's compiler (optional)
+#   make test-cuda                          kernels for GPUs compiled, and calls held against NVIDIA's own bindings
 #   make test-slurm                         a study on a Slurm of two nodes on this computer (as root, Debian or Ubuntu)
 #   make test-vm                            real second memories, in a virtual machine (as root, Debian)
 #   make setup | test | lint | lock | clean
@@ -28,8 +30,8 @@ UV := $(VENV)/bootstrap/bin/uv
 SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
-.PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-torch setup-conda setup-docs figures verify
-.PHONY: test test-view test-conda test-slurm test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
+.PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-cuda setup-torch setup-conda setup-docs figures verify
+.PHONY: test test-view test-conda test-slurm test-cuda test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -42,6 +44,7 @@ setup-test: $(VENV)/.test-stamp
 setup-tune: $(VENV)/.tune-stamp
 setup-browser: $(VENV)/.browser-stamp
 setup-slurm: $(VENV)/.slurm-stamp
+setup-cuda: $(VENV)/.cuda-stamp
 
 $(VENV)/.made-stamp:
 	@compiler=""
@@ -100,6 +103,9 @@ $(VENV)/.browser-stamp: requirements/browser.txt $(VENV)/.test-stamp
 $(VENV)/.slurm-stamp: requirements/slurm.txt $(VENV)/.run-stamp
 	$(call install,requirements/slurm.txt)
 
+$(VENV)/.cuda-stamp: requirements/cuda.txt $(VENV)/.run-stamp
+	$(call install,requirements/cuda.txt)
+
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
 FORCE:
@@ -131,6 +137,10 @@ test-view: setup-browser
 
 test-slurm: setup-test setup-slurm
 	@PYTHON=$(BIN)/python tests/slurm/run.sh
+
+# No GPU is needed; where nvcc is not installed, that of the packages is taken.
+test-cuda: setup-test setup-cuda
+	@$(BIN)/pytest -q -rs tests/kernels/cuda tests/memory/gpu tests/runtime/streams tests/study/doctor/test_gpus.py
 
 # The guest that it boots sees this environment, read-only.
 test-vm: setup-test
@@ -240,6 +250,7 @@ lock: setup
 	$(LOCK) pyproject.toml requirements/build.in --extra tune -c requirements/run.txt -o requirements/tune.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra browser -c requirements/run.txt -o requirements/browser.txt
 	$(LOCK) pyproject.toml requirements/build.in --extra slurm -c requirements/run.txt -o requirements/slurm.txt
+	$(LOCK) pyproject.toml requirements/build.in --extra cuda --extra nvcc -c requirements/run.txt -o requirements/cuda.txt
 	$(LOCK) requirements/conda.in -o requirements/conda.txt
 	for name in $(ENVS); do
 		sed "s/NAME/$$name/" requirements/env.head.yaml > envs/$$name.yaml

@@ -255,16 +255,24 @@ def run_options(wildcards):
     return scale_of(wildcards).of_run(STUDY.config.run).model_dump()
 
 
-def node_resource(resource, key):
-    """What the machine file says of a Slurm resource of its nodes; else what the profile does."""
+def node_resource(resource, key, otherwise=None):
+    """What the machine file says of a Slurm resource of its nodes; else what the profile does; else `otherwise`."""
     default = workflow.resource_settings._parsed_default_resources.get(resource)
 
     def value(wildcards, **job):
         kind = machine_of(wildcards).slurm
         chosen = getattr(kind, key) if kind else None
-        return default.evaluate(wildcards, **job).value if chosen is None and default is not None else chosen
+        if chosen is None and default is not None:
+            chosen = default.evaluate(wildcards, **job).value
+        return otherwise(wildcards) if chosen is None and otherwise else chosen
 
     return value
+
+
+def gpu_of_node(wildcards):
+    """The GPU that a job on a node with one asks for. Text on other nodes too: the executor looks into it."""
+    machine = machine_of(wildcards)
+    return "gpu:1" if machine.slurm and machine.fast_operands_only and not machine.is_modelled else ""
 
 
 # What a job that measures asks of Slurm besides; profiles/slurm gives it the node for itself.
@@ -272,6 +280,7 @@ NODE = {
     "slurm_partition": node_resource("slurm_partition", "partition"),
     "slurm_account": node_resource("slurm_account", "account"),
     "constraint": node_resource("constraint", "constraint"),
+    "gres": node_resource("gres", "gres", otherwise=gpu_of_node),
 }
 
 

@@ -22,6 +22,8 @@ from autotm.model.study.study_config import StudyConfig, parse_study
 ENVS = sorted((ROOT / "envs").glob("*.yaml"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT, GROUPS = PYPROJECT["project"], PYPROJECT["dependency-groups"]
+ALSO_LOCKED = {"cuda.txt": ["cuda", "nvcc"]}
+"""Extras of a lock that is not one extra's."""
 MARK = re.compile(r"^([a-z0-9-]+)==([^ ;\\]+)(?: ; ([^\\]+))?", re.MULTILINE)
 BY_NAME = pytest.mark.parametrize("path", ENVS, ids=lambda path: path.name)
 
@@ -114,10 +116,12 @@ def test_every_rule_has_its_environment() -> None:
     assert set(re.findall(r'"\.\./(envs/[a-z]+\.yaml)"', rules)) == {f"envs/{path.name}" for path in ENVS}
 
 
-@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt"])
+@pytest.mark.parametrize("name", ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt", "cuda.txt"])
 def test_the_lock_satisfies_the_packaging(name: str) -> None:
-    versions = locked(name)
-    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"].get(name.removesuffix(".txt"), [])
+    versions, extras = locked(name), PROJECT["optional-dependencies"]
+    wanted = PROJECT["dependencies"] + [
+        text for extra in ALSO_LOCKED.get(name, [name.removesuffix(".txt")]) for text in extras.get(extra, [])
+    ]
     for text in wanted:
         requirement = Requirement(text)
         for version in versions[requirement.name.lower()]:
@@ -126,7 +130,7 @@ def test_the_lock_satisfies_the_packaging(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt", "uv.txt", "docs.txt", "conda.txt"],
+    ["run.txt", "test.txt", "tune.txt", "browser.txt", "slurm.txt", "cuda.txt", "uv.txt", "docs.txt", "conda.txt"],
 )
 def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> None:
     text = lock_text(name)
@@ -136,7 +140,7 @@ def test_the_lock_names_no_index_and_has_a_hash_for_everything(name: str) -> Non
     assert all("--hash=sha256:" in entry for entry in entries if entry.strip())
 
 
-@pytest.mark.parametrize("name", ["test.txt", "tune.txt", "browser.txt", "slurm.txt"])
+@pytest.mark.parametrize("name", ["test.txt", "tune.txt", "browser.txt", "slurm.txt", "cuda.txt"])
 def test_other_locks_hold_the_run_lock(name: str) -> None:
     run, other = locked("run.txt"), locked(name)
     assert {package: other.get(package) for package in run} == run

@@ -9,6 +9,7 @@ import pytest
 import yaml
 from workplace import ROOT, Workplace, make_workplace
 
+GPUS = ("gpu-24t", "h100-24t")
 MEASURES = {"calibrate", "kernel_profile", "convolution_profile", "tune", "run", "timing_study"}
 PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
 
@@ -27,10 +28,10 @@ for output in snakemake.output:
 '''
 
 
-def node(place: Workplace, name: str, slurm: dict[str, Any]) -> None:
+def node(place: Workplace, name: str, slurm: dict[str, Any], **more: Any) -> None:
     """A machine file of a kind of node."""
     machine = yaml.safe_load((place.folder / "config" / "machines" / "laptop.yaml").read_text(encoding="utf-8"))
-    machine |= {"threads": 24, "slurm": slurm}
+    machine |= {"threads": 24, "slurm": slurm, **more}
     (place.folder / "config" / "machines" / f"{name}.yaml").write_text(yaml.safe_dump(machine), encoding="utf-8")
 
 
@@ -42,10 +43,16 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     place.change("figures", "fig10", "optimizers", value=["static"])
     node(place, "dram", {"cpus": 48})
     node(place, "cxl", {"partition": "big", "account": "cxl-lab", "constraint": "cxl&rome", "cpus": 64})
+    node(place, "gpu", {"partition": "gpus"}, slow_tier={"kind": "cuda"})
+    node(place, "h100", {"gres": "gpu:h100:1"}, slow_tier={"kind": "cuda"})
     for script in (place.folder / "workflow" / "scripts").glob("*.py"):
         script.write_text(STAND_IN, encoding="utf-8")
     defaults = ["slurm_partition=main", "slurm_account=lab"]
-    targets = ["figures/dram-24t/fig10.pdf", "figures/cxl-24t/fig10.pdf"]
+    targets = [
+        "figures/dram-24t/fig10.pdf",
+        "figures/cxl-24t/fig10.pdf",
+        *(f"results/{gpu}/links.json" for gpu in GPUS),
+    ]
     done = place.snakemake(*targets, "--retries", "1", "--default-resources", *defaults, cores=64)
     assert done.returncode == 0, done.stdout
     assert all((place.folder / target).exists() for target in targets)
@@ -56,13 +63,15 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_a_node_is_asked_for_as_its_machine_file_says(jobs: list[dict[str, Any]]) -> None:
     measuring = [job for job in jobs if job["rule"] in MEASURES]
     assert {job["rule"] for job in measuring} == {"calibrate", "kernel_profile", "run"}
-    keys = ("threads", "slurm_partition", "slurm_account", "constraint")
+    keys = ("threads", "slurm_partition", "slurm_account", "constraint", "gres")
     asked = {job["machine"]: set() for job in measuring}
     for job in measuring:
         asked[job["machine"]].add(tuple(job.get(key) for key in keys))
     assert asked == {
-        "dram-24t": {(48, "main", "lab", None)},
-        "cxl-24t": {(64, "big", "cxl-lab", "cxl&rome")},
+        "dram-24t": {(48, "main", "lab", None, "")},
+        "cxl-24t": {(64, "big", "cxl-lab", "cxl&rome", "")},
+        "gpu-24t": {(24, "gpus", "lab", None, "gpu:1")},
+        "h100-24t": {(24, "main", "lab", None, "gpu:h100:1")},
     }
 
 

@@ -14,7 +14,10 @@ from pathlib import Path
 import yaml
 from workplace import ROOT, Workplace, make_workplace
 
-NODES = {"dram": {"partition": "small", "cpus": 2}, "cxl": {"partition": "big", "constraint": "cxl", "cpus": 2}}
+NODES = {
+    "dram": {"partition": "small", "cpus": 2},
+    "cxl": {"partition": "big", "constraint": "cxl", "gres": "gpu:1", "cpus": 2},
+}
 """The kinds of nodes, with one kernel thread each: the two share this computer's cores."""
 OWN_NETWORKS = '''
 import pathlib

@@ -47,6 +47,17 @@ def test_one_call_measures_on_both_kinds_of_nodes(cluster: Cluster, said: str) -
         assert (came_from["machine"], len(came_from["cpus"])) == (machine, 1)
 
 
+def test_what_measures_asks_for_the_gpu_of_its_node(cluster: Cluster, said: str) -> None:
+    """The cluster gives it to the jobs; no device is behind it."""
+    assert cluster.folder, said
+    asked = {}
+    for line in listed("%b %N %k"):
+        resource, nodes, comment = line.split(maxsplit=2)
+        if "kernel_profile" in comment:
+            asked.setdefault(nodes, set()).add("gpu" in resource)
+    assert asked == {"n1": {False}, "n2": {True}}
+
+
 def test_solves_went_as_job_arrays(said: str) -> None:
     assert said.count("Submitted array job") == len(NODE_OF), said
 
@@ -98,13 +109,13 @@ def test_a_job_killed_for_its_memory_gets_more(cluster: Cluster, said: str) -> N
 
 def memory_of_jobs(network: str) -> list[str]:
     """What each job that profiled a network asked for, the oldest first."""
-    listed = subprocess.run(
-        ["squeue", "--noheader", "--states=all", "--sort=i", "--format=%m %k"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [line.split()[0] for line in listed.stdout.splitlines() if network in line]
+    return [line.split()[0] for line in listed("%m %k") if network in line]
+
+
+def listed(form: str) -> list[str]:
+    """What `squeue` says of each job that there ever was, the oldest first."""
+    command = ["squeue", "--noheader", "--states=all", "--sort=i", f"--format={form}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 def test_a_cancelled_study_goes_on_and_does_nothing_twice(cluster: Cluster, said: str) -> None:

@@ -49,11 +49,14 @@ MinJobAge=3600
 SlurmdTimeout=30
 KillWait=5
 SlurmdParameters=config_overrides
+GresTypes=gpu
 NodeName=n1 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 1)) CPUs=2 RealMemory=8000 Feature=dram State=UNKNOWN
-NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=2 RealMemory=8000 Feature=cxl State=UNKNOWN
+NodeName=n2 NodeHostname=$host NodeAddr=127.0.0.1 Port=$((port + 2)) CPUs=2 RealMemory=8000 Feature=cxl Gres=gpu:1 State=UNKNOWN
 PartitionName=small Nodes=n1 Default=YES MaxTime=60 State=UP
 PartitionName=big Nodes=n1,n2 MaxTime=60 State=UP
 CONF
+# A GPU to be given to jobs; no device is behind it.
+echo "NodeName=n2 Name=gpu Count=1" >"$folder/gres.conf"
 # srun within jobs finds it only here: the executor leaves it no SLURM_CONF.
 mkdir -p /etc/slurm
 ln -s "$folder/slurm.conf" /etc/slurm/slurm.conf

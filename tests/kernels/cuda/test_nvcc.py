@@ -118,9 +118,19 @@ def test_what_nvcc_refuses_is_told(steps):
     assert "not_there" not in translation_unit([kernel])
 
 
+def test_the_compiler_of_pythons_packages_serves_too(steps, monkeypatch):
+    if not compiling.packaged_nvcc():
+        pytest.skip("NVIDIA's compiler is not among Python's packages: make setup-cuda")
+    monkeypatch.setenv("NVCC", compiling.packaged_nvcc()[-1])
+    kernels = list(steps["mnist"].kernels.values())[:3]
+    made = fatbin(kernels, ("sm_90",))
+    assert {usage.function for usage in made.usage} == {one.function for each in kernels for one in each.launches}
+
+
 def test_a_missing_nvcc_is_told(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("NVCC", raising=False)
     monkeypatch.setattr(compiling, "_FOLDERS", ())
+    monkeypatch.setattr(compiling, "packaged_nvcc", list)
     with pytest.raises(AutotmError, match="NVCC"):
         find_nvcc()

@@ -34,8 +34,9 @@ class Kernel:
         most_taken_bytes: int = 1 << 40,
         seed: int = 0,
     ) -> None:
-        self.limit_bytes, self.wanted_bytes, self.filled_bytes, self.kept = limit_bytes, wanted_bytes, filled_bytes, kept
-        self.most_taken_bytes, self.room_bytes, self.random = most_taken_bytes, limit_bytes, random.Random(seed)
+        self.limit_bytes, self.wanted_bytes, self.filled_bytes = limit_bytes, wanted_bytes, filled_bytes
+        self.kept, self.most_taken_bytes = kept, most_taken_bytes
+        self.room_bytes, self.random = limit_bytes, random.Random(seed)
         self.fast_bytes = self.kept_bytes = 0
 
     def touched(self) -> int:

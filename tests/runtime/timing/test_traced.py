@@ -67,7 +67,8 @@ def test_copies_begin_after_they_are_started_and_end_before_the_wait_does(trace:
     assert set(trace.copies) == {item.move for item in starts}
     for times in trace.copies.values():
         assert 0 < times.submitted_ns < times.begun_ns < times.ended_ns
-        assert times.ended_ns - times.begun_ns >= 0.5 * STRETCH * 32 * 64 * 4 / 2.5
+        # The memory that is played begins at once, however late the thread that plays it wakes up.
+        assert times.ended_ns - times.submitted_ns >= 0.5 * STRETCH * 32 * 64 * 4 / 2.5
 
 
 def test_traced_steps_compute_the_step(library: KernelLibrary) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -52,20 +53,27 @@ class Fatbin:
 
 
 def find_nvcc() -> str:
-    """The CUDA compiler: $NVCC, the one on the path, or one in the usual folders.
+    """The CUDA compiler: $NVCC, the one on the path, one in the usual folders, or that of the extra `nvcc`.
 
     Raises:
         AutotmError: there is none.
     """
-    for name in (os.environ.get("NVCC", ""), "nvcc", *(f"{folder}/nvcc" for folder in _FOLDERS)):
+    usual = (f"{folder}/nvcc" for folder in _FOLDERS)
+    for name in (os.environ.get("NVCC", ""), "nvcc", *usual, *packaged_nvcc()):
         found = shutil.which(name) if name else None
         if found:
             return found
     raise AutotmError(
         "no nvcc found to compile GPU kernels with (looked for $NVCC, nvcc on the path, "
-        f"{', '.join(_FOLDERS)}); install NVIDIA's CUDA toolkit 12.8 or later, or name its compiler in NVCC. "
-        "Running a bundle needs none"
+        f"{', '.join(_FOLDERS)}, Python's packages); pip install 'autotm[nvcc]', or install NVIDIA's CUDA toolkit 12.8 "
+        "or later, or name its compiler in NVCC. Running a bundle needs none"
     )
+
+
+def packaged_nvcc() -> list[str]:
+    """Compilers that NVIDIA's Python packages brought, the newest last."""
+    packages = Path(sysconfig.get_paths()["purelib"])
+    return sorted(map(str, packages.glob("nvidia/cu*/bin/nvcc")))
 
 
 def fatbin(

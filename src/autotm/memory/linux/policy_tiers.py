@@ -90,8 +90,8 @@ class PolicyTiers(RealTiers):
         room.search(tolerated)
         if room.left_bytes < -tolerated:
             raise AutotmError(
-                f"pages took {-room.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it back "
-                "from them: other processes take and free memory of the fast nodes; end them, and run again"
+                f"pages took {-room.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it "
+                "back from them: other processes take and free memory of the fast nodes; end them, and run again"
             )
         if room.left_bytes > tolerated:
             log.warning(

@@ -1,7 +1,7 @@
 """How much room to leave to pages that Linux places, so that they keep a limit and, as far as possible, reach it.
 
-What is freed does not all reach pages: the kernel keeps some on lists of its processors, up to tens of megabytes, and not the
-same each time. So the room is searched.
+What is freed does not all reach pages: the kernel keeps some on lists of its processors, up to tens of megabytes, and
+not the same each time. So the room is searched.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ class Room:
         take: frees all pages and takes so many bytes from them; returns how many it got.
     """
 
-    def __init__(
-        self, touched: Callable[[], int], give: Callable[[int], int], take: Callable[[int], int]
-    ) -> None:
+    def __init__(self, touched: Callable[[], int], give: Callable[[int], int], take: Callable[[int], int]) -> None:
         self._touched, self._give, self._take = touched, give, take
         self.given_bytes = 0
         self.left_bytes = touched()
@@ -62,7 +60,7 @@ class Room:
             else:
                 much = self.given_bytes
             step = max(abs(self.left_bytes), 2 * step)
-            if little is not None and much is not None or not self._change(step if much is None else -step):
+            if (little is not None and much is not None) or not self._change(step if much is None else -step):
                 break
         return little, much
 

@@ -26,6 +26,12 @@ class SlurmNode(BaseModel):
     partition: str | None = Field(None, description="partition that has such nodes")
     account: str | None = Field(None, description="account that pays for them")
     constraint: str | None = Field(None, description="feature that tells these nodes from others of the partition")
+    gres: str | None = Field(
+        None,
+        pattern=r"^[a-zA-Z0-9_]+(:[a-zA-Z0-9_.]+)?(:\d+)?$",
+        description="generic resource of such a node that jobs that measure ask for, as sbatch's --gres takes it. Left "
+        "out, machines of kind cuda ask for gpu:1, others for none",
+    )
     cpus: int | None = Field(
         None,
         ge=1,
