@@ -56,7 +56,7 @@ INSIDE = {
         "problem": 1, "paging": 2, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "optimizers": 7,
         "rivals": 7,
     },
-    "kernels": {"library": 1, "code": 1, "operators": 2, "schedules": 3, "making": 4, "cuda": 4},
+    "kernels": {"library": 1, "vendor": 1, "code": 1, "operators": 2, "schedules": 3, "making": 4, "cuda": 4},
     "kernels/cuda": {"contraction": 2},
     "kernels/operators": {"windows": 1, "moving": 1},
     "kernels/schedules": {"rows": 1, "generic": 1, "contraction": 1},

@@ -10,8 +10,17 @@ import pytest
 from autotm.kernels.cuda import ARCHITECTURES, device_named
 from autotm.kernels.library import FatbinLibrary
 from autotm.lower import lower_for_gpu
-from autotm.model.files import load
-from autotm.model.step import Graph
+from autotm.model.files import load, load_with_provenance
+from autotm.model.step import (
+    SCHEDULES_KEY,
+    Convolution,
+    Graph,
+    Launch,
+    Product,
+    ScheduleKind,
+    VendorAlgorithm,
+    VendorCall,
+)
 from autotm.zoo import build
 
 
@@ -27,3 +36,28 @@ def test_every_kernel_of_the_graph_has_launches(tmp_path: Path) -> None:
         for launch in library.launches[kernel.function]:
             assert launch.function.encode() in library.image
             assert max(launch.arguments) < len(kernel.operands)
+
+
+def offers(problem: Convolution | Product) -> list[VendorAlgorithm]:
+    """What a library might say."""
+    vendor = "cudnn" if isinstance(problem, Convolution) else "cublas"
+    return [VendorAlgorithm(vendor, "9.28.1", "eng1", 100)]
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_what_libraries_offer_is_an_alternative_whose_launches_of_ours_are_compiled(tmp_path: Path) -> None:
+    network = build("mnist", {"batch": 2, "image": 28})
+    files = tmp_path / "graph.json", tmp_path / "kernels.zip"
+    graph = lower_for_gpu(network, "tiny", device_named("h100"), *files, {}, None, "all", offers)
+    library = FatbinLibrary.load(files[1])
+    kinds = load_with_provenance(files[0], "graph", Graph)[1][SCHEDULES_KEY]
+    found = [other for kernel in graph.kernels for other in kernel.alternatives if other.name.endswith("eng1")]
+    assert {other.name for other in found} == {"cudnn eng1", "cublas eng1"}
+    for other in found:
+        launches = library.launches[other.function]
+        assert [type(one) for one in launches].count(VendorCall) == 1
+        assert kinds[other.function] == ScheduleKind.VENDOR
+        for one in launches:
+            assert not isinstance(one, Launch) or one.function.encode() in library.image
+    # Turned weights before, what the step has fused after.
+    assert {len(library.launches[other.function]) for other in found} == {1, 2, 3}

@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import tvm
 from tvm import tirx
 
-from autotm.kernels.cuda import ARCHITECTURES, CudaDevice, CudaKernel, cuda_kernel, fatbin
-from autotm.kernels.library import FatbinLibrary
+from autotm.kernels.cuda import (
+    ARCHITECTURES,
+    CudaDevice,
+    CudaKernel,
+    VendorKernel,
+    VendorProblem,
+    cuda_kernel,
+    fatbin,
+    vendor_problem,
+)
+from autotm.kernels.library import FatbinLibrary, Launches
 from autotm.kernels.making import KernelFacts, Request, co_runner_functions
 from autotm.lower.alternatives import Alternative, with_alternatives
 from autotm.lower.lower import NO_TUNING, Implementations, make_step
 from autotm.model.files import save
-from autotm.model.step import SCHEDULES_KEY, Graph, OpClass
+from autotm.model.step import SCHEDULES_KEY, Convolution, Graph, OpClass, Product, ScheduleKind, VendorAlgorithm
 from autotm.zoo import Network
+
+Offers = Callable[[Convolution | Product], Sequence[VendorAlgorithm]]
+"""Algorithms that libraries of NVIDIA's have for a contraction."""
+
+
+def no_offers(_: Convolution | Product) -> Sequence[VendorAlgorithm]:
+    """None: where no GPU is there to ask, or none of its libraries is installed."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -28,17 +45,31 @@ class CudaStep:
         graph: the step as data; workspaces of kernels are those of their GPU implementations.
         kernels: by symbol, those of the graph's kernels and of their alternatives.
         functions: the unscheduled function of each kernel symbol, without alternatives.
+        vendor_kernels: by symbol, alternatives that call libraries of NVIDIA's.
     """
 
     graph: Graph
     kernels: Mapping[str, CudaKernel]
     functions: Mapping[str, tirx.PrimFunc]
+    vendor_kernels: Mapping[str, VendorKernel] = field(default_factory=dict)
+
+    @property
+    def launches(self) -> Launches:
+        """Of every kernel, by symbol."""
+        own: Launches = {symbol: kernel.launches for symbol, kernel in self.kernels.items()}
+        return {**own, **{symbol: kernel.launches for symbol, kernel in self.vendor_kernels.items()}}
 
 
 def cuda_step(
-    network: Network, scale: str, device: CudaDevice, implementations: Implementations = "default"
+    network: Network,
+    scale: str,
+    device: CudaDevice,
+    implementations: Implementations = "default",
+    offers: Offers = no_offers,
 ) -> CudaStep:
     """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
+
+    `offers` are then ways too.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel.
@@ -47,8 +78,8 @@ def cuda_step(
     made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, NO_TUNING, "default")
     graph = made.graph
     if implementations == "all":
-        graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker))
-    return CudaStep(graph, maker.kernels, made.functions)
+        graph = with_alternatives(graph, _alternatives(made.functions, made.kernels, maker, offers))
+    return CudaStep(graph, maker.kernels, made.functions, maker.vendor_kernels)
 
 
 def lower_for_gpu(
@@ -60,20 +91,21 @@ def lower_for_gpu(
     provenance: Mapping[str, Any],
     objects: Path | None = None,
     implementations: Implementations = "default",
+    offers: Offers = no_offers,
 ) -> Graph:
     """Write the library of GPU kernels (`FatbinLibrary`), then the graph, of one step; both whole or not at all.
 
-    `objects` is a folder that keeps machine code for the next call.
+    `objects` is a folder that keeps machine code for the next call; `offers` as for `cuda_step`.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
-    step = cuda_step(network, scale, device, implementations)
+    step = cuda_step(network, scale, device, implementations, offers)
     made = fatbin(step.kernels.values(), folder=objects)
-    launches = {symbol: kernel.launches for symbol, kernel in step.kernels.items()}
-    FatbinLibrary.save(library_path, made.image, ARCHITECTURES, launches)
-    kinds = {symbol: kernel.kind for symbol, kernel in sorted(step.kernels.items())}
-    save(graph_path, "graph", step.graph, {**provenance, SCHEDULES_KEY: kinds})
+    FatbinLibrary.save(library_path, made.image, ARCHITECTURES, step.launches)
+    kinds = {symbol: kernel.kind for symbol, kernel in step.kernels.items()}
+    kinds |= dict.fromkeys(step.vendor_kernels, ScheduleKind.VENDOR)
+    save(graph_path, "graph", step.graph, {**provenance, SCHEDULES_KEY: dict(sorted(kinds.items()))})
     return step.graph
 
 
@@ -98,6 +130,7 @@ def co_runners_for_gpu(
 class _Maker:
     device: CudaDevice
     kernels: dict[str, CudaKernel] = field(default_factory=dict)
+    vendor_kernels: dict[str, VendorKernel] = field(default_factory=dict)
 
     def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
         return [self._one(request) for request in requests]
@@ -116,17 +149,34 @@ class _Maker:
             kind=kernel.kind,
         )
 
+    def offered(self, own: KernelFacts, func: tirx.PrimFunc, offers: Offers) -> list[Alternative]:
+        """A kernel by each algorithm that libraries offer for it."""
+        found = vendor_problem(func, self.device)
+        return [] if found is None else [self._by(own, found, one) for one in offers(found.problem)]
+
+    def _by(self, own: KernelFacts, found: VendorProblem, algorithm: VendorAlgorithm) -> Alternative:
+        kernel = found.kernel(algorithm)
+        self.vendor_kernels[kernel.symbol] = kernel
+        self.kernels |= {beside.symbol: beside for beside in kernel.own}
+        made = replace(
+            own,
+            symbol=kernel.symbol,
+            identity=kernel.identity,
+            workspaces=kernel.workspaces,
+            others=(),
+            kind=ScheduleKind.VENDOR,
+        )
+        return Alternative(algorithm.name, made)
+
 
 def _alternatives(
-    functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], maker: _Maker
+    functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], maker: _Maker, offers: Offers
 ) -> dict[str, tuple[Alternative, ...]]:
     """Every other way to compute each kernel: which one is fastest, and what that costs, only a profile can tell."""
-    return {
-        item.symbol: tuple(
-            Alternative(name, made)
-            for name, made in zip(
-                item.others, maker.make([Request(functions[item.symbol], name) for name in item.others]), strict=True
-            )
-        )
-        for item in kernels
-    }
+    found = {}
+    for item in kernels:
+        func = functions[item.symbol]
+        made = maker.make([Request(func, name) for name in item.others])
+        own = [Alternative(name, facts) for name, facts in zip(item.others, made, strict=True)]
+        found[item.symbol] = (*own, *maker.offered(item, func, offers))
+    return found

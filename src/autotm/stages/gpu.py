@@ -54,18 +54,32 @@ def compile_and_profile_on_gpu(
 ) -> tuple[Graph, Profile]:
     """Write graph and library of a training step for the GPU, and time its kernels on it, each alone.
 
+    With all implementations, those are asked for that NVIDIA's libraries have, where they are installed.
+
     Raises:
-        AutotmError: there is no such GPU, it is refused, there is no nvcc, or an operator has no kernel.
+        AutotmError: there is no such GPU, it is refused, there is no nvcc, an operator has no kernel, or a library of
+            NVIDIA's is installed and does not work.
     """
     from autotm.kernels.cuda import device_like
     from autotm.kernels.library import FatbinLibrary
+    from autotm.kernels.vendor import Vendors
     from autotm.lower import lower_for_gpu
+    from autotm.memory.gpu import open_device
     from autotm.runtime.streams import profile_on_gpu
 
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
-    step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, config.implementations)
     named = {**came_from, "gpu": facts.name}
+    if config.implementations == "default":
+        step = lower_for_gpu(network, scale, device, graph, library, came_from, objects)
+    else:
+        vendors = Vendors()
+        # Libraries tell what they have for a GPU only while it is the current one.
+        with open_device(machine, 0, 0):
+            named |= {"vendor_libraries": vendors.installed()}
+            step = lower_for_gpu(
+                network, scale, device, graph, library, named, objects, config.implementations, vendors.offers
+            )
     return step, profile_on_gpu(step, FatbinLibrary.load(library), machine, config.min_repeats, named)
 
 

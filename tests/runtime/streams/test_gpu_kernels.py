@@ -50,10 +50,9 @@ def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Prog
     size_bytes = device_bytes(step.graph, step.graph, program)
     with CudaDevice(0, size_bytes, program.slow_bytes, runtime=Runtime(played)) as device:
         code = CudaCode.load(b"fatbin", 0, PlayedDriver(played, functions))
-        launches = {symbol: kernel.launches for symbol, kernel in step.kernels.items()}
         arguments = DeviceArguments.of(step.graph, step.graph, program, device)
         arguments.fill(1)
-        executor = prepare_streams(step.graph, LaunchedKernels(code, launches, device), program, arguments)
+        executor = prepare_streams(step.graph, LaunchedKernels(code, step.launches, device), program, arguments)
         with kernels_on(device, small_step.machine()):
             for _ in range(STEPS):
                 executor.queue()

@@ -1,6 +1,6 @@
 """Compiled kernels as libraries: linked, loaded, called on a number of threads."""
 
-from autotm.kernels.library.fatbin_library import FatbinLibrary
+from autotm.kernels.library.fatbin_library import FatbinLibrary, Launches
 from autotm.kernels.library.library import Array, BoundKernel, KernelLibrary, aligned_empty
 from autotm.kernels.library.link import link
 from autotm.kernels.library.processes import cores, in_processes
@@ -21,6 +21,7 @@ __all__ = [
     "BoundKernel",
     "FatbinLibrary",
     "KernelLibrary",
+    "Launches",
     "Yardstick",
     "Yardsticks",
     "aligned_empty",

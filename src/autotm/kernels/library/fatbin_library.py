@@ -8,10 +8,13 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from autotm.model.files import DamagedFileError, write_atomically
-from autotm.model.step import Launch
+from autotm.model.step import Launch, VendorCall
 
+Launches = Mapping[str, tuple[Launch | VendorCall, ...]]
+"""By the name that the graph has for a kernel's function, what it launches, in order."""
 _IMAGE, _LAUNCHES = "kernels.fatbin", "launches.json"
 
 
@@ -23,20 +26,19 @@ class FatbinLibrary:
         path: of the file.
         content_hash: of what is in it; equal hashes run the same machine code.
         architectures: that the fatbin has code for, such as `sm_90`.
-        launches: of each kernel, by the name that the graph has for its function.
+        launches: of each kernel, by the name that the graph has for its function; some may be calls of a library of
+            NVIDIA's.
         image: the fatbin.
     """
 
     path: Path
     content_hash: str
     architectures: tuple[str, ...]
-    launches: Mapping[str, tuple[Launch, ...]]
+    launches: Launches
     image: bytes = field(repr=False)
 
     @classmethod
-    def save(
-        cls, path: Path, image: bytes, architectures: tuple[str, ...], launches: Mapping[str, tuple[Launch, ...]]
-    ) -> FatbinLibrary:
+    def save(cls, path: Path, image: bytes, architectures: tuple[str, ...], launches: Launches) -> FatbinLibrary:
         """Write the file, whole or not at all."""
         listed = {symbol: [launch.to_json() for launch in each] for symbol, each in sorted(launches.items())}
         text = json.dumps({"architectures": architectures, "kernels": listed}, indent=1)
@@ -61,9 +63,7 @@ class FatbinLibrary:
             with zipfile.ZipFile(path) as archive:
                 image, text = archive.read(_IMAGE), archive.read(_LAUNCHES)
             found = json.loads(text)
-            launches = {
-                symbol: tuple(Launch.from_json(one) for one in listed) for symbol, listed in found["kernels"].items()
-            }
+            launches = {symbol: tuple(_launch(one) for one in listed) for symbol, listed in found["kernels"].items()}
             architectures = tuple(found["architectures"])
         except FileNotFoundError:
             raise DamagedFileError(f"{path}: no such library of GPU kernels; lower the network again") from None
@@ -72,3 +72,7 @@ class FatbinLibrary:
                 f"{path}: damaged library of GPU kernels ({error}); remove it and lower the network again"
             ) from None
         return cls(path, hashlib.sha256(image + text).hexdigest()[:16], architectures, launches, image)
+
+
+def _launch(found: Mapping[str, Any]) -> Launch | VendorCall:
+    return VendorCall.from_json(found) if "algorithm" in found else Launch.from_json(found)

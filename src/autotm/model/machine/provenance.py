@@ -67,6 +67,9 @@ class Provenance(_Always, total=False):
         configurations: of a profile: `additive` or `full`.
         options_hash, library_hash: of a profile: of how kernels were timed, and of their machine code.
         context: of a profile: hash of what all its timings share.
+        gpu: of what was measured on one: its name.
+        vendor_libraries: of a graph and a profile of a GPU: versions of NVIDIA's libraries that were asked for their
+            algorithms.
         options: how it was solved, run or searched, as in the config.
         plan_file: of a program: the plan that it was made from.
         plan_hash, program_hash: of a record.
@@ -86,6 +89,8 @@ class Provenance(_Always, total=False):
     options_hash: str
     library_hash: str
     context: str
+    gpu: str
+    vendor_libraries: dict[str, str]
     options: dict[str, Any]
     plan_file: str
     plan_hash: str

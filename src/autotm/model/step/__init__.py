@@ -21,6 +21,7 @@ from autotm.model.step.schedule_kind import SCHEDULES_KEY, ScheduleKind, schedul
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
 from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
+from autotm.model.step.vendor_call import Convolution, Product, VendorAlgorithm, VendorCall
 
 __all__ = [
     "ALIGNMENT_BYTES",
@@ -29,6 +30,7 @@ __all__ = [
     "Adam",
     "AdamW",
     "Configuration",
+    "Convolution",
     "Counts",
     "Given",
     "Graph",
@@ -40,6 +42,7 @@ __all__ = [
     "NetworkSource",
     "OpClass",
     "Operand",
+    "Product",
     "Role",
     "ScheduleKind",
     "Sgd",
@@ -47,6 +50,8 @@ __all__ = [
     "Tier",
     "Training",
     "UpdateRule",
+    "VendorAlgorithm",
+    "VendorCall",
     "all_fast",
     "configuration",
     "counted_by",

@@ -19,6 +19,8 @@ class ScheduleKind(StrEnum):
     """The rules for maps and reductions of any shape."""
     SEARCHED = "searched"
     """A search found it (`autotm tune`)."""
+    VENDOR = "vendor"
+    """None of ours: an algorithm of a library of the GPU's maker."""
     AS_WRITTEN = "as written"
     """None of these worked: compiled nearly as written, on one thread."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from autotm.model.machine import SystemMemory, Topology, cpu_quota, kernel_lacks, usable_cpus
 from autotm.study.doctor.finding import Finding, Use
-from autotm.study.doctor.gpus import gpu_findings
+from autotm.study.doctor.gpus import gpu_findings, vendor_findings
 from autotm.study.doctor.slow_memories import Probe, SlowMemory, here, slow_memories
 from autotm.study.doctor.tools import compiler, package, room_for_files
 
@@ -28,7 +28,7 @@ def findings(results: Path, root: Path = Path("/"), probe: Probe = here) -> list
         root: where /sys, /proc and /dev are; tests look at machines that are not there.
         probe: tries a memory out.
     """
-    memories = SystemMemory(root)
+    memories, gpus = SystemMemory(root), list(gpu_findings(root))
     return [
         *_cores(root),
         *_memory(memories, fast_nodes(root), found_slow(root, probe)),
@@ -36,7 +36,8 @@ def findings(results: Path, root: Path = Path("/"), probe: Probe = here) -> list
         *_settings(memories),
         _compiler(),
         _tvm(),
-        *gpu_findings(root),
+        *gpus,
+        *vendor_findings(gpus),
         *_extras(),
         _disk(results),
     ]

@@ -1,10 +1,11 @@
-"""GPUs: what their driver tells, and whether a machine of kind cuda could be one of them."""
+"""GPUs: what their driver tells, whether a machine of kind cuda could be one of them, and NVIDIA's libraries there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from autotm.kernels.vendor import VENDORS, Vendor, VendorMissingError
 from autotm.memory.gpu import PAPER_BYTES, GpuFacts, GpuRefusedError, gpu_facts, measured_context, require_gpu
 from autotm.model.files import AutotmError
 from autotm.study.doctor.finding import Finding, Use
@@ -36,6 +37,28 @@ def gpu_findings(
             yield Finding(
                 f"{what}'s processes", pids, Use.CARE, "runs are refused beside others: end them (nvidia-smi)"
             )
+
+
+def vendor_findings(
+    gpus: Sequence[Finding], libraries: Mapping[str, Callable[[], Vendor]] = VENDORS
+) -> Iterator[Finding]:
+    """A line for each library whose algorithms plans may choose, where there is a GPU to ask it for.
+
+    Args:
+        gpus: what was found of GPUs; the last usable one is current.
+        libraries: each opens one on the GPU that is current.
+    """
+    if not any(found.use is Use.USABLE for found in gpus):
+        return
+    for name, opened in libraries.items():
+        try:
+            version = opened().version
+        except VendorMissingError as error:
+            yield Finding(name, "not installed", Use.UNUSED, str(error))
+        except AutotmError as error:
+            yield Finding(name, "cannot be used", Use.UNUSED, str(error))
+        else:
+            yield Finding(name, version, Use.USABLE, "its algorithms beside our own (profile: implementations: all)")
 
 
 def _gpu(what: str, facts: GpuFacts, measured: Callable[[GpuFacts], tuple[int, int]]) -> Finding:
