@@ -70,3 +70,38 @@ def test_balancing_needs_both_switches_on_or_a_process_that_may_set_them(
     assert cannot_run(NUMA, "linux-balancing", system) is None, "both are on"
     (tmp_path / next(iter(SWITCHES))).unlink()
     assert "Linux 6.1 or later" in (cannot_run(NUMA, "linux-balancing", system) or "")
+
+
+ZONES = """\
+Node 0, zone    DMA32
+  pages free     489
+        high     60
+  pagesets
+    cpu: 0
+              count: 3
+              high:  14
+    cpu: 1
+              high:  14
+Node 0, zone   Normal
+  pages free     5000
+        high     400
+  pagesets
+    cpu: 0
+              high:  378
+              batch: 63
+    cpu: 1
+              high:  200
+Node 1, zone   Normal
+  pages free     5000
+  pagesets
+    cpu: 0
+              high:  0
+              high_max: 48300
+"""
+
+
+def test_what_lists_of_free_pages_hold_is_told_by_node(tmp_path: Path) -> None:
+    assert SystemMemory(tmp_path).listed_bytes(0) == 0
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "zoneinfo").write_text(ZONES, encoding="ascii")
+    assert [SystemMemory(tmp_path).listed_bytes(node) // 4096 for node in (0, 1, 2)] == [392, 48300, 0]

@@ -61,6 +61,16 @@ class Filler:
                 break
         return self.size_bytes - before
 
+    def stir(self) -> None:
+        """Give back more than a processor's lists of free pages hold, and take as much.
+
+        What a process frees goes to these lists first. There it does not count as free, so that a kernel that looks
+        whether the node has room finds none, and takes pages of another node; afterwards the lists are nearly empty.
+        """
+        before = self.size_bytes
+        self.leave(2 * self._system.listed_bytes(self._node) + _LEAST_BYTES)
+        self.take(before - self.size_bytes)
+
     def leave(self, size_bytes: int) -> None:
         """Give back so many bytes, or all: those that were taken first, which lie closest together."""
         pages = size_bytes // mmap.PAGESIZE

@@ -15,6 +15,8 @@ from autotm.model.files import AutotmError
 from autotm.model.machine import SystemMemory
 from autotm.model.step import Tier
 
+_HUGE_PAGE_BYTES = 2 << 20
+
 
 class PolicyPool(Pool):
     """`size_bytes` of plain memory, of which nothing is touched before a program does it.
@@ -45,6 +47,11 @@ class PolicyPool(Pool):
         self._policy, self._policy_nodes, self._allowed = policy, tuple(nodes), tuple(allowed)
         self._has_huge_pages, self._system = huge_pages, system
         super().__init__(Tier.PMEM, size_bytes, huge_pages=False)
+
+    @property
+    def page_bytes(self) -> int:
+        """Of the largest page that Linux may place as one."""
+        return _HUGE_PAGE_BYTES if self._has_huge_pages else mmap.PAGESIZE
 
     def _mapped(self, size_bytes: int) -> mmap.mmap:
         mapping = super()._mapped(size_bytes)

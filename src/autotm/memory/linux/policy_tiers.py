@@ -85,10 +85,10 @@ class PolicyTiers(RealTiers):
             AutotmError: there is not enough memory on the nodes, or the system does not let this process limit it.
         """
         self._limit_fast_memory(others)
-        tolerated = _tolerated(self._limit_bytes)
+        tolerated = max(_tolerated(self._limit_bytes), self._paged.page_bytes)
         room = Room(lambda: self._touched(touch), self._give, self._take_back)
         room.search(tolerated)
-        if room.left_bytes < -tolerated:
+        if room.left_bytes < -_tolerated(self._limit_bytes):
             raise AutotmError(
                 f"pages took {-room.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it "
                 "back from them: other processes take and free memory of the fast nodes; end them, and run again"
@@ -103,6 +103,8 @@ class PolicyTiers(RealTiers):
     def _touched(self, touch: Callable[[], None]) -> int:
         """Place all pages anew; returns the bytes of fast memory that the limit still leaves to slow ones."""
         self._paged.forget()
+        for filler in self._fillers:
+            filler.stir()
         touch()
         nodes = self._paged.node_of_pages()
         fast = np.isin(nodes, self._fast_nodes)

@@ -236,6 +236,15 @@ class SystemMemory:
         """Whether the kernel can interleave pages by weight."""
         return (self._root / "sys/kernel/mm/mempolicy/weighted_interleave").is_dir()
 
+    def listed_bytes(self, node: int) -> int:
+        """Of a node, the most that a processor's lists of free pages hold, which the kernel does not count as free."""
+        pages = 0
+        for zone in re.split(r"^Node ", self._text("proc/zoneinfo"), flags=re.MULTILINE):
+            if zone.startswith(f"{node}, "):
+                lists = zone.partition("pagesets")[2]
+                pages += max((int(high) for high in re.findall(r"\bhigh(?:_max)?:\s+(\d+)", lists)), default=0)
+        return pages * _PAGE_BYTES
+
     @property
     def moved_bytes(self) -> tuple[int, int]:
         """What was promoted to faster and demoted to slower nodes since the system started, by everyone together."""
