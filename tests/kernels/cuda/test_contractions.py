@@ -16,7 +16,8 @@ from tvm import te
 from tvm.s_tir import Schedule
 
 from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
-from autotm.kernels.cuda.contraction.choice import TILES, Way, by_tiles
+from autotm.kernels.cuda.contraction.choice import by_tiles
+from autotm.kernels.cuda.contraction.estimate import TILES, Way
 from autotm.kernels.cuda.contraction.product import product_of
 from autotm.kernels.cuda.source import Facts, kernel_of
 from autotm.kernels.operators import conv, matmul
