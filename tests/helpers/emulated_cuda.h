@@ -31,6 +31,7 @@ template <class A, class B> static inline auto max(A a, B b) { return a > b ? a 
 template <class A, class B> static inline auto min(A a, B b) { return a < b ? a : b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline float __int_as_float(int x) { float y; memcpy(&y, &x, 4); return y; }
+static inline unsigned __float_as_uint(float x) { unsigned y; memcpy(&y, &x, 4); return y; }
 
 VECTOR(long long, longlong)
 #define alignas(bytes) __attribute__((aligned(bytes)))

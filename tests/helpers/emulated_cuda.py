@@ -16,6 +16,8 @@ _HEADER = Path(__file__).with_name("emulated_cuda.h")
 _OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-ftrivial-auto-var-init=pattern", "-ffp-contract=off")
 _SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{')
 _ASSEMBLY = re.compile(r'asm(?: volatile)?\(((?:\s*"[^"]*")+)\s*:([^:;]*):([^:;]*)\);')
+_MEETINGS = ("__syncthreads", "add_product")
+"""Where threads wait for others."""
 GUARD = 64
 """Elements before and behind every operand: NaN, or a pattern, that a kernel must neither use nor change."""
 
@@ -26,15 +28,18 @@ class EmulatedDevice:
     Args:
         kernels: to compile together.
         folder: for the library.
+        replaced: what of the source is made wrong, and by what.
     """
 
-    def __init__(self, kernels: Iterable[CudaKernel], folder: Path) -> None:
+    def __init__(self, kernels: Iterable[CudaKernel], folder: Path, replaced: tuple[str, str] = ("", "")) -> None:
         text = translation_unit(kernels)
+        assert replaced[0] in text
+        text = text.replace(*replaced) if replaced[0] else text
         calls = []
         for found in _SIGNATURE.finditer(text):
             name, parameters = found.groups()
             code = text[found.end() : text.index("\n}\n", found.end())]
-            meets = "true" if "__syncthreads" in code else "false"
+            meets = "true" if any(name in code for name in _MEETINGS) else "false"
             types = [parameter.rsplit("__restrict__", 1)[0].strip() for parameter in parameters.split(",")]
             arguments = ", ".join(f"({type_})a[{index}]" for index, type_ in enumerate(types))
             calls.append(f"static void call_{name}(void** a) {{ {name}({arguments}); }}")

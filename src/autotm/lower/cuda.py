@@ -16,6 +16,7 @@ from autotm.kernels.making import KernelFacts, Request, co_runner_functions
 from autotm.lower.alternatives import Alternative, with_alternatives
 from autotm.lower.lower import NO_TUNING, Implementations, make_step
 from autotm.model.files import save
+from autotm.model.machine import Products
 from autotm.model.step import SCHEDULES_KEY, Graph, OpClass
 from autotm.zoo import Network
 
@@ -36,14 +37,20 @@ class CudaStep:
 
 
 def cuda_step(
-    network: Network, scale: str, device: CudaDevice, implementations: Implementations = "default"
+    network: Network,
+    scale: str,
+    device: CudaDevice,
+    implementations: Implementations = "default",
+    products: Products = "float32",
 ) -> CudaStep:
     """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
+
+    Where `products` are not float32, contractions round their factors where that is faster by estimate.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel.
     """
-    maker = _Maker(device)
+    maker = _Maker(device, products)
     made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, NO_TUNING, "default")
     graph = made.graph
     if implementations == "all":
@@ -60,6 +67,7 @@ def lower_for_gpu(
     provenance: Mapping[str, Any],
     objects: Path | None = None,
     implementations: Implementations = "default",
+    products: Products = "float32",
 ) -> Graph:
     """Write the library of GPU kernels (`FatbinLibrary`), then the graph, of one step; both whole or not at all.
 
@@ -68,7 +76,7 @@ def lower_for_gpu(
     Raises:
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
-    step = cuda_step(network, scale, device, implementations)
+    step = cuda_step(network, scale, device, implementations, products)
     made = fatbin(step.kernels.values(), folder=objects)
     launches = {symbol: kernel.launches for symbol, kernel in step.kernels.items()}
     FatbinLibrary.save(library_path, made.image, ARCHITECTURES, launches)
@@ -78,7 +86,7 @@ def lower_for_gpu(
 
 
 def co_runners_for_gpu(
-    device: CudaDevice, library_path: Path, objects: Path | None = None
+    device: CudaDevice, library_path: Path, objects: Path | None = None, products: Products = "float32"
 ) -> tuple[FatbinLibrary, dict[OpClass, CudaKernel]]:
     """Write a library of a kernel of each op class, to run beside copies.
 
@@ -86,7 +94,7 @@ def co_runners_for_gpu(
         AutotmError: there is no nvcc.
     """
     made = {
-        op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device)
+        op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device, products=products)
         for op_class, function in co_runner_functions().items()
     }
     image = fatbin(made.values(), folder=objects).image
@@ -97,13 +105,14 @@ def co_runners_for_gpu(
 @dataclass
 class _Maker:
     device: CudaDevice
+    products: Products
     kernels: dict[str, CudaKernel] = field(default_factory=dict)
 
     def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
         return [self._one(request) for request in requests]
 
     def _one(self, request: Request) -> KernelFacts:
-        kernel = cuda_kernel(request.func, self.device, request.implementation)
+        kernel = cuda_kernel(request.func, self.device, request.implementation, self.products)
         self.kernels.setdefault(kernel.symbol, kernel)
         return KernelFacts(
             symbol=kernel.symbol,

@@ -37,7 +37,7 @@ def gpu_links(machine: Machine) -> Links:
     facts = _facts(machine)
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         device = device_like(facts.name, facts.capability)
-        library, beside = co_runners_for_gpu(device, Path(folder) / "co_runners.zip")
+        library, beside = co_runners_for_gpu(device, Path(folder) / "co_runners.zip", products=machine.products)
         return measure_gpu_links(machine, library, beside)
 
 
@@ -64,7 +64,8 @@ def compile_and_profile_on_gpu(
 
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
-    step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, config.implementations)
+    ways = config.implementations, machine.products
+    step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, *ways)
     named = {**came_from, "gpu": facts.name}
     return step, profile_on_gpu(step, FatbinLibrary.load(library), machine, config.min_repeats, named)
 

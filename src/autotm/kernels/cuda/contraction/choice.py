@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from tvm import tirx
@@ -36,10 +36,10 @@ def implementations(problem: Problem, device: CudaDevice, products: Products = "
     default round.
     """
     product = product_of(problem)
-    way = _preferred(product, device, products, PARTS)
+    way = _preferred(product, device, products)
     names = [LEAN] if way.parts > 1 else []
-    if rounds(product, products):
-        names.append(products if isinstance(way.tile, Tile) else EXACT)
+    if products != "float32":
+        names.append(products if _products_of(way) == "float32" else EXACT)
     if problem.kind.startswith("conv2d"):
         names.append(DIRECT)
         if _unfolded_bytes(product) <= MOST_UNFOLDED_BYTES:
@@ -47,20 +47,10 @@ def implementations(problem: Problem, device: CudaDevice, products: Products = "
     return tuple(names)
 
 
-def rounds(product: Product, products: Products) -> bool:
-    """Whether tensor cores can compute a product: its factors may be rounded, and are float32."""
-    return products != "float32" and all(
-        str(operand.buffer.dtype) == "float32" for operand in (product.left, product.right)
-    )
-
-
-def _preferred(product: Product, device: CudaDevice, products: Products, parts: Sequence[int]) -> Way:
+def _preferred(product: Product, device: CudaDevice, products: Products) -> Way:
     """The fastest way by estimate, on tensor cores if it may be and they are faster."""
-    exact = fastest(product, device, parts)
-    if not rounds(product, products):
-        return exact
-    rounded = fastest(product, device, parts, products)
-    return min((rounded, exact), key=lambda way: estimate_ns(product, way, device))
+    ways = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
+    return min(ways, key=lambda way: estimate_ns(product, way, device))
 
 
 def contraction_stages(
@@ -78,7 +68,7 @@ def contraction_stages(
     if implementation in _OTHERS:
         return _OTHERS[implementation](problem, product, device), "float32"
     way = _way(product, device, implementation, products)
-    return by_tiles(problem, product, way), "float32" if isinstance(way.tile, Tile) else products
+    return by_tiles(problem, product, way), _products_of(way)
 
 
 def _way(product: Product, device: CudaDevice, implementation: str, products: Products) -> Way:
@@ -86,10 +76,14 @@ def _way(product: Product, device: CudaDevice, implementation: str, products: Pr
         return fastest(product, device)
     if implementation == products:
         return fastest(product, device, PARTS, products)
-    preferred = _preferred(product, device, products, PARTS)
-    if implementation == DEFAULT_IMPLEMENTATION:
-        return preferred
-    return fastest(product, device, (1,), "float32" if isinstance(preferred.tile, Tile) else products)
+    preferred = _preferred(product, device, products)
+    if implementation == LEAN:
+        return fastest(product, device, (1,), _products_of(preferred))
+    return preferred
+
+
+def _products_of(way: Way) -> Products:
+    return "float32" if isinstance(way.tile, Tile) else way.tile.products
 
 
 def by_tiles(problem: Problem, product: Product, way: Way) -> Stages:

@@ -57,9 +57,7 @@ def warp_tiles(products: Products) -> Sequence[WarpTile]:
     return [replace(tile, products=products) for tile in _WARP_TILES]
 
 
-def fastest(
-    product: Product, device: CudaDevice, parts: Sequence[int] = PARTS, products: Products = "float32"
-) -> Way:
+def fastest(product: Product, device: CudaDevice, parts: Sequence[int] = PARTS, products: Products = "float32") -> Way:
     """The way that takes least time by `estimate_ns`, with factors as they are or rounded."""
     tiles = TILES if products == "float32" else warp_tiles(products)
     ways = [Way(tile, count) for tile in tiles for count in parts if _may_split(product, tile, count)]
