@@ -7,12 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import tvm
 from contraction_cases import GROUPED, WINDOWS, Window
-from cuda_cases import random
-from tvm import te
+from cuda_cases import SMALL, random
+from tvm import te, tirx
+from tvm.s_tir import Schedule
 
+from autotm.kernels.cuda import CudaKernel
+from autotm.kernels.cuda.contraction.choice import by_tiles
+from autotm.kernels.cuda.contraction.estimate import Way
+from autotm.kernels.cuda.contraction.product import product_of
+from autotm.kernels.cuda.contraction.warp_tile import WarpTile
+from autotm.kernels.cuda.source import Facts, kernel_of
 from autotm.kernels.operators import conv, matmul
 from autotm.kernels.operators.batched_matmul import batched_matmul
+from autotm.kernels.schedules import described, problem_of
+from autotm.model.step import ScheduleKind
 
 Pass = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -99,6 +109,17 @@ def batched(subscripts: str, left: tuple[int, ...], right: tuple[int, ...]) -> C
 
 def _summed(subscripts: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.einsum(subscripts, left.astype(np.float64), right.astype(np.float64))
+
+
+def by_one_way(function: tirx.PrimFunc, way: Way) -> CudaKernel:
+    """A product of matrices by a tile that no cost rule chose."""
+    sch = Schedule(tvm.IRModule({"main": function}))
+    op, op_class, flops = described(sch)
+    problem = problem_of(sch, sch.get_sblock(op))
+    stages, workspaces = by_tiles(problem, product_of(problem), way)
+    products = way.tile.products if isinstance(way.tile, WarpTile) else "float32"
+    facts = Facts(op, op_class, flops, (), ScheduleKind.GENERATED, products)
+    return kernel_of(stages, list(function.params), workspaces, facts, SMALL)
 
 
 CASES: dict[str, Contraction] = {

@@ -6,21 +6,15 @@ import math
 
 import numpy as np
 import pytest
-import tvm
 from contraction_cases import WINDOWS
 from cuda_cases import SMALL
-from cuda_contractions import CASES, product
+from cuda_contractions import CASES, by_one_way, product
 from emulated_cuda import EmulatedDevice
 from tvm import te
-from tvm.s_tir import Schedule
 
 from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
-from autotm.kernels.cuda.contraction.choice import by_tiles
 from autotm.kernels.cuda.contraction.estimate import TILES, Way
-from autotm.kernels.cuda.contraction.product import product_of
-from autotm.kernels.cuda.source import Facts, kernel_of
-from autotm.kernels.schedules import problem_of
-from autotm.model.step import OpClass, ScheduleKind
+from autotm.model.step import ScheduleKind
 
 IMPLEMENTATIONS = ("default", "lean", "direct", "unfolded")
 
@@ -77,13 +71,7 @@ def test_a_long_sum_is_split_with_exactly_stated_workspace(kernels):
 def test_every_tile(parts, tmp_path):
     one = product("matmul_nt", 139, 141, 70)
     function = te.create_prim_func(one.tensors)
-    found = []
-    for tile in TILES:
-        sch = Schedule(tvm.IRModule({"main": function}))
-        problem = problem_of(sch, sch.get_sblock("matmul_nt"))
-        stages, workspaces = by_tiles(problem, product_of(problem), Way(tile, parts))
-        facts = Facts("matmul_nt", OpClass.MATMUL, 0, (), ScheduleKind.GENERATED)
-        found.append(kernel_of(stages, list(function.params), workspaces, facts, SMALL))
+    found = [by_one_way(function, Way(tile, parts)) for tile in TILES]
     device = EmulatedDevice(found, tmp_path)
     for kernel in found:
         close(kernel, one, device)

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tvm
 from cuda_cases import SMALL
-from cuda_contractions import CASES, Contraction, contraction, product
+from cuda_contractions import CASES, Contraction, by_one_way, contraction, product
 from emulated_cuda import EmulatedDevice
 from tvm import te
-from tvm.s_tir import Schedule
 
 from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
-from autotm.kernels.cuda.contraction.choice import by_tiles
 from autotm.kernels.cuda.contraction.estimate import Way, warp_tiles
-from autotm.kernels.cuda.contraction.product import product_of
-from autotm.kernels.cuda.source import Facts, kernel_of
 from autotm.kernels.operators import matmul
-from autotm.kernels.schedules import problem_of
-from autotm.model.step import OpClass, ScheduleKind
+from autotm.model.step import ScheduleKind
 
 BITS = {"tf32": 11, "bf16": 8}
 """Of a rounded factor, the first of which is not stored."""
@@ -146,13 +140,7 @@ def test_a_long_sum_is_split_or_lean(kernels, device, products):
 def test_every_tile(parts, sizes, products, tmp_path):
     one = product(*sizes)
     function = te.create_prim_func(one.tensors)
-    found = []
-    for tile in warp_tiles(products):
-        sch = Schedule(tvm.IRModule({"main": function}))
-        problem = problem_of(sch, sch.get_sblock(sizes[0]))
-        stages, workspaces = by_tiles(problem, product_of(problem), Way(tile, parts))
-        facts = Facts(sizes[0], OpClass.MATMUL, 0, (), ScheduleKind.GENERATED, products)
-        found.append(kernel_of(stages, list(function.params), workspaces, facts, SMALL))
+    found = [by_one_way(function, Way(tile, parts)) for tile in warp_tiles(products)]
     device = EmulatedDevice(found, tmp_path)
     for kernel in found:
         close(results(device, kernel, one), one, products)
