@@ -57,7 +57,7 @@ class Provenance(_Always, total=False):
         slow_memory: where it is not emulated: its kind; nodes, their `distance` (Linux's: 10 is local) and what the
             firmware says of each (`hmat`: MB/s and ns); path, device, file system and mount options; huge pages as
             asked for, and what Linux is set to do with them, with pages of other nodes and with little used ones.
-        products: of a GPU whose machine file lets contractions round their factors: to `tf32` or `bf16`.
+        products: where the machine file lets contractions on a GPU round their factors: what to, `tf32` or `bf16`.
         seed: of weights, data and the solver.
         started: date and time, UTC.
         load_1min: the system's load then.

@@ -124,9 +124,9 @@ class CudaTier(_Strict):
     )
     products: Products = Field(
         "float32",
-        description="how convolutions and products of matrices multiply: float32 = exactly; tf32, bf16 = on tensor "
-        "cores, each factor rounded by up to 2^-11 (tf32) or 2^-8 (bf16) of it, where the kernels' cost rule says that "
-        "this is faster; sums are float32. All results say so",
+        description="what factors of convolutions and products of matrices are rounded to: float32 = nothing; tf32, "
+        "bf16 = on tensor cores, by up to 2^-11 (tf32) or 2^-8 (bf16) of a factor, where the kernels' cost rule "
+        "expects this to be faster; sums are float32. All results say so",
     )
 
     @model_validator(mode="after")
