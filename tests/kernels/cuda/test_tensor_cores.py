@@ -11,19 +11,22 @@ from tvm import te
 
 from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
 from autotm.kernels.cuda.contraction.estimate import Way, warp_tiles
+from autotm.kernels.cuda.contraction.product import Operand
+from autotm.kernels.cuda.contraction.warp_tile import WordPanel
+from autotm.kernels.cuda.stage import device_memory
 from autotm.kernels.operators import matmul
 from autotm.model.step import ScheduleKind
 
 BITS = {"tf32": 11, "bf16": 8}
 """Of a rounded factor, the first of which is not stored."""
 LYING = [
-    ("matmul_nt", 139, 141, 70),
-    ("matmul_nt", 70, 75, 64),
-    ("matmul_tn", 139, 141, 70),
-    ("matmul_tn", 140, 68, 67),
-    ("matmul", 33, 34, 129),
+    ("matmul_nt", 139, 141, 70, 1),
+    ("matmul_nt", 70, 75, 64, 1),
+    ("matmul_tn", 139, 141, 70, 1),
+    ("matmul_tn", 140, 68, 67, 2),
+    ("matmul", 33, 34, 129, 2),
 ]
-"""Products whose operands lie along k or not, in vectors of 4, 2 and 1."""
+"""Products whose operands lie along k or not, in vectors of 4, 2 and 1; and parts of their sums."""
 
 
 def rounded(array: np.ndarray, products: str) -> np.ndarray:
@@ -135,15 +138,25 @@ def test_a_long_sum_is_split_or_lean(kernels, device, products):
     close(results(device, several["lean"], one), one, products)
 
 
-@pytest.mark.parametrize("sizes", LYING, ids=str)
-@pytest.mark.parametrize("parts", [1, 2])
-def test_every_tile(parts, sizes, products, tmp_path):
+@pytest.mark.parametrize("lying", LYING, ids=str)
+def test_every_tile(lying, products, tmp_path):
+    *sizes, parts = lying
     one = product(*sizes)
     function = te.create_prim_func(one.tensors)
     found = [by_one_way(function, Way(tile, parts)) for tile in warp_tiles(products)]
     device = EmulatedDevice(found, tmp_path)
     for kernel in found:
         close(results(device, kernel, one), one, products)
+
+
+@pytest.mark.parametrize("along_k", [True, False])
+def test_words_that_a_warp_reads_at_once_lie_in_different_banks(along_k, products):
+    operand = Operand(device_memory((1,), "float32", "x"), lambda *_: (0, []), along_k, 4)
+    for tile in warp_tiles(products):
+        panel = WordPanel.of(operand, 1000, tile.rows, tile, "left")
+        for word in range(0, tile.words, 4):
+            banks = {panel.place(8 + lane // 4, word + lane % 4) % 32 for lane in range(32)}
+            assert len(banks) == 32, tile
 
 
 def test_halves_and_extremes_are_rounded_as_documented(products, tmp_path):

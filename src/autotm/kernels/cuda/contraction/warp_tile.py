@@ -63,13 +63,18 @@ def warp_tiled(product: Product, tile: WarpTile, parts: int, finish: Finish) -> 
 
 
 @dataclass(frozen=True)
-class _Panel(Panel):
-    """Words by rows or columns, or the other way round, as they lie together in device memory."""
+class WordPanel(Panel):
+    """Words of rounded factors: along steps where these lie together in device memory, else along rows or columns.
+
+    Attributes:
+        products: what the factors are rounded to.
+    """
 
     products: Products
 
     @classmethod
-    def of(cls, operand: Operand, extent: int, size: int, tile: WarpTile, name: str) -> _Panel:
+    def of(cls, operand: Operand, extent: int, size: int, tile: WarpTile, name: str) -> WordPanel:
+        """The panel of a tile, given the rows or columns of the product and of the tile."""
         packed = PACKED[tile.products]
         registers = cls.fetched(operand, size, tile, packed, name)
         words = size * (tile.words + _PAD_OF_STEPS) if operand.along_k else tile.words * (size + _PAD_OF_ROWS)
@@ -83,6 +88,7 @@ class _Panel(Panel):
         return word * (self.size + _PAD_OF_ROWS) + own
 
     def keep(self, register: Index, own: Index, step: Index) -> tirx.Stmt:
+        """Round the factors, and put their words into shared memory."""
         vector, packed = self.operand.vector, self.packed
         place = self.place(own, step // packed)
         if packed == 1 or not self.operand.along_k:
@@ -100,12 +106,12 @@ class _Panel(Panel):
 
 
 @dataclass(frozen=True)
-class _Block(Block[WarpTile, _Panel]):
-    def panels(self) -> Sequence[_Panel]:
+class _Block(Block[WarpTile, WordPanel]):
+    def panels(self) -> Sequence[WordPanel]:
         product, tile = self.product, self.share
         return [
-            _Panel.of(product.left, product.rows, tile.rows, tile, "left"),
-            _Panel.of(product.right, product.columns, tile.columns, tile, "right"),
+            WordPanel.of(product.left, product.rows, tile.rows, tile, "left"),
+            WordPanel.of(product.right, product.columns, tile.columns, tile, "right"),
         ]
 
     def _place(self, thread: tirx.Expr) -> tuple[Index, Index, Index, Index]:
@@ -115,13 +121,13 @@ class _Block(Block[WarpTile, _Panel]):
         across = tile.columns // tile.own_columns
         return warp // across * tile.own_rows, warp % across * tile.own_columns, lane // 4, lane % 4
 
-    def multiply(self, panels: Sequence[_Panel], sums: tirx.Buffer, thread: tirx.Expr) -> tirx.Stmt:
+    def multiply(self, panels: Sequence[WordPanel], sums: tirx.Buffer, thread: tirx.Expr) -> tirx.Stmt:
         tile = self.share
         row, column, down, across = self._place(thread)
         high, wide = tile.own_rows // ROWS, tile.own_columns // COLUMNS
         left, right = local(4 * high, "uint32", "a"), local(2 * wide, "uint32", "b")
 
-        def word(panel: _Panel, own: Index, at: Index) -> tirx.Expr:
+        def word(panel: WordPanel, own: Index, at: Index) -> tirx.Expr:
             return tir.load(panel.memory, panel.place(own, at))
 
         def multiply(i: Index, j: Index) -> tirx.Stmt:
