@@ -34,7 +34,7 @@ _WARP_TILES = (
 )
 PARTS = (1, 2, 4, 8, 16, 32, 64)
 _PANELS_OF_A_PART = 8
-"""At least, where sums are split."""
+"""At least, where sums are split; of panels with two terms in a word half as many."""
 _LAUNCH_NS = 3000.0
 _LATENCY = 1.3
 """How much longer a block takes that has a multiprocessor to itself: nothing hides its waits. An estimate."""
@@ -66,7 +66,8 @@ def fastest(product: Product, device: CudaDevice, parts: Sequence[int] = PARTS, 
 
 def _may_split(product: Product, tile: Tile | WarpTile, parts: int) -> bool:
     length = part_steps(product, tile, parts)
-    return parts == 1 or (length >= _PANELS_OF_A_PART * tile.steps and length * (parts - 1) < product.steps)
+    least = _PANELS_OF_A_PART * (tile.steps if isinstance(tile, Tile) else tile.words)
+    return parts == 1 or (length >= least and length * (parts - 1) < product.steps)
 
 
 def estimate_ns(product: Product, way: Way, device: CudaDevice) -> float:
