@@ -1,10 +1,11 @@
 """Every kernel of networks compiled for GPUs: registers, spills, shared memory, as ptxas states them. Needs no GPU.
 
     python benchmarks/cuda_kernels.py [NETWORKS ...] [--scale tiny] [--device h100] [--arch sm_80 sm_90]
-                                      [--cache FOLDER] [--csv FILE] [--default-only]
+                                      [--products tf32] [--cache FOLDER] [--csv FILE] [--default-only]
 
 A row for each network and op class: device functions by the code they are (one that several kernels share counts once),
-the most that one of them takes, and seconds of generating and of nvcc. With --csv, a row for each function. Ends with 1
+the most that one of them takes, and seconds of generating and of nvcc. With --products, contractions may round their
+factors; how many of the step's calls do is told. With --csv, a row for each function. Ends with 1
 where a function spills more than 32 bytes or takes more shared memory than a block has without asking.
 """
 
@@ -18,10 +19,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import get_args
 
 from autotm import zoo
 from autotm.kernels.cuda import ARCHITECTURES, DEVICES, CudaKernel, Usage, device_named, fatbin
 from autotm.lower import cuda_step
+from autotm.model.machine import Products
 from autotm.model.step import ScheduleKind
 from autotm.model.study.scale import load_scale
 
@@ -38,6 +41,7 @@ def main() -> int:
     parser.add_argument("--scale", default="tiny")
     parser.add_argument("--device", default="h100", choices=sorted(DEVICES))
     parser.add_argument("--arch", nargs="+", default=list(ARCHITECTURES))
+    parser.add_argument("--products", default="float32", choices=get_args(Products))
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--default-only", action="store_true", help="one implementation of each kernel")
@@ -48,7 +52,8 @@ def main() -> int:
     for name in options.networks or sorted(sizes):
         begun = time.perf_counter()
         ways = "default" if options.default_only else "all"
-        step = cuda_step(zoo.build(name, sizes[name]), options.scale, device_named(options.device), ways)
+        built, device = zoo.build(name, sizes[name]), device_named(options.device)
+        step = cuda_step(built, options.scale, device, ways, options.products)
         generated = time.perf_counter()
         made = fatbin(step.kernels.values(), options.arch, options.cache)
         compiled = time.perf_counter()
@@ -62,8 +67,10 @@ def main() -> int:
         )
         total += len(made.usage)
         alone = sum(kernel.kind == ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
+        rounding = sum(step.kernels[call.function].products != "float32" for call in step.graph.kernels)
         print(
-            f"{name:14} {len(step.graph.kernels)} calls, {len(step.kernels)} kernels ({alone} without a schedule), "
+            f"{name:14} {len(step.graph.kernels)} calls ({rounding} round factors), {len(step.kernels)} kernels "
+            f"({alone} without a schedule), "
             f"generated in {generated - begun:.1f} s, nvcc {compiled - generated:.1f} s, {len(made.image)} bytes",
             flush=True,
         )

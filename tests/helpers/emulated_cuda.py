@@ -15,6 +15,9 @@ from autotm.kernels.cuda import CudaKernel, translation_unit
 _HEADER = Path(__file__).with_name("emulated_cuda.h")
 _OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-ftrivial-auto-var-init=pattern", "-ffp-contract=off")
 _SIGNATURE = re.compile(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(([^)]*)\) \{')
+_ASSEMBLY = re.compile(r'asm(?: volatile)?\(((?:\s*"[^"]*")+)\s*:([^:;]*):([^:;]*)\);')
+_MEETINGS = ("__syncthreads", "add_product")
+"""Where threads wait for others."""
 GUARD = 64
 """Elements before and behind every operand: NaN, or a pattern, that a kernel must neither use nor change."""
 
@@ -25,15 +28,18 @@ class EmulatedDevice:
     Args:
         kernels: to compile together.
         folder: for the library.
+        replaced: what of the source is made wrong, and by what.
     """
 
-    def __init__(self, kernels: Iterable[CudaKernel], folder: Path) -> None:
+    def __init__(self, kernels: Iterable[CudaKernel], folder: Path, replaced: tuple[str, str] = ("", "")) -> None:
         text = translation_unit(kernels)
+        assert replaced[0] in text
+        text = text.replace(*replaced) if replaced[0] else text
         calls = []
         for found in _SIGNATURE.finditer(text):
             name, parameters = found.groups()
             code = text[found.end() : text.index("\n}\n", found.end())]
-            meets = "true" if "__syncthreads" in code else "false"
+            meets = "true" if any(name in code for name in _MEETINGS) else "false"
             types = [parameter.rsplit("__restrict__", 1)[0].strip() for parameter in parameters.split(",")]
             arguments = ", ".join(f"({type_})a[{index}]" for index, type_ in enumerate(types))
             calls.append(f"static void call_{name}(void** a) {{ {name}({arguments}); }}")
@@ -43,6 +49,7 @@ class EmulatedDevice:
             )
         source, library = folder / "kernels.cpp", folder / "kernels.so"
         text = "\n".join(line for line in text.splitlines() if not line.startswith("#include"))
+        text = _ASSEMBLY.sub(_called, text)
         source.write_text(f'#include "{_HEADER}"\n{text}\n' + "\n".join(calls))
         done = subprocess.run(
             ["g++", *_OPTIONS, "-o", str(library), str(source)], capture_output=True, text=True, check=False
@@ -83,6 +90,15 @@ class EmulatedDevice:
             guard = _poisoned(GUARD, np.dtype(dtype)).tobytes()
             assert whole[:GUARD].tobytes() == guard == whole[-GUARD:].tobytes(), "written outside of an operand"
         return views
+
+
+def _called(assembly: re.Match[str]) -> str:
+    """An instruction of PTX as a call of what `emulated_cuda.h` has under its name: operands as its text has them."""
+    text = "".join(re.findall(r'"([^"]*)"', assembly[1]))
+    given = re.findall(r'"[^"]*"\(([^()]*)\)', f"{assembly[2]},{assembly[3]}")
+    name, operands = text.split(" ", 1)
+    arguments = [given[int(number)] for number in re.findall(r"%(\d+)", operands)]
+    return f"ptx_{name.replace('.', '_')}({', '.join(arguments)});"
 
 
 def _poisoned(elements: int, dtype: np.dtype) -> np.ndarray:

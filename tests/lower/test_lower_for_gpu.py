@@ -48,7 +48,7 @@ def offers(problem: Convolution | Product) -> list[VendorAlgorithm]:
 def test_what_libraries_offer_is_an_alternative_whose_launches_of_ours_are_compiled(tmp_path: Path) -> None:
     network = build("mnist", {"batch": 2, "image": 28})
     files = tmp_path / "graph.json", tmp_path / "kernels.zip"
-    graph = lower_for_gpu(network, "tiny", device_named("h100"), *files, {}, None, "all", offers)
+    graph = lower_for_gpu(network, "tiny", device_named("h100"), *files, {}, None, "all", offers=offers)
     library = FatbinLibrary.load(files[1])
     kinds = load_with_provenance(files[0], "graph", Graph)[1][SCHEDULES_KEY]
     found = [other for kernel in graph.kernels for other in kernel.alternatives if other.name.endswith("eng1")]

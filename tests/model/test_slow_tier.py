@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from autotm.model.files import BadInputError
-from autotm.model.machine import DaxTier, Machine, NumaTier, Topology, core_choice, deciding, load_machine
+from autotm.model.machine import (
+    DaxTier,
+    Machine,
+    NumaTier,
+    Topology,
+    core_choice,
+    deciding,
+    load_machine,
+    provenance,
+    slow_memory_text,
+)
 
 
 def write(folder: Path, tier: str, more: str = "") -> Path:
@@ -34,6 +44,8 @@ def write(folder: Path, tier: str, more: str = "") -> Path:
         ("{kind: dax, path: /mnt, huge_pages: reserved}", "", r"slow_tier.huge_pages: 'reserved' is not allowed"),
         ("{kind: cuda, overhead: some}", "", r"overhead: 'some' is no size"),
         ("{kind: cuda, device_index: -1}", "", r"slow_tier.device_index: -1 is not allowed"),
+        ("{kind: cuda, products: fp16}", "", r"slow_tier.products: 'fp16' is not allowed.*'float32', 'tf32' or 'bf16'"),
+        ("{kind: emulated, device: cxl-x8, products: tf32}", "", r"unknown key 'slow_tier.products'"),
         ("{kind: modelled, device: h200}", "", r"box.yaml: a machine of kind modelled.*begins with modelled-"),
         ("{kind: numa, fast_nodes: [0], slow_nodes: [1]}", "memory_mode: true", r"memory_mode: .* give slow_tier kind"),
     ],
@@ -91,3 +103,15 @@ def test_how_much_a_run_may_take_decides_no_measurement() -> None:
     assert deciding(NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1,))) != deciding(
         NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(2,))
     )
+
+
+def test_products_that_are_rounded_are_told(server) -> None:
+    exact, rounding = server("{kind: cuda}"), server("{kind: cuda, products: bf16}")
+    assert (exact.products, rounding.products) == ("float32", "bf16")
+    assert deciding(exact.slow_tier) != deciding(rounding.slow_tier)
+    said = [provenance(machine, 0) for machine in (exact, rounding)]
+    assert [found.get("products") for found in said] == [None, "bf16"]
+    assert [slow_memory_text(found) for found in said] == [
+        "",
+        "of the host of a GPU, whose contractions round their factors to bf16",
+    ]

@@ -23,7 +23,7 @@ from autotm.memory.gpu import Delays, NoGpuError
 from autotm.model.files import load_with_provenance
 from autotm.model.machine import CudaTier
 from autotm.model.measurement import Lane, Links, Record, Timeline, read_profile
-from autotm.model.step import Limit, NetworkSource
+from autotm.model.step import Graph, Limit, NetworkSource
 from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig
 from autotm.stages import Context, Given
 from autotm.zoo import build
@@ -49,18 +49,19 @@ def functions_of(kernels: list[CudaKernel], folder: Path) -> dict[str, Callable[
     return {name: functools.partial(call, name) for name in names}
 
 
-@pytest.fixture
-def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
+@pytest.fixture(params=["float32", "tf32"])
+def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Context:
     """On a computer with a played H100; kernels that run beside copies do nothing there."""
+    products = request.param
     monkeypatch.setattr("autotm.lower.cuda.fatbin", no_image)
     monkeypatch.setattr(
         autotm.profile.copies,
         "measure_gpu_links",
         functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
     )
-    step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all")
+    step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", products)
     functions = functions_of(list(step.kernels.values()), tmp_path)
-    _, beside = co_runners_for_gpu(device_named("h100"), tmp_path / "co_runners.zip")
+    _, beside = co_runners_for_gpu(device_named("h100"), tmp_path / "co_runners.zip", products=products)
     for kernel in beside.values():
         functions |= {launch.function: lambda *_: None for launch in kernel.launches}
     played = PlayedRuntime(order=Delays(2, 1e-5))
@@ -70,7 +71,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Context:
         "pynvml": Recorded(),
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
-    machine = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda"))
+    machine = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda", products=products))
     return Context(machine, tmp_path, 20)
 
 
@@ -86,6 +87,10 @@ def test_from_a_machine_file_to_a_record(context: Context, tmp_path: Path) -> No
     config = ProfileConfig(implementations="all", min_repeats=2)
     stages.kernel_profile_stage(context, network, "tiny", config, 0.05, **places, profile=paths.profile)
     assert read_profile(paths.profile).provenance["gpu"] == "NVIDIA H100 80GB HBM3"
+    graph, of_graph = load_with_provenance(paths.graph, "graph", Graph)
+    rounds = [kernel.function for kernel in graph.kernels if "_tf32_" in kernel.function]
+    assert bool(rounds) == (context.machine.products == "tf32")
+    told = None if context.machine.products == "float32" else "tf32"
 
     for optimizer in ("synchronous", "asynchronous"):
         plan, program, record = (make(optimizer, LIMIT) for make in (paths.plan, paths.program, paths.record))
@@ -103,6 +108,9 @@ def test_from_a_machine_file_to_a_record(context: Context, tmp_path: Path) -> No
         )
         measured, came_from = load_with_provenance(record, "record", Record)
         assert (measured.verified_steps, came_from["tier_reality"], came_from["gpu"]) == (2, "real", "a played GPU")
+        assert [found.get("products") for found in (of_graph, read_profile(paths.profile).provenance, came_from)] == [
+            told
+        ] * 3
         timeline, _ = load_with_provenance(record.with_name("timeline.json"), "timeline", Timeline)
         assert timeline.of(Lane.INWARD) or timeline.of(Lane.OUTWARD)
 

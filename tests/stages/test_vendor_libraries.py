@@ -79,7 +79,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         patch.setattr("autotm.lower.cuda.fatbin", no_image)
         vendors = Vendors()
         vendors.installed()
-        step = cuda_step(build("mnist", SIZES), "tiny", device_named("h100"), "all", vendors.offers)
+        step = cuda_step(build("mnist", SIZES), "tiny", device_named("h100"), "all", offers=vendors.offers)
         counted = Counted(functions_of(step.kernels.values(), folder))
         driver = PlayedDriver(runtime, counted.wrapped)
         for name, module in {

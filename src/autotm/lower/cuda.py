@@ -25,6 +25,7 @@ from autotm.kernels.making import KernelFacts, Request, co_runner_functions
 from autotm.lower.alternatives import Alternative, with_alternatives
 from autotm.lower.lower import NO_TUNING, Implementations, make_step
 from autotm.model.files import save
+from autotm.model.machine import Products
 from autotm.model.step import SCHEDULES_KEY, Convolution, Graph, OpClass, Product, ScheduleKind, VendorAlgorithm
 from autotm.zoo import Network
 
@@ -65,16 +66,18 @@ def cuda_step(
     scale: str,
     device: CudaDevice,
     implementations: Implementations = "default",
+    products: Products = "float32",
     offers: Offers = no_offers,
 ) -> CudaStep:
     """The step with kernels for a device; with `all`, a plan may choose among all ways to compute a kernel.
 
-    `offers` are then ways too.
+    `offers` are then ways too. Where `products` are not float32, contractions round their factors where that is faster
+    by estimate.
 
     Raises:
         AutotmError: an operator has no gradient or no kernel.
     """
-    maker = _Maker(device)
+    maker = _Maker(device, products)
     made = make_step(network, scale, tvm.target.Target("llvm"), maker.make, NO_TUNING, "default")
     graph = made.graph
     if implementations == "all":
@@ -91,6 +94,7 @@ def lower_for_gpu(
     provenance: Mapping[str, Any],
     objects: Path | None = None,
     implementations: Implementations = "default",
+    products: Products = "float32",
     offers: Offers = no_offers,
 ) -> Graph:
     """Write the library of GPU kernels (`FatbinLibrary`), then the graph, of one step; both whole or not at all.
@@ -100,7 +104,7 @@ def lower_for_gpu(
     Raises:
         AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
     """
-    step = cuda_step(network, scale, device, implementations, offers)
+    step = cuda_step(network, scale, device, implementations, products, offers)
     made = fatbin(step.kernels.values(), folder=objects)
     FatbinLibrary.save(library_path, made.image, ARCHITECTURES, step.launches)
     kinds = {symbol: kernel.kind for symbol, kernel in step.kernels.items()}
@@ -110,7 +114,7 @@ def lower_for_gpu(
 
 
 def co_runners_for_gpu(
-    device: CudaDevice, library_path: Path, objects: Path | None = None
+    device: CudaDevice, library_path: Path, objects: Path | None = None, products: Products = "float32"
 ) -> tuple[FatbinLibrary, dict[OpClass, CudaKernel]]:
     """Write a library of a kernel of each op class, to run beside copies.
 
@@ -118,7 +122,7 @@ def co_runners_for_gpu(
         AutotmError: there is no nvcc.
     """
     made = {
-        op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device)
+        op_class: cuda_kernel(function.with_attr("global_symbol", str(op_class)), device, products=products)
         for op_class, function in co_runner_functions().items()
     }
     image = fatbin(made.values(), folder=objects).image
@@ -129,6 +133,7 @@ def co_runners_for_gpu(
 @dataclass
 class _Maker:
     device: CudaDevice
+    products: Products
     kernels: dict[str, CudaKernel] = field(default_factory=dict)
     vendor_kernels: dict[str, VendorKernel] = field(default_factory=dict)
 
@@ -136,7 +141,7 @@ class _Maker:
         return [self._one(request) for request in requests]
 
     def _one(self, request: Request) -> KernelFacts:
-        kernel = cuda_kernel(request.func, self.device, request.implementation)
+        kernel = cuda_kernel(request.func, self.device, request.implementation, self.products)
         self.kernels.setdefault(kernel.symbol, kernel)
         return KernelFacts(
             symbol=kernel.symbol,

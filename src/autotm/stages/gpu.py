@@ -37,7 +37,7 @@ def gpu_links(machine: Machine) -> Links:
     facts = _facts(machine)
     with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
         device = device_like(facts.name, facts.capability)
-        library, beside = co_runners_for_gpu(device, Path(folder) / "co_runners.zip")
+        library, beside = co_runners_for_gpu(device, Path(folder) / "co_runners.zip", products=machine.products)
         return measure_gpu_links(machine, library, beside)
 
 
@@ -70,16 +70,15 @@ def compile_and_profile_on_gpu(
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
     named = {**came_from, "gpu": facts.name}
+    ways = config.implementations, machine.products
     if config.implementations == "default":
-        step = lower_for_gpu(network, scale, device, graph, library, came_from, objects)
+        step = lower_for_gpu(network, scale, device, graph, library, came_from, objects, *ways)
     else:
         vendors = Vendors()
         # Libraries tell what they have for a GPU only while it is the current one.
         with open_device(machine, 0, 0):
             named |= {"vendor_libraries": vendors.installed()}
-            step = lower_for_gpu(
-                network, scale, device, graph, library, named, objects, config.implementations, vendors.offers
-            )
+            step = lower_for_gpu(network, scale, device, graph, library, named, objects, *ways, offers=vendors.offers)
     return step, profile_on_gpu(step, FatbinLibrary.load(library), machine, config.min_repeats, named)
 
 

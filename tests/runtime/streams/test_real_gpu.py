@@ -19,7 +19,7 @@ from autotm.kernels.library import FatbinLibrary
 from autotm.lower import lower_for_gpu
 from autotm.memory.gpu import CudaDevice, Span, gpu_facts, open_device
 from autotm.model.files import AutotmError
-from autotm.model.machine import CudaTier
+from autotm.model.machine import CudaTier, Products
 from autotm.model.measurement import Lane
 from autotm.model.plan.program import Program
 from autotm.model.step.graph import Graph
@@ -76,11 +76,11 @@ def values_after(
     return results(graph, arguments), [one.lane for one in executor.timeline().operations]
 
 
+@pytest.mark.parametrize("products", ["float32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", sorted(SIZES))
-def test_planned_equals_plain(name: str, tmp_path: Path) -> None:
-    graph = lower_for_gpu(
-        build(name, SIZES[name]), "tiny", device_named("h100"), tmp_path / "graph.json", tmp_path / "kernels.zip", {}
-    )
+def test_planned_equals_plain(name: str, products: Products, tmp_path: Path) -> None:
+    files = tmp_path / "graph.json", tmp_path / "kernels.zip"
+    graph = lower_for_gpu(build(name, SIZES[name]), "tiny", device_named("h100"), *files, {}, products=products)
     library = FatbinLibrary.load(tmp_path / "kernels.zip")
     profile = profile_on_gpu(graph, library, MACHINE, 3, {})
     links = random_graphs.make_links(25.0, 25.0, tiny=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import tvm
 from tvm import tirx
@@ -18,14 +19,26 @@ from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
 from autotm.kernels.cuda.stage import Stage
 from autotm.kernels.cuda.written import copies, embedding_update, scatter_sum, single_thread
 from autotm.kernels.schedules import CONTRACTIONS, described, inline_intermediates, problem_of, surround_scalars
-from autotm.model.step import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
+from autotm.model.machine import Products
+from autotm.model.step import DEFAULT_IMPLEMENTATION, ScheduleKind
 
 _LOG = logging.getLogger(__name__)
 _WRITTEN = {"scatter_sum": scatter_sum, "embedding_update": embedding_update}
 
 
-def cuda_kernel(func: tirx.PrimFunc, device: CudaDevice, implementation: str = DEFAULT_IMPLEMENTATION) -> CudaKernel:
+def cuda_kernel(
+    func: tirx.PrimFunc,
+    device: CudaDevice,
+    implementation: str = DEFAULT_IMPLEMENTATION,
+    products: Products = "float32",
+) -> CudaKernel:
     """A function by its main block; one that no rule knows runs on a single thread, and a warning says so.
+
+    Args:
+        func: neither scheduled nor compiled.
+        device: what it is tiled for.
+        implementation: `default`, or one of its `others`.
+        products: what contractions may round their factors to. Whether this one does, its own `products` says.
 
     Raises:
         ValueError: there is no such implementation of it.
@@ -33,34 +46,36 @@ def cuda_kernel(func: tirx.PrimFunc, device: CudaDevice, implementation: str = D
     sch = Schedule(tvm.IRModule({"main": func}))
     op, op_class, flops = described(sch)
     parameters = list(func.params)
-    others: tuple[str, ...] = ()
     if implementation != DEFAULT_IMPLEMENTATION:
         if op_class not in CONTRACTIONS:
             message = f"'{op}' has no implementation '{implementation}'"
             raise ValueError(message)
-        stages, workspaces = contraction_stages(problem_of(sch, sch.get_sblock(op)), device, implementation)
-        kind = ScheduleKind.GENERATED
-        return kernel_of(stages, parameters, workspaces, Facts(op, op_class, flops, others, kind), device)
+        problem = problem_of(sch, sch.get_sblock(op))
+        (stages, workspaces), done = contraction_stages(problem, device, implementation, products)
+        facts = Facts(op, op_class, flops, (), ScheduleKind.GENERATED, done)
+        return kernel_of(stages, parameters, workspaces, facts, device)
+    facts = Facts(op, op_class, flops, (), ScheduleKind.AS_WRITTEN)
     try:
-        stages, workspaces, others, kind = _scheduled(sch, op, op_class, device)
+        stages, workspaces, facts = _scheduled(sch, facts, device, products)
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
         _LOG.warning("no GPU schedule for '%s', on one thread: %s", op, str(error).strip().splitlines()[-1])
-        kind = ScheduleKind.AS_WRITTEN
         stages, workspaces = single_thread(func)
-    return kernel_of(stages, parameters, workspaces, Facts(op, op_class, flops, others, kind), device)
+    return kernel_of(stages, parameters, workspaces, facts, device)
 
 
 def _scheduled(
-    sch: Schedule, op: str, op_class: OpClass, device: CudaDevice
-) -> tuple[list[Stage], list[tirx.Buffer], tuple[str, ...], ScheduleKind]:
+    sch: Schedule, facts: Facts, device: CudaDevice, products: Products
+) -> tuple[list[Stage], list[tirx.Buffer], Facts]:
+    op = facts.op
     if op in _WRITTEN:
-        return _WRITTEN[op](sch, sch.get_sblock(op), device), [], (), ScheduleKind.GENERATED
-    if op_class in CONTRACTIONS:
+        return _WRITTEN[op](sch, sch.get_sblock(op), device), [], replace(facts, kind=ScheduleKind.GENERATED)
+    if facts.op_class in CONTRACTIONS:
         problem = problem_of(sch, sch.get_sblock(op))
-        stages, workspaces = contraction_stages(problem, device, DEFAULT_IMPLEMENTATION)
-        return stages, workspaces, implementations(problem, device), ScheduleKind.GENERATED
+        (stages, workspaces), done = contraction_stages(problem, device, DEFAULT_IMPLEMENTATION, products)
+        others, kind = implementations(problem, device, products), ScheduleKind.GENERATED
+        return stages, workspaces, replace(facts, others=others, kind=kind, products=done)
     stages, workspaces = _general(sch, device)
-    return stages, workspaces, (), ScheduleKind.GENERAL
+    return stages, workspaces, replace(facts, kind=ScheduleKind.GENERAL)
 
 
 def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:

@@ -11,8 +11,10 @@ import tvm
 from tvm import s_tir, tirx
 
 from autotm.kernels.code import Workspace
+from autotm.kernels.cuda.contraction import functions_in
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.stage import Stage, device_function, used_buffers
+from autotm.model.machine import Products
 from autotm.model.step import Launch, OpClass, ScheduleKind
 
 _PASSES = [
@@ -41,7 +43,8 @@ class CudaKernel:
     """A function of a step, ready for nvcc.
 
     Attributes:
-        symbol: name of the kernel; its device functions are `symbol_0`, `symbol_1`, ...
+        symbol: name of the kernel, with `products` where these are not exact; its device functions are `symbol_0`,
+            `symbol_1`, ...
         launches: in the order of execution, on one stream.
         workspaces: shape and dtype of each workspace, in order.
         op: name of the main block.
@@ -51,6 +54,7 @@ class CudaKernel:
         kind: where its schedule comes from.
         source: its device functions, CUDA C++.
         operands: dtype and shape of inputs, outputs and workspaces.
+        products: what the factors of its products are rounded to; `float32`: to nothing.
     """
 
     symbol: str
@@ -63,12 +67,13 @@ class CudaKernel:
     kind: ScheduleKind
     source: str
     operands: tuple[tuple[str, tuple[int, ...]], ...]
+    products: Products = "float32"
 
     @property
     def identity(self) -> str:
         """Hash of its code and launches."""
         named = [(launch.arguments, launch.grid, launch.block, launch.shared_bytes) for launch in self.launches]
-        text = self.source.replace(self.symbol, "")
+        text = functions_in(self.source) + self.source.replace(self.symbol, "")
         return hashlib.sha256(f"{text}\n{named}\n{self.operands}".encode()).hexdigest()
 
 
@@ -81,6 +86,7 @@ class Facts:
     flops: int
     others: tuple[str, ...]
     kind: ScheduleKind
+    products: Products = "float32"
 
 
 def kernel_of(
@@ -110,7 +116,8 @@ def kernel_of(
     source = "".join(texts)
     shapes = tuple((str(buffer.dtype), tuple(int(extent) for extent in buffer.shape)) for buffer in operands)
     described = f"{source}\n{launches}\n{shapes}"
-    symbol = f"{facts.op}_{hashlib.sha256(described.encode()).hexdigest()[:12]}"
+    name = facts.op if facts.products == "float32" else f"{facts.op}_{facts.products}"
+    symbol = f"{name}_{hashlib.sha256(described.encode()).hexdigest()[:12]}"
     return CudaKernel(
         symbol=symbol,
         launches=tuple(
@@ -124,6 +131,7 @@ def kernel_of(
         flops=facts.flops,
         others=facts.others,
         kind=facts.kind,
+        products=facts.products,
     )
 
 
@@ -132,7 +140,7 @@ def translation_unit(kernels: Iterable[CudaKernel]) -> str:
     sources = {kernel.symbol: kernel.source for kernel in kernels}
     text = "".join(sources[symbol] for symbol in sorted(sources))
     headers = [header for word, header in _HEADERS.items() if word in text]
-    return "".join(f"#include <{header}>\n" for header in ["cstdint", *headers]) + _TYPES + text
+    return "".join(f"#include <{header}>\n" for header in ["cstdint", *headers]) + _TYPES + functions_in(text) + text
 
 
 def _written(function: tirx.PrimFunc, name: str) -> str:

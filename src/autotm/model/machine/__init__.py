@@ -7,7 +7,16 @@ from autotm.model.machine.machine import MODELLED_MACHINE, Machine, MachineFile,
 from autotm.model.machine.provenance import commit, cpu_model, cpu_signature, provenance, versions
 from autotm.model.machine.runnable import SWITCHES, cannot_run, is_switched, kernel_lacks, require_runnable
 from autotm.model.machine.slow_memory import slow_memory_facts, slow_memory_text
-from autotm.model.machine.slow_tier import AnyTier, CudaTier, DaxTier, EmulatedTier, ModelledTier, NumaTier, deciding
+from autotm.model.machine.slow_tier import (
+    AnyTier,
+    CudaTier,
+    DaxTier,
+    EmulatedTier,
+    ModelledTier,
+    NumaTier,
+    Products,
+    deciding,
+)
 from autotm.model.machine.slurm import keep_to_allocation
 from autotm.model.machine.system_memory import MemoryNode, Mount, SystemMemory
 from autotm.model.machine.topology import Topology, usable_cpus
@@ -27,6 +36,7 @@ __all__ = [
     "ModelledTier",
     "Mount",
     "NumaTier",
+    "Products",
     "Round",
     "SystemMemory",
     "Topology",

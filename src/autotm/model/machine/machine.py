@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from autotm.model.files import BadInputError, explain, no_such_file, parsed_yaml
 from autotm.model.machine.core_choice import CoreChoice
-from autotm.model.machine.slow_tier import AnyTier, CudaTier, ModelledTier, Reality, SlowTier, size_bytes
+from autotm.model.machine.slow_tier import AnyTier, CudaTier, ModelledTier, Products, Reality, SlowTier, size_bytes
 from autotm.model.machine.slurm import SlurmNode, allocation
 
 MODELLED_MACHINE = "modelled-"
@@ -138,6 +138,11 @@ class Machine:
     def fast_operands_only(self) -> bool:
         """Whether kernels can use fast memory only (GPUs): tensors are slow between kernels."""
         return isinstance(self.slow_tier, CudaTier | ModelledTier)
+
+    @property
+    def products(self) -> Products:
+        """What contractions may round their factors to."""
+        return self.slow_tier.products if isinstance(self.slow_tier, CudaTier) else "float32"
 
     def to_measure_on(self) -> Machine:
         """The machine with cores of this computer, on which nothing but this job runs.

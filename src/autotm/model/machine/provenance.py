@@ -57,6 +57,7 @@ class Provenance(_Always, total=False):
         slow_memory: where it is not emulated: its kind; nodes, their `distance` (Linux's: 10 is local) and what the
             firmware says of each (`hmat`: MB/s and ns); path, device, file system and mount options; huge pages as
             asked for, and what Linux is set to do with them, with pages of other nodes and with little used ones.
+        products: where the machine file lets contractions on a GPU round their factors: what to, `tf32` or `bf16`.
         seed: of weights, data and the solver.
         started: date and time, UTC.
         load_1min: the system's load then.
@@ -79,6 +80,7 @@ class Provenance(_Always, total=False):
     """
 
     slow_memory: dict[str, Any]
+    products: str
     sizes: dict[str, Any]
     network_file: str
     network_function: str
@@ -176,6 +178,7 @@ def provenance(machine: Machine, seed: int, **extra: Any) -> dict[str, Any]:
         **({"slurm": {"job": job.job, "node": job.node, "is_shared": job.is_shared}} if job else {}),
         "tier_reality": machine.tier_reality,
         **({"slow_memory": slow_memory} if slow_memory else {}),
+        **({"products": machine.products} if machine.products != "float32" else {}),
         "seed": seed,
         "started": dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds"),
         "load_1min": round(os.getloadavg()[0], 2),

@@ -56,13 +56,18 @@ def slow_memory_facts(tier: AnyTier, system: SystemMemory | None = None) -> dict
 
 
 def slow_memory_text(source: Mapping[str, Any]) -> str:
-    """From the provenance of a file, a few words for captions; empty where slow memory is emulated."""
+    """From the provenance of a file, a few words for captions; empty where slow memory is emulated.
+
+    Of a GPU they say what else a reader must know, if its results are not exact.
+    """
     facts = source.get("slow_memory") or {}
     if facts.get("kind") == "dax":
         where = ", ".join(str(facts[key]) for key in ("device", "file_system", "mount_options") if facts.get(key))
         return f"{'files in' if facts['stand_in'] else 'DAX at'} {facts['path']} ({where})"
     if facts.get("kind") == "modelled":
         return f"GPU {facts['device']}, a model"
+    if products := source.get("products"):
+        return f"of the host of a GPU, whose contractions round their factors to {products}"
     if facts.get("kind") != "numa":
         return ""
     nodes = facts["slow_nodes"]

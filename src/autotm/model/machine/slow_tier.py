@@ -15,6 +15,8 @@ Reality = Literal["real", "emulated", "modelled", "stand-in"]
 Node = Annotated[int, Field(ge=0)]
 Nodes = Annotated[tuple[Node, ...], Field(min_length=1)]
 HugePages = Literal["transparent", "reserved", "none"]
+Products = Literal["float32", "tf32", "bf16"]
+"""What factors of contractions may be rounded to on a GPU; float32: not at all. Sums are float32 in any case."""
 
 
 class _Strict(BaseModel):
@@ -119,6 +121,12 @@ class CudaTier(_Strict):
     )
     capacity: str | None = Field(
         None, description="host memory that runs may pin, such as 64GB; null = as much as the system gives"
+    )
+    products: Products = Field(
+        "float32",
+        description="what factors of convolutions and products of matrices are rounded to: float32 = nothing; tf32, "
+        "bf16 = on tensor cores, by up to 2^-11 (tf32) or 2^-8 (bf16) of a factor, where the kernels' cost rule "
+        "expects this to be faster; sums are float32. All results say so",
     )
 
     @model_validator(mode="after")

@@ -11,7 +11,8 @@ _WHAT_RAN: Mapping[str, str] = {
     "machine": "the machine file's name; in tables of plans and kernels with the threads, as in paths",
     "device": "that is emulated; where that does not tell, the machine (`devices.csv`), or nothing (`links.csv`)",
     "tier_reality": "whether slow memory was `real`, `emulated` or `modelled`, or ordinary memory its `stand-in`",
-    "slow_memory": "which memory that was, where it was not emulated: nodes, distance, HMAT, or DAX and its mount",
+    "slow_memory": "which memory that was, where it was not emulated: nodes, distance, HMAT, or DAX and its mount; "
+    "of a GPU what contractions round their factors to, if they do",
     "threads": "that ran kernels",
     "optimizer": "that placed it",
     "limit": "as asked: a ratio slow:fast, or bytes",

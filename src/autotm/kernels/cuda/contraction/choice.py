@@ -1,58 +1,45 @@
-"""How a contraction is computed: which tile, whether its sums are split, and the other ways that there are."""
+"""How a contraction is computed: by tiles, exactly or on tensor cores, and the other ways that there are."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tvm import tirx
 
 from autotm.kernels.code import Index, tir
+from autotm.kernels.cuda.contraction.estimate import PARTS, Way, estimate_ns, fastest
 from autotm.kernels.cuda.contraction.product import Conditions, Operand, Product, product_of, vector_of
-from autotm.kernels.cuda.contraction.tile import Tile, part_steps, tiled
+from autotm.kernels.cuda.contraction.staging import Finish
+from autotm.kernels.cuda.contraction.tile import Tile, tiled
+from autotm.kernels.cuda.contraction.warp_tile import warp_tiled
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.stage import Stage, device_memory, each, local
 from autotm.kernels.schedules import Problem
+from autotm.model.machine import Products
 from autotm.model.step import DEFAULT_IMPLEMENTATION
 
 LEAN, DIRECT, UNFOLDED = "lean", "direct", "unfolded"
 """The product without workspace; a thread for each result; the left operand laid out as a matrix before (im2col)."""
+EXACT = "exact"
+"""As the default would be without tensor cores."""
 MOST_UNFOLDED_BYTES = 4 << 30
 """Beyond that an unfolded operand is not offered."""
-TILES = (
-    Tile(128, 128, 8, 8, 8),
-    Tile(128, 64, 16, 8, 4),
-    Tile(64, 128, 16, 4, 8),
-    Tile(64, 64, 16, 4, 4),
-    Tile(64, 32, 16, 4, 2),
-    Tile(32, 64, 16, 2, 4),
-    Tile(32, 32, 16, 2, 2),
-)
-_PARTS = (1, 2, 4, 8, 16, 32, 64)
-_PANELS_OF_A_PART = 8
-"""At least, where sums are split."""
-_LAUNCH_NS = 3000.0
-_LATENCY = 1.3
-"""How much longer a block takes that has a multiprocessor to itself: nothing hides its waits. An estimate."""
-_ELSEWHERE = 0.7
-"""Multiply-adds that the rest of a thread's step costs, for each word it reads of shared memory. An estimate."""
-
 Stages = tuple[list[Stage], list[tirx.Buffer]]
 
 
-@dataclass(frozen=True)
-class Way:
-    """A tile, and pieces that sums are split into."""
+def implementations(problem: Problem, device: CudaDevice, products: Products = "float32") -> tuple[str, ...]:
+    """Ways to compute a problem besides the default that are other code.
 
-    tile: Tile
-    parts: int
-
-
-def implementations(problem: Problem, device: CudaDevice) -> tuple[str, ...]:
-    """Ways to compute a problem besides the default that are other code."""
+    Where `products` may be rounded, they are by the default or by an implementation of that name, as which one is
+    faster is estimated; `exact` is there where the default is not. Only `default`, that name, and `lean` of a rounded
+    default round.
+    """
     product = product_of(problem)
-    names = [LEAN] if fastest(product, device, _PARTS).parts > 1 else []
+    way = _preferred(product, device, products)
+    names = [LEAN] if way.parts > 1 else []
+    if products != "float32":
+        names.append(products if _products_of(way) == "float32" else EXACT)
     if problem.kind.startswith("conv2d"):
         names.append(DIRECT)
         if _unfolded_bytes(product) <= MOST_UNFOLDED_BYTES:
@@ -60,59 +47,50 @@ def implementations(problem: Problem, device: CudaDevice) -> tuple[str, ...]:
     return tuple(names)
 
 
-def contraction_stages(problem: Problem, device: CudaDevice, implementation: str) -> Stages:
-    """The stages of a contraction, and its workspaces.
+def _preferred(product: Product, device: CudaDevice, products: Products) -> Way:
+    """The fastest way by estimate, on tensor cores if it may be and they are faster."""
+    ways = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
+    return min(ways, key=lambda way: estimate_ns(product, way, device))
+
+
+def contraction_stages(
+    problem: Problem, device: CudaDevice, implementation: str, products: Products = "float32"
+) -> tuple[Stages, Products]:
+    """The stages of a contraction and its workspaces, and what its factors are rounded to.
 
     Raises:
         ValueError: there is no such implementation.
     """
-    if implementation not in (DEFAULT_IMPLEMENTATION, *implementations(problem, device)):
+    if implementation not in (DEFAULT_IMPLEMENTATION, *implementations(problem, device, products)):
         message = f"'{problem.kind}' has no implementation '{implementation}'"
         raise ValueError(message)
-    return _WAYS[implementation](problem, product_of(problem), device)
+    product = product_of(problem)
+    if implementation in _OTHERS:
+        return _OTHERS[implementation](problem, product, device), "float32"
+    way = _way(product, device, implementation, products)
+    return by_tiles(problem, product, way), _products_of(way)
 
 
-def fastest(product: Product, device: CudaDevice, parts: tuple[int, ...]) -> Way:
-    """The way that takes least time by `estimate_ns`."""
-    ways = [Way(tile, count) for tile in TILES for count in parts if _may_split(product, tile, count)]
-    return min(ways, key=lambda way: estimate_ns(product, way, device))
+def _way(product: Product, device: CudaDevice, implementation: str, products: Products) -> Way:
+    if implementation == EXACT:
+        return fastest(product, device)
+    if implementation == products:
+        return fastest(product, device, PARTS, products)
+    preferred = _preferred(product, device, products)
+    if implementation == LEAN:
+        return fastest(product, device, (1,), _products_of(preferred))
+    return preferred
 
 
-def _may_split(product: Product, tile: Tile, parts: int) -> bool:
-    length = part_steps(product, tile, parts)
-    return parts == 1 or (length >= _PANELS_OF_A_PART * tile.steps and length * (parts - 1) < product.steps)
-
-
-def estimate_ns(product: Product, way: Way, device: CudaDevice) -> float:
-    """Time of a product: the multiply-adds of the busiest multiprocessor, then what adds up the parts.
-
-    A thread of r by c results reads r + c words for r c multiply-adds, which is what its rate depends on.
-    """
-    tile, parts = way.tile, way.parts
-    blocks = math.ceil(product.rows / tile.rows) * math.ceil(product.columns / tile.columns) * product.groups * parts
-    turns = math.ceil(blocks / device.multiprocessors)
-    reuse = tile.own_rows * tile.own_columns / (tile.own_rows + tile.own_columns)
-    rate = device.gflop_per_s / 2 / device.multiprocessors * reuse / (reuse + _ELSEWHERE)
-    work = turns * tile.rows * tile.columns * part_steps(product, tile, parts) / rate
-    if turns == 1:
-        work *= _LATENCY
-    moved = 2 * 4 * parts * product.groups * product.rows * product.columns if parts > 1 else 0
-    return work + moved / device.gbyte_per_s + (_LAUNCH_NS if parts > 1 else 0.0)
-
-
-def _default(problem: Problem, product: Product, device: CudaDevice) -> Stages:
-    return by_tiles(problem, product, fastest(product, device, _PARTS))
-
-
-def _lean(problem: Problem, product: Product, device: CudaDevice) -> Stages:
-    return by_tiles(problem, product, fastest(product, device, (1,)))
+def _products_of(way: Way) -> Products:
+    return "float32" if isinstance(way.tile, Tile) else way.tile.products
 
 
 def by_tiles(problem: Problem, product: Product, way: Way) -> Stages:
     """A product by tiles; split sums are added up in the order of their parts by a second stage."""
     size = product.groups * product.rows * product.columns
     if way.parts == 1:
-        return [tiled(product, way.tile, 1, lambda _, *at: _finish(problem, product, *at))], []
+        return [_tiled(product, way, lambda _, *at: _finish(problem, product, *at))], []
     partial = device_memory((way.parts, size), "float32", "partial")
 
     def keep(part: Index, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
@@ -128,7 +106,13 @@ def by_tiles(problem: Problem, product: Product, way: Way) -> Stages:
         return tir.sequence([tirx.AllocBuffer(total), _clear(total), tir.loop(way.parts, add, "part"),
                              _at(problem, product, index, tir.load(total, 0))])  # fmt: skip
 
-    return [tiled(product, way.tile, way.parts, keep), each(size, 256, add_up)], [partial]
+    return [_tiled(product, way, keep), each(size, 256, add_up)], [partial]
+
+
+def _tiled(product: Product, way: Way, finish: Finish) -> Stage:
+    if isinstance(way.tile, Tile):
+        return tiled(product, way.tile, way.parts, finish)
+    return warp_tiled(product, way.tile, way.parts, finish)
 
 
 def _direct(problem: Problem, product: Product, _: CudaDevice) -> Stages:
@@ -199,9 +183,4 @@ def _finish(problem: Problem, product: Product, group: Index, m: Index, n: Index
     return problem.finish(product.coordinates(group, m, n), lambda: value, position)
 
 
-_WAYS: dict[str, Callable[[Problem, Product, CudaDevice], Stages]] = {
-    DEFAULT_IMPLEMENTATION: _default,
-    LEAN: _lean,
-    DIRECT: _direct,
-    UNFOLDED: _unfolded,
-}
+_OTHERS: dict[str, Callable[[Problem, Product, CudaDevice], Stages]] = {DIRECT: _direct, UNFOLDED: _unfolded}

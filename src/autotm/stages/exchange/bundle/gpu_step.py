@@ -74,7 +74,7 @@ def gpu_step(
     device = device_named(gpu)
     _require_own_kernels(paths.graph)
     built = zoo.with_values_stored(zoo.build_from(network, context.seed), paths.values)
-    step = cuda_step(built, paths.scale, device, timing.implementations)
+    step = cuda_step(built, paths.scale, device, timing.implementations, context.machine.products)
     made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
     came_from = provenance(context.machine, context.seed, **network.provenance)
     save(paths.graph, "graph", step.graph, came_from)
