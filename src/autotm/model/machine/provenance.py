@@ -68,6 +68,8 @@ class Provenance(_Always, total=False):
         options_hash, library_hash: of a profile: of how kernels were timed, and of their machine code.
         context: of a profile: hash of what all its timings share.
         options: how it was solved, run or searched, as in the config.
+        gpu: of what was measured on one: its name.
+        gpu_driver: of a record from one: version of NVIDIA's driver.
         plan_file: of a program: the plan that it was made from.
         plan_hash, program_hash: of a record.
         draws: of a study of sensitivity: how often kernel times were drawn.
@@ -87,6 +89,8 @@ class Provenance(_Always, total=False):
     library_hash: str
     context: str
     options: dict[str, Any]
+    gpu: str
+    gpu_driver: str
     plan_file: str
     plan_hash: str
     program_hash: str

@@ -120,6 +120,10 @@ class CudaTier(_Strict):
     capacity: str | None = Field(
         None, description="host memory that runs may pin, such as 64GB; null = as much as the system gives"
     )
+    managed_oversubscription: bool = Field(
+        default=False,
+        description="whether optimizer managed-memory may have a pool beyond its device memory, which can hang a GPU",
+    )
 
     @model_validator(mode="after")
     def _sizes_are_sizes(self) -> Self:
@@ -153,8 +157,8 @@ AnyTier = EmulatedTier | NumaTier | DaxTier | CudaTier | ModelledTier
 
 
 def deciding(tier: AnyTier) -> dict[str, Any]:
-    """What of it decides a measurement, as JSON: how much of it runs may take does not."""
-    return tier.model_dump(mode="json", exclude={"capacity"})
+    """What of it decides a measurement, as JSON: how much of it runs may take, and what they may risk, does not."""
+    return tier.model_dump(mode="json", exclude={"capacity", "managed_oversubscription"})
 
 
 SlowTier = Annotated[AnyTier, Field(discriminator="kind")]
