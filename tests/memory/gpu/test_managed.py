@@ -70,6 +70,14 @@ def test_what_is_not_to_be_had_in_one_piece_is_held_in_several(play: Callable[..
     assert not played.memory
 
 
+def test_a_little_that_cannot_be_held_is_left(play: Callable[..., PlayedRuntime]) -> None:
+    pool, allowed = 400 * MIB, 300 * MIB
+    played = play(device_bytes=allowed + 3 * MIB, largest_bytes=MIB)
+    with open_managed(TOLD, pool, 64, allowed_bytes=allowed) as device:
+        device.keep_allowance()
+        assert played.free["device"] == allowed + 3 * MIB
+
+
 def test_memory_that_cannot_be_held_is_an_error(play: Callable[..., PlayedRuntime]) -> None:
     played = play(largest_bytes=MIB)
     with (
@@ -86,6 +94,13 @@ def test_less_than_allowed_is_an_error(play: Callable[..., PlayedRuntime]) -> No
         played.free["device"] = ALLOWED - 3 * MIB
         with pytest.raises(AutotmError, match=r"0.008 GB are asked for, 0.005 GB are free"):
             device.keep_allowance()
+
+
+def test_beside_a_pool_that_fits_nothing_is_held(play: Callable[..., PlayedRuntime]) -> None:
+    played = play()
+    with open_managed(UNTOLD, POOL, 64, allowed_bytes=POOL) as device:
+        device.keep_allowance()
+        assert played.free["device"] == 64 * MIB
 
 
 def test_a_pool_beyond_its_device_memory_has_to_be_allowed(play: Callable[..., PlayedRuntime]) -> None:

@@ -10,9 +10,10 @@ from random_graphs import Case, StepBuilder, make_links, random_case, roofline_p
 from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
 from autotm.layout import compile_program
+from autotm.model.files import BadInputError
 from autotm.model.measurement import AsynchronousLinks, Contention, Links
 from autotm.model.plan import RUN_RIVALS, Move, Plan, Program, Status
-from autotm.model.step import Counts, Limit, OpClass, Role, counting
+from autotm.model.step import Counts, Limit, OpClass, Role, Tier, counting
 from autotm.solve import Problem, SolveOptions, fits, plan_us, solve_and_pack
 from autotm.solve.rivals import ManagedMemory, run_plan, run_rival
 
@@ -132,6 +133,17 @@ def test_a_swap_that_loses_nothing_at_the_turn_lasts_as_long_as_its_simulation()
 def uncontended(links: Links) -> AsynchronousLinks:
     none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
     return AsynchronousLinks(links.to_fast, links.to_slow, none, none, 0.0)
+
+
+@pytest.mark.parametrize("name", RUN_RIVALS)
+def test_they_are_for_gpus_and_nobody_fixes_their_tensors(name: str) -> None:
+    case = random_case(1, kernels=6)
+    given = case.graph, case.profile, case.links, name, Limit(1, 1)
+    with pytest.raises(BadInputError, match="what others do on a GPU"):
+        solve_and_pack(*given, SolveOptions())
+    fixed = {case.graph.movable[0].name: Tier.DRAM}
+    with pytest.raises(BadInputError, match="fixed in one memory"):
+        solve_and_pack(*given, SolveOptions(fast_operands_only=True, fixed=fixed))
 
 
 def test_checks_hold_plans_that_search_to_their_limit() -> None:

@@ -6,6 +6,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from autotm.model.files import BadInputError
 from autotm.model.plan import Move, Status, Stay
 from autotm.model.step import Graph
 from autotm.solve.bases.base import Optimizer, Placement
@@ -16,8 +17,15 @@ class Rival(Optimizer):
     """One plan, by a rule that knows nothing of the step to come; it may take more fast memory than the limit."""
 
     def choices(self, problem: Problem) -> Choices:
-        """None: and so no limit is too small."""
-        del problem
+        """None: and so no limit is too small.
+
+        Raises:
+            BadInputError: kernels can use slow operands, so this is no GPU; or a tensor is fixed in one memory.
+        """
+        if not problem.options.fast_operands_only:
+            raise BadInputError(f"optimizer '{self.name}': it is what others do on a GPU; use 'synchronous'")
+        for tensor in problem.options.fixed:
+            raise BadInputError(f"optimizer '{self.name}': tensor '{tensor}' is fixed in one memory; use 'static'")
         return Choices(())
 
     def place(self, problem: Problem, choices: Choices) -> Placement:

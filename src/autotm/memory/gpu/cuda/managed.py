@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 _GRANULE = 2 << 20
 """Bytes: the driver moves managed memory in blocks of 2 MiB, and less than one is not worth holding."""
 _AT_ONCE = 1 << 30
+_SPARE = 0.01
+"""Of what is allowed: so much more may be left to the driver where it is free, but not to be had."""
 
 
 class ManagedMemory(CudaMemory):
@@ -47,16 +49,19 @@ class ManagedMemory(CudaMemory):
         return int(self._runtime.call("cudaMallocManaged", size_bytes, self._runtime.module.cudaMemAttachGlobal))
 
     def hold_the_rest(self) -> None:
-        """Take all device memory but what is allowed, and keep it until the pool is closed.
+        """Take all device memory but what is allowed, and keep it until the pool is closed; nothing if the pool fits.
 
-        For after the kernels are loaded, which takes device memory too, and before the pool is first touched.
+        What the driver needs later for itself it gets by moving pages of the pool out. For after the kernels are loaded,
+        which takes device memory too, and before the pool is first touched.
 
         Raises:
-            AutotmError: less is free than is allowed, or the rest is not to be had.
+            AutotmError: less is free than is allowed, or the rest, but for 1 % of that, is not to be had.
         """
+        if self.size_bytes <= self._allowed_bytes:
+            return
         size_bytes = _AT_ONCE
         free_bytes = self._free_bytes()
-        if free_bytes < min(self._allowed_bytes, self.size_bytes) - _GRANULE:
+        if free_bytes < self._allowed_bytes - _GRANULE:
             raise AutotmError(
                 f"GPU {self._index}: {self._allowed_bytes / 1e9:.3f} GB are asked for, {free_bytes / 1e9:.3f} GB are "
                 "free: ask for a smaller limit, or end what else uses it (nvidia-smi)"
@@ -67,6 +72,8 @@ class ManagedMemory(CudaMemory):
                 self._held.append(int(self._runtime.call("cudaMalloc", size_bytes)))
             except CudaError as error:
                 size_bytes //= 2
+                if size_bytes < _GRANULE and over_bytes <= _SPARE * self._allowed_bytes:
+                    break
                 if size_bytes < _GRANULE:
                     raise AutotmError(
                         f"GPU {self._index}: {over_bytes / 1e9:.3f} GB beyond the limit could not be held ({error}): "
