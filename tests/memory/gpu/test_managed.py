@@ -71,11 +71,12 @@ def test_what_is_not_to_be_had_in_one_piece_is_held_in_several(play: Callable[..
 
 
 def test_a_little_that_cannot_be_held_is_left(play: Callable[..., PlayedRuntime]) -> None:
-    pool, allowed = 400 * MIB, 300 * MIB
-    played = play(device_bytes=allowed + 3 * MIB, largest_bytes=MIB)
+    pool, allowed = 217 * MIB, 216 * MIB
+    free = allowed + 2 * MIB + (1 << 16)
+    played = play(device_bytes=free, largest_bytes=MIB)
     with open_managed(TOLD, pool, 64, allowed_bytes=allowed) as device:
         device.keep_allowance()
-        assert played.free["device"] == allowed + 3 * MIB
+        assert played.free["device"] == free
 
 
 def test_memory_that_cannot_be_held_is_an_error(play: Callable[..., PlayedRuntime]) -> None:

@@ -49,6 +49,14 @@ def test_an_unverified_program_fails_by_name_after_the_table_is_written(tmp_path
     assert list(read_table(tmp_path / "verification.csv")["is_verified"]) == [True, False]
 
 
+def test_what_exceeds_its_limit_did_not_run_and_is_no_failure(tmp_path: Path) -> None:
+    paths = written(tmp_path, 2)
+    unfit = replace(record("swap-all", "4:1", network="net1"), verified_steps=0, fits=False)
+    save(tmp_path / "unfit.json", "record", unfit, PROVENANCE)
+    table = verify_records([*paths, tmp_path / "unfit.json"], tmp_path / "verification.csv")
+    assert list(table["is_verified"]) == [True, False]
+
+
 def test_every_network_meets_every_optimizer() -> None:
     found = study()
     pairs = {(path.parents[2].name, path.parents[1].name) for path in found.verification_records()}

@@ -51,8 +51,8 @@ class ManagedMemory(CudaMemory):
     def hold_the_rest(self) -> None:
         """Take all device memory but what is allowed, and keep it until the pool is closed; nothing if the pool fits.
 
-        What the driver needs later for itself it gets by moving pages of the pool out. For after the kernels are loaded,
-        which takes device memory too, and before the pool is first touched.
+        What the driver needs later for itself it gets by moving pages of the pool out. For after the kernels are
+        loaded, which takes device memory too, and before the pool is first touched.
 
         Raises:
             AutotmError: less is free than is allowed, or the rest, but for 1 % of that, is not to be had.
