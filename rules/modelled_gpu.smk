@@ -79,6 +79,7 @@ use rule modelled_plan as modelled_rival with:
 ruleorder: modelled_rival > modelled_plan
 
 
+# On a machine of kind cuda it shows records, which rule run makes.
 rule figure_12:
     input:
         steps=gpu_steps,

@@ -20,8 +20,8 @@ class UnverifiedError(AutotmError):
 def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
     """Write a table with a row a program and what was verified of it: `verified_steps` steps, `is_verified`.
 
-    A program whose results differ has no record: its run ends with an error that names step and tensor. One that exceeds
-    its limit did not run.
+    A program whose results differ has no record: its run ends with an error that names step and tensor. One that
+    exceeds its limit did not run.
 
     Raises:
         UnverifiedError: after the table is written; names the programs of which no step was compared.

@@ -26,7 +26,7 @@ from autotm.study.drawing import (
 from autotm.study.figures.comparisons import bars
 from autotm.study.figures.gpu.table import ORACLE
 from autotm.study.setup import GPU_BASELINE, GPU_RIVALS
-from autotm.study.tables import COLUMN
+from autotm.study.tables import COLUMN, marked
 
 FACE = "MODELLED, not measured: no GPU ran any of this"
 """What the figure says in itself, wherever it is copied to."""
@@ -38,6 +38,7 @@ _CROWDED = 5
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for plans and the oracle, and one for the best of them beside rivals."""
+    table = table.assign(**{COLUMN: marked(table)})
     figure, axes = panels(2, style, widen=1.35)
     say_so(figure, table, style)
     plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
@@ -60,7 +61,7 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
     series, hollow = [], []
     for number, name in enumerate(names):
         heights = []
-        hollow.append([bool(by_place.loc[name, network, batch].get(COLUMN, False)) for network, batch in places])
+        hollow.append([bool(by_place.loc[name, network, batch][COLUMN]) for network, batch in places])
         for place, (network, batch) in enumerate(places):
             row = by_place.loc[name, network, batch]
             heights.append(float(row["speedup"]) if row["fits"] else math.nan)
