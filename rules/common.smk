@@ -202,13 +202,13 @@ def front_records(wildcards):
     return inputs.front_records(study_on(wildcards))
 
 
-def modelled_steps(wildcards):
-    """The modelled steps that figure 12 shows."""
+def gpu_steps(wildcards):
+    """What figure 12 shows: modelled steps, or records of a GPU."""
     return or_stop(inputs.gpu_steps, STUDY)
 
 
-def modelled_timeline(wildcards):
-    """The modelled steps of one network, whose engines figure 12's timeline shows."""
+def gpu_timeline(wildcards):
+    """Those of one network, whose engines or streams figure 12's timeline shows."""
     return or_stop(inputs.gpu_timeline, STUDY)
 
 

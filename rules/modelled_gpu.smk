@@ -79,9 +79,10 @@ use rule modelled_plan as modelled_rival with:
 ruleorder: modelled_rival > modelled_plan
 
 
+# On a machine of kind cuda it shows records, which rule run makes.
 rule figure_12:
     input:
-        steps=modelled_steps,
+        steps=gpu_steps,
     output:
         pdf="figures/fig12.pdf",
         png=picture("figures/fig12.png"),
@@ -99,14 +100,14 @@ rule figure_12:
     params:
         style=STUDY.config.style.model_dump(),
     message:
-        "Drawing {output.pdf}: speed-up over managed memory on a modelled GPU"
+        "Drawing {output.pdf}: speed-up over managed memory on a GPU"
     script:
         "../workflow/scripts/figure_12.py"
 
 
 use rule figure_12 as figure_12_timeline with:
     input:
-        steps=modelled_timeline,
+        steps=gpu_timeline,
     output:
         pdf="figures/fig12_timeline.pdf",
         png=picture("figures/fig12_timeline.png"),
@@ -116,4 +117,4 @@ use rule figure_12 as figure_12_timeline with:
     benchmark:
         "logs/figures/fig12_timeline.benchmark.tsv"
     message:
-        "Drawing {output.pdf}: what the engines of a modelled GPU do in one step"
+        "Drawing {output.pdf}: what the engines of a GPU do in one step"

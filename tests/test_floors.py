@@ -53,9 +53,10 @@ INSIDE = {
     "cli": {"process": 1, "pipeline": 1, "answers": 1, "pictures": 1, "records": 1, "machine": 1},
     "cli/machine": {"optane": 1},
     "solve": {
-        "problem": 1, "paging": 2, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "optimizers": 7,
-        "rivals": 7,
+        "problem": 1, "paging": 2, "bounds": 2, "program": 3, "plans": 4, "search": 5, "bases": 6, "rivals": 7,
+        "optimizers": 8,
     },
+    "solve/optimizers": {"gpu_rivals": 1},
     "kernels": {"library": 1, "vendor": 1, "code": 1, "operators": 2, "schedules": 3, "making": 4, "cuda": 4},
     "kernels/cuda": {"contraction": 2},
     "kernels/operators": {"windows": 1, "moving": 1},

@@ -36,6 +36,8 @@ class PlayedRuntime:
     Args:
         device_bytes: that the GPU has.
         host_bytes: that may be pinned.
+        concurrent: whether managed memory may be larger than the GPU's.
+        largest_bytes: that one piece of device memory may have.
         order: when its streams' work begins.
     """
 
@@ -44,10 +46,22 @@ class PlayedRuntime:
     cudaEventDefault = 0
     cudaEventDisableTiming = 2
     cudaHostAllocDefault = 0
+    cudaMemAttachGlobal = 1
     cudaMemcpyKind = SimpleNamespace(cudaMemcpyDefault=4)
+    cudaDeviceAttr = SimpleNamespace(cudaDevAttrConcurrentManagedAccess=89)
 
-    def __init__(self, device_bytes: int = 1 << 30, host_bytes: int = 1 << 30, order: Order | None = None) -> None:
-        self.free = {"device": device_bytes, "host": host_bytes}
+    def __init__(
+        self,
+        device_bytes: int = 1 << 30,
+        host_bytes: int = 1 << 30,
+        order: Order | None = None,
+        *,
+        concurrent: bool = True,
+        largest_bytes: int = 1 << 40,
+    ) -> None:
+        self.concurrent = concurrent
+        self.largest_bytes = largest_bytes
+        self.free = {"device": device_bytes, "host": host_bytes, "managed": 1 << 40}
         self.device_bytes = device_bytes
         self.memory: dict[int, tuple[str, np.ndarray]] = {}
         self.streams: dict[int, ThreadStream] = {}
@@ -73,17 +87,29 @@ class PlayedRuntime:
     def cudaMemGetInfo(self) -> tuple[Codes, int, int]:
         return Codes.cudaSuccess, self.free["device"], self.device_bytes
 
+    def cudaDeviceGetAttribute(self, attribute: int, index: int) -> tuple[Codes, int]:
+        assert attribute == self.cudaDeviceAttr.cudaDevAttrConcurrentManagedAccess
+        return Codes.cudaSuccess, int(self.concurrent)
+
     def cudaMalloc(self, size_bytes: int) -> tuple[Codes, int]:
+        if size_bytes > self.largest_bytes:
+            return Codes.cudaErrorMemoryAllocation, 0
         return self._given("device", size_bytes)
+
+    def cudaMallocManaged(self, size_bytes: int, flags: int) -> tuple[Codes, int]:
+        """Takes no memory of the GPU until it is touched, and then as much as is free."""
+        assert flags == self.cudaMemAttachGlobal
+        assert size_bytes
+        return self._given("managed", size_bytes)
 
     def cudaHostAlloc(self, size_bytes: int, flags: int) -> tuple[Codes, int]:
         return self._given("host", size_bytes)
 
     def cudaFree(self, address: int) -> tuple[Codes]:
-        return self._taken("device", address)
+        return self._taken({"device", "managed"}, address)
 
     def cudaFreeHost(self, address: int) -> tuple[Codes]:
-        return self._taken("host", address)
+        return self._taken({"host"}, address)
 
     def cudaStreamCreateWithFlags(self, flags: int) -> tuple[Codes, int]:
         assert flags == self.cudaStreamNonBlocking
@@ -159,9 +185,9 @@ class PlayedRuntime:
         self.memory[aligned.ctypes.data] = kind, aligned
         return Codes.cudaSuccess, aligned.ctypes.data
 
-    def _taken(self, kind: str, address: int) -> tuple[Codes]:
-        was, memory = self.memory.pop(address)
-        assert was == kind
+    def _taken(self, kinds: set[str], address: int) -> tuple[Codes]:
+        kind, memory = self.memory.pop(address)
+        assert kind in kinds
         self.free[kind] += memory.nbytes
         return (Codes.cudaSuccess,)
 

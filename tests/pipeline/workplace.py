@@ -25,6 +25,7 @@ FIGURES = {
     "figure_9",
     "figure_10",
     "figure_10a_all_fast",
+    "figure_12",
     "convolution_profile",
     "kernel_plot",
     "heap",

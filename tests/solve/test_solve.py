@@ -38,7 +38,8 @@ def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions | No
 def test_registry() -> None:
     of_linux = ("linux-balancing", "linux-interleave", "linux-preferred", "linux-weighted-interleave")
     assert optimizers() == (
-        "all-fast", "all-slow", "asynchronous", *of_linux, "memory-mode", "numa", "static", "synchronous",
+        "all-fast", "all-slow", "asynchronous", *of_linux, "lru-paging", "managed-memory", "memory-mode", "numa",
+        "static", "swap-all", "synchronous",
     )  # fmt: skip
 
 

@@ -2,77 +2,29 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import small_step
-from emulated_cuda import EmulatedDevice
-from played_cudart import PlayedDriver, PlayedRuntime
+from played_study import SIZES, played_context
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
 
-import autotm.profile.copies
 from autotm import stages
-from autotm.kernels.cuda import CudaKernel, Fatbin, device_named
-from autotm.lower import co_runners_for_gpu, cuda_step
-from autotm.memory.gpu import Delays, NoGpuError
+from autotm.memory.gpu import NoGpuError
 from autotm.model.files import load_with_provenance
 from autotm.model.machine import CudaTier
 from autotm.model.measurement import Lane, Links, Record, Timeline, read_profile
 from autotm.model.step import Graph, Limit, NetworkSource
 from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig
 from autotm.stages import Context, Given
-from autotm.zoo import build
 
-SIZES = {"batch": 16, "width": 64}
 LIMIT = Limit.parse("12288B")
-
-
-def no_image(*_: object, **__: object) -> Fatbin:
-    """What nvcc would make; the played driver has the functions already."""
-    return Fatbin(b"fatbin", ())
-
-
-def functions_of(kernels: list[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
-    """Device functions of a step, run by this processor on addresses."""
-    compiled = EmulatedDevice(kernels, folder)._library
-
-    def call(name: str, extents: list[int], addresses: tuple[int, ...]) -> None:
-        grid, block = ((ctypes.c_uint * 3)(*each) for each in (extents[:3], extents[3:]))
-        assert not compiled[f"run_{name}"]((ctypes.c_void_p * len(addresses))(*addresses), grid, block, 0)
-
-    names = [launch.function for kernel in kernels for launch in kernel.launches]
-    return {name: functools.partial(call, name) for name in names}
 
 
 @pytest.fixture(params=["float32", "tf32"])
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Context:
-    """On a computer with a played H100; kernels that run beside copies do nothing there."""
-    products = request.param
-    monkeypatch.setattr("autotm.lower.cuda.fatbin", no_image)
-    monkeypatch.setattr(
-        autotm.profile.copies,
-        "measure_gpu_links",
-        functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
-    )
-    step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", products)
-    functions = functions_of(list(step.kernels.values()), tmp_path)
-    _, beside = co_runners_for_gpu(device_named("h100"), tmp_path / "co_runners.zip", products=products)
-    for kernel in beside.values():
-        functions |= {launch.function: lambda *_: None for launch in kernel.launches}
-    played = PlayedRuntime(order=Delays(2, 1e-5))
-    for name, module in {
-        "cuda.bindings.runtime": played,
-        "cuda.bindings.driver": PlayedDriver(played, functions),
-        "pynvml": Recorded(),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    machine = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda", products=products))
-    return Context(machine, tmp_path, 20)
+    """On a computer with a played H100."""
+    return played_context(tmp_path, monkeypatch, CudaTier(kind="cuda", products=request.param))
 
 
 def test_from_a_machine_file_to_a_record(context: Context, tmp_path: Path) -> None:

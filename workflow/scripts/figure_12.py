@@ -1,4 +1,4 @@
-"""Rules figure_12 and figure_12_timeline: modelled steps -> table -> picture."""
+"""Rules figure_12 and figure_12_timeline: modelled steps, or records of a GPU -> table -> picture."""
 
 from pathlib import Path
 

@@ -6,12 +6,13 @@ from bisect import bisect_left, insort
 from collections import defaultdict
 
 from autotm.check.fault import Fault, require
+from autotm.check.rivals import UNLIMITED
 from autotm.model.plan import Plan
 from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit, Tier
 
 
 def check_addresses(graph: Graph, plan: Plan) -> None:
-    """Offsets are aligned, keep the limit, and no two stays of a tier share bytes during a kernel.
+    """Offsets are aligned, keep the limit where plans have to, and no two stays of a tier share bytes during a kernel.
 
     `graph` is the step with the plan's implementations.
 
@@ -24,7 +25,7 @@ def check_addresses(graph: Graph, plan: Plan) -> None:
     require(count == len(plan.stays), Fault.ADDRESS, f"{count} offsets, {len(plan.stays)} stays")
     begins: dict[int, list[int]] = defaultdict(list)
     ends: dict[int, list[int]] = defaultdict(list)
-    unlimited = Limit.parse(plan.limit).is_unlimited
+    unlimited = plan.optimizer in UNLIMITED or Limit.parse(plan.limit).is_unlimited
     for number, (stay, offset) in enumerate(zip(plan.stays, plan.offsets, strict=True)):
         require(offset >= 0 and offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"'{stay.tensor}' at offset {offset}")
         top = offset + graph.by_name[stay.tensor].allocated_bytes

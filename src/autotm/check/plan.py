@@ -11,6 +11,7 @@ from autotm.check.cache import check_cached
 from autotm.check.fault import Fault, require
 from autotm.check.paging import check_paged
 from autotm.check.residence import Residence
+from autotm.check.rivals import UNLIMITED, WAITING, check_beside_one_kernel, waits_us
 from autotm.model.files import hash_of, unknown_name
 from autotm.model.measurement import BesideKernels, Links, Profile, slow_rates
 from autotm.model.plan import Plan, Status, amplified_bytes
@@ -28,6 +29,9 @@ _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "static": (frozenset(Tier), False, False),
     "synchronous": (frozenset(Tier), True, False),
     "asynchronous": (frozenset(Tier), True, True),
+    "managed-memory": (frozenset({Tier.DRAM}), False, False),
+    "lru-paging": (frozenset(Tier), True, False),
+    "swap-all": (frozenset(Tier), True, True),
 }
 """Per optimizer: the tiers it may use, whether it moves tensors, and whether moves may be asynchronous."""
 
@@ -85,7 +89,10 @@ def check_plan(
         check_cached(chosen, plan, plan.cached)
     if plan.paged is not None:
         check_paged(chosen, plan, plan.paged)
-    Engines.beside(graph, profile, links).check(chosen, plan.moves)
+    if plan.optimizer in WAITING:
+        check_beside_one_kernel(plan.moves)
+    else:
+        Engines.beside(graph, profile, links).check(chosen, plan.moves)
     _check_objective(graph, chosen, profile, links, plan)
     _check_bound(graph, profile, links, plan, fixed or {}, fast_operands_only)
 
@@ -126,6 +133,8 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
     asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes, fixed_bytes(graph))
     same = asked == plan.dram_limit_bytes
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
+    if plan.optimizer in UNLIMITED:
+        return
     change = dict.fromkeys(range(len(graph.kernels) + 1), 0)
     for stay in plan.stays:
         if stay.tier is Tier.DRAM:
@@ -142,7 +151,8 @@ def _check_objective(graph: Graph, chosen: Graph, profile: Profile, links: Links
     kernels_us = math.fsum(kernel_times_us(graph, profile, plan, links))
     beside = BesideKernels(graph, profile, links)
     moves_us = math.fsum(beside.move_us(move, chosen.by_name[move.tensor].size_bytes) for move in plan.moves)
-    found = kernels_us + moves_us + _pages_us(links, plan)
+    waited_us = waits_us(chosen, profile, links, plan.moves) if plan.optimizer in WAITING else 0.0
+    found = kernels_us + moves_us + waited_us + _pages_us(links, plan)
     same = math.isclose(found, plan.objective_us, rel_tol=_TIME, abs_tol=1e-6)
     require(same, Fault.OBJECTIVE, f"profile and links give {found} us, plan says {plan.objective_us} us")
 

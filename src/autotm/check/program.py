@@ -9,13 +9,14 @@ from autotm.check.cache import check_cached_program
 from autotm.check.fault import Fault, require
 from autotm.check.memory import Memory
 from autotm.check.paging import check_paged_program
+from autotm.check.rivals import UNLIMITED
 from autotm.model.files import hash_of
 from autotm.model.plan import Address, KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, WaitMoveStep
 from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, Tier
 
 
 def check_program(graph: Graph, plan: Plan, program: Program) -> None:
-    """Vouch for a program: pools within the limit, aligned addresses, every operand's bytes valid when used.
+    """Vouch for a program: pools within the limit where it has to keep one, aligned addresses, operands' bytes valid.
 
     `graph` is the step with all implementations, of which the program runs those that its plan chose.
 
@@ -49,7 +50,7 @@ def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
         require(stated == planned, Fault.OTHER_PLAN, f"{name} is {stated}, the plan's is {planned}")
     named = len(program.implementations)
     require(named in {0, len(graph.kernels)}, Fault.STEPS, f"{named} implementations, {len(graph.kernels)} kernels")
-    unlimited = Limit.parse(plan.limit).slow == 0
+    unlimited = plan.optimizer in UNLIMITED or Limit.parse(plan.limit).slow == 0
     fits = unlimited or program.fast_bytes <= plan.dram_limit_bytes
     require(fits, Fault.LIMIT, f"fast pool of {program.fast_bytes} bytes, the limit is {plan.dram_limit_bytes}")
 

@@ -32,7 +32,8 @@ def _networks(config: Path) -> Iterable[str]:
 
 def _optimizers(_: Path) -> Iterable[str]:
     package = Path(__file__).parents[1] / "solve" / "optimizers"
-    return [module.name.replace("_", "-") for module in pkgutil.iter_modules([str(package)])]
+    modules = pkgutil.iter_modules([str(package), str(package / "gpu_rivals")])
+    return [module.name.replace("_", "-") for module in modules if not module.ispkg]
 
 
 networks = _offering(_networks)

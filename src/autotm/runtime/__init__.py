@@ -4,6 +4,7 @@ from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program, plain_program
+from autotm.runtime.record import unfit_record
 from autotm.runtime.run import run
 from autotm.runtime.session import Session
 from autotm.runtime.timing import Effort, time_all_fast
@@ -21,5 +22,6 @@ __all__ = [
     "prepare",
     "run",
     "time_all_fast",
+    "unfit_record",
     "verified",
 ]

@@ -11,6 +11,7 @@ from typing import Any
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Record
 from autotm.model.plan import (
+    MANAGED_MEMORY,
     Address,
     CacheCounts,
     KernelStep,
@@ -49,8 +50,8 @@ def build_record(
     if linux:  # measured, in place of what the plan expected
         plan = replace(plan, paged=linux.pool)
     pages = PageCounts.of(plan.paged, chosen) if plan.paged else None
-    fast_bytes = plan.one_pool.fast_bytes if plan.one_pool else program.fast_bytes
-    slow_bytes = program.slow_bytes - (fast_bytes if plan.paged else 0)
+    fast_bytes, slow_bytes = _pool_bytes(program, plan)
+    samples_s, is_managed = measured.steps.samples_s, program.optimizer == MANAGED_MEMORY
     attempts = plan.attempts_s or ((plan.build_s, plan.solve_s),)
     return Record(
         network=graph.network,
@@ -75,16 +76,18 @@ def build_record(
         solver_status=str(plan.status),
         creation_times=tuple(build_s for build_s, _ in attempts),
         optimization_times=tuple(solve_s for _, solve_s in attempts),
-        actual_runtime_s=min(measured.steps.samples_s),
-        actual_runtime_median_s=median(measured.steps.samples_s),
-        samples_s=measured.steps.samples_s,
+        fits=program.fits,
+        actual_runtime_s=min(samples_s, default=None),
+        actual_runtime_median_s=median(samples_s) if samples_s else None,
+        gpu_managed_runtime_s=median(samples_s) if samples_s and is_managed else None,
+        samples_s=samples_s,
         all_fast_samples_s=measured.steps.all_fast_s,
         disturbed_steps=measured.steps.disturbed,
         disturbed_steps_count=measured.steps.disturbed_count,
         disturbed_before=(*([f"kernels of {graph.network}"] if profile.is_disturbed else ()), *links.disturbed),
         kernel_times_us=measured.parts.kernels_us,
         stall_time_us=measured.parts.stall_us,
-        move_actual_us=measured.parts.moves_us,
+        move_actual_us=measured.parts.moves_us if samples_s else None,
         waited_s=measured.steps.waited_s,
         all_fast_waited_s=measured.steps.all_fast_waited_s,
         all_fast_predicted_s=sum(map(profile.base_us, graph.computed_by(()).kernels)) / 1e6,
@@ -104,6 +107,23 @@ def build_record(
     )
 
 
+def unfit_record(
+    graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, seed: int
+) -> Record:
+    """The record of a program that exceeds its limit: it does not run, and nothing is measured."""
+    nothing = Measured(StepTimes(()), StepParts({}, 0.0), 0, seed)
+    return build_record(graph, program, plan, machine, links, profile, nothing)
+
+
+def _pool_bytes(program: Program, plan: Plan) -> tuple[int, int]:
+    """Bytes of the fast and of the slow pool; of a pool of both, the most of its bytes that are fast, and the rest."""
+    if program.optimizer == MANAGED_MEMORY and not Limit.parse(program.limit).is_unlimited:
+        fast_bytes = min(program.fast_bytes, program.dram_limit_bytes)
+        return fast_bytes, program.fast_bytes - fast_bytes
+    fast_bytes = plan.one_pool.fast_bytes if plan.one_pool else program.fast_bytes
+    return fast_bytes, program.slow_bytes - (fast_bytes if plan.paged else 0)
+
+
 def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str, float]) -> float:
     """Time of the step if every kernel had all operands in fast memory and the best of its implementations.
 
@@ -115,7 +135,8 @@ def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str,
     """
 
     def least(kernel: Kernel) -> float:
-        return min(profile.least_us(kernel), kernel_times_us[kernel.name])
+        profiled_us = profile.least_us(kernel)
+        return min(profiled_us, kernel_times_us.get(kernel.name, profiled_us))
 
     return sum(least(kernel) for kernel in graph.kernels)
 

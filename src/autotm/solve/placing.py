@@ -14,7 +14,7 @@ from dataclasses import replace
 from autotm.layout import StepPacking, pack
 from autotm.model.files import InfeasibleLimitError
 from autotm.model.measurement import Links, Profile
-from autotm.model.plan import Layout, Plan, Status
+from autotm.model.plan import LRU_PAGING, RUN_RIVALS, Layout, Plan, Status
 from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit
 from autotm.solve.problem import Allowance, SolveOptions
 from autotm.solve.registry import solve, sweep
@@ -27,6 +27,8 @@ _FIRST_MARGIN, _FURTHER = 0.0005, 3
 What is missing is mostly a few hundred bytes beside holes that are a little too small; a little less in fast memory,
 and the holes suffice. After eight times nothing is left of the limit, and nothing has to be packed.
 """
+_PAGING_MARGIN = 0.005
+"""As `_FIRST_MARGIN`, for paging: its holes are some percent of the limit, since nobody chose what is there."""
 _SOLVING = 0.7
 """Of the time for a sweep, the part for its plans; the rest is for those whose offsets do not fit."""
 
@@ -72,7 +74,8 @@ def sweep_and_pack(
         allowed_s = allowance.next_s()
         packing.end_s = time.perf_counter() + allowed_s
         again = replace(options, sweep_s=allowed_s)
-        yield _fitted(graph, profile, links, first, again, packing)
+        fitted = _rival if first.optimizer in RUN_RIVALS else _fitted
+        yield fitted(graph, profile, links, first, again, packing)
 
 
 def _fitted(
@@ -108,6 +111,26 @@ def _fitted(
             plan, layout = again, packed
         asked = _as_asked(first, plan, attempts, options.gap)
     return asked, layout
+
+
+def _rival(
+    graph: Graph, profile: Profile, links: Links, first: Plan, options: SolveOptions, packing: StepPacking
+) -> tuple[Plan, Layout]:
+    """The first plan, whether or not its offsets keep the limit; of paging, one that has less memory, if its do.
+
+    Paging counts bytes, and knows of no holes between them; an allocator keeps some memory back for these.
+    """
+    packing.end_s = min(packing.end_s, time.perf_counter() + options.time_limit_s)
+    plan, layout = kept = _packed(graph, first, packing)
+    attempts, margin = first.attempts_s, _PAGING_MARGIN
+    while first.optimizer == LRU_PAGING and not fits(first, layout):
+        if margin >= 1:
+            return kept
+        limit = Limit(size_bytes=_less(first.dram_limit_bytes, margin))
+        plan, layout = _packed(graph, solve(graph, profile, links, first.optimizer, limit, options, packing), packing)
+        attempts += plan.attempts_s
+        margin *= _FURTHER
+    return _as_asked(first, plan, attempts, options.gap), layout
 
 
 def _less(limit_bytes: int, share: float) -> int:

@@ -1,4 +1,4 @@
-"""Optimizers by name; every module of `solve.optimizers` that defines one is found by itself."""
+"""Optimizers by name; every module in `solve/optimizers/` that defines one is found by itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from autotm.solve.problem import Packing, Problem, SolveOptions
 @cache
 def _registry() -> dict[str, Optimizer]:
     found: dict[str, Optimizer] = {}
-    for module_info in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"{package.__name__}.{module_info.name}")
+    for module_info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(module_info.name)
         for value in vars(module).values():
             if isinstance(value, type) and issubclass(value, Optimizer) and value.__module__ == module.__name__:
                 found[value.name] = value()

@@ -50,11 +50,11 @@ def figure_8_stage(
 
 
 def figure_12_stage(style: StyleConfig, *, steps: Sequence[Path], csv: Path) -> None:
-    """Modelled steps -> figure 12 or its timeline, as `csv` names it."""
-    from autotm.study.figures import FigureFiles, make_figure, table_of_engines, table_of_modelled_steps
+    """Modelled steps, or records of a GPU -> figure 12 or its timeline, as `csv` names it."""
+    from autotm.study.figures import FigureFiles, make_figure, table_of_lanes, table_of_steps
 
     files = FigureFiles.of(csv)
-    table = table_of_engines(steps) if files.name == "fig12_timeline" else table_of_modelled_steps(steps)
+    table = table_of_lanes(steps) if files.name == "fig12_timeline" else table_of_steps(steps)
     make_figure(table, files, style)
 
 

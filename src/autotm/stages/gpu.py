@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,14 @@ from autotm.model.files import load, require_writable, save
 from autotm.model.machine import CudaTier, Machine
 from autotm.model.measurement import Links, Profile, read_profile
 from autotm.model.plan import Plan, Program
-from autotm.model.step import Graph
+from autotm.model.step import Graph, counting
 from autotm.model.study import ProfileConfig, RunConfig
 
 if TYPE_CHECKING:
     from autotm.memory.gpu import GpuFacts
     from autotm.zoo import Network
+
+log = logging.getLogger(__name__)
 
 
 def has_gpu(machine: Machine) -> bool:
@@ -98,27 +101,32 @@ def run_on_the_gpu(
 ) -> None:
     """Verify and time a program; beside the record stands `timeline.json`, a step as the GPU's streams ran it.
 
+    What exceeds its limit, as rivals may, does not run: its record says so, and there is no timeline.
+
     Raises:
         AutotmError: there is no such GPU, or it is refused.
         VerificationError: the program computes something else than the plain step.
     """
     from autotm.kernels.library import FatbinLibrary
-    from autotm.runtime import RunOptions
+    from autotm.runtime import RunOptions, unfit_record
     from autotm.runtime.streams import run_on_gpu
 
     timeline_file = record.with_name("timeline.json")
     require_writable(record, timeline_file)
-    measured, timeline = run_on_gpu(
-        graph,
-        FatbinLibrary.load(library),
-        program,
-        plan,
-        machine,
-        load(links, "links", Links),
-        read_profile(profile),
-        RunOptions(**config.model_dump(), seed=seed),
-    )
-    named = {**came_from, "tier_reality": measured.tier_reality, "gpu": timeline.device}
+    facts, copies, times = _facts(machine), load(links, "links", Links), read_profile(profile)
+    named = {**came_from, "gpu": facts.name, "gpu_driver": facts.driver}
+    if not program.fits:
+        timeline_file.unlink(missing_ok=True)
+        counted = counting(graph, plan.counts)
+        save(record, "record", unfit_record(counted, program, plan, machine, copies, times, seed), named)
+        log.info(
+            "%s at %s does not fit: it takes %d bytes of device memory, %d are allowed; nothing ran",
+            *(program.optimizer, program.limit, program.fast_bytes, program.dram_limit_bytes),
+        )
+        return
+    options = RunOptions(**config.model_dump(), seed=seed)
+    measured, timeline = run_on_gpu(graph, FatbinLibrary.load(library), program, plan, machine, copies, times, options)
+    named |= {"tier_reality": measured.tier_reality, "gpu": timeline.device}
     save(timeline_file, "timeline", timeline, named)
     save(record, "record", measured, named)
 

@@ -11,11 +11,12 @@ import pytest
 import random_graphs
 import small_step
 import tvm_ffi
-from planned_streams import SIZES, program_at_least_memory
+from planned_streams import ONLY_FAST, SIZES, program_at_least_memory
 from stream_cases import Values, results
 
 from autotm.kernels.cuda import device_named
 from autotm.kernels.library import FatbinLibrary
+from autotm.layout import compile_program
 from autotm.lower import lower_for_gpu
 from autotm.memory.gpu import CudaDevice, Span, gpu_facts, open_device
 from autotm.model.files import AutotmError
@@ -23,8 +24,18 @@ from autotm.model.machine import CudaTier, Products
 from autotm.model.measurement import Lane
 from autotm.model.plan.program import Program
 from autotm.model.step.graph import Graph
+from autotm.model.step.limit import Limit
+from autotm.runtime import RunOptions
 from autotm.runtime.plain import plain_program
-from autotm.runtime.streams import DeviceArguments, LaunchedKernels, device_bytes, prepare_streams, profile_on_gpu
+from autotm.runtime.streams import (
+    DeviceArguments,
+    LaunchedKernels,
+    device_bytes,
+    prepare_streams,
+    profile_on_gpu,
+    run_on_gpu,
+)
+from autotm.solve import solve_and_pack
 from autotm.zoo import build
 
 
@@ -94,3 +105,23 @@ def test_planned_equals_plain(name: str, products: Products, tmp_path: Path) -> 
         assert {Lane.INWARD, Lane.OUTWARD} <= set(lanes)
         for tensor, expected in found[0][0].items():
             np.testing.assert_array_equal(values[tensor], expected)
+
+
+@pytest.mark.parametrize("optimizer", ["managed-memory", "lru-paging", "swap-all"])
+def test_rivals_equal_the_plain_step(optimizer: str, tmp_path: Path) -> None:
+    """With a limit that managed memory keeps anyway: to exceed the GPU's memory may hang it, which no test risks."""
+    graph = lower_for_gpu(
+        build("mlp", SIZES["mlp"]), "tiny", device_named("h100"), tmp_path / "graph.json", tmp_path / "kernels.zip", {}
+    )
+    library = FatbinLibrary.load(tmp_path / "kernels.zip")
+    profile = profile_on_gpu(graph, library, MACHINE, 3, {})
+    links = random_graphs.make_links(25.0, 25.0, tiny=True)
+    case = random_graphs.with_engines(random_graphs.Case(graph, profile, links))
+    least = f"{program_at_least_memory(case, 'synchronous').fast_bytes}B"
+    limit = Limit.parse(least if optimizer == "lru-paging" else "0:1")
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, limit, ONLY_FAST)
+    program = compile_program(case.graph, plan, layout)
+    options = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2)
+    record, timeline = run_on_gpu(case.graph, library, program, plan, MACHINE, case.links, case.profile, options)
+    assert (record.verified_steps, record.fits) == (2, True)
+    assert bool(timeline.of(Lane.INWARD)) == (optimizer != "managed-memory")

@@ -11,6 +11,7 @@ from synthetic_records import PROVENANCE, record
 
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import save
+from autotm.model.plan import RUN_RIVALS
 from autotm.study.setup.study import Study, load_study, optimizer_names
 from autotm.study.tables.csv import read_table
 from autotm.study.tables.verification import UnverifiedError, verify_records
@@ -48,10 +49,20 @@ def test_an_unverified_program_fails_by_name_after_the_table_is_written(tmp_path
     assert list(read_table(tmp_path / "verification.csv")["is_verified"]) == [True, False]
 
 
+def test_what_exceeds_its_limit_did_not_run_and_is_no_failure(tmp_path: Path) -> None:
+    paths = written(tmp_path, 2)
+    unfit = replace(record("swap-all", "4:1", network="net1"), verified_steps=0, fits=False)
+    save(tmp_path / "unfit.json", "record", unfit, PROVENANCE)
+    table = verify_records([*paths, tmp_path / "unfit.json"], tmp_path / "verification.csv")
+    assert list(table["is_verified"]) == [True, False]
+
+
 def test_every_network_meets_every_optimizer() -> None:
     found = study()
     pairs = {(path.parents[2].name, path.parents[1].name) for path in found.verification_records()}
-    assert pairs == {(network, optimizer) for network in found.scale.networks for optimizer in optimizer_names()}
+    able = found.runnable(optimizer_names())
+    assert pairs == {(network, optimizer) for network in found.scale.networks for optimizer in able}
+    assert {*optimizer_names()} - {*able} == {*RUN_RIVALS}, "what others do on a GPU needs one"
     assert {network for network, _ in pairs} == set(networks()), "the tiny scale leaves no network out"
     limits = {(path.parents[1].name == "all-fast", path.parent.name) for path in found.verification_records()}
     assert limits == {(True, "0to1"), (False, "4to1")}

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import psutil
+
 from autotm.memory.gpu.cuda import CudaDevice, Runtime, load_runtime
 from autotm.memory.gpu.facts import GpuFacts, NoGpuError, gpu_facts
 from autotm.memory.gpu.requirements import require_gpu
-from autotm.model.files import BadInputError
+from autotm.model.files import AutotmError, BadInputError
 from autotm.model.machine import CudaTier, Machine
 
 _BUS_ID_CHARACTERS = 32
@@ -47,6 +49,7 @@ def open_gpu(
     overhead_bytes: int = 0,
     built_for: Collection[str] = (),
     alone: bool = True,
+    allowed_bytes: int | None = None,
     runtime: Runtime | None = None,
     nvml: Any = None,
 ) -> CudaDevice:
@@ -59,6 +62,7 @@ def open_gpu(
         overhead_bytes: as of `require_gpu`.
         built_for: likewise.
         alone: likewise; once this process has opened the GPU, no longer looked at.
+        allowed_bytes: as of `CudaDevice`.
         runtime: NVIDIA's bindings; None loads them.
         nvml: the module `pynvml`; None loads it.
 
@@ -71,8 +75,9 @@ def open_gpu(
         # The context that this process has there is paid for, and is one of the GPU's processes; in a container the
         # driver gives it another number than the system does.
         overhead_bytes, alone = 0, False
-    require_gpu(facts, device_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone)
-    device = CudaDevice(index, device_bytes, host_bytes, runtime=runtime)
+    needed_bytes = device_bytes if allowed_bytes is None else min(allowed_bytes, device_bytes)
+    require_gpu(facts, needed_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone)
+    device = CudaDevice(index, device_bytes, host_bytes, allowed_bytes=allowed_bytes, runtime=runtime)
     _opened.add(facts.uuid)
     return device
 
@@ -103,6 +108,46 @@ def open_device(
     overhead_bytes = tier.overhead_bytes or 0
     return open_gpu(
         tier.device_index, device_bytes, host_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone
+    )
+
+
+def open_managed(
+    machine: Machine, pool_bytes: int, host_bytes: int, *, allowed_bytes: int, built_for: Collection[str] = ()
+) -> CudaDevice:
+    """The GPU that a machine file names, with a pool of managed memory in place of device memory.
+
+    Args:
+        machine: of kind cuda.
+        pool_bytes: of that pool.
+        host_bytes: of the pool in pinned memory.
+        allowed_bytes: device memory that the managed pool may have, once `CudaDevice.keep_allowance` was called.
+        built_for: architectures of the kernels, as of `require_gpu`.
+
+    Raises:
+        BadInputError: the pool is larger than what is allowed, and the machine file does not allow that.
+        AutotmError: what is missing of the GPU or of the host's memory, with its remedy.
+    """
+    tier = machine.slow_tier
+    assert isinstance(tier, CudaTier)
+    beyond_bytes = pool_bytes - allowed_bytes
+    asked = f"managed memory: a pool of {pool_bytes / 1e9:.3f} GB with {allowed_bytes / 1e9:.3f} GB of device memory"
+    if beyond_bytes > 0 and not tier.managed_oversubscription:
+        raise BadInputError(
+            f"config/machines/{machine.name}.yaml: {asked}: oversubscription can hang a GPU, until the computer is "
+            "restarted; to risk it, set slow_tier.managed_oversubscription: true"
+        )
+    if beyond_bytes > (available := psutil.virtual_memory().available):
+        raise AutotmError(
+            f"{asked}: the rest goes to the host, {available / 1e9:.3f} GB of whose memory are free: ask for a smaller "
+            "batch or a larger limit"
+        )
+    return open_gpu(
+        tier.device_index,
+        pool_bytes,
+        host_bytes,
+        overhead_bytes=tier.overhead_bytes or 0,
+        built_for=built_for,
+        allowed_bytes=allowed_bytes,
     )
 
 

@@ -72,6 +72,7 @@ class Provenance(_Always, total=False):
         vendor_libraries: of a graph and a profile of a GPU: versions of NVIDIA's libraries that were asked for their
             algorithms.
         options: how it was solved, run or searched, as in the config.
+        gpu_driver: of a record from one: version of NVIDIA's driver.
         plan_file: of a program: the plan that it was made from.
         plan_hash, program_hash: of a record.
         draws: of a study of sensitivity: how often kernel times were drawn.
@@ -94,6 +95,7 @@ class Provenance(_Always, total=False):
     gpu: str
     vendor_libraries: dict[str, str]
     options: dict[str, Any]
+    gpu_driver: str
     plan_file: str
     plan_hash: str
     program_hash: str

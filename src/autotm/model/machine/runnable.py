@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from autotm.model.files import BadInputError
 from autotm.model.machine.machine import Machine
-from autotm.model.machine.slow_tier import DaxTier, EmulatedTier, NumaTier
+from autotm.model.machine.slow_tier import AnyTier, CudaTier, DaxTier, EmulatedTier, NumaTier
 from autotm.model.machine.system_memory import SystemMemory
 
 SWITCHES = {"proc/sys/kernel/numa_balancing": "2", "sys/kernel/mm/numa/demotion_enabled": "1"}
 """What NUMA balancing of tiered memory needs of the machine: files below the root, and what they must hold."""
 
 _CACHED, _LINUX = "memory-mode", "linux-"
+_ON_GPUS = frozenset({"managed-memory", "lru-paging", "swap-all"})
 _WEIGHTED, _BALANCING = "linux-weighted-interleave", "linux-balancing"
 
 
@@ -27,10 +28,17 @@ def cannot_run(machine: Machine, optimizer: str, system: SystemMemory | None = N
         system: the machine's memories, if not this computer's.
     """
     tier = machine.slow_tier
-    if optimizer == _CACHED and not isinstance(tier, EmulatedTier):
-        return f"fast memory is no cache of slow memory of kind {tier.kind}; {_ELSEWHERE}"
-    if not optimizer.startswith(_LINUX) or isinstance(tier, EmulatedTier):
+    if optimizer in _ON_GPUS:
+        on_gpu, why = isinstance(tier, CudaTier), f"that is for GPUs, slow memory here is of kind {tier.kind}"
+        return None if on_gpu else f"{why}; take another optimizer, or a machine of kind cuda"
+    if isinstance(tier, EmulatedTier):
         return None
+    if optimizer == _CACHED:
+        return f"fast memory is no cache of slow memory of kind {tier.kind}; {_ELSEWHERE}"
+    return _of_linux(machine, tier, optimizer, system) if optimizer.startswith(_LINUX) else None
+
+
+def _of_linux(machine: Machine, tier: AnyTier, optimizer: str, system: SystemMemory | None) -> str | None:
     if not isinstance(tier, NumaTier):
         where = "memory behind DAX" if isinstance(tier, DaxTier) else f"slow memory of kind {tier.kind}"
         return f"Linux places no pages in {where}; {_ELSEWHERE}"

@@ -128,6 +128,10 @@ class CudaTier(_Strict):
         "bf16 = on tensor cores, by up to 2^-11 (tf32) or 2^-8 (bf16) of a factor, where the kernels' cost rule "
         "expects this to be faster; sums are float32. All results say so",
     )
+    managed_oversubscription: bool = Field(
+        default=False,
+        description="whether optimizer managed-memory may have a pool beyond its device memory, which can hang a GPU",
+    )
 
     @model_validator(mode="after")
     def _sizes_are_sizes(self) -> Self:
@@ -161,8 +165,8 @@ AnyTier = EmulatedTier | NumaTier | DaxTier | CudaTier | ModelledTier
 
 
 def deciding(tier: AnyTier) -> dict[str, Any]:
-    """What of it decides a measurement, as JSON: how much of it runs may take does not."""
-    return tier.model_dump(mode="json", exclude={"capacity"})
+    """What of it decides a measurement, as JSON: how much of it runs may take, and what they may risk, does not."""
+    return tier.model_dump(mode="json", exclude={"capacity", "managed_oversubscription"})
 
 
 SlowTier = Annotated[AnyTier, Field(discriminator="kind")]

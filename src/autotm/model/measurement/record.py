@@ -14,7 +14,7 @@ slow one. Where a name, unit or meaning is not the original's (whose list of fie
   `async` fields count the others;
 - `tensor_size_map`: arguments have their true size (its: 0);
 - `move_time_us`, `oracle_time_us`, `kernel_times_us`: microseconds, as there, but not whole ones. `oracle_time_us` is
-  there on every machine (its: GPU only), `gpu_managed_runtime_s` on a GPU only.
+  there on every machine (its: GPU only), `gpu_managed_runtime_s` in records of managed memory only.
 """
 
 from __future__ import annotations
@@ -41,14 +41,17 @@ class Record:
         io_size: bytes of all parameters, inputs, constants and results; in fast memory and outside the limit, unless
             the limit counts all.
         default_alloc_size: peak live bytes of the step when nothing is slow.
-        dram_alloc_size: size of the fast pool; in memory mode of the cache; of pages the most that were fast.
-        pmem_alloc_size: size of the slow pool; of pages the rest of the pool.
+        dram_alloc_size: size of the fast pool; in memory mode of the cache; of pages the most that were fast; of
+            managed memory the limit.
+        pmem_alloc_size: size of the slow pool; of pages and of managed memory the rest of the pool.
         predicted_runtime_s: the plan's objective.
         bound_s, gap, solver_status: from the plan; `gap` is a share.
         creation_times: seconds to build the model, one per attempt.
         optimization_times: seconds to solve it, one per attempt.
-        actual_runtime_s: minimum over `samples_s`.
-        actual_runtime_median_s: median over `samples_s`.
+        fits: whether the program keeps its limit; one that does not did not run, and nothing of it was measured. Plans
+            always keep it, what others do on a GPU may not.
+        actual_runtime_s: minimum over `samples_s`; None where nothing ran.
+        actual_runtime_median_s: median over `samples_s`; likewise.
         samples_s: wall time of every timed step that counts.
         all_fast_samples_s: wall time of the all-fast step, timed in turn with those; may be empty.
         all_fast_predicted_s: what the profile says of that step.
@@ -78,7 +81,7 @@ class Record:
         kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
         oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
             in the profile, or the chosen one in this run.
-        gpu_managed_runtime_s: time of the step in memory that the GPU's driver manages; None where there is no GPU.
+        gpu_managed_runtime_s: of a run of managed-memory, its median step; None elsewhere.
         tensor_size_map: bytes of every tensor by name.
         config_map: configuration of every kernel by name, as it ran: a letter a slot, D fast, P slow.
         cache: in memory mode, hits and misses of a step as the model counts them; None elsewhere.
@@ -111,8 +114,8 @@ class Record:
     solver_status: str
     creation_times: tuple[float, ...]
     optimization_times: tuple[float, ...]
-    actual_runtime_s: float
-    actual_runtime_median_s: float
+    actual_runtime_s: float | None
+    actual_runtime_median_s: float | None
     samples_s: tuple[float, ...]
     all_fast_samples_s: tuple[float, ...]
     disturbed_steps: int
@@ -159,6 +162,7 @@ class Record:
     pages_by_node: dict[str, dict[str, int]] = field(default_factory=dict)
     all_fast_predicted_s: float | None = None
     pages_by_node_before: dict[str, dict[str, int]] = field(default_factory=dict)
+    fits: bool = True
 
     @property
     def all_fast_runtime_median_s(self) -> float | None:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from autotm.model.plan.paging import PagedTraffic
 from autotm.model.plan.plan import Stay
-from autotm.model.step import Tier
+from autotm.model.plan.rivals import MANAGED_MEMORY
+from autotm.model.step import Limit, Tier
 
 
 @dataclass(frozen=True)
@@ -123,3 +124,9 @@ class Program:
     implementations: tuple[str, ...] = ()
     cache_traffic_bytes: tuple[tuple[int, int], ...] = ()
     paged_traffic: tuple[PagedTraffic, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether it keeps its limit: all do but some of rivals. A GPU's driver keeps managed memory within it."""
+        unlimited = self.optimizer == MANAGED_MEMORY or Limit.parse(self.limit).is_unlimited
+        return unlimited or self.fast_bytes <= self.dram_limit_bytes

@@ -81,16 +81,17 @@ class PaperGpuConfig(Strict):
 
 
 class GpuConfig(Strict):
-    """Figure 12: training beyond the memory of a GPU, on a machine that is modelled."""
+    """Figure 12: training beyond the memory of a GPU, on a machine that is modelled or has one."""
 
-    machine: str = Field("modelled-rtx-2080-ti", description="a file in config/machines, of kind modelled")
+    machine: str = Field("modelled-rtx-2080-ti", description="a file in config/machines, of kind modelled or cuda")
     networks: Names = Field(
         ["inception_v4", "resnet200", "densenet264", "vgg19"],
         description="networks of the zoo, each where the scale gives sizes for it",
     )
     optimizers: Names = Field(["synchronous", "asynchronous"], description="a bar each in the first panel")
     rivals: list[Literal["lru-paging", "swap-all", "recompute"]] = Field(
-        ["lru-paging", "swap-all", "recompute"], description="a bar each in the second panel; see figures.md"
+        ["lru-paging", "swap-all", "recompute"],
+        description="a bar each in the second panel; recompute on modelled machines only; see figures.md",
     )
     limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
     paper: PaperGpuConfig = PaperGpuConfig()

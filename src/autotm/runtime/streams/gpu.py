@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from autotm.kernels.library import FatbinLibrary
-from autotm.memory.gpu import open_device
+from autotm.memory.gpu import CudaDevice, open_device, open_managed
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Record, Timeline
 from autotm.model.plan import Plan, Program
@@ -27,14 +27,19 @@ def run_on_gpu(
     profile: Profile,
     options: RunOptions,
 ) -> tuple[Record, Timeline]:
-    """Verify and time a program, as `run_on_device`.
+    """Verify and time a program, as `run_on_device`; managed memory is what the GPU's driver manages.
 
     Raises:
         as `run_on_device`; AutotmError, where the GPU is refused.
     """
-    opened = partial(open_device, machine, built_for=library.architectures)
-    launched = partial(LaunchedKernels.on, library=library)
-    return run_on_device(graph, launched, program, plan, machine, links, profile, options, opened)
+    opened, managed = (partial(way, machine, built_for=library.architectures) for way in (open_device, open_managed))
+
+    def launched(device: CudaDevice) -> LaunchedKernels:
+        loaded = LaunchedKernels.on(device, library)
+        device.keep_allowance()  # Not before: the kernels take device memory, too.
+        return loaded
+
+    return run_on_device(graph, launched, program, plan, machine, links, profile, options, opened, managed)
 
 
 def profile_on_gpu(

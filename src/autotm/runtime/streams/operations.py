@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from autotm.model.files import BadInputError
 from autotm.model.measurement import Lane
-from autotm.model.plan import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
+from autotm.model.plan import SWAP_ALL, Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.step import Graph, Operand, Tier
 from autotm.runtime.poison import deaths
 from autotm.runtime.streams.arguments import DeviceArguments
@@ -40,6 +40,7 @@ class Operation:
         is_blocking: the kernels after it wait for it, and it for those before, whatever bytes they touch: a move that
             its plan has the step wait for.
         is_poison: it writes what nobody may read, to try a program out.
+        after: operations of the list that it waits for whatever bytes they touch, by index.
     """
 
     lane: Lane
@@ -49,6 +50,7 @@ class Operation:
     writes: tuple[Bytes, ...]
     is_blocking: bool = False
     is_poison: bool = False
+    after: tuple[int, ...] = ()
 
 
 def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool = False) -> list[Operation]:
@@ -69,7 +71,33 @@ def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, po
             f"program of {program.optimizer}: a cache or Linux places its tensors; a device has neither: take one of "
             "static, synchronous and asynchronous"
         )
-    return list(_operations(graph, program, arguments, poison=poison))
+    listed = list(_operations(graph, program, arguments, poison=poison))
+    return _waiting(listed, program) if program.optimizer == SWAP_ALL else listed
+
+
+def _waiting(listed: Sequence[Operation], program: Program) -> list[Operation]:
+    """The same operations; each kernel also waits for the asynchronous moves that the program waits for before it."""
+    waited: dict[int | None, list[str]] = {}
+    names: dict[int, str] = {}
+    before: list[str] = []
+    for step in program.steps:
+        match step:
+            case StartMoveStep():
+                names[step.move] = step.tensor
+            case WaitMoveStep():
+                before.append(names[step.move])
+            case KernelStep():
+                waited[step.kernel], before = before, []
+    copied: dict[str, int] = {}
+    found = []
+    for index, operation in enumerate(listed):
+        after: tuple[int, ...] = ()
+        if operation.lane is not Lane.COMPUTE:
+            copied[operation.name] = index
+        elif operation.kernel is not None:
+            after = tuple(copied[name] for name in waited[operation.kernel])
+        found.append(replace(operation, after=after))
+    return found
 
 
 def _operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool) -> Iterator[Operation]:

@@ -58,6 +58,7 @@ def schedule(listed: Sequence[Operation]) -> Schedule:
     for index, operation in enumerate(scheduled):
         clock = known[operation.lane]
         needed = set(last.values()) if operation is END else _conflicts(operation, touched) | {0}
+        needed.update(1 + other for other in operation.after)  # START comes before the first.
         blocked = operation.is_blocking or operation.lane is Lane.COMPUTE
         if blocked:
             needed.add(chain)

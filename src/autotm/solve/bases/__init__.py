@@ -6,6 +6,7 @@ from autotm.solve.bases.heap import Heap
 from autotm.solve.bases.integer_program import IntegerProgram
 from autotm.solve.bases.paged import PagedPlacement, settled
 from autotm.solve.bases.recheck import cached_us, plan_us
+from autotm.solve.bases.rival import Rival
 from autotm.solve.bases.single_tier import SingleTier
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Optimizer",
     "PagedPlacement",
     "Placement",
+    "Rival",
     "SingleTier",
     "cached_us",
     "first_fit",

@@ -99,7 +99,7 @@ class Optimizer(ABC):
         kernels = problem.graph.kernels
         implementations = tuple(placement.implementations.get(i, k.implementation) for i, k in enumerate(kernels))
         is_default = all(name == kernel.implementation for name, kernel in zip(implementations, kernels, strict=True))
-        configurations, objective_us = price(problem, stays, moves, implementations)
+        configurations, objective_us = price(problem, stays, moves, implementations, self.name)
         bound_us = objective_us if placement.bound_us is None else min(placement.bound_us, objective_us)
         return Plan(
             graph_hash=hash_of(problem.graph),

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autotm.model.measurement import slow_rates
-from autotm.model.plan import CachedPool, Move, PagedPool, Plan, Stay, amplified_bytes
+from autotm.model.plan import RUN_RIVALS, SWAP_ALL, CachedPool, Move, PagedPool, Plan, Stay, amplified_bytes
 from autotm.model.step import Configuration, Graph, Tier, configuration
 from autotm.solve.paging import StepCosts
 from autotm.solve.problem import Problem
@@ -18,16 +18,23 @@ class SolverDefectError(RuntimeError):
 
 
 def price(
-    problem: Problem, stays: Sequence[Stay], moves: Sequence[Move], implementations: Sequence[str]
+    problem: Problem,
+    stays: Sequence[Stay],
+    moves: Sequence[Move],
+    implementations: Sequence[str],
+    optimizer: str = "",
 ) -> tuple[tuple[Configuration, ...], float]:
     """The configuration of every kernel and the predicted step time in microseconds.
+
+    Rivals on a GPU may exceed the limit, and kernels may have to wait for what they swap.
 
     Raises:
         SolverDefectError: the limit is exceeded, an operand is nowhere, or a move lacks its source or destination.
     """
     held = _Held(stays, moves)
     graph = problem.graph.computed_by(implementations)
-    _require_capacity(problem, graph, stays)
+    if optimizer not in RUN_RIVALS:
+        _require_capacity(problem, graph, stays)
     for move in moves:
         held.require_move(move)
     slow = [_slow_operands(problem, graph, held, index) for index in range(len(graph.kernels))]
@@ -37,7 +44,8 @@ def price(
     kernels_us = sum(_kernel_us(problem, graph, index, operands) for index, operands in enumerate(slow))
     by_name = graph.by_name
     moves_us = sum(problem.beside.move_us(move, by_name[move.tensor].size_bytes) for move in moves)
-    return configurations, kernels_us + moves_us
+    waits_us = _waits_us(problem, graph, moves) if optimizer == SWAP_ALL else 0.0
+    return configurations, kernels_us + moves_us + waits_us
 
 
 def cached_us(problem: Problem, pool: CachedPool) -> float:
@@ -75,7 +83,7 @@ def plan_us(problem: Problem, plan: Plan) -> float:
         return cached_us(problem, plan.cached)
     if plan.paged is not None:
         return paged_us(problem, plan.paged)
-    return price(problem, plan.stays, plan.moves, plan.implementations)[1]
+    return price(problem, plan.stays, plan.moves, plan.implementations, plan.optimizer)[1]
 
 
 def _kernel_us(problem: Problem, graph: Graph, index: int, slow: frozenset[str]) -> float:
@@ -89,6 +97,19 @@ def _kernel_us(problem: Problem, graph: Graph, index: int, slow: frozenset[str])
         for name in slow
     )
     return profile.base_us(chosen) + additive_us
+
+
+def _waits_us(problem: Problem, graph: Graph, moves: Sequence[Move]) -> float:
+    """What copies beside single kernels take longer than these: the next kernel waits for both directions."""
+    copies_us: dict[tuple[int, Tier], float] = defaultdict(float)
+    for move in moves:
+        if move.is_asynchronous:
+            size_bytes = graph.by_name[move.tensor].size_bytes
+            copies_us[move.start, move.destination] += problem.links.transfer_us(move.destination, size_bytes)
+    longest_us: dict[int, float] = defaultdict(float)
+    for (index, _), copied_us in copies_us.items():
+        longest_us[index] = max(longest_us[index], copied_us)
+    return sum(max(0.0, us - problem.profile.base_us(graph.kernels[index])) for index, us in longest_us.items())
 
 
 class _Held:

@@ -1,6 +1,14 @@
 """What all figures share: look, panels, captions, names, and how they are saved."""
 
-from autotm.study.drawing.captions import caption, machine_text, modelled_caption, near_text, pages_text, prices_remark
+from autotm.study.drawing.captions import (
+    caption,
+    disturbed_text,
+    machine_text,
+    modelled_caption,
+    near_text,
+    pages_text,
+    prices_remark,
+)
 from autotm.study.drawing.look import GRAY, Drawn, network_colors, optimizer_colors, rival_colors, styled
 from autotm.study.drawing.names import in_order, limits_of, series_name, title
 from autotm.study.drawing.panels import count_bytes, finish, grid, hollow_marks, panels, text_in_bytes
@@ -11,6 +19,7 @@ __all__ = [
     "Drawn",
     "caption",
     "count_bytes",
+    "disturbed_text",
     "finish",
     "fix_legends",
     "grid",

@@ -118,8 +118,9 @@ def _record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     record, source = load_with_provenance(path, "record", Record)
     values = asdict(record)
     fields = {name: values[name] for name in _RECORD}
-    if (beside := record.all_fast_runtime_median_s) is not None:
-        fields["slow-down, measured"] = record.actual_runtime_median_s / beside
+    median_s, beside = record.actual_runtime_median_s, record.all_fast_runtime_median_s
+    if median_s is not None and beside is not None:
+        fields["slow-down, measured"] = median_s / beside
     return _source(source) | fields, dict(record.kernel_times_us)
 
 

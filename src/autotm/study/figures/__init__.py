@@ -2,7 +2,7 @@
 
 from autotm.study.figures.comparisons import table_of_devices
 from autotm.study.figures.figures import FigureFiles, draw, make_figure, make_figure_of_records
-from autotm.study.figures.gpu import table_of_engines, table_of_modelled_steps
+from autotm.study.figures.gpu import table_of_lanes, table_of_steps
 from autotm.study.figures.heap import table_of_heap
 from autotm.study.figures.kernel_plot import table_of_convolution
 from autotm.study.figures.links import table_of_links
@@ -16,8 +16,8 @@ __all__ = [
     "make_timing_figure",
     "table_of_convolution",
     "table_of_devices",
-    "table_of_engines",
     "table_of_heap",
+    "table_of_lanes",
     "table_of_links",
-    "table_of_modelled_steps",
+    "table_of_steps",
 ]

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotm.model.files import BadInputError
-from autotm.model.machine import EmulatedTier, Machine, require_runnable
+from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
+from autotm.model.plan import RUN_RIVALS
 from autotm.model.step import Limit
 from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED, scale_named
 from autotm.study.setup.machines import machine_named
@@ -67,10 +68,13 @@ def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
 
 
 def gpu_steps(study: Study) -> list[Path]:
-    """The modelled steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
+    """The steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
+
+    They are modelled on a machine that is modelled, and records on one with a GPU, where rivals that can only be
+    modelled are left out.
 
     Raises:
-        BadInputError: no such machine, or one that is not modelled.
+        BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
     """
     config = study.config.figures.fig12
     return [
@@ -95,11 +99,20 @@ def gpu_timeline(study: Study) -> list[Path]:
 
 
 def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
-    """The study on the modelled machine, with the limit of device memory, for each scale that figure 12 shows."""
+    """The study on the machine of figure 12, with the limit of device memory, for each scale that it shows."""
     config = study.config.figures.fig12
     machine = machine_named(study.config_dir, config.machine, None)
-    if not machine.is_modelled:
-        raise BadInputError(f"figures.fig12.machine: {config.machine} is not modelled; give one of kind modelled")
+    tier = machine.slow_tier
+    if not machine.is_modelled and not isinstance(tier, CudaTier):
+        raise BadInputError(
+            f"figures.fig12.machine: {config.machine} has slow memory of kind {tier.kind}; give a machine of kind "
+            "cuda, or one of kind modelled"
+        )
+    if isinstance(tier, CudaTier) and not tier.managed_oversubscription:
+        raise BadInputError(
+            f"figures.fig12.machine: figure 12 compares with {GPU_BASELINE} beyond the GPU's memory, which can hang a "
+            f"GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/{machine.name}.yaml"
+        )
     on_gpu = study.on(machine)
     if study.config.scale != PAPER:
         return [(on_gpu, Limit.parse(config.limit))]
@@ -113,7 +126,10 @@ def _at(study: Study, scale: str) -> Study:
 
 def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
     config, paths = study.config.figures.fig12, study.paths(network)
-    return [paths.modelled(name, limit) for name in (GPU_BASELINE, *config.optimizers, *config.rivals)]
+    names = (GPU_BASELINE, *config.optimizers, *config.rivals)
+    if study.machine.is_modelled:
+        return [paths.modelled(name, limit) for name in names]
+    return [paths.record(name, limit) for name in names if name in {*config.optimizers, *RUN_RIVALS}]
 
 
 def front_records(study: Study) -> list[Path]:

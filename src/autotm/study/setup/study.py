@@ -31,7 +31,7 @@ from autotm.model.study import (
 )
 from autotm.study.setup.machines import machine_named
 
-_OPTIMIZERS = [str(Path(autotm.__file__).parent / "solve" / "optimizers")]
+_OPTIMIZERS = Path(autotm.__file__).parent / "solve" / "optimizers"
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
 
@@ -251,7 +251,8 @@ def optimizer_names() -> tuple[str, ...]:
 
     Importing the modules would import Pyomo, which every start of Snakemake would wait a second and a half for.
     """
-    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(_OPTIMIZERS)))
+    modules = pkgutil.iter_modules([str(_OPTIMIZERS), str(_OPTIMIZERS / "gpu_rivals")])
+    return tuple(sorted(module.name.replace("_", "-") for module in modules if not module.ispkg))
 
 
 def require_optimizer(name: str) -> None:

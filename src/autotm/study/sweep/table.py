@@ -88,7 +88,8 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
     beside_s = math.nan
     if record is not None:
         beside_s = record.all_fast_runtime_median_s or all_fast_run_s
-    measured_s = math.nan if record is None else record.actual_runtime_median_s
+    median_s = record.actual_runtime_median_s if record else None
+    measured_s = math.nan if median_s is None else median_s
     return {
         "limit": plan.limit,
         "dram_limit_bytes": plan.dram_limit_bytes,
@@ -135,6 +136,8 @@ def _all_fast_run_s(points: Sequence[SweepPoint]) -> float:
     found = [
         point.record.actual_runtime_median_s
         for point in points
-        if point.record is not None and Limit.parse(point.plan.limit).is_unlimited
+        if point.record is not None
+        and point.record.actual_runtime_median_s is not None
+        and Limit.parse(point.plan.limit).is_unlimited
     ]
     return min(found, default=math.nan)

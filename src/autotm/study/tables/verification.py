@@ -20,7 +20,8 @@ class UnverifiedError(AutotmError):
 def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
     """Write a table with a row a program and what was verified of it: `verified_steps` steps, `is_verified`.
 
-    A program whose results differ has no record: its run ends with an error that names step and tensor.
+    A program whose results differ has no record: its run ends with an error that names step and tensor. One that
+    exceeds its limit did not run.
 
     Raises:
         UnverifiedError: after the table is written; names the programs of which no step was compared.
@@ -30,7 +31,7 @@ def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
     table = runs[[*_COLUMNS, *(name for name in ("program_hash", "autotm_commit") if name in runs)]].copy()
     table.insert(len(_COLUMNS), "is_verified", table["verified_steps"] > 0)
     write_runs(table, csv)
-    wrong = table[~table["is_verified"]]
+    wrong = table[~table["is_verified"] & runs["fits"]]
     if len(wrong):
         names = ", ".join(f"{one.network} {one.optimizer} {one.limit}" for one in wrong.itertuples())
         raise UnverifiedError(

@@ -103,9 +103,11 @@ def _measured(placed: Placed) -> tuple[str, str]:
     record = placed.record
     if record is None:
         return "none", "no record of a run beside the plan"
-    beside = record.all_fast_runtime_median_s
-    slow_down = f"{record.actual_runtime_median_s / beside:.3f} times all fast; " if beside else ""
-    return _time(1e6 * record.actual_runtime_median_s), f"{slow_down}slow memory {record.tier_reality}"
+    median_s, beside = record.actual_runtime_median_s, record.all_fast_runtime_median_s
+    if median_s is None:
+        return "none", "the program exceeds its limit, and did not run"
+    slow_down = f"{median_s / beside:.3f} times all fast; " if beside else ""
+    return _time(1e6 * median_s), f"{slow_down}slow memory {record.tier_reality}"
 
 
 def _counted(placed: Placed) -> str:

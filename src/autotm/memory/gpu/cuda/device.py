@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from autotm.memory.gpu.cuda.managed import ManagedMemory
 from autotm.memory.gpu.cuda.memory import CudaMemory, PinnedMemory, require_inside
 from autotm.memory.gpu.cuda.runtime import Runtime, load_runtime
 from autotm.memory.gpu.cuda.stream import CudaEvent, CudaStream
@@ -23,6 +24,7 @@ class CudaDevice:
         index: CUDA's number of the GPU.
         device_bytes: of the pool in its memory.
         host_bytes: of the pool in pinned memory of the host.
+        allowed_bytes: makes the first pool managed memory, of which so much may be on the GPU at a time.
         runtime: NVIDIA's bindings; None loads them.
 
     Attributes:
@@ -32,7 +34,15 @@ class CudaDevice:
         AutotmError: no driver, one that is too old, no such GPU, or memory that is not to be had.
     """
 
-    def __init__(self, index: int, device_bytes: int, host_bytes: int, *, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        index: int,
+        device_bytes: int,
+        host_bytes: int,
+        *,
+        allowed_bytes: int | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
         self._runtime = runtime or load_runtime()
         call = self._runtime.call
         with ExitStack() as opened:
@@ -40,7 +50,11 @@ class CudaDevice:
             self.index = index
             self.free_bytes = int(call("cudaMemGetInfo")[0])
             self.name = _text(call("cudaGetDeviceProperties", index).name)
-            self.device_pool = CudaMemory(self._runtime, index, device_bytes)
+            self.device_pool: CudaMemory = (
+                CudaMemory(self._runtime, index, device_bytes)
+                if allowed_bytes is None
+                else ManagedMemory(self._runtime, index, device_bytes, allowed_bytes)
+            )
             opened.callback(self.device_pool.close)
             self.host_pool = PinnedMemory(self._runtime, host_bytes)
             opened.callback(self.host_pool.close)
@@ -49,6 +63,15 @@ class CudaDevice:
             )
             self._events = opened.enter_context(ExitStack())
             self._opened = opened.pop_all()
+
+    def keep_allowance(self) -> None:
+        """Where the first pool is managed memory: take from the driver what is not allowed; nothing elsewhere.
+
+        Raises:
+            AutotmError: as of `ManagedMemory.hold_the_rest`.
+        """
+        if isinstance(self.device_pool, ManagedMemory):
+            self.device_pool.hold_the_rest()
 
     def event(self, *, timed: bool = False) -> CudaEvent:
         """A new event."""

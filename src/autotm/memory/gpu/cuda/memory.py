@@ -33,7 +33,7 @@ class CudaMemory:
         self._runtime = runtime
         self._index = index
         try:
-            self.address = int(runtime.call("cudaMalloc", max(size_bytes, 1)))
+            self.address = self._taken(max(size_bytes, 1))
         except CudaError as error:
             if error.name != _NO_MEMORY:
                 raise
@@ -43,6 +43,9 @@ class CudaMemory:
                 f"{total_bytes / 1e9:.3f} GB are free: ask for a smaller limit or batch, or end what else uses it "
                 "(nvidia-smi)"
             ) from None
+
+    def _taken(self, size_bytes: int) -> int:
+        return int(self._runtime.call("cudaMalloc", size_bytes))
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """The array at `offset`."""

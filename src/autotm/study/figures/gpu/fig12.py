@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from autotm.model.study import StyleConfig
 from autotm.study.drawing import (
     GRAY,
     Drawn,
+    disturbed_text,
     finish,
     near_text,
     optimizer_colors,
@@ -24,6 +26,7 @@ from autotm.study.drawing import (
 from autotm.study.figures.comparisons import bars
 from autotm.study.figures.gpu.table import ORACLE
 from autotm.study.setup import GPU_BASELINE, GPU_RIVALS
+from autotm.study.tables import COLUMN, marked
 
 FACE = "MODELLED, not measured: no GPU ran any of this"
 """What the figure says in itself, wherever it is copied to."""
@@ -35,13 +38,14 @@ _CROWDED = 5
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for plans and the oracle, and one for the best of them beside rivals."""
+    table = table.assign(**{COLUMN: marked(table)})
     figure, axes = panels(2, style, widen=1.35)
-    figure.suptitle(FACE, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
+    say_so(figure, table, style)
     plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
     rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in GPU_RIVALS and name != GPU_BASELINE]
     oracle = table.drop_duplicates(["network", "batch"]).copy()
     oracle["speedup"] *= oracle["step_s"] / oracle["oracle_s"]
-    oracle["optimizer"], oracle["fits"] = ORACLE, True
+    oracle["optimizer"], oracle["fits"], oracle[COLUMN] = ORACLE, True, False
     shown = pd.concat([table, oracle])
     colors = {**optimizer_colors(style), **rival_colors(style), ORACLE: GRAY}
     _panel(axes[0], shown, [*plans, ORACLE], colors)
@@ -54,9 +58,10 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[str, Any]) -> None:
     places = list(dict.fromkeys(zip(table["network"], table["batch"], strict=True)))
     by_place = table.set_index(["optimizer", "network", "batch"])
-    series = []
+    series, hollow = [], []
     for number, name in enumerate(names):
         heights = []
+        hollow.append([bool(by_place.loc[name, network, batch][COLUMN]) for network, batch in places])
         for place, (network, batch) in enumerate(places):
             row = by_place.loc[name, network, batch]
             heights.append(float(row["speedup"]) if row["fits"] else math.nan)
@@ -65,35 +70,64 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
                 look = {"color": colors[name], "ha": "center", "va": "bottom", "fontsize": "large"}
                 axes.text(place + shift, 0.0, "\N{MULTIPLICATION SIGN}", look)
         series.append((series_name(name), heights, colors[name]))
-    bars(axes, [f"{title(str(network))} ({batch})" for network, batch in places], series)
+    bars(axes, [f"{title(str(network))} ({batch})" for network, batch in places], series, hollow)
     if len(places) > _CROWDED:
         axes.tick_params(axis="x", rotation=40)
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("right")
             label.set_rotation_mode("anchor")
+    if not is_modelled(table):
+        axes.set_xlim(-0.5, len(places) - 0.5)  # A cross at an edge has no bar that would make room for it.
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
     axes.set_ylim(0, _HEADROOM * max(1.0, float(fitting["speedup"].max())))
-    axes.set_ylabel("speed-up, modelled\n(managed memory = 1)")
+    axes.set_ylabel(f"speed-up{', modelled' if is_modelled(table) else ''}\n(managed memory = 1)")
     axes.legend(loc="upper left", ncols=2)
 
 
 def _caption(table: pd.DataFrame) -> str:
     first, plans = table.iloc[0], table[table["gap"].notna()]
     proven = f"Plans are {near_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
+    how = "Steps are simulated on three engines (compute, in, out). " if is_modelled(table) else _measured_text(table)
     return (
-        f"{modelled_gpu_text(str(first['gpu']))} {_limits(table)} {proven}"
+        f"{gpu_text(table)} {_limits(table)} {proven}"
         "Oracle: the fastest implementation of every kernel and no copies. A cross: the step does not fit. "
-        "Steps are simulated on three engines (compute, in, out). "
-        f"Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
+        f"{how}Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
     )
 
 
-def modelled_gpu_text(gpu: str) -> str:
-    """For captions: where times of a modelled GPU come from."""
+def is_modelled(table: pd.DataFrame) -> bool:
+    """Whether the steps of a table were computed, and not run."""
+    return str(table["tier_reality"].iloc[0]) == "modelled"
+
+
+def say_so(figure: Figure, table: pd.DataFrame, style: StyleConfig) -> None:
+    """Where nothing ran, write so into the figure."""
+    if is_modelled(table):
+        figure.suptitle(FACE, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
+
+
+def gpu_text(table: pd.DataFrame) -> str:
+    """For captions: which GPU, and where its times come from."""
+    first = table.iloc[0]
+    if not is_modelled(table):
+        return (
+            f"Measured on {str(first['tier_reality']).upper()} device memory of {first['gpu']} (driver "
+            f"{first['gpu_driver']}; host: {first['cpu_model']})."
+        )
     return (
-        f"MODELLED: {gpu}; kernel times by a roofline of published facts, copies at published rates, managed memory by "
-        "a model of page faults. Nothing ran on a GPU."
+        f"MODELLED: {first['gpu']}; kernel times by a roofline of published facts, copies at published rates, managed "
+        "memory by a model of page faults. Nothing ran on a GPU."
+    )
+
+
+def _measured_text(table: pd.DataFrame) -> str:
+    """How steps were timed, and what was made sure."""
+    ran = table[table["fits"].astype(bool)]
+    return (
+        f"Steps are medians of at least {ran['samples'].min()} timed ones; {ran['verified_steps'].min()} of each were "
+        f"compared bit for bit with the plain step. {disturbed_text(table)}Managed memory: cudaMallocManaged, device "
+        "memory beyond the limit held by another allocation. Recomputation is modelled only, and not shown. "
     )
 
 

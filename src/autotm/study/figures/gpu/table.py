@@ -53,12 +53,20 @@ def table_of_modelled_steps(paths: Iterable[Path]) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows)
     require_one(table, "machine", "counts", "tier_reality")
+    return with_speedups(table)
+
+
+def with_speedups(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `speedup`: the baseline's `step_s` over each step's.
+
+    Raises:
+        BadInputError: a network and batch without a step of the baseline.
+    """
     base = table[table["optimizer"] == GPU_BASELINE].set_index(["network", "batch"])["step_s"]
     own = list(zip(table["network"], table["batch"], strict=True))
     if missing := [f"{network} (batch {batch})" for network, batch in own if (network, batch) not in base.index]:
         raise BadInputError(f"figure 12: {missing[0]} has no step of '{GPU_BASELINE}' to be compared with")
-    table["speedup"] = [base[place] for place in own] / table["step_s"]
-    return table
+    return table.assign(speedup=[base[place] for place in own] / table["step_s"])
 
 
 def table_of_engines(paths: Iterable[Path]) -> pd.DataFrame:

@@ -1,0 +1,69 @@
+"""A study's context on a computer with a played H100, whose kernels of a small network this processor runs."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import small_step
+from emulated_cuda import EmulatedDevice
+from played_cudart import PlayedDriver, PlayedRuntime
+from recorded_nvml import Recorded
+
+import autotm.profile.copies
+from autotm.kernels.cuda import CudaKernel, Fatbin, device_named
+from autotm.lower import co_runners_for_gpu, cuda_step
+from autotm.memory.gpu import Delays
+from autotm.model.machine import CudaTier
+from autotm.stages import Context
+from autotm.zoo import build
+
+SIZES = {"batch": 16, "width": 64}
+"""Of the network, `mlp`."""
+_DEVICE_BYTES = 128 << 20
+
+
+def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier) -> Context:
+    """On a GPU of 128 MiB; kernels that run beside copies do nothing there."""
+    monkeypatch.setattr("autotm.lower.cuda.fatbin", _no_image)
+    monkeypatch.setattr(
+        autotm.profile.copies,
+        "measure_gpu_links",
+        functools.partial(autotm.profile.copies.measure_gpu_links, sizes_bytes=(1 << 12, 1 << 16)),
+    )
+    step = cuda_step(build("mlp", SIZES), "tiny", device_named("h100"), "all", tier.products)
+    functions = _functions_of(list(step.kernels.values()), folder)
+    _, beside = co_runners_for_gpu(device_named("h100"), folder / "co_runners.zip", products=tier.products)
+    for kernel in beside.values():
+        functions |= {launch.function: lambda *_: None for launch in kernel.launches}
+    played = PlayedRuntime(device_bytes=_DEVICE_BYTES, order=Delays(2, 1e-5))
+    for name, module in {
+        "cuda.bindings.runtime": played,
+        "cuda.bindings.driver": PlayedDriver(played, functions),
+        "pynvml": Recorded(),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    machine = replace(small_step.machine(), name="gpu", slow_tier=tier)
+    return Context(machine, folder, 20)
+
+
+def _no_image(*_: object, **__: object) -> Fatbin:
+    """What nvcc would make; the played driver has the functions already."""
+    return Fatbin(b"fatbin", ())
+
+
+def _functions_of(kernels: list[CudaKernel], folder: Path) -> dict[str, Callable[..., None]]:
+    """Device functions of a step, run by this processor on addresses."""
+    compiled = EmulatedDevice(kernels, folder)._library
+
+    def call(name: str, extents: list[int], addresses: tuple[int, ...]) -> None:
+        grid, block = ((ctypes.c_uint * 3)(*each) for each in (extents[:3], extents[3:]))
+        assert not compiled[f"run_{name}"]((ctypes.c_void_p * len(addresses))(*addresses), grid, block, 0)
+
+    names = [launch.function for kernel in kernels for launch in kernel.launches]
+    return {name: functools.partial(call, name) for name in names}

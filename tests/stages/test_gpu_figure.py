@@ -1,0 +1,124 @@
+"""Figure 12 from a machine file with a GPU: plans and rivals run on a played one, records, pictures that name it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from played_study import SIZES, played_context
+from synthetic_modelled import write_modelled
+
+from autotm import stages
+from autotm.model.files import BadInputError, load, load_with_provenance, save
+from autotm.model.machine import CudaTier
+from autotm.model.measurement import Record
+from autotm.model.step import Limit, NetworkSource
+from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig, StyleConfig
+from autotm.stages import Context, Given
+
+LIMIT = Limit.parse("12288B")
+NAMES = ("managed-memory", "asynchronous", "lru-paging", "swap-all")
+STYLE = StyleConfig(dots_per_inch=50)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By optimizer, from one profile; the played GPU is gone when they are drawn."""
+    folder = tmp_path_factory.mktemp("gpu")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        context = played_context(folder, monkeypatch, CudaTier(kind="cuda", managed_oversubscription=True))
+        paths = Paths(folder / "results", context.machine, "tiny", "mlp")
+        paths.graph.parent.mkdir(parents=True)
+        stages.calibrate_stage(context, 0.0, links=paths.links)
+        places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
+        config = ProfileConfig(implementations="all", min_repeats=2)
+        source = NetworkSource("mlp", SIZES)
+        stages.kernel_profile_stage(context, source, "tiny", config, 0.05, **places, profile=paths.profile)
+        return {name: ran(context, paths, name) for name in NAMES}
+
+
+def ran(context: Context, paths: Paths, optimizer: str) -> Path:
+    plan, program, record = (make(optimizer, LIMIT) for make in (paths.plan, paths.program, paths.record))
+    plan.parent.mkdir(parents=True)
+    stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=5.0), Given.of(paths), plan=plan)
+    given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
+    stages.compile_stage(context, **given)
+    config = RunConfig(min_seconds=0.01, patience_s=0.1)
+    stages.run_stage(context, config, **given, library=paths.library, reference=paths.reference, record=record)
+    return record
+
+
+def test_rivals_have_records_and_one_that_does_not_fit_says_so(records: dict[str, Path]) -> None:
+    for name, path in records.items():
+        record, source = load_with_provenance(path, "record", Record)
+        assert (record.optimizer, source["tier_reality"], source["gpu_driver"]) == (name, "real", "580.65.06")
+        assert record.fits == (name != "swap-all")
+        assert path.with_name("timeline.json").exists() == record.fits
+        assert record.verified_steps == (2 if record.fits else 0)
+        assert (record.actual_runtime_median_s is not None) == record.fits
+    managed = load(records["managed-memory"], "record", Record)
+    assert managed.gpu_managed_runtime_s == managed.actual_runtime_median_s
+    assert managed.dram_alloc_size == managed.dram_limit_bytes
+
+
+def text_of(picture: Path) -> str:
+    """Its caption, as the file keeps it, in one line."""
+    return " ".join(picture.read_bytes().decode("latin-1").split())
+
+
+def test_the_figure_is_of_measured_steps_and_names_the_gpu(records: dict[str, Path], tmp_path: Path) -> None:
+    csv = tmp_path / "fig12.csv"
+    stages.figure_12_stage(STYLE, steps=list(records.values()), csv=csv)
+    table = pd.read_csv(csv).set_index("optimizer")
+    assert table.loc["managed-memory", "speedup"] == 1.0
+    measured = {name: load(path, "record", Record).actual_runtime_median_s for name, path in records.items()}
+    for name in ("asynchronous", "lru-paging"):
+        assert table.loc[name, "speedup"] == pytest.approx(measured["managed-memory"] / measured[name])
+    assert table.loc["swap-all", ["step_s", "speedup"]].isna().all()
+    assert not table.loc["swap-all", "fits"]
+    assert table["oracle_s"].max() == table["oracle_s"].min()
+    assert table["gap"].notna().to_dict() == {name: name == "asynchronous" for name in NAMES}
+    text = text_of(csv.with_suffix(".png"))
+    for part in ("REAL device memory of a played GPU", "580.65.06", "bit for bit", "cudaMallocManaged"):
+        assert part in text, part
+    assert "MODELLED" not in text
+
+
+def test_the_timeline_is_what_streams_did(records: dict[str, Path], tmp_path: Path) -> None:
+    csv = tmp_path / "fig12_timeline.csv"
+    stages.figure_12_stage(STYLE, steps=list(records.values()), csv=csv)
+    table = pd.read_csv(csv)
+    lanes = {name: set(step["engine"].dropna()) for name, step in table.groupby("optimizer")}
+    assert lanes["managed-memory"] == {"compute"}
+    assert lanes["lru-paging"] == {"compute", "in", "out"}
+    assert lanes["swap-all"] == set()
+    assert (table["end_us"] >= table["start_us"]).all()
+    assert "MODELLED" not in text_of(csv.with_suffix(".png"))
+
+
+def test_measured_and_modelled_steps_never_share_a_figure(records: dict[str, Path], tmp_path: Path) -> None:
+    source = load_with_provenance(records["managed-memory"], "record", Record)[1]
+    modelled = write_modelled(tmp_path / "modelled", source | {"tier_reality": "modelled"}, {"mlp": (16,)})
+    for name in ("fig12", "fig12_timeline"):
+        with pytest.raises(BadInputError, match=r"is modelled, .*record.json is measured: these do not compare"):
+            stages.figure_12_stage(STYLE, steps=[*records.values(), *modelled], csv=tmp_path / f"{name}.csv")
+
+
+def test_records_without_a_gpu_or_of_two_are_refused(records: dict[str, Path], tmp_path: Path) -> None:
+    copied = []
+    for name, path in records.items():
+        copied.append(tmp_path / name / "record.json")
+        shutil.copytree(path.parent, copied[-1].parent)
+    record, source = load_with_provenance(copied[1], "record", Record)
+    save(copied[1], "record", record, source | {"gpu": "another"})
+    with pytest.raises(BadInputError, match="records of one gpu make a figure; got a played GPU, another"):
+        stages.figure_12_stage(STYLE, steps=copied, csv=tmp_path / "fig12.csv")
+    del source["gpu"]
+    save(copied[1], "record", replace(record, tier_reality="emulated"), source)
+    with pytest.raises(BadInputError, match="names no GPU"):
+        stages.figure_12_stage(STYLE, steps=copied, csv=tmp_path / "fig12.csv")
+    with pytest.raises(BadInputError, match="no step of 'managed-memory'"):
+        stages.figure_12_stage(STYLE, steps=copied[2:3], csv=tmp_path / "fig12.csv")
