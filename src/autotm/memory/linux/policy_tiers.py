@@ -91,7 +91,8 @@ class PolicyTiers(RealTiers):
         if room.left_bytes < -_tolerated(self._limit_bytes):
             raise AutotmError(
                 f"pages took {-room.left_bytes / 1e9:.6f} GB of fast memory beyond the limit, and nothing takes it "
-                "back from them: other processes take and free memory of the fast nodes; end them, and run again"
+                "back from them: other processes take and free memory of the fast nodes; end them, and run again. For "
+                "a limit of a few huge pages say huge_pages: none in the machine file"
             )
         if room.left_bytes > tolerated:
             log.warning(
