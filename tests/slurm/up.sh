@@ -56,7 +56,7 @@ PartitionName=small Nodes=n1 Default=YES MaxTime=60 State=UP
 PartitionName=big Nodes=n1,n2 MaxTime=60 State=UP
 CONF
 # A GPU to be given to jobs; no device is behind it.
-echo "NodeName=n2 Name=gpu Count=1" >"$folder/gres.conf"
+echo "NodeName=n2 Name=gpu File=/dev/null" >"$folder/gres.conf"
 # srun within jobs finds it only here: the executor leaves it no SLURM_CONF.
 mkdir -p /etc/slurm
 ln -s "$folder/slurm.conf" /etc/slurm/slurm.conf
