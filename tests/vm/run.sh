@@ -5,7 +5,7 @@
 #   run.sh [PYTEST ARGUMENTS]     BUILT=FOLDER keeps the guest's kernel, KEEP=1 what the guest left
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-limit_s=${AUTOTM_VM_SECONDS:-900}
+limit_s=${AUTOTM_VM_SECONDS:-1500}
 
 skip() {
     echo "!!! SKIPPED: $1; nothing was tested on two real kinds of memory"
