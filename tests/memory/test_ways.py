@@ -57,6 +57,22 @@ def test_of_ways_as_fast_most_threads_copy_and_leave_caches_alone() -> None:
     assert measured_ways(curves, Tier.DRAM, 4).way(SMALL) == Way(1, PLAIN)
 
 
+def test_one_disturbed_size_does_not_choose_the_prefetch() -> None:
+    early, sizes = Stores(widest_store(), 4096), [LARGE << power for power in range(4)]
+    undisturbed = [1000 << power for power in range(4)]
+    disturbed = [2 * undisturbed[0], *undisturbed[1:]]
+    curves = [
+        CopyCurve(Tier.DRAM, 1, stores != PLAIN, stores.ahead_bytes, tuple(zip(sizes, times, strict=True)))
+        for stores, times in (
+            (PLAIN, [3 * ns for ns in undisturbed]),
+            (STREAMING, disturbed),
+            (early, [ns * 5 // 4 for ns in undisturbed]),
+        )
+    ]
+    ways = measured_ways(curves, Tier.DRAM, 1)
+    assert {ways.stores_alone(size) for size in sizes} == {STREAMING}
+
+
 def test_what_stays_in_the_caches_is_not_streamed_past_them() -> None:
     curves = [curve(1, PLAIN, 100, 1000), curve(1, STREAMING, 50, 1000)]
     assert measured_ways(curves, Tier.DRAM, 1).way(SMALL) == Way(1, PLAIN)

@@ -17,7 +17,7 @@ from autotm.model.step import Tier
 STRIDE_BYTES = 67 << 20
 """Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
 
-AHEAD_BYTES = (0, 1024, 4096)
+AHEAD_BYTES = (0, 512, 4096)
 """How early copies may ask for lines: some processors do so themselves, and better; far memory wants more of them."""
 
 

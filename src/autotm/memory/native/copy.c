@@ -16,7 +16,7 @@
 #include <immintrin.h>
 #endif
 
-enum { LINE = 64, BLOCK = 256 };
+enum { LINE = 64, APART = 32 << 10 };
 /* Threads take pieces as they get done, smaller ones towards the end: a thread that another process displaces delays the
  * copy by one piece only. */
 enum { LEAST_PIECE = 64 << 10, MOST_PIECE = 1 << 20 };
@@ -24,22 +24,30 @@ enum { SPINS = 20000 };
 
 /* --- one thread ------------------------------------------------------------------------------------------------- */
 
-/* `to` on a line, `bytes` a multiple of BLOCK; source lines are asked for `ahead` bytes early, 0 for not at all. */
+/* `to` on a line, `bytes` a multiple of a line; source lines are asked for `ahead` bytes early, 0 for not at all. Two places
+ * are written in turn: a core waits less for memory with two streams of reads and writes than with one. With four, it
+ * runs out of buffers for lines that are partly written. */
 typedef void (*lines_fn)(char *to, const char *from, size_t bytes, size_t ahead);
 
 #if defined(__x86_64__)
 #define STREAM_LINES(NAME, TARGET, VECTOR, LOAD, STORE)                                                      \
+  __attribute__((target(TARGET), always_inline)) static inline void NAME##_line(char *to, const char *from, size_t ahead) { \
+    enum { WIDTH = sizeof(VECTOR), COUNT = LINE / WIDTH };                                                   \
+    VECTOR held[COUNT];                                                                                      \
+    if (ahead) _mm_prefetch(from + ahead, _MM_HINT_NTA);                                                     \
+    _Pragma("GCC unroll 4") for (int i = 0; i < COUNT; i++) held[i] = LOAD((const void *)(from + i * WIDTH)); \
+    _Pragma("GCC unroll 4") for (int i = 0; i < COUNT; i++) STORE((void *)(to + i * WIDTH), held[i]);        \
+  }                                                                                                          \
   __attribute__((target(TARGET))) static void NAME(char *to, const char *from, size_t bytes, size_t ahead) { \
-    enum { WIDTH = sizeof(VECTOR), COUNT = BLOCK / WIDTH };                                                  \
-    for (size_t at = 0; at < bytes; at += BLOCK) {                                                           \
-      VECTOR held[COUNT];                                                                                    \
-      if (ahead)                                                                                             \
-        for (int line = 0; line < BLOCK; line += LINE)                                                       \
-          _mm_prefetch(from + at + ahead + line, _MM_HINT_NTA);                                              \
-      _Pragma("GCC unroll 16") for (int i = 0; i < COUNT; i++)                                               \
-        held[i] = LOAD((const void *)(from + at + i * WIDTH));                                               \
-      _Pragma("GCC unroll 16") for (int i = 0; i < COUNT; i++)                                               \
-        STORE((void *)(to + at + i * WIDTH), held[i]);                                                       \
+    while (bytes) {                                                                                          \
+      size_t half = (bytes < 2 * APART ? bytes / 2 : APART) / LINE * LINE;                                   \
+      for (size_t at = 0; at < half; at += LINE) {                                                           \
+        NAME##_line(to + at, from + at, ahead);                                                              \
+        NAME##_line(to + half + at, from + half + at, ahead);                                                \
+      }                                                                                                      \
+      if (!half) NAME##_line(to, from, ahead);                                                               \
+      size_t done = half ? 2 * half : LINE;                                                                  \
+      to += done, from += done, bytes -= done;                                                               \
     }                                                                                                        \
   }
 STREAM_LINES(stream_avx512, "avx512f", __m512i, _mm512_loadu_si512, _mm512_stream_si512)
@@ -88,11 +96,11 @@ static void settle(int width) {
 static void copy_unsettled(char *to, const char *from, size_t bytes, int width, size_t ahead) {
   lines_fn lines = streaming(width);
   size_t head = -(uintptr_t)to % LINE;
-  if (!lines || bytes < head + BLOCK) {
+  if (!lines || bytes < head + LINE) {
     memcpy(to, from, bytes);
     return;
   }
-  size_t middle = (bytes - head) / BLOCK * BLOCK;
+  size_t middle = (bytes - head) / LINE * LINE;
   memcpy(to, from, head);
   lines(to + head, from + head, middle, ahead);
   memcpy(to + head + middle, from + head + middle, bytes - head - middle);
