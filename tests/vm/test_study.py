@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from confined import confine
+from forked import forked
 from workplace import Workplace, make_workplace
 
-from autotm.memory import calibrate_links
+from autotm.memory import calibrate_links, open_tiers
 from autotm.memory.calibration import Effort
 from autotm.model.files import load_with_provenance, save
-from autotm.model.machine import Watch, provenance
+from autotm.model.machine import Machine, Watch, provenance
 from autotm.model.measurement import Record
 from autotm.model.step import OpClass
 from autotm.study.setup import machine_named
@@ -67,6 +69,27 @@ def test_doctor_tells_what_can_be_used(place: Workplace, dax_folder: Path) -> No
     assert done.returncode == 0, done.stderr
     for said in ("memory node 0", "memory node 1", "memory node 2", str(dax_folder)):
         assert said in done.stdout, done.stdout
+
+
+def test_doctor_in_a_container_says_what_is_forbidden(place: Workplace, dax_folder: Path) -> None:
+    command = [sys.executable, "-m", "autotm.cli", "doctor"]
+    done = subprocess.run(command, cwd=place.folder, preexec_fn=confine, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = {line.split("  ")[0]: line for line in done.stdout.splitlines()}
+    for node in (1, 2):
+        assert "Operation not permitted" in told[f"memory node {node}"], done.stdout
+        assert "docker run --cap-add SYS_NICE" in told[f"memory node {node}"]
+    folder = told[f"folder {dax_folder}"]
+    assert "memory that cannot be bound" in folder
+    assert "fast_nodes" not in folder, "a run could not bind them"
+
+
+def test_a_run_in_a_container_ends_before_it_starts(numa: Machine) -> None:
+    def confined() -> None:
+        confine()
+        open_tiers(numa, None, 1 << 20, 1 << 20, Path("config/devices"))
+
+    assert "docker run --cap-add SYS_NICE" in forked(confined)
 
 
 def test_a_node_that_is_not_there_ends_a_command(place: Workplace) -> None:

@@ -136,6 +136,15 @@ def test_a_container_without_permission_is_told_so(tmp_path: Path) -> None:
     assert told["memory node 1"].why == f"not as slow memory: {EPERM}"
 
 
+def test_persistent_memory_where_pages_cannot_be_bound_is_offered_without_nodes(tmp_path: Path) -> None:
+    root = written(tmp_path, GUEST)
+    found = by_name(found_slow(root, lambda tier: EPERM if tier.fast_nodes else None))
+    folder = found["folder /mnt/pmem"]
+    assert folder.line == "slow_tier: {kind: dax, path: /mnt/pmem}"
+    assert folder.found.endswith(f"beside memory that cannot be bound: {EPERM}")
+    assert found["memory node 1"].why_not == EPERM
+
+
 def test_persistent_memory_that_is_not_set_up_is_told_how(tmp_path: Path) -> None:
     root = written(tmp_path, SERVER)
     found = by_name(found_slow(root, usable))

@@ -56,6 +56,8 @@ def here(tier: NumaTier | DaxTier) -> str | None:
             NodePool(Tier.DRAM, 0, tier.fast_nodes, "none", system)
         else:
             DaxPool(Path(tier.path), 0, stand_in=False, system=system).close()
+            if tier.fast_nodes is not None:
+                NodePool(Tier.DRAM, 0, tier.fast_nodes, "none", system)
     except AutotmError as error:
         return str(error)
     return None
@@ -75,7 +77,7 @@ def slow_memories(system: SystemMemory, fast_nodes: Sequence[int], probe: Probe,
     return [
         *(_node(beside, node, near, probe) for node, near in pairs if near),
         *_file_systems(beside, probe),
-        *_devices(beside, devices),
+        *_devices(beside, devices, probe),
     ]
 
 
@@ -138,8 +140,11 @@ def _file_systems(beside: _Beside, probe: Probe) -> Iterator[SlowMemory]:
         near = beside.near_device(Path(mount.device).name)
         tier = DaxTier(kind="dax", path=mount.folder, fast_nodes=near[:1])
         why_not = beside.barred or ("" if mount.is_dax else _WITHOUT_DAX.format(folder=mount.folder))
-        why_not = why_not or probe(tier) or ""
-        yield SlowMemory(f"folder {mount.folder}", found, None if why_not else tier, why_not, other_fast_nodes=near[1:])
+        if not why_not:
+            tier, why_not, said = _bound_or_not(tier, probe)
+            found += said
+        others = near[1:] if tier.fast_nodes else ()
+        yield SlowMemory(f"folder {mount.folder}", found, None if why_not else tier, why_not, other_fast_nodes=others)
     for name, size_bytes in system.memory_disks.items():
         if f"/dev/{name}" not in on_memory and not system.holds_mounts(name):
             why_not = (
@@ -149,13 +154,23 @@ def _file_systems(beside: _Beside, probe: Probe) -> Iterator[SlowMemory]:
             yield SlowMemory(f"persistent memory {name}", f"{size_bytes / 1e9:.4g} GB", None, why_not)
 
 
+def _bound_or_not(tier: DaxTier, probe: Probe) -> tuple[DaxTier, str, str]:
+    """The tier; or, where pages may not be bound, without fast nodes; why it cannot be used; why it was changed."""
+    refused = probe(tier)
+    if not refused:
+        return tier, "", ""
+    unbound = tier.model_copy(update={"fast_nodes": None})
+    why_not = probe(unbound)
+    return (tier, why_not, "") if why_not else (unbound, "", f", beside memory that cannot be bound: {refused}")
+
+
 _WITHOUT_DAX = (
     "mounted without dax: files would be in the page cache, which is ordinary memory: sudo umount {folder}, then mount "
     "with -o dax=always"
 )
 
 
-def _devices(beside: _Beside, devices: Path) -> Iterator[SlowMemory]:
+def _devices(beside: _Beside, devices: Path, probe: Probe) -> Iterator[SlowMemory]:
     system = beside.system
     for name in system.dax_devices:
         file, near = devices / name, beside.near_device(name)
@@ -164,9 +179,13 @@ def _devices(beside: _Beside, devices: Path) -> Iterator[SlowMemory]:
             why_not = f"/dev/{name} is not there: a container must be given it (docker run --device /dev/{name})"
         if not why_not and not os.access(file, os.R_OK | os.W_OK):
             why_not = f"this process may not write to /dev/{name}: sudo chown $USER /dev/{name}"
-        tier = None if why_not else DaxTier(kind="dax", path=f"/dev/{name}", fast_nodes=near[:1])
         found = f"{system.dax_device_bytes(name) / 1e9:.4g} GB"
-        yield SlowMemory(f"DAX device {name}", found, tier, why_not, "runs overwrite its contents", near[1:])
+        tier = DaxTier(kind="dax", path=f"/dev/{name}", fast_nodes=near[:1])
+        if not why_not:
+            tier, why_not, said = _bound_or_not(tier, probe)
+            found += said
+        shown, others = None if why_not else tier, near[1:] if tier.fast_nodes else ()
+        yield SlowMemory(f"DAX device {name}", found, shown, why_not, "runs overwrite its contents", others)
 
 
 def _size(total_bytes: int, free_bytes: int) -> str:
