@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from autotm.api.options import options_of
+from autotm.model.files import BadInputError
 from autotm.model.machine import provenance
 from autotm.model.measurement import Record
 from autotm.model.plan import Plan, Program, Status
+from autotm.model.step import RATE_SCALE, Role
 from autotm.model.study import RunConfig
 from autotm.runtime import RunOptions, Session, run
 
@@ -89,7 +94,7 @@ class Placement:
         source = provenance(step.context.machine, step.context.seed)
         write_page(Placed(step.graph, step.profile, step.links, self.plan, self.program, source, record), Path(path))
 
-    def step(self, *inputs: Any, **named: Any) -> Any:
+    def step(self, *inputs: Any, rate_scale: float | None = None, **named: Any) -> Any:
         """Run one step with the planned program, on new data; weights stay from step to step.
 
         The first call allocates the memory, which `close` gives back.
@@ -97,16 +102,20 @@ class Placement:
         Args:
             inputs: arrays or tensors in the order of the network's inputs, those of its loss behind them; what is left
                 out keeps its values.
+            rate_scale: what all learning rates are multiplied by from this step on, at least 0 (1 at first); of a step
+                prepared with `scheduled`.
             named: the same by name.
 
         Returns:
             The loss; of a network that infers, its outputs, as tensors of PyTorch if that is where it came from.
 
         Raises:
-            BadInputError: no such input, or another shape or type.
+            BadInputError: no such input, another shape or type, or a scale of rates that are fixed or that is none.
         """
         origin, known = self.training_step.origin, self.training_step.input_names
         fed = origin.fed(known, [np.asarray(item) for item in inputs], {k: np.asarray(v) for k, v in named.items()})
+        if rate_scale is not None:
+            fed[RATE_SCALE] = self._scale(rate_scale)
         found = self._session.step(fed)
         if "loss" in found:
             return found["loss"].item()
@@ -122,11 +131,53 @@ class Placement:
         found = self.training_step.origin.state(session.values(), session.steps)
         return {name: self.training_step.as_given(value) for name, value in found.items()}
 
+    def optimizer_state(self) -> dict[str, Any]:
+        """What the update rules keep, as it is after the steps run so far.
+
+        Returns:
+            By parameter, named as in `state_dict`, what its rule keeps: `momentum`, or `first_moment` and
+            `second_moment`, in the parameter's layout; beside them under `step`, where a rule counts steps, how many.
+        """
+        found = self.training_step.origin.rule_state(self._session.values(), self._parameters)
+        return {
+            name: {state: self.training_step.as_given(value) for state, value in kept.items()}
+            if isinstance(kept, dict)
+            else kept
+            for name, kept in found.items()
+        }
+
+    def load_optimizer_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `optimizer_state` gave, of a placement of the same network with the same rules.
+
+        Raises:
+            BadInputError: a parameter or state that this step does not have, one left out, or another shape.
+        """
+        session, origin = self._session, self.training_step.origin
+        given = {
+            name: {key: np.asarray(value) for key, value in kept.items()} if isinstance(kept, Mapping) else kept
+            for name, kept in state.items()
+        }
+        session.put(origin.from_rule_state(given, origin.rule_state(session.values(), self._parameters)))
+
     def close(self) -> None:
         """Give back the memory of the steps run by `step`; the weights are gone with it."""
         if "_session" in self.__dict__:
             self._session.close()
             del self.__dict__["_session"]
+
+    @property
+    def _parameters(self) -> list[str]:
+        return [tensor.name for tensor in self.training_step.lowered.tensors if tensor.role is Role.PARAMETER]
+
+    def _scale(self, rate_scale: float) -> npt.NDArray[np.float64]:
+        if not self.training_step.is_scheduled:
+            raise BadInputError(
+                f"rate_scale: the learning rates of network {self.training_step.graph.network} are compiled in; "
+                "prepare it with scheduled=True"
+            )
+        if not 0 <= rate_scale < math.inf:
+            raise BadInputError(f"rate_scale: {rate_scale} is not a number of at least 0")
+        return np.asarray(rate_scale, np.float64)
 
     @cached_property
     def _session(self) -> Session:

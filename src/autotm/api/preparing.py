@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,7 @@ def prepare(
     targets: Sequence[Any] = (),
     training: Training | UpdateRule | Any = None,
     mode: str | None = None,
+    scheduled: bool = False,
     counts: str = "all",
     machine: str | Path | Machine = "laptop",
     threads: int | None = None,
@@ -116,6 +118,7 @@ def prepare(
         targets: what the loss of a module takes besides.
         training: by which rules it is trained.
         mode: `train` or `inference`; by default a module is trained, a file where it is given a loss or training.
+        scheduled: whether `Placement.step` takes a `rate_scale`, which all learning rates are multiplied by.
         counts: what limits count: `all`, or `intermediates` without parameters, inputs and results, as in the paper.
         machine: a file in config/machines without .yaml, a path, or a machine.
         threads: instead of the machine's.
@@ -140,6 +143,8 @@ def prepare(
     on = context.machine
     options = {"loss": loss, "targets": targets, "training": training, "mode": mode}
     built = _built(network, inputs, sizes or {}, options)
+    if scheduled:
+        built = _with_scheduled_rates(built)
     paths = MachinePaths(Path(results), on)
     timing = options_of(ProfileConfig, profile or {}, "profile option")
     links = _links(context, paths.links, timing.patience_s)
@@ -161,6 +166,12 @@ def _built(network: NetworkLike, inputs: Any, sizes: Mapping[str, Any], options:
     if isinstance(network, str | Path) and Path(network).suffix.lower() == _ONNX:
         return _file(network, inputs, sizes, options)
     return _network(network, inputs, sizes)
+
+
+def _with_scheduled_rates(network: zoo.Network) -> zoo.Network:
+    if network.training is None:
+        raise BadInputError(f"network {network.name}: scheduled=True, but it is not trained: there is no learning rate")
+    return replace(network, training=replace(network.training, scheduled=True))
 
 
 def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:

@@ -15,7 +15,7 @@ from autotm.kernels.library import KernelLibrary
 from autotm.model.machine import provenance
 from autotm.model.measurement import Links, Profile
 from autotm.model.plan import Plan, Refusal
-from autotm.model.step import Graph, Limit, Role
+from autotm.model.step import RATE_SCALE, Graph, Limit, Role
 from autotm.model.study import SolveConfig
 from autotm.solve import SolveOptions
 from autotm.stages import SWEEP_S, Context, place, place_each, program_of
@@ -55,8 +55,14 @@ class TrainingStep:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the step's inputs, in order."""
-        return tuple(tensor.name for tensor in self.lowered.tensors if tensor.role is Role.INPUT)
+        """Names of the network's inputs, in order."""
+        inputs = (tensor.name for tensor in self.lowered.tensors if tensor.role is Role.INPUT)
+        return tuple(name for name in inputs if name != RATE_SCALE)
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether steps take a scale of the learning rates."""
+        return RATE_SCALE in self.lowered.by_name
 
     def as_given(self, value: npt.NDArray[Any]) -> Any:
         """A value as the network's framework has it: a tensor of PyTorch, or an array, of the same shape."""

@@ -60,7 +60,7 @@ def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:
         NotImplementedError: an operator was left that is neither a kernel call nor a view.
     """
     main = module["main"]
-    walk = _Walk({var: var.name for var in main.params})
+    walk = _Walk({var: name_of(var) for var in main.params})
     for block in main.body.blocks:
         for binding in block.bindings:
             _read(walk, binding.var, binding.value)
@@ -100,7 +100,12 @@ def _read_call(walk: _Walk, var: relax.Var, value: tvm.ir.Call) -> None:
 
 def argument_operand(var: relax.Var) -> Operand:
     """An argument as an operand of its own name and shape."""
-    return Operand(var.name, *_type(var.ty))
+    return Operand(name_of(var), *_type(var.ty))
+
+
+def name_of(var: relax.Var) -> str:
+    """Its name as Python's own string: TVM's cannot be read back where others pickle it (`torch.load`)."""
+    return str(var.name)
 
 
 def _type(item: relax.TensorType) -> tuple[tuple[int, ...], str]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from autotm.kernels.making import KernelFacts
-from autotm.lower.calls import Call, argument_operand
+from autotm.lower.calls import Call, argument_operand, name_of
 from autotm.lower.results import Placed
 from autotm.lower.step import Result, Step
 from autotm.model.step import Graph, Kernel, Operand, Role, Tensor
@@ -76,7 +76,7 @@ def _tensors(step: Step, kernels: list[Kernel], results: Mapping[str, tuple[Resu
             readers[operand.tensor][index] = None
     workspaces = {operand.tensor for kernel in kernels for operand in kernel.workspaces}
     # A kernel may see an argument in another shape than it is filled in.
-    given = {var.name: argument_operand(var) for var in step.module["main"].params}
+    given = {name_of(var): argument_operand(var) for var in step.module["main"].params}
 
     def tensor(name: str, operand: Operand) -> Tensor:
         argument, alias = step.arguments.get(name), None

@@ -12,7 +12,7 @@ from tvm import relax
 from autotm.lower.operators import fold_transposes  # (the import registers our gradient rules)
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.files import AutotmError
-from autotm.model.step import Initial, Role, Training
+from autotm.model.step import RATE_SCALE, Initial, Role, Training
 from autotm.zoo import Fill, Network
 
 _OPERATOR = re.compile(r"relax(\.\w+)+")
@@ -71,11 +71,14 @@ def whole_step(network: Network) -> Step:
     module = fold_transposes(_replaced(network.module, main))
     if network.training is not None:
         module, updates = _trained(network, module, network.training)
+        for added in updates.arguments:
+            if added.name in arguments:
+                raise AutotmError(f"network {network.name}: '{added.name}' is what its update rules keep; rename it")
         for state in updates.states:
-            if state.name in arguments:
-                raise AutotmError(f"network {network.name}: '{state.name}' is what its update rules keep; rename it")
             arguments[state.name] = Argument(Role.STATE, Initial("zeros"))
-        results += [Result.new(old.name) for old in updates.new]
+        if updates.rate_scale is not None:
+            arguments[RATE_SCALE] = Argument(Role.INPUT, Initial("ones"))
+        results += [Result.new(str(old.name)) for old in updates.new]
     # Dead by now: gradients of whole tables.
     module = relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(module))
     return Step(module, arguments, tuple(results))
@@ -105,7 +108,7 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
     builder = relax.BlockBuilder(differentiated)
     olds, slopes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     updates = append_updates(builder, olds, slopes, training, bindings)
-    params, returned = [*adjoint.params, *updates.states], [*results, *updates.new.values()]
+    params, returned = [*adjoint.params, *updates.arguments], [*results, *updates.new.values()]
     return _replaced(builder.get(), _function(params, updates.bindings, returned)), updates
 
 

@@ -108,6 +108,11 @@ class Session:
         kept = {Role.PARAMETER, Role.STATE}
         return {tensor.name: self.value(tensor.name) for tensor in self._graph.tensors if tensor.role in kept}
 
+    def put(self, values: Mapping[str, Array]) -> None:
+        """Set parameters and states; each in its own shape and type."""
+        for name, value in values.items():
+            self._arguments.value(name)[...] = value
+
     def close(self) -> None:
         """Give the memory back; nothing can be asked after it."""
         self._stack.close()

@@ -30,11 +30,18 @@ class Updates:
         bindings: of the whole step.
         new: the new value of each parameter and each state, by the old one.
         states: what the update rules keep: further arguments of the step, zero before the first.
+        rate_scale: what learning rates are multiplied by, a further input; None where they are fixed.
     """
 
     bindings: list[Binding]
     new: Mapping[relax.Var, relax.Var]
     states: list[relax.Var]
+    rate_scale: relax.Var | None = None
+
+    @property
+    def arguments(self) -> list[relax.Var]:
+        """What the step takes besides: states, and the scale of the rates."""
+        return self.states + ([] if self.rate_scale is None else [self.rate_scale])
 
 
 @dataclass(frozen=True)
@@ -48,8 +55,9 @@ class _Trained:
     states: tuple[relax.Var, ...]
 
     @classmethod
-    def of(cls, old: relax.Var, slope: relax.Expr, rule: UpdateRule) -> _Trained:
-        formula = formula_of(rule)
+    def of(cls, old: relax.Var, slope: relax.Expr, training: Training) -> _Trained:
+        rule = training.rule_of(old.name)
+        formula = formula_of(rule, scheduled=training.scheduled)
         states = tuple(relax.Var(f"{old.name}.{state}", old.ty) for state in formula.states)
         return cls(old, slope, rule, formula, states)
 
@@ -80,24 +88,23 @@ def append_updates(
         training: the rules.
         bindings: of the step so far.
     """
-    trained = [
-        _Trained.of(old, slope, training.rule_of(old.name)) for old, slope in zip(parameters, gradients, strict=True)
-    ]
+    trained = [_Trained.of(old, slope, training) for old, slope in zip(parameters, gradients, strict=True)]
     new = {old: relax.Var(f"{old.name}_new", old.ty) for item in trained for old in item.replaced}
     states = [state for item in trained for state in item.states]
-    every, shared = list(bindings), _Shared()
+    every, shared, rate_scale = list(bindings), _Shared(fixed_rates=not training.scheduled), None
     if training.clip_norm is not None and trained:
         clip = clipping(builder, bindings, gradients, training.clip_norm)
         every, shared = clip.bindings, replace(shared, clip=clip.coefficient)
     counted = {item.rule: item.formula for item in trained if item.formula.factor_count}
     if counted:
-        count = counter(builder, list(counted.values()))
+        count = counter(builder, list(counted.values()), scheduled=training.scheduled)
         every += count.bindings
         shared = replace(shared, factors=dict(zip(counted, count.factors, strict=True)))
         new[count.old] = count.new
         states.append(count.old)
+        rate_scale = count.rate_scale
     bound = {binding.var: binding.value for binding in bindings}
-    return Updates(every + _kernels(builder, trained, shared, new, bound), new, states)
+    return Updates(every + _kernels(builder, trained, shared, new, bound), new, states, rate_scale)
 
 
 def _kernels(
@@ -112,7 +119,7 @@ def _kernels(
     tables: dict[float, list[list[Lookup]]] = defaultdict(list)
     vectors = []
     for item in trained:
-        is_plain = isinstance(item.rule, Sgd) and item.rule.is_plain and shared.clip is None
+        is_plain = isinstance(item.rule, Sgd) and item.rule.is_plain and shared.clip is None and shared.fixed_rates
         if is_plain and (lookups := lookups_of(item.old, item.slope, bound)):
             tables[item.rule.learning_rate].append(lookups)
         elif is_vector(item.old):
@@ -134,6 +141,7 @@ def _kernels(
 class _Shared:
     """What updates read besides their own: what gradients are multiplied by, and the factors of each rule."""
 
+    fixed_rates: bool
     clip: relax.Var | None = None
     factors: Mapping[UpdateRule, tuple[relax.Var, ...]] = field(default_factory=dict)
 

@@ -30,8 +30,13 @@ class Formula(Protocol):
     states: tuple[str, ...]
     factor_count: int
 
-    def factors(self, step: Number) -> list[Number]:
-        """What is the same for all elements of a step: float64, from its number as float64, 1 in the first."""
+    def factors(self, step: Number, rate_scale: Number) -> list[Number]:
+        """What is the same for all elements of a step, in float64.
+
+        Args:
+            step: its number, float64, 1 in the first.
+            rate_scale: what the learning rate is multiplied by, float64; read where rates are scheduled.
+        """
 
     def update(self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: Given) -> list[te.Tensor]:
         """The new states, then the new parameter, each made of what comes before it: they may take the old memory."""
@@ -54,33 +59,36 @@ class Given:
         return slope if self.clip is None else slope * self.clip
 
 
-def formula_of(rule: UpdateRule) -> Formula:
-    """The formula of a rule."""
-    return _SgdFormula(rule) if isinstance(rule, Sgd) else _AdamFormula(rule)
+def formula_of(rule: UpdateRule, *, scheduled: bool = False) -> Formula:
+    """The formula of a rule; with its learning rate as a number of each step where it is `scheduled`."""
+    return _SgdFormula(rule, scheduled) if isinstance(rule, Sgd) else _AdamFormula(rule, scheduled)
 
 
 class _SgdFormula:
     name = "sgd_update"
 
-    def __init__(self, rule: Sgd) -> None:
-        self._rule = rule
+    def __init__(self, rule: Sgd, scheduled: bool) -> None:
+        self._rule, self._scheduled = rule, scheduled
+        self._dampened = bool(rule.momentum and rule.dampening)
         self.states = ("momentum",) if rule.momentum else ()
-        self.factor_count = int(bool(rule.momentum and rule.dampening))
+        self.factor_count = self._dampened + scheduled
 
-    def factors(self, step: Number) -> list[Number]:
-        """The gradient's share of the momentum, which is all of it in the first step."""
+    def factors(self, step: Number, rate_scale: Number) -> list[Number]:
+        """The gradient's share of the momentum, which is all of it in the first step; the learning rate."""
         share = tirx.Select(step == _double(1.0), _double(1.0), _double(1.0 - self._rule.dampening))
-        return [share][: self.factor_count]
+        rate = [_double(self._rule.learning_rate) * rate_scale] if self._scheduled else []
+        return [share, *rate] if self._dampened else rate
 
     def update(self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: Given) -> list[te.Tensor]:
         rule = self._rule
+        rate = given.factors[-1] if self._scheduled else _float(rule.learning_rate)
 
         def change(at: tuple[tirx.Var, ...]) -> Number:
             return _decayed(given.gradient(slope(*at)), old(*at), rule.weight_decay)
 
         if not rule.momentum:
-            return [elementwise(old.shape, lambda at: old(*at) - change(at) * _float(rule.learning_rate), self.name)]
-        (before,), share = states, given.factors
+            return [elementwise(old.shape, lambda at: old(*at) - change(at) * rate, self.name)]
+        (before,), share = states, given.factors[: self._dampened]
 
         def kept(at: tuple[tirx.Var, ...]) -> Number:
             return before(*at) * _float(rule.momentum) + (change(at) * share[0] if share else change(at))
@@ -90,7 +98,7 @@ class _SgdFormula:
         def stepped(at: tuple[tirx.Var, ...]) -> Number:
             kept_now = momentum(*at)
             ahead = change(at) + kept_now * _float(rule.momentum) if rule.nesterov else kept_now
-            return old(*at) - ahead * _float(rule.learning_rate)
+            return old(*at) - ahead * rate
 
         return [momentum, elementwise(old.shape, stepped, self.name)]
 
@@ -98,21 +106,25 @@ class _SgdFormula:
 class _AdamFormula:
     name = "adam_update"
     states = ("first_moment", "second_moment")
-    factor_count = 2
 
-    def __init__(self, rule: Adam | AdamW) -> None:
-        self._rule = rule
+    def __init__(self, rule: Adam | AdamW, scheduled: bool) -> None:
+        self._rule, self._scheduled = rule, scheduled
+        self._shrinks = isinstance(rule, AdamW) and rule.weight_decay != 0
+        self.factor_count = 3 if scheduled and self._shrinks else 2
 
-    def factors(self, step: Number) -> list[Number]:
-        """The length of the step, and the root of the second moment's correction."""
+    def factors(self, step: Number, rate_scale: Number) -> list[Number]:
+        """The length of the step, the root of the second moment's correction, and what decay leaves where it varies."""
         one = _double(1.0)
         first, second = (one - tirx.pow(_double(beta), step) for beta in self._rule.betas)
-        return [_double(self._rule.learning_rate) / first, tirx.sqrt(second)]
+        rate = _double(self._rule.learning_rate)
+        if self._scheduled:
+            rate *= rate_scale
+        return [rate / first, tirx.sqrt(second), one - rate * _double(self._rule.weight_decay)][: self.factor_count]
 
     def update(self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: Given) -> list[te.Tensor]:
         rule, shape = self._rule, old.shape
         apart = isinstance(rule, AdamW)
-        length, root = given.factors
+        length, root, *kept_now = given.factors
 
         def change(at: tuple[tirx.Var, ...]) -> Number:
             return _decayed(given.gradient(slope(*at)), old(*at), 0.0 if apart else rule.weight_decay)
@@ -128,10 +140,10 @@ class _AdamFormula:
 
         mean = towards(states[0], change, rule.betas[0], self.states[0])
         square = towards(states[1], lambda at: change(at) * change(at), rule.betas[1], self.states[1])
-        kept = 1.0 - rule.learning_rate * rule.weight_decay if apart else 1.0
+        kept = kept_now[0] if kept_now else _float(1.0 - rule.learning_rate * rule.weight_decay)
 
         def stepped(at: tuple[tirx.Var, ...]) -> Number:
-            start = old(*at) if kept == 1.0 else old(*at) * _float(kept)
+            start = old(*at) * kept if self._shrinks else old(*at)
             return start - length * mean(*at) / (tirx.sqrt(square(*at)) / root + _float(rule.eps))
 
         return [mean, square, elementwise(shape, stepped, self.name)]

@@ -20,13 +20,15 @@ from autotm.model.step.role import Initial, Role
 from autotm.model.step.schedule_kind import SCHEDULES_KEY, ScheduleKind, schedules_in
 from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
 from autotm.model.step.traffic import slow_traffic
-from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
+from autotm.model.step.training import RATE_SCALE, STEP, Adam, AdamW, Sgd, Training, UpdateRule
 from autotm.model.step.vendor_call import Convolution, Product, VendorAlgorithm, VendorCall
 
 __all__ = [
     "ALIGNMENT_BYTES",
     "DEFAULT_IMPLEMENTATION",
+    "RATE_SCALE",
     "SCHEDULES_KEY",
+    "STEP",
     "Adam",
     "AdamW",
     "Configuration",

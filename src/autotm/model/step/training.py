@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 
 from autotm.model.files import BadInputError
 
+STEP = "step"
+"""Name of the state that counts steps, where a rule depends on their number."""
+
+RATE_SCALE = "rate_scale"
+"""Name of the input that learning rates are multiplied by where they are scheduled."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sgd:
@@ -109,6 +115,8 @@ class Training:
         rules: by parameter name, where it is another: norms without weight decay, say.
         clip_norm: the most that the 2-norm over all gradients may be; larger ones are scaled down together, as
             `torch.nn.utils.clip_grad_norm_` does, by clip_norm / (norm + 1e-6). None: they are left as they are.
+        scheduled: whether a step has an input `RATE_SCALE`, 1 unless it is given, that all learning rates are
+            multiplied by; else they are compiled in, which lets plain descent update looked-up rows only.
 
     Raises:
         BadInputError: `clip_norm` is not a positive number.
@@ -117,6 +125,7 @@ class Training:
     rule: UpdateRule
     rules: Mapping[str, UpdateRule] = field(default_factory=dict)
     clip_norm: float | None = None
+    scheduled: bool = False
 
     def __post_init__(self) -> None:
         if self.clip_norm is not None and not 0 < self.clip_norm < math.inf:

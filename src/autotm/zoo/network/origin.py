@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.model.files import BadInputError, unknown_name
+from autotm.model.step import STEP
 
 Array = npt.NDArray[Any]
 
@@ -64,11 +65,56 @@ class Origin:
 
     def state(self, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
         """The source's state after so many steps: every tensor by its name there, as it lies there."""
-        back = {
-            name: np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
-            for name, value in values.items()
-            if name in self.tensors
-        }
+        back = {name: self._back(name, value) for name, value in values.items() if name in self.tensors}
         counted = {name: self.kept[name] + steps for name in self.counters}
         others = {other: back[name] for other, name in self.same.items()}
         return {**self.kept, **counted, **back, **others}
+
+    def rule_state(self, values: Mapping[str, Array], parameters: Sequence[str]) -> dict[str, Any]:
+        """What update rules keep, by parameter and state, as the parameter lies in the source; `step` is a number.
+
+        Args:
+            values: states of the step, by name.
+            parameters: of the step.
+        """
+        found: dict[str, Any] = {STEP: int(values[STEP])} if STEP in values else {}
+        for name, value in values.items():
+            parameter, _, state = name.rpartition(".")
+            if parameter in parameters and name not in parameters:
+                found.setdefault(parameter, {})[state] = self._back(parameter, value)
+        return found
+
+    def from_rule_state(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
+        """States of the step, by name, from what `rule_state` gave.
+
+        Args:
+            given: from another run of the same step.
+            own: this step's.
+
+        Raises:
+            BadInputError: what is given and what this step keeps differ in names or shapes.
+        """
+        if wrong := sorted(given.keys() ^ own.keys()):
+            raise BadInputError(f"optimizer state: '{wrong[0]}' {self._is(wrong[0] in own)}")
+        found: dict[str, Array] = {}
+        for name, mine in own.items():
+            if name == STEP:
+                found[STEP] = np.asarray(given[STEP], np.int64)
+                continue
+            if wrong := sorted(given[name].keys() ^ mine.keys()):
+                raise BadInputError(f"optimizer state: '{wrong[0]}' of '{name}' {self._is(wrong[0] in mine)}")
+            for state, value in given[name].items():
+                if value.shape != mine[state].shape:
+                    raise BadInputError(
+                        f"optimizer state: '{state}' of '{name}' is {list(value.shape)}, not {list(mine[state].shape)}"
+                    )
+                found[f"{name}.{state}"] = value.transpose(self.turned[name]) if name in self.turned else value
+        return found
+
+    def _back(self, name: str, value: Array) -> Array:
+        """As an argument lies in the source."""
+        return np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
+
+    @staticmethod
+    def _is(is_missing: bool) -> str:
+        return "is missing: it is of another training" if is_missing else "is nothing that this step keeps"
