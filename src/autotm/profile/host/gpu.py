@@ -169,7 +169,7 @@ def _prepared(
     *,
     poison: bool = False,
 ) -> Iterator[tuple[StreamExecutor, DeviceArguments]]:
-    placed, chosen = (step.computed_by(program.implementations) for step in (counting(graph, counts), graph))
+    placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     with opened(device_bytes(chosen, placed, program), max(program.slow_bytes, ALIGNMENT_BYTES)) as (device, kernels):
         arguments = DeviceArguments.of(chosen, placed, program, device)
         arguments.fill(seed)

@@ -78,7 +78,7 @@ def run_on_device(
     counted = counting(graph, plan.counts)
     check_pedigree(counted, program, plan, profile)
     _require_fitting(program)
-    placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
+    placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
     expected = _reference(chosen, kernels, machine, options, open_device) if options.verify_steps else None
     size_bytes = device_bytes(chosen, placed, program)
     with ExitStack() as stack:
