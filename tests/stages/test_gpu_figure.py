@@ -138,3 +138,23 @@ def test_records_without_a_gpu_or_of_two_are_refused(records: dict[str, Path], t
         stages.figure_12_stage(STYLE, steps=copied, csv=tmp_path / "fig12.csv")
     with pytest.raises(BadInputError, match="no step of 'managed-memory'"):
         stages.figure_12_stage(STYLE, steps=copied[2:3], csv=tmp_path / "fig12.csv")
+
+
+def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], tmp_path: Path) -> None:
+    record = records["recompute"]
+    shared = record.parents[2]
+    given = {
+        "graph": shared / "graph.json",
+        "profile": shared / "profile.parquet",
+        "plan": record.with_name("plan.json"),
+        "program": record.with_name("program.json"),
+    }
+    links = next(record.parents[4].rglob("links.json"))
+    stages.view_stage(**given, links=links, record=record, page=tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    stages.heap_stage(STYLE, **given, csv=tmp_path / "heap.csv")
+    heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(given["plan"], "plan", Plan)
+    again = heap[heap["tensor"].str.endswith(" again")]
+    assert len(again) >= len(repeats(plan.calls)) > 0
+    assert all(name in page for name in again["tensor"])
+    assert heap["end"].max() == len(plan.calls)
