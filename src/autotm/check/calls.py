@@ -28,28 +28,29 @@ def check_calls(graph: Graph, plan: Plan) -> None:
     count = len(graph.kernels)
     first = list(dict.fromkeys(calls))
     require(first == list(range(count)), Fault.CALLS, f"they do not call {count} kernels for the first time in order")
-    found: list[dict[str, int]] = []
-    left: list[dict[str, int]] = []
-    for index in range(count):
-        now = left[-1] if left else {}
-        found.append({name: now.get(name, 0) for name in _arguments(graph, index, written=False)})
-        written = Counter(now)
-        written.update(set(_arguments(graph, index, written=True)))
-        left.append(dict(written))
+    plain: Counter[str] = Counter()
+    once = [_touched(graph, index, plain) for index in range(count)]
     versions: Counter[str] = Counter()
     for number, index in enumerate(calls):
         where = f"call {number}, of kernel {index} '{graph.kernels[index].name}'"
-        for name, version in found[index].items():
-            require(versions[name] == version, Fault.CALLS, f"{where}: '{name}' was overwritten before")
-        for name in set(_arguments(graph, index, written=True)):
-            versions[name] += 1
-            same = versions[name] == left[index][name]
-            require(same, Fault.CALLS, f"{where}: it writes '{name}', which it may do once")
+        found, left = _touched(graph, index, versions)
+        for name, version in once[index][0].items():
+            require(found[name] == version, Fault.CALLS, f"{where}: '{name}' was overwritten before")
+        for name, version in once[index][1].items():
+            require(left[name] == version, Fault.CALLS, f"{where}: it writes '{name}', which it may do once")
 
 
-def _arguments(graph: Graph, index: int, *, written: bool) -> list[str]:
+def _touched(graph: Graph, index: int, versions: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Versions that a kernel finds of what it reads, and leaves of what it writes; `versions` are then those after."""
+    found = {name: versions[name] for name in _arguments(graph, index, written=False)}
+    written = _arguments(graph, index, written=True)
+    versions.update(written)
+    return found, {name: versions[name] for name in written}
+
+
+def _arguments(graph: Graph, index: int, *, written: bool) -> set[str]:
     """Names of the arguments' memory that a kernel reads or writes."""
     kernel = graph.kernels[index]
     operands = kernel.outputs if written else kernel.inputs
     names = (operand.tensor for operand in operands)
-    return [storage_of(graph, name) for name in names if not graph.by_name[name].role.is_movable]
+    return {storage_of(graph, name) for name in names if not graph.by_name[name].role.is_movable}

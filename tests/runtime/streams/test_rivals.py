@@ -179,12 +179,13 @@ def test_managed_memory_that_loses_bytes_is_found(
         run_on_gpu(planned.graph, library, program, plan, MACHINE, case.links, case.profile, QUICK)
 
 
+@pytest.mark.parametrize("optimizer", ["swap-all", "recompute"])
 def test_a_program_beyond_its_limit_does_not_run_and_its_record_says_so(
-    planned: Planned, played: tuple[PlayedRuntime, FatbinLibrary]
+    planned: Planned, played: tuple[PlayedRuntime, FatbinLibrary], optimizer: str
 ) -> None:
-    plan, program, case = rival(planned, "swap-all", "64B")
+    plan, program, case = rival(planned, optimizer, "64B")
     with pytest.raises(
-        BadInputError, match=r"program of swap-all: it takes \d+ bytes of device memory, its limit is 64"
+        BadInputError, match=rf"program of {optimizer}: it takes \d+ bytes of device memory, its limit is 64"
     ):
         run_on_gpu(planned.graph, played[1], program, plan, MACHINE, case.links, case.profile, QUICK)
     record = unfit_record(planned.graph, program, plan, MACHINE, case.links, case.profile, 7)
