@@ -31,7 +31,7 @@ SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
 .PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-cuda setup-torch setup-conda setup-docs figures verify
-.PHONY: test test-view test-conda test-slurm test-cuda test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
+.PHONY: test test-deep test-view test-conda test-slurm test-cuda test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -123,7 +123,7 @@ verify: setup
 test: setup-test
 	@status=0
 	# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not wall_clock" || status=1
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not wall_clock and not deep" || status=1
 	$(BIN)/pytest -q -m wall_clock || status=1
 	exit $$status
 
@@ -142,6 +142,10 @@ test-slurm: setup-test setup-slurm
 # No GPU is needed; where nvcc is not installed, that of the packages is taken.
 test-cuda: setup-test setup-cuda
 	@$(BIN)/pytest -q -rs tests/kernels/cuda/test_nvcc.py tests/kernels/vendor tests/memory/gpu tests/runtime/streams/test_launching.py
+
+# Networks of hundreds of layers, minutes each.
+test-deep: setup-test
+	@$(BIN)/pytest -q -m deep tests/runtime
 
 # The guest that it boots sees this environment, read-only.
 test-vm: setup-test

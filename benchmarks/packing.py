@@ -51,7 +51,7 @@ def main() -> None:
         profile = modelled_profile(graph, noise=0.3 if asked.deepen else 0.0)
         for optimizer, limit in product(asked.optimizers, asked.limits):
             plan = solve(graph, profile, modelled_links(), optimizer, Limit.parse(limit), SolveOptions(gap=0.01))
-            chosen = graph.computed_by(plan.implementations)
+            chosen = plan.step_of(graph)
             blocks = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.DRAM])
             left = plan.dram_limit_bytes / blocks.peak_bytes - 1
             line = f"{network:14} {optimizer:12}{limit:>5} {len(blocks):7} {left:13.3%}"

@@ -188,7 +188,7 @@ def measure(row: Row) -> Line:
         plan, layout = solve_and_pack(case.graph, case.profile, case.links, row.optimizer, limit, options)
         total_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
     check_plan(case.graph, case.profile, case.links, plan)
-    chosen = case.graph.computed_by(plan.implementations)
+    chosen = plan.step_of(case.graph)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
     size = export(case.graph, case.profile, case.links, row.optimizer, limit, options)
     return Line(

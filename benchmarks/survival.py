@@ -149,7 +149,7 @@ def _solved(case: Case) -> Outcome:
         whole_s = time.perf_counter() - packed
     check_plan(graph, profile, links, plan)
     check_program(graph, plan, compile_program(graph, plan, layout))
-    chosen = graph.computed_by(plan.implementations)
+    chosen = plan.step_of(graph)
     peak = Blocks.of(chosen, [stay for stay in plan.stays if stay.tier is Tier.DRAM]).peak_bytes
     excess = layout.fast_bytes / peak - 1 if peak else 0.0
     first_s = packed - started

@@ -6,10 +6,10 @@ from snakemake.exceptions import WorkflowError
 
 from autotm.model.files import AutotmError
 from autotm.model.machine import require_runnable
+from autotm.model.plan import RUN_RIVALS
 from autotm.model.step import Limit
 from autotm.model.study import MODELLED, scale_named
 from autotm.study.setup import (
-    GPU_RIVALS,
     inputs,
     load_study,
     machine_named,

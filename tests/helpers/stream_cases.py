@@ -34,7 +34,7 @@ def run_steps(
 ) -> Values:
     """Results after steps that follow each other without the host waiting in between."""
     counted = counting(graph, counts)
-    placed, chosen = (one.computed_by(program.implementations) for one in (counted, graph))
+    placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
     size_bytes = device_bytes(chosen, placed, program)
     with ThreadDevice(size_bytes, program.slow_bytes, order=order, poison=poison, races=races) as device:
         arguments = DeviceArguments.of(chosen, placed, program, device)

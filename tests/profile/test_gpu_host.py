@@ -10,12 +10,15 @@ import pytest
 import small_step
 from planned_streams import Planned, planned_step
 
-from autotm.memory.gpu import Delays, Device, ThreadDevice
+from autotm.memory.gpu import Delays, Device, DeviceMemoryError, ThreadDevice
+from autotm.model.files import AutotmError
 from autotm.model.files.files import hash_of
 from autotm.model.plan.program import KernelStep
 from autotm.model.step import Counts, Tier, all_fast
 from autotm.profile.host import gpu
 from autotm.profile.timing import ProfileOptions
+from autotm.runtime import plain_program
+from autotm.runtime.streams import device_bytes
 from autotm.runtime.verify import VerificationError
 
 COUNTS = Counts.INTERMEDIATES
@@ -26,9 +29,11 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     return planned_step("mlp", tmp_path_factory.mktemp("mlp"))
 
 
-def opener(planned: Planned, seed: int = 0) -> gpu.Open:
+def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> gpu.Open:
     @contextmanager
     def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, gpu.Kernels]]:
+        if device_bytes > most_bytes:
+            raise DeviceMemoryError(f"{most_bytes} bytes are free")
         with ThreadDevice(device_bytes, host_bytes, order=Delays(seed)) as device:
             yield device, planned.library
 
@@ -39,6 +44,19 @@ def opener(planned: Planned, seed: int = 0) -> gpu.Open:
 def test_a_program_equals_the_plain_step(planned: Planned, optimizer: str) -> None:
     program, machine = planned.programs[optimizer], small_step.machine()
     assert gpu.compared(planned.graph, program, COUNTS, machine, 1, 2, opener(planned)) == len(planned.expected)
+
+
+def test_a_program_is_compared_kernel_by_kernel_where_the_plain_step_does_not_fit(planned: Planned) -> None:
+    graph, program, machine = planned.graph, planned.programs["synchronous"], small_step.machine()
+    needed = device_bytes(graph, graph, program)
+    assert needed < device_bytes(graph, graph, plain_program(graph))
+    opened = opener(planned, most_bytes=needed)
+    assert gpu.compared(graph, program, COUNTS, machine, 1, 2, opened) == len(planned.expected)
+    late = replace(program, steps=tuple(step for step in program.steps if getattr(step, "tensor", None) is None))
+    with pytest.raises(VerificationError, match="differs from the plain step"):
+        gpu.compared(graph, late, COUNTS, machine, 1, 2, opened)
+    with pytest.raises(AutotmError, match=r"alone take .* 64 bytes are free"):
+        gpu.compared(graph, program, COUNTS, machine, 1, 2, opener(planned, most_bytes=64))
 
 
 def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:

@@ -39,7 +39,7 @@ def test_registry() -> None:
     of_linux = ("linux-balancing", "linux-interleave", "linux-preferred", "linux-weighted-interleave")
     assert optimizers() == (
         "all-fast", "all-slow", "asynchronous", *of_linux, "lru-paging", "managed-memory", "memory-mode", "numa",
-        "static", "swap-all", "synchronous",
+        "recompute", "static", "swap-all", "synchronous",
     )  # fmt: skip
 
 

@@ -15,12 +15,14 @@ from autotm import stages
 from autotm.model.files import BadInputError, load, load_with_provenance, save
 from autotm.model.machine import CudaTier
 from autotm.model.measurement import Record
+from autotm.model.plan import Plan, repeats
 from autotm.model.step import Limit, NetworkSource
 from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig, StyleConfig
 from autotm.stages import Context, Given
 
-LIMIT = Limit.parse("12288B")
-NAMES = ("managed-memory", "asynchronous", "lru-paging", "swap-all")
+LIMIT = Limit.parse("13056B")
+"""Recomputation takes 12992 bytes, swapping more than this."""
+NAMES = ("managed-memory", "asynchronous", "lru-paging", "swap-all", "recompute")
 STYLE = StyleConfig(dots_per_inch=50)
 
 
@@ -75,14 +77,26 @@ def test_the_figure_is_of_measured_steps_and_names_the_gpu(records: dict[str, Pa
     table = pd.read_csv(csv).set_index("optimizer")
     assert table.loc["managed-memory", "speedup"] == 1.0
     measured = {name: load(path, "record", Record).actual_runtime_median_s for name, path in records.items()}
-    for name in ("asynchronous", "lru-paging"):
+    for name in ("asynchronous", "lru-paging", "recompute"):
         assert table.loc[name, "speedup"] == pytest.approx(measured["managed-memory"] / measured[name])
     assert table.loc["swap-all", ["step_s", "speedup"]].isna().all()
     assert not table.loc["swap-all", "fits"]
+    again = load(records["recompute"], "record", Record)
+    kernels_s = sum(again.kernel_times_us.values()) / 1e6
+    assert 0 < again.repeated_share < 1
+    assert table.loc["recompute", "repeated_s"] == pytest.approx(again.repeated_share * kernels_s)
+    assert table.loc["recompute", ["kernels_s", "repeated_s"]].sum() == pytest.approx(kernels_s)
+    assert (table["repeated_s"].fillna(0) > 0).to_dict() == {name: name == "recompute" for name in NAMES}
     assert table["oracle_s"].max() == table["oracle_s"].min()
     assert table["gap"].notna().to_dict() == {name: name == "asynchronous" for name in NAMES}
     text = text_of(csv.with_suffix(".png"))
-    for part in ("REAL device memory of a played GPU", "580.65.06", "bit for bit", "cudaMallocManaged"):
+    for part in (
+        "REAL device memory of a played GPU",
+        "580.65.06",
+        "bit for bit",
+        "cudaMallocManaged",
+        "% of the kernels' time was repeated",
+    ):
         assert part in text, part
     assert "MODELLED" not in text
 
@@ -92,7 +106,9 @@ def test_the_timeline_is_what_streams_did(records: dict[str, Path], tmp_path: Pa
     stages.figure_12_stage(STYLE, steps=list(records.values()), csv=csv)
     table = pd.read_csv(csv)
     lanes = {name: set(step["engine"].dropna()) for name, step in table.groupby("optimizer")}
-    assert lanes["managed-memory"] == {"compute"}
+    assert lanes["managed-memory"] == lanes["recompute"] == {"compute"}
+    again = table[(table["optimizer"] == "recompute") & table["name"].str.endswith(" again")]
+    assert len(again) == len(repeats(load(records["recompute"].with_name("plan.json"), "plan", Plan).calls))
     assert lanes["lru-paging"] == {"compute", "in", "out"}
     assert lanes["swap-all"] == set()
     assert (table["end_us"] >= table["start_us"]).all()
@@ -122,3 +138,23 @@ def test_records_without_a_gpu_or_of_two_are_refused(records: dict[str, Path], t
         stages.figure_12_stage(STYLE, steps=copied, csv=tmp_path / "fig12.csv")
     with pytest.raises(BadInputError, match="no step of 'managed-memory'"):
         stages.figure_12_stage(STYLE, steps=copied[2:3], csv=tmp_path / "fig12.csv")
+
+
+def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], tmp_path: Path) -> None:
+    record = records["recompute"]
+    shared = record.parents[2]
+    given = {
+        "graph": shared / "graph.json",
+        "profile": shared / "profile.parquet",
+        "plan": record.with_name("plan.json"),
+        "program": record.with_name("program.json"),
+    }
+    links = next(record.parents[4].rglob("links.json"))
+    stages.view_stage(**given, links=links, record=record, page=tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    stages.heap_stage(STYLE, **given, csv=tmp_path / "heap.csv")
+    heap, plan = pd.read_csv(tmp_path / "heap.csv"), load(given["plan"], "plan", Plan)
+    again = heap[heap["tensor"].str.endswith(" again")]
+    assert len(again) >= len(repeats(plan.calls)) > 0
+    assert all(name in page for name in again["tensor"])
+    assert heap["end"].max() == len(plan.calls)

@@ -22,6 +22,7 @@ class Fault(StrEnum):
     NO_DESTINATION = "a move writes memory that no stay holds"
     NOT_HELD = "an operand is in no memory"
     IMPLEMENTATION = "an implementation does not exist"
+    CALLS = "kernels are called in a way that changes what they compute"
     CONFIGURATION = "a configuration is not what the stays imply"
     LIMIT = "the limit is exceeded"
     LIMIT_BYTES = "the limit in bytes is not the limit asked"

@@ -11,7 +11,7 @@ from autotm.check.cache import check_cached
 from autotm.check.fault import Fault, require
 from autotm.check.paging import check_paged
 from autotm.check.residence import Residence
-from autotm.check.rivals import UNLIMITED, WAITING, check_beside_one_kernel, waits_us
+from autotm.check.rivals import REPEATING, UNLIMITED, WAITING, check_beside_one_kernel, waits_us
 from autotm.model.files import hash_of, unknown_name
 from autotm.model.measurement import BesideKernels, Links, Profile, slow_rates
 from autotm.model.plan import Plan, Status, amplified_bytes
@@ -32,6 +32,7 @@ _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "managed-memory": (frozenset({Tier.DRAM}), False, False),
     "lru-paging": (frozenset(Tier), True, False),
     "swap-all": (frozenset(Tier), True, True),
+    "recompute": (frozenset({Tier.DRAM}), False, False),
 }
 """Per optimizer: the tiers it may use, whether it moves tensors, and whether moves may be asynchronous."""
 
@@ -75,6 +76,8 @@ def check_plan(
     require(plan.counts == counts, Fault.OTHER_GRAPH, f"the plan counts {plan.counts}, the graph given {counts}")
     chosen = computed(graph, plan)
     check_tabled(graph, plan)
+    once = plan.optimizer in REPEATING or not plan.calls
+    require(once, Fault.CALLS, f"'{plan.optimizer}' runs each kernel once, the plan has {len(plan.calls)} calls")
     residence = Residence(chosen, plan)
     residence.check()
     cached = plan.optimizer in _CACHED
@@ -135,13 +138,13 @@ def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
     if plan.optimizer in UNLIMITED:
         return
-    change = dict.fromkeys(range(len(graph.kernels) + 1), 0)
+    change = dict.fromkeys(range(len(chosen.kernels) + 1), 0)
     for stay in plan.stays:
         if stay.tier is Tier.DRAM:
             change[stay.start] += chosen.by_name[stay.tensor].allocated_bytes
             change[stay.end] -= chosen.by_name[stay.tensor].allocated_bytes
     used = 0
-    for index in range(len(graph.kernels)):
+    for index in range(len(chosen.kernels)):
         used += change[index]
         fits = used <= plan.dram_limit_bytes
         require(fits, Fault.LIMIT, f"kernel {index}: {used} fast bytes, {used - plan.dram_limit_bytes} over the limit")
@@ -166,7 +169,7 @@ def _pages_us(links: Links, plan: Plan) -> float:
 
 
 def kernel_times_us(graph: Graph, profile: Profile, plan: Plan, links: Links | None = None) -> Iterator[float]:
-    """Predicted time of each kernel of a plan: with slow operands, slow pages, or what it misses in a cache.
+    """Predicted time of each call of a plan: with slow operands, slow pages, or what it misses in a cache.
 
     Args:
         graph: the step with all implementations.
@@ -188,7 +191,7 @@ def kernel_times_us(graph: Graph, profile: Profile, plan: Plan, links: Links | N
         return
     if plan.cached is None:
         residence = Residence(chosen, plan)
-        for index in range(len(graph.kernels)):
+        for index in range(len(chosen.kernels)):
             yield kernel_us(graph, chosen, profile, plan, index, residence.slow_operands(index))
         return
     rates = slow_rates(chosen, profile)

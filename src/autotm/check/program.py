@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import combinations
 
 from autotm.check.cache import check_cached_program
+from autotm.check.calls import called_kernels, check_calls
 from autotm.check.fault import Fault, require
 from autotm.check.memory import Memory
 from autotm.check.paging import check_paged_program
@@ -18,13 +19,15 @@ from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, Tier
 def check_program(graph: Graph, plan: Plan, program: Program) -> None:
     """Vouch for a program: pools within the limit where it has to keep one, aligned addresses, operands' bytes valid.
 
-    `graph` is the step with all implementations, of which the program runs those that its plan chose.
+    `graph` is the step with all implementations, of which the program runs those that its plan chose. What a kernel
+    reads has to hold the tensor of that graph that it is for, whichever call of the tensor's producer put it there.
 
     Raises:
         FaultError: the first broken rule.
     """
     _check_identity(graph, plan, program)
     chosen = graph.computed_by(program.implementations)
+    check_calls(graph, plan)
     _check_steps(chosen, plan, program)
     check_cached_program(chosen, plan, program)
     check_paged_program(chosen, plan, program)
@@ -45,7 +48,7 @@ def check_program(graph: Graph, plan: Plan, program: Program) -> None:
 def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
     require(program.graph_hash == plan.graph_hash == hash_of(graph), Fault.OTHER_GRAPH, f"program {program.graph_hash}")
     require(program.plan_hash == hash_of(plan), Fault.OTHER_PLAN, f"program for plan {program.plan_hash}")
-    for name in ("optimizer", "limit", "dram_limit_bytes", "implementations"):
+    for name in ("optimizer", "limit", "dram_limit_bytes", "implementations", "calls"):
         stated, planned = getattr(program, name), getattr(plan, name)
         require(stated == planned, Fault.OTHER_PLAN, f"{name} is {stated}, the plan's is {planned}")
     named = len(program.implementations)
@@ -57,7 +60,8 @@ def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
 
 def _check_steps(graph: Graph, plan: Plan, program: Program) -> None:
     kernels = [step.kernel for step in program.steps if isinstance(step, KernelStep)]
-    require(kernels == list(range(len(graph.kernels))), Fault.STEPS, "kernels do not run once each and in order")
+    calls = len(called_kernels(graph, plan))
+    require(kernels == list(range(calls)), Fault.STEPS, "kernels do not run as the plan calls them, in order")
     found: list[Move] = []
     order: list[tuple[int, int]] = []
     async_moves: dict[int, tuple[StartMoveStep, int]] = {}
@@ -92,6 +96,7 @@ class _Simulation:
     def __init__(self, graph: Graph, plan: Plan, program: Program) -> None:
         self._graph = graph
         self._plan = plan
+        self._kernels = [graph.kernels[index] for index in called_kernels(graph, plan)]
         self._pools = {Tier.DRAM: program.fast_bytes, Tier.PMEM: program.slow_bytes}
         self._memory = {tier: Memory() for tier in Tier}
         self._async_moves: dict[int, StartMoveStep] = {}
@@ -106,7 +111,7 @@ class _Simulation:
         found: dict[str, Address] = {}
         for step in program.steps:
             if isinstance(step, KernelStep):
-                for operand, address in zip(self._graph.kernels[step.kernel].operands, step.addresses, strict=False):
+                for operand, address in zip(self._kernels[step.kernel].operands, step.addresses, strict=False):
                     if self._graph.by_name[operand.tensor].held:
                         same = found.setdefault(operand.tensor, address) == address
                         require(same, Fault.ADDRESS, f"kernel {step.kernel}: argument '{operand.tensor}' has moved")
@@ -119,7 +124,7 @@ class _Simulation:
 
     def kernel(self, step: KernelStep) -> None:
         """Read the inputs, then write outputs and workspaces."""
-        kernel = self._graph.kernels[step.kernel]
+        kernel = self._kernels[step.kernel]
         where = f"kernel {step.kernel} '{kernel.name}'"
         slots = len(kernel.operands)
         require(len(step.addresses) == slots, Fault.SLOTS, f"{where}: {len(step.addresses)} addresses, {slots} slots")

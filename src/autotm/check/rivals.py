@@ -10,8 +10,11 @@ from autotm.model.measurement import Links, Profile
 from autotm.model.plan import Move
 from autotm.model.step import Graph, Tier
 
-UNLIMITED = frozenset({"managed-memory", "lru-paging", "swap-all"})
+UNLIMITED = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute"})
 """Optimizers whose plans may exceed the limit. Such a program does not run, but for the managed one."""
+
+REPEATING = frozenset({"recompute"})
+"""Optimizers that may call kernels again."""
 
 WAITING = frozenset({"swap-all"})
 """Optimizers whose asynchronous moves are beside one kernel each, and the next one waits for them."""

@@ -36,6 +36,7 @@ def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
     """
     if layout.stays != plan.stays:
         raise ValueError("layout was packed for another plan")
+    step = plan.step_of(graph)
     return Program(
         graph_hash=plan.graph_hash,
         plan_hash=hash_of(plan),
@@ -44,10 +45,11 @@ def compile_program(graph: Graph, plan: Plan, layout: Layout) -> Program:
         dram_limit_bytes=plan.dram_limit_bytes,
         fast_bytes=layout.fast_bytes,
         slow_bytes=layout.slow_bytes,
-        steps=tuple(_steps(graph.computed_by(plan.implementations), plan, _Addresses(layout))),
+        steps=tuple(_steps(step, plan, _Addresses(layout))),
         implementations=plan.implementations,
         cache_traffic_bytes=plan.cached.traffic_bytes if plan.cached else (),
-        paged_traffic=tuple(plan.paged.traffic(graph.computed_by(plan.implementations))) if plan.paged else (),
+        paged_traffic=tuple(plan.paged.traffic(step)) if plan.paged else (),
+        calls=plan.calls,
     )
 
 

@@ -40,7 +40,7 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
     """
     if (pool := plan.one_pool) is not None:
         return Layout(plan.stays, pool.offsets, 0, pool.size_bytes)
-    chosen = graph.computed_by(plan.implementations)
+    chosen = plan.step_of(graph)
     is_unlimited = Limit.parse(plan.limit).is_unlimited
     limits = {Tier.DRAM: None if is_unlimited else plan.dram_limit_bytes, Tier.PMEM: None}
     offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)

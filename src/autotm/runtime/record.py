@@ -21,6 +21,7 @@ from autotm.model.plan import (
     Plan,
     Program,
     StartMoveStep,
+    repeats,
 )
 from autotm.model.step import Configuration, Graph, Kernel, Limit, Operand, Tier
 from autotm.runtime.arguments import io_bytes
@@ -31,13 +32,14 @@ from autotm.runtime.timing import LinuxPages, StepParts, StepTimes
 class Measured:
     """What the executor measured: whole steps, their parts, steps verified, pages by tier and memory node.
 
-    `linux` says where Linux had placed the pages, where it does.
+    `verified_against` says with what steps were compared; `linux` where Linux had placed the pages, where it does.
     """
 
     steps: StepTimes
     parts: StepParts
     verified_steps: int
     seed: int
+    verified_against: str = ""
     pages: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     linux: LinuxPages | None = None
 
@@ -46,7 +48,7 @@ def build_record(
     graph: Graph, program: Program, plan: Plan, machine: Machine, links: Links, profile: Profile, measured: Measured
 ) -> Record:
     """Put together the record of one run of a program of `graph`, the step with all implementations."""
-    chosen, linux = graph.computed_by(program.implementations), measured.linux
+    chosen, linux = program.step_of(graph), measured.linux
     if linux:  # measured, in place of what the plan expected
         plan = replace(plan, paged=linux.pool)
     pages = PageCounts.of(plan.paged, chosen) if plan.paged else None
@@ -86,6 +88,7 @@ def build_record(
         disturbed_steps_count=measured.steps.disturbed_count,
         disturbed_before=(*([f"kernels of {graph.network}"] if profile.is_disturbed else ()), *links.disturbed),
         kernel_times_us=measured.parts.kernels_us,
+        repeated_share=_repeated_share(chosen, program, measured.parts.kernels_us),
         stall_time_us=measured.parts.stall_us,
         move_actual_us=measured.parts.moves_us if samples_s else None,
         waited_s=measured.steps.waited_s,
@@ -94,13 +97,14 @@ def build_record(
         machine_memory_mode=machine.memory_mode,
         pages_by_node={tier: dict(pages) for tier, pages in measured.pages.items() if pages},
         oracle_time_us=oracle_time_us(graph, profile, measured.parts.kernels_us),
-        implementations=dict(Counter(kernel.implementation for kernel in chosen.kernels)),
+        implementations=dict(Counter(one.implementation for one in graph.computed_by(program.implementations).kernels)),
         tensor_size_map={tensor.name: tensor.size_bytes for tensor in chosen.tensors},
         config_map=_config_map(chosen, program),
         cache=CacheCounts.of(plan.cached) if plan.cached else None,
         pages=linux.counts(chosen) if linux else pages,
         pages_by_node_before={str(Tier.PMEM): linux.before} if linux else {},
         verified_steps=measured.verified_steps,
+        verified_against=measured.verified_against,
         seed=measured.seed,
         **_slot_counts(chosen, program) | (_page_counts(chosen, plan.paged) if plan.paged else {}),
         **_move_counts(program, links),
@@ -139,6 +143,13 @@ def oracle_time_us(graph: Graph, profile: Profile, kernel_times_us: Mapping[str,
         return min(profiled_us, kernel_times_us.get(kernel.name, profiled_us))
 
     return sum(least(kernel) for kernel in graph.kernels)
+
+
+def _repeated_share(graph: Graph, program: Program, kernel_times_us: Mapping[str, float]) -> float:
+    """Of the kernels' measured time, the share of those that ran again."""
+    total_us = sum(kernel_times_us.values())
+    again_us = sum(kernel_times_us.get(graph.kernels[number].name, 0.0) for number in repeats(program.calls))
+    return again_us / total_us if total_us else 0.0
 
 
 def _config_map(graph: Graph, program: Program) -> dict[str, Configuration]:

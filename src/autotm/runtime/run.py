@@ -10,7 +10,7 @@ from autotm.kernels.library import KernelLibrary, check_cores, pinned
 from autotm.memory import Tiers, open_for, open_tiers
 from autotm.model.files import BadInputError, hash_of
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links, Profile, Record
+from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Counts, Graph, Tier, counting
 from autotm.runtime.arguments import Arguments
@@ -49,13 +49,13 @@ def run(
     """
     counted = counting(graph, plan.counts)
     check_pedigree(counted, program, plan, profile)
-    placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
+    placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
     with ExitStack() as stack:
         stack.enter_context(pinned(machine))
         tiers = stack.enter_context(open_for(program, machine, links, devices_dir))
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, library, program, arguments, tiers)
-        check_cores(machine, heaviest_call(chosen, executor), busy=library.busy_threads(machine.threads))
+        check_cores(machine, heaviest_call(placed, executor), busy=library.busy_threads(machine.threads))
         steps = options.verify_steps
         expected = (
             reference(chosen, library, machine, options.seed, steps, devices_dir, reference_file) if steps else None
@@ -76,10 +76,11 @@ def run(
         for one in others:
             one.check()
         linux = count_pages(settled, tiers, placed, plan, len(times.samples_s) + times.disturbed)
-        parts = time_parts(chosen, executor, options.instrumented_steps)
+        parts = time_parts(placed, executor, options.instrumented_steps)
         tiers.check()
         pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
-    measured = Measured(times, parts, options.verify_steps, options.seed, pages, linux)
+    against = PLAIN_STEP if options.verify_steps else ""
+    measured = Measured(times, parts, options.verify_steps, options.seed, against, pages, linux)
     record = build_record(counted, program, plan, machine, links, profile, measured)
     _log(record)
     return record

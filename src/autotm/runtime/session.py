@@ -59,7 +59,7 @@ class Session:
             AutotmError: the system does not give the memory, or kernels run on fewer threads than the machine asks for.
         """
         counted = counting(graph, counts)
-        placed, self._graph = (step.computed_by(program.implementations) for step in (counted, graph))
+        placed, self._graph = program.step_of(counted), graph.computed_by(program.implementations)
         self._machine = machine
         self.steps = 0
         with pinned(machine), ExitStack() as stack:
@@ -68,7 +68,7 @@ class Session:
             self._arguments = Arguments.in_pools(self._graph, placed, program, tiers)
             self._executor = prepare(placed, library, program, self._arguments, tiers)
             busy = library.busy_threads(machine.threads)
-            check_cores(machine, heaviest_call(self._graph, self._executor), busy=busy)
+            check_cores(machine, heaviest_call(placed, self._executor), busy=busy)
             fill_and_settle(self._executor, self._arguments, tiers, (), seed, machine.cpus)
             self._stack = stack.pop_all()
 

@@ -180,7 +180,7 @@ def verified(
         VerificationError: a result differs from the plain step's, which has the same implementations.
         AutotmError: memory is not given, or is not where it was opened.
     """
-    placed, chosen = (step.computed_by(program.implementations) for step in (counting(graph, counts), graph))
+    placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     with pinned(machine), open_tiers(machine, links, program.fast_bytes, program.slow_bytes, devices_dir) as tiers:
         arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = poisoned(placed, prepare(placed, library, program, arguments, tiers), tiers)

@@ -140,7 +140,7 @@ def trace_stage(
         found = session.trace(rounds, patience_s)
     if found.disturbed:
         log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
-    write_trace(trace, counted.computed_by(compiled.implementations), compiled, found, came_from)
+    write_trace(trace, compiled.step_of(counted), compiled, found, came_from)
     return found
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from recorded_nvml import NVMLError, NVMLError_LibraryNotFound, Recorded
 
-from autotm.memory.gpu import GpuFacts, GpuRefusedError, NoGpuError, gpu_facts, require_gpu
+from autotm.memory.gpu import DeviceMemoryError, GpuFacts, GpuRefusedError, NoGpuError, gpu_facts, require_gpu
 from autotm.memory.gpu.requirements import runs_on
 
 
@@ -75,13 +75,23 @@ def test_a_gpu_that_serves() -> None:
             {},
             r"other processes compute on it: 77 \(3.000 GB\): .*nvidia-smi",
         ),
-        (Recorded(), {"needed_bytes": 85_000_000_000}, r"85.000 GB are asked .* 84.916 of 85.521 GB are free: .*limit"),
-        (Recorded(), {"needed_bytes": 84_800_000_000, "overhead_bytes": 500_000_000}, "0.500 GB go to the context"),
     ],
 )
 def test_a_gpu_that_is_refused(nvml: Recorded, asked: dict, said: str) -> None:
     with pytest.raises(GpuRefusedError, match=said):
         require_gpu(gpu_facts(nvml)[0], **{"needed_bytes": 1000, **asked})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"needed_bytes": 85_000_000_000}, r"85.000 GB are asked .* 84.916 of 85.521 GB are free: .*limit"),
+        ({"needed_bytes": 84_800_000_000, "overhead_bytes": 500_000_000}, "0.500 GB go to the context"),
+    ],
+)
+def test_too_little_memory_is_an_error_of_its_own(asked: dict, said: str) -> None:
+    with pytest.raises(DeviceMemoryError, match=said):
+        require_gpu(gpu_facts(Recorded())[0], **asked)
 
 
 def test_processes_that_the_driver_keeps_to_itself_are_none() -> None:

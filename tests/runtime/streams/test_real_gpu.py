@@ -18,7 +18,7 @@ from autotm.kernels.cuda import device_named
 from autotm.kernels.library import FatbinLibrary
 from autotm.layout import compile_program
 from autotm.lower import lower_for_gpu
-from autotm.memory.gpu import CudaDevice, Span, gpu_facts, open_device
+from autotm.memory.gpu import CudaDevice, DeviceMemoryError, Span, gpu_facts, open_device
 from autotm.model.files import AutotmError
 from autotm.model.machine import CudaTier, Products
 from autotm.model.measurement import Lane
@@ -29,8 +29,10 @@ from autotm.runtime import RunOptions
 from autotm.runtime.plain import plain_program
 from autotm.runtime.streams import (
     DeviceArguments,
+    DeviceReference,
     LaunchedKernels,
     device_bytes,
+    device_reference,
     prepare_streams,
     profile_on_gpu,
     run_on_gpu,
@@ -107,7 +109,7 @@ def test_planned_equals_plain(name: str, products: Products, tmp_path: Path) -> 
             np.testing.assert_array_equal(values[tensor], expected)
 
 
-@pytest.mark.parametrize("optimizer", ["managed-memory", "lru-paging", "swap-all"])
+@pytest.mark.parametrize("optimizer", ["managed-memory", "lru-paging", "swap-all", "recompute"])
 def test_rivals_equal_the_plain_step(optimizer: str, tmp_path: Path) -> None:
     """With a limit that managed memory keeps anyway: to exceed the GPU's memory may hang it, which no test risks."""
     graph = lower_for_gpu(
@@ -124,4 +126,23 @@ def test_rivals_equal_the_plain_step(optimizer: str, tmp_path: Path) -> None:
     options = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2)
     record, timeline = run_on_gpu(case.graph, library, program, plan, MACHINE, case.links, case.profile, options)
     assert (record.verified_steps, record.fits) == (2, True)
-    assert bool(timeline.of(Lane.INWARD)) == (optimizer != "managed-memory")
+    assert bool(timeline.of(Lane.INWARD)) == (optimizer in {"lru-paging", "swap-all"})
+
+
+def test_kernel_by_kernel_equals_the_plain_step(tmp_path: Path) -> None:
+    files = tmp_path / "graph.json", tmp_path / "kernels.zip"
+    graph = lower_for_gpu(build("mlp", SIZES["mlp"]), "tiny", device_named("h100"), *files, {})
+    library = FatbinLibrary.load(files[1])
+    plain_bytes = device_bytes(graph, graph, plain_program(graph))
+
+    def within(most_bytes: int) -> DeviceReference:
+        def opened(device_bytes: int, host_bytes: int) -> CudaDevice:
+            if device_bytes > most_bytes:
+                raise DeviceMemoryError("as on a smaller GPU")
+            return open_device(MACHINE, device_bytes, host_bytes)
+
+        return device_reference(graph, lambda device: LaunchedKernels.on(device, library), MACHINE, 1, 3, opened)
+
+    whole, single = within(plain_bytes), within(plain_bytes - 1)
+    assert whole.how != single.how
+    assert whole.reference == single.reference

@@ -21,8 +21,8 @@ from autotm.memory.gpu import Delays, Interleaving, ThreadDevice
 from autotm.model.files import BadInputError
 from autotm.model.machine import CudaTier
 from autotm.model.measurement import Lane
-from autotm.model.plan import Plan, Program
-from autotm.model.step import Limit
+from autotm.model.plan import Plan, Program, repeats
+from autotm.model.step import Counts, Limit, counting
 from autotm.runtime import RunOptions, unfit_record
 from autotm.runtime.streams import DeviceArguments, Schedule, device_bytes, operations, run_on_gpu, schedule
 from autotm.runtime.verify import VerificationError
@@ -31,12 +31,14 @@ from autotm.solve import solve_and_pack
 MIB = 1 << 20
 MACHINE = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda", managed_oversubscription=True))
 QUICK = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2, instrumented_steps=3)
-FITTING = {"lru-paging": None, "swap-all": "0:1", "managed-memory": "4:1"}
+FITTING = {"lru-paging": None, "swap-all": "0:1", "managed-memory": "4:1", "recompute": "0:1"}
 """Limits that leave each of them something to do, and room to do it; None: the least that plans need."""
 
 
-def rival(planned: Planned, optimizer: str, limit: str = "") -> tuple[Plan, Program, random_graphs.Case]:
-    graph = planned.graph
+def rival(
+    planned: Planned, optimizer: str, limit: str = "", counts: Counts = Counts.INTERMEDIATES
+) -> tuple[Plan, Program, random_graphs.Case]:
+    graph = counting(planned.graph, counts)
     case = random_graphs.with_engines(
         random_graphs.Case(
             graph, random_graphs.roofline_profile(graph, 0), random_graphs.make_links(29.0, 12.0, tiny=True)
@@ -59,6 +61,19 @@ def test_rivals_equal_the_plain_step_over_many_orders(planned: Planned, optimize
     assert program.fits
     for order in (*map(Delays, range(6)), *map(Interleaving, range(6))):
         found = run_steps(planned.graph, planned.library, program, steps=STEPS, order=order, dead=dead)
+        assert same(found, planned.expected), order
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["", "poison when dead"])
+@pytest.mark.parametrize("counts", Counts)
+def test_kernels_that_run_again_equal_the_plain_step_over_many_orders(
+    planned: Planned, counts: Counts, dead: bool
+) -> None:
+    plan, program, _ = rival(planned, "recompute", counts=counts)
+    assert repeats(plan.calls)
+    assert program.fast_bytes <= counting(planned.graph, counts).peak_live_bytes
+    for order in (*map(Delays, range(3)), *map(Interleaving, range(3))):
+        found = run_steps(planned.graph, planned.library, program, steps=STEPS, counts=counts, order=order, dead=dead)
         assert same(found, planned.expected), order
 
 
@@ -113,10 +128,14 @@ def test_a_rival_is_verified_and_timed_on_a_gpu(
     record, timeline = run_on_gpu(planned.graph, played[1], program, plan, MACHINE, case.links, case.profile, QUICK)
     assert (record.verified_steps, record.fits, record.tier_reality) == (2, True, "real")
     assert record.dram_alloc_size <= record.dram_limit_bytes or optimizer == "swap-all"
-    assert {one.name for one in timeline.of(Lane.COMPUTE)} == {kernel.name for kernel in planned.graph.kernels}
-    is_managed = optimizer == "managed-memory"
+    step = program.step_of(planned.graph)
+    assert [one.name for one in timeline.of(Lane.COMPUTE)] == [kernel.name for kernel in step.kernels]
+    is_managed, runs_again = optimizer == "managed-memory", optimizer == "recompute"
+    assert (len(step.kernels) > len(planned.graph.kernels)) == runs_again
+    assert (0 < record.repeated_share < 1) == runs_again
     assert record.gpu_managed_runtime_s == (record.actual_runtime_median_s if is_managed else None)
-    assert bool(timeline.of(Lane.INWARD)) != is_managed, "what faults move is not seen"
+    moves = not is_managed and not runs_again
+    assert bool(timeline.of(Lane.INWARD)) == moves, "what faults move is not seen"
 
 
 def test_managed_memory_has_the_limit_beside_the_arguments(
@@ -160,12 +179,13 @@ def test_managed_memory_that_loses_bytes_is_found(
         run_on_gpu(planned.graph, library, program, plan, MACHINE, case.links, case.profile, QUICK)
 
 
+@pytest.mark.parametrize("optimizer", ["swap-all", "recompute"])
 def test_a_program_beyond_its_limit_does_not_run_and_its_record_says_so(
-    planned: Planned, played: tuple[PlayedRuntime, FatbinLibrary]
+    planned: Planned, played: tuple[PlayedRuntime, FatbinLibrary], optimizer: str
 ) -> None:
-    plan, program, case = rival(planned, "swap-all", "64B")
+    plan, program, case = rival(planned, optimizer, "64B")
     with pytest.raises(
-        BadInputError, match=r"program of swap-all: it takes \d+ bytes of device memory, its limit is 64"
+        BadInputError, match=rf"program of {optimizer}: it takes \d+ bytes of device memory, its limit is 64"
     ):
         run_on_gpu(planned.graph, played[1], program, plan, MACHINE, case.links, case.profile, QUICK)
     record = unfit_record(planned.graph, program, plan, MACHINE, case.links, case.profile, 7)

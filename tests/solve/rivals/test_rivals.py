@@ -10,11 +10,10 @@ from random_graphs import StepBuilder, random_case
 
 from autotm.model.files import BadInputError, hash_of
 from autotm.model.measurement import AsynchronousLinks, Contention, Link, Links, Profile, Timing
-from autotm.model.plan import Engine
+from autotm.model.plan import RUN_RIVALS, Engine
 from autotm.model.step import Graph, Limit, OpClass, Role, Tier, all_fast
 from autotm.solve import Problem, SolveOptions, solve
 from autotm.solve.rivals import RIVALS, ManagedMemory, Simulated, run_plan, run_rival
-from autotm.study.setup import GPU_RIVALS
 
 MAP_BYTES = 4096
 KERNEL_US, COPY_US = 2.0, 4.0
@@ -180,6 +179,6 @@ def assert_disjoint(spans: Sequence[tuple[float, float]]) -> None:
 
 
 def test_names_of_rivals_are_those_that_figures_ask_for() -> None:
-    assert RIVALS == GPU_RIVALS
+    assert RIVALS == RUN_RIVALS
     with pytest.raises(BadInputError, match="rival 'lru'"):
         run_rival("lru", problem_of(4), FAULTS)

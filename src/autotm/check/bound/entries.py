@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from autotm.check.bound.cases import Assumed
 from autotm.check.bound.holding import Floats, HoldingCosts
+from autotm.check.calls import called_kernels, check_calls
 from autotm.check.fault import Fault, require
 from autotm.model.measurement import Profile
 from autotm.model.plan import Plan
@@ -18,10 +19,11 @@ from autotm.model.step import Graph, Tier
 
 
 def computed(graph: Graph, plan: Plan) -> Graph:
-    """The step with the plan's implementations.
+    """The step with the plan's implementations, as it is called.
 
     Raises:
-        FaultError: it names one that a kernel has not, or not one for each kernel.
+        FaultError: it names an implementation that a kernel has not, or not one for each kernel; or its calls are not
+            those of a step.
     """
     names = plan.implementations
     for index, (kernel, name) in enumerate(zip(graph.kernels, names, strict=False)):
@@ -29,7 +31,8 @@ def computed(graph: Graph, plan: Plan) -> Graph:
         require(known, Fault.IMPLEMENTATION, f"kernel {index} '{kernel.name}' has none called '{name}'")
     count = len(graph.kernels)
     require(len(names) in {0, count}, Fault.IMPLEMENTATION, f"{len(names)} implementations for {count} kernels")
-    return graph.computed_by(names)
+    check_calls(graph, plan)
+    return plan.step_of(graph)
 
 
 def check_tabled(graph: Graph, plan: Plan) -> None:
@@ -40,14 +43,14 @@ def check_tabled(graph: Graph, plan: Plan) -> None:
 
 
 def kernel_us(graph: Graph, chosen: Graph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]) -> float:
-    """Predicted time of a kernel as the plan computes it, with exactly the operands in `slow` in slow memory."""
-    kernel = chosen.kernels[index]
-    at = bisect_left(plan.tabled, index)
-    if plan.tabled[at : at + 1] == (index,):
+    """Predicted time of a call as the plan computes it, with exactly the operands in `slow` in slow memory."""
+    kernel, number = chosen.kernels[index], called_kernels(graph, plan)[index]
+    at = bisect_left(plan.tabled, number)
+    if plan.tabled[at : at + 1] == (number,):
         return profile.time_us(chosen, kernel, slow)
     own = slow & {operand.tensor for operand in kernel.workspaces}
     extra_us = sum(profile.extra_us(chosen, kernel, name) for name in own)
-    return profile.base_us(kernel) + extra_us + sum(shared_us(graph, profile, index, name) for name in slow - own)
+    return profile.base_us(kernel) + extra_us + sum(shared_us(graph, profile, number, name) for name in slow - own)
 
 
 def shared_us(graph: Graph, profile: Profile, index: int, tensor: str) -> float:

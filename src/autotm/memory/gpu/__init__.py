@@ -2,7 +2,7 @@
 
 from autotm.memory.gpu.cuda import CudaCode, CudaDevice, DeviceArray
 from autotm.memory.gpu.facts import GpuFacts, GpuProcess, NoGpuError, gpu_facts
-from autotm.memory.gpu.interface import Device, DeviceMemory, Event, Span, Stream
+from autotm.memory.gpu.interface import Device, DeviceMemory, DeviceMemoryError, Event, Span, Stream
 from autotm.memory.gpu.links import DEVICE_LINK_BYTES, device_links
 from autotm.memory.gpu.opening import context_bytes, measured_context, open_device, open_gpu, open_managed, visible_gpu
 from autotm.memory.gpu.requirements import PAPER_BYTES, GpuRefusedError, require_gpu, runs_on
@@ -17,6 +17,7 @@ __all__ = [
     "Device",
     "DeviceArray",
     "DeviceMemory",
+    "DeviceMemoryError",
     "Event",
     "GpuFacts",
     "GpuProcess",

@@ -9,6 +9,12 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy.typing as npt
 
+from autotm.model.files import AutotmError
+
+
+class DeviceMemoryError(AutotmError):
+    """A device has less memory than is asked for."""
+
 
 @runtime_checkable
 class DeviceMemory(Protocol):

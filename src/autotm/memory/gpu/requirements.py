@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from autotm.memory.gpu.facts import GpuFacts
+from autotm.memory.gpu.interface import DeviceMemoryError
 from autotm.model.files import AutotmError
 
 CUDA = (13, 0)
@@ -40,6 +41,7 @@ def require_gpu(
 
     Raises:
         GpuRefusedError: says what is missing, and the remedy.
+        DeviceMemoryError: likewise, where it is memory.
     """
     here = f"GPU {facts.name} ({facts.bus_id})"
     if facts.cuda < CUDA:
@@ -63,7 +65,7 @@ def require_gpu(
             f"{here}: other processes compute on it: {pids}: times would be too long; end them (nvidia-smi), or wait"
         )
     if needed_bytes + overhead_bytes > facts.free_bytes:
-        raise GpuRefusedError(
+        raise DeviceMemoryError(
             f"{here}: {needed_bytes / 1e9:.3f} GB are asked for and {overhead_bytes / 1e9:.3f} GB go to the context; "
             f"{facts.free_bytes / 1e9:.3f} of {facts.total_bytes / 1e9:.3f} GB are free: ask for a smaller limit or "
             "batch, or end what else uses it (nvidia-smi)"

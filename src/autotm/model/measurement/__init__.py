@@ -5,7 +5,7 @@ from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCur
 from autotm.model.measurement.machine_rates import MachineRates
 from autotm.model.measurement.profile import Profile, Timing, TimingKey
 from autotm.model.measurement.profile_file import KEY_COLUMNS, read_profile, write_profile
-from autotm.model.measurement.record import Record
+from autotm.model.measurement.record import KERNEL_BY_KERNEL, PLAIN_STEP, Record
 from autotm.model.measurement.sensitivity import Draw, Sensitivity
 from autotm.model.measurement.slow_rates import slow_rates
 from autotm.model.measurement.step_trace import CopyTimes, StepTrace
@@ -14,7 +14,9 @@ from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy
 from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
 
 __all__ = [
+    "KERNEL_BY_KERNEL",
     "KEY_COLUMNS",
+    "PLAIN_STEP",
     "AsynchronousLinks",
     "BesideKernels",
     "ConfigurationTime",

@@ -24,6 +24,11 @@ from statistics import median
 
 from autotm.model.plan import CacheCounts, PageCounts
 
+PLAIN_STEP = "plain step"
+"""What a program was compared with: the step without a plan, all its tensors in fast memory."""
+KERNEL_BY_KERNEL = "kernel by kernel"
+"""What a program was compared with: the same kernels, each with its own operands alone in device memory."""
+
 
 @dataclass(frozen=True)
 class Record:
@@ -78,7 +83,9 @@ class Record:
         pages_by_node: where pools are bound to memory nodes, how many of their pages were on which when all was timed,
             by `dram` or `pmem` and the node's number; where Linux places pages, all of them are under `pmem`.
         pages_by_node_before: where Linux placed pages, the same of that pool before anything was timed.
-        kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included.
+        kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included; a
+            kernel that ran again is there twice, the second time with `again` behind its name.
+        repeated_share: of the sum of these, the share of kernels that ran again to have their results again.
         oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took
             in the profile, or the chosen one in this run.
         gpu_managed_runtime_s: of a run of managed-memory, its median step; None elsewhere.
@@ -88,6 +95,9 @@ class Record:
         pages: where Linux places pages, what they cost a step, and whether that is simulated; None elsewhere.
         implementations: number of kernels by the name of the implementation that ran.
         verified_steps: steps whose losses and updated parameters equalled the plain step bit for bit.
+        verified_against: what those steps were compared with: `plain step`, with all its tensors in fast memory, or, on
+            a GPU that has too little for that, `kernel by kernel`: the same kernels, each with its own operands alone
+            in device memory. Empty where nothing was compared.
         seed: of weights, data and the solver.
 
     Fields with a default were added later: older files lack them.
@@ -163,6 +173,8 @@ class Record:
     all_fast_predicted_s: float | None = None
     pages_by_node_before: dict[str, dict[str, int]] = field(default_factory=dict)
     fits: bool = True
+    repeated_share: float = 0.0
+    verified_against: str = ""
 
     @property
     def all_fast_runtime_median_s(self) -> float | None:

@@ -1,6 +1,7 @@
 """Plans: where tensors live and when they move, the certificate, and the program compiled from them."""
 
 from autotm.model.plan.cache import CacheCounts, CachedPool, amplified_bytes, cached_pool
+from autotm.model.plan.calls import called, repeats
 from autotm.model.plan.certificate import (
     Branch,
     Certificate,
@@ -21,11 +22,12 @@ from autotm.model.plan.paging import PageCounts, PagedPool, PagedTraffic
 from autotm.model.plan.plan import Move, Plan, Status, Stay
 from autotm.model.plan.program import Address, KernelStep, Layout, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.plan.refusal import Refusal
-from autotm.model.plan.rivals import LRU_PAGING, MANAGED_MEMORY, RUN_RIVALS, SWAP_ALL
+from autotm.model.plan.rivals import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, RUN_RIVALS, SWAP_ALL
 
 __all__ = [
     "LRU_PAGING",
     "MANAGED_MEMORY",
+    "RECOMPUTE",
     "RUN_RIVALS",
     "SWAP_ALL",
     "WINDOW_HALVES",
@@ -64,4 +66,6 @@ __all__ = [
     "WorkspaceBranch",
     "amplified_bytes",
     "cached_pool",
+    "called",
+    "repeats",
 ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotm.model.plan.cache import CachedPool
+from autotm.model.plan.calls import called
 from autotm.model.plan.certificate import Certificate
 from autotm.model.plan.paging import PagedPool
-from autotm.model.step import Configuration, Counts, Tier
+from autotm.model.step import Configuration, Counts, Graph, Tier
 
 
 class Status(StrEnum):
@@ -120,6 +121,8 @@ class Plan:
             then charges misses and write-backs in place of slow operands. None elsewhere.
         paged: where Linux places the pages of a plain step, the addresses and what kernels find in slow pages; the
             objective then charges these, and pages that move, in place of slow operands. None elsewhere.
+        calls: kernels of the graph in the order in which they are called, where some run again; empty where each runs
+            once. Kernels of stays, moves and configurations are then calls.
     """
 
     graph_hash: str
@@ -143,6 +146,11 @@ class Plan:
     cached: CachedPool | None = None
     offsets: tuple[int, ...] = ()
     paged: PagedPool | None = None
+    calls: tuple[int, ...] = ()
+
+    def step_of(self, graph: Graph) -> Graph:
+        """The step that it is a plan for, of one with all implementations: with its own, and as it is called."""
+        return called(graph.computed_by(self.implementations), self.calls)
 
     @property
     def one_pool(self) -> CachedPool | PagedPool | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autotm.model.plan.calls import called
 from autotm.model.plan.paging import PagedTraffic
 from autotm.model.plan.plan import Stay
 from autotm.model.plan.rivals import MANAGED_MEMORY
-from autotm.model.step import Limit, Tier
+from autotm.model.step import Graph, Limit, Tier
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class KernelStep:
     """Run a kernel.
 
     Attributes:
-        kernel: its index in the graph.
+        kernel: its index in the graph; its call, where some run again.
         addresses: of its operands, one per slot.
     """
 
@@ -111,6 +112,7 @@ class Program:
             slow memory and written back there; empty elsewhere. Then operands in the slow pool cost nothing else.
         paged_traffic: where Linux places the pages of the slow pool, what they cost each kernel; empty elsewhere.
             Then operands in that pool cost nothing else.
+        calls: of kernels, as in the plan.
     """
 
     graph_hash: str
@@ -124,6 +126,11 @@ class Program:
     implementations: tuple[str, ...] = ()
     cache_traffic_bytes: tuple[tuple[int, int], ...] = ()
     paged_traffic: tuple[PagedTraffic, ...] = ()
+    calls: tuple[int, ...] = ()
+
+    def step_of(self, graph: Graph) -> Graph:
+        """The step that it runs, of one with all implementations: with its own, and as it is called."""
+        return called(graph.computed_by(self.implementations), self.calls)
 
     @property
     def fits(self) -> bool:

@@ -91,7 +91,7 @@ class GpuConfig(Strict):
     optimizers: Names = Field(["synchronous", "asynchronous"], description="a bar each in the first panel")
     rivals: list[Literal["lru-paging", "swap-all", "recompute"]] = Field(
         ["lru-paging", "swap-all", "recompute"],
-        description="a bar each in the second panel; recompute on modelled machines only; see figures.md",
+        description="a bar each in the second panel; see figures.md",
     )
     limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
     paper: PaperGpuConfig = PaperGpuConfig()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from autotm.memory.gpu import Device, Span, Stream
+from autotm.memory.gpu import Device, DeviceMemoryError, Span, Stream
 from autotm.model.files import AutotmError
 from autotm.model.machine import Machine
 from autotm.model.measurement import Link, Links, Profile
@@ -20,14 +21,19 @@ from autotm.profile.timing import ProfileOptions
 from autotm.runtime import VerificationError, plain_program
 from autotm.runtime.streams import (
     DeviceArguments,
+    KernelByKernel,
     Kernels,
     StreamExecutor,
     device_bytes,
     kernels_on,
+    largest_kernel,
     operand_bytes,
     prepare_streams,
     profile_on,
+    too_large,
 )
+
+log = logging.getLogger(__name__)
 
 Open = Callable[[int, int], AbstractContextManager[tuple[Device, Kernels]]]
 """A device with so many bytes in its own pool and in the host's, and the kernels loaded on it."""
@@ -43,14 +49,15 @@ def compared(
 ) -> int:
     """Run steps of a program and of the plain step; returns how many results were the same, bit for bit.
 
-    Memory of the program is overwritten as soon as its tensor is dead.
+    Memory of the program is overwritten as soon as its tensor is dead. Where the device has too little memory for the
+    plain step, that is run kernel by kernel.
 
     Raises:
         VerificationError: a result differs, or is not finite.
         AutotmError: as `opened`.
     """
     chosen = graph.computed_by(program.implementations)
-    wanted = _results(graph, plain_program(chosen), Counts.INTERMEDIATES, machine, seed, steps, opened)
+    wanted = _plain_results(graph, chosen, machine, seed, steps, opened)
     found = _results(graph, program, counts, machine, seed, steps, opened, poison=True)
     for number, (plain, planned) in enumerate(zip(wanted, found, strict=True), start=1):
         wrong = [name for name, value in plain.items() if value.tobytes() != planned[name].tobytes()]
@@ -138,6 +145,31 @@ def _is_endless(value: np.ndarray) -> bool:
     return value.dtype.kind == "f" and not np.isfinite(value).all()
 
 
+def _names(graph: Graph) -> list[str]:
+    return [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
+
+
+def _plain_results(
+    graph: Graph, chosen: Graph, machine: Machine, seed: int, steps: int, opened: Open
+) -> list[dict[str, np.ndarray]]:
+    try:
+        return _results(graph, plain_program(chosen), Counts.INTERMEDIATES, machine, seed, steps, opened)
+    except DeviceMemoryError as error:
+        log.info("the plain step is run kernel by kernel, its tensors in memory of the host: %s", error)
+    largest, size_bytes = largest_kernel(chosen)
+    found = []
+    try:
+        with opened(size_bytes, ALIGNMENT_BYTES) as (device, kernels), _running(device, machine):
+            one_by_one = KernelByKernel(chosen, device, kernels)
+            one_by_one.fill(seed)
+            for _ in range(steps):
+                one_by_one.step()
+                found.append({name: one_by_one.value(name).copy() for name in _names(graph)})
+    except DeviceMemoryError as error:
+        raise too_large(largest.name, size_bytes, error) from None
+    return found
+
+
 def _results(
     graph: Graph,
     program: Program,
@@ -149,12 +181,11 @@ def _results(
     *,
     poison: bool = False,
 ) -> list[dict[str, np.ndarray]]:
-    names = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
     found = []
     with _prepared(graph, program, counts, machine, seed, opened, poison=poison) as (executor, arguments):
         for _ in range(steps):
             executor.step()
-            found.append({name: arguments.value(name) for name in names})
+            found.append({name: arguments.value(name) for name in _names(graph)})
     return found
 
 
@@ -169,7 +200,7 @@ def _prepared(
     *,
     poison: bool = False,
 ) -> Iterator[tuple[StreamExecutor, DeviceArguments]]:
-    placed, chosen = (step.computed_by(program.implementations) for step in (counting(graph, counts), graph))
+    placed, chosen = program.step_of(counting(graph, counts)), graph.computed_by(program.implementations)
     with opened(device_bytes(chosen, placed, program), max(program.slow_bytes, ALIGNMENT_BYTES)) as (device, kernels):
         arguments = DeviceArguments.of(chosen, placed, program, device)
         arguments.fill(seed)

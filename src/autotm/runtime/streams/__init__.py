@@ -3,8 +3,10 @@
 from autotm.runtime.streams.arguments import DeviceArguments, device_bytes
 from autotm.runtime.streams.executor import Call, Kernels, StreamExecutor, kernels_on, prepare_streams
 from autotm.runtime.streams.gpu import profile_on_gpu, run_on_gpu
+from autotm.runtime.streams.kernel_by_kernel import KernelByKernel, largest_kernel
 from autotm.runtime.streams.launching import LaunchedKernels
 from autotm.runtime.streams.operations import Bytes, Operation, operations
+from autotm.runtime.streams.reference import DeviceReference, device_reference, too_large
 from autotm.runtime.streams.run import run_on_device
 from autotm.runtime.streams.schedule import Schedule, schedule
 from autotm.runtime.streams.timing import call_ns, operand_bytes, parts_of, profile_on
@@ -13,6 +15,8 @@ __all__ = [
     "Bytes",
     "Call",
     "DeviceArguments",
+    "DeviceReference",
+    "KernelByKernel",
     "Kernels",
     "LaunchedKernels",
     "Operation",
@@ -20,7 +24,9 @@ __all__ = [
     "StreamExecutor",
     "call_ns",
     "device_bytes",
+    "device_reference",
     "kernels_on",
+    "largest_kernel",
     "operand_bytes",
     "operations",
     "parts_of",
@@ -30,4 +36,5 @@ __all__ = [
     "run_on_device",
     "run_on_gpu",
     "schedule",
+    "too_large",
 ]

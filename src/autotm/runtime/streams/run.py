@@ -8,20 +8,20 @@ from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from autotm.memory.gpu import Device
-from autotm.model.files import BadInputError, hash_of
+from autotm.model.files import BadInputError
 from autotm.model.machine import Machine
 from autotm.model.measurement import Links, Profile, Record, Timeline
 from autotm.model.plan import MANAGED_MEMORY, Plan, Program
 from autotm.model.step import Graph, Limit, counting
 from autotm.runtime.options import RunOptions
-from autotm.runtime.plain import plain_program
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.run import check_pedigree
 from autotm.runtime.streams.arguments import DeviceArguments, device_bytes
 from autotm.runtime.streams.executor import Kernels, kernels_on, prepare_streams
+from autotm.runtime.streams.reference import device_reference
 from autotm.runtime.streams.timing import parts_of
 from autotm.runtime.timing import time_steps
-from autotm.runtime.verify import Reference, check_finite, digests, verify
+from autotm.runtime.verify import verify
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +50,9 @@ def run_on_device(
 ) -> tuple[Record, Timeline]:
     """Verify and time `program`; the timeline is of a step with the median time.
 
-    The plain step runs on the same device first, with the same implementations of kernels, and needs memory for all
-    tensors of the step at once; where that is too much, set `verify_steps` to 0. Nothing is timed beside the program:
-    the device gives its memory to one at a time.
+    The plain step runs on the same device first, with the same implementations of kernels: with all its tensors in
+    device memory, or, where that is too little, kernel by kernel; the record says which. Nothing is timed beside the
+    program: the device gives its memory to one at a time.
 
     A program of managed memory has a pool that is larger than its limit, and device memory of the limit's size beside
     the arguments.
@@ -72,14 +72,16 @@ def run_on_device(
     Raises:
         BadInputError: program, plan, profile and graph do not belong together, the library lacks a kernel, a kernel has
             an operand in slow memory, the program exceeds its limit, or the device has no managed memory.
-        AutotmError: the device cannot be had, or its work failed.
+        AutotmError: the device cannot be had, its work failed, or it has too little memory for one kernel alone.
         VerificationError: the program computes something else than the plain step.
     """
     counted = counting(graph, plan.counts)
     check_pedigree(counted, program, plan, profile)
     _require_fitting(program)
-    placed, chosen = (step.computed_by(program.implementations) for step in (counted, graph))
-    expected = _reference(chosen, kernels, machine, options, open_device) if options.verify_steps else None
+    placed, chosen = program.step_of(counted), graph.computed_by(program.implementations)
+    expected, steps = None, options.verify_steps
+    if steps:
+        expected = device_reference(chosen, kernels, machine, options.seed, steps, open_device)
     size_bytes = device_bytes(chosen, placed, program)
     with ExitStack() as stack:
         if program.optimizer == MANAGED_MEMORY:
@@ -94,10 +96,10 @@ def run_on_device(
         if expected is None:
             executor.step()
         else:
-            verify(chosen, executor, arguments, expected, options.verify_steps, machine.cpus)
+            verify(chosen, executor, arguments, expected.reference, steps, machine.cpus)
         times = time_steps(executor, None, machine.cpus, options)
         parts, timeline = parts_of(executor, options.instrumented_steps)
-    measured = Measured(times, parts, options.verify_steps, options.seed)
+    measured = Measured(times, parts, steps, options.seed, expected.how if expected else "")
     record = build_record(counted, program, plan, machine, links, profile, measured)
     log.info(
         "%s at %s on %s: %.4f s predicted, %.4f s measured",
@@ -123,24 +125,3 @@ def _managed(program: Program, size_bytes: int, open_managed: OpenManaged[Device
     is_unlimited = Limit.parse(program.limit).is_unlimited
     allowed_bytes = size_bytes if is_unlimited else program.dram_limit_bytes + beside_bytes
     return open_managed(size_bytes, program.slow_bytes, allowed_bytes=allowed_bytes)
-
-
-def _reference(
-    graph: Graph,
-    kernels: Callable[[DeviceT], Kernels],
-    machine: Machine,
-    options: RunOptions,
-    open_device: Callable[[int, int], DeviceT],
-) -> Reference:
-    """Digests of plain steps on the device."""
-    program = plain_program(graph)
-    with open_device(device_bytes(graph, graph, program), 0) as device, kernels_on(device, machine):
-        arguments = DeviceArguments.of(graph, graph, program, device)
-        arguments.fill(options.seed)
-        executor = prepare_streams(graph, kernels(device), program, arguments)
-        found = []
-        for number in range(1, options.verify_steps + 1):
-            executor.step()
-            check_finite(graph, arguments, number)
-            found.append(digests(graph, arguments, machine.cpus))
-    return Reference(hash_of(graph), "", machine.threads, options.seed, tuple(found))

@@ -6,7 +6,7 @@ from autotm.solve.bases.heap import Heap
 from autotm.solve.bases.integer_program import IntegerProgram
 from autotm.solve.bases.paged import PagedPlacement, settled
 from autotm.solve.bases.recheck import cached_us, plan_us
-from autotm.solve.bases.rival import Rival
+from autotm.solve.bases.rival import Rival, Ruled
 from autotm.solve.bases.single_tier import SingleTier
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "PagedPlacement",
     "Placement",
     "Rival",
+    "Ruled",
     "SingleTier",
     "cached_us",
     "first_fit",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pyomo.core as pyo
@@ -28,6 +28,8 @@ class Placement:
         solver_bound_us: a higher one that a solver claims, if it does.
         status: how the search ended.
         build_s, solve_s: seconds spent.
+        calls: kernels in the order in which they are called, where some run again.
+        offsets: by stay, where it decides them.
     """
 
     stays: Sequence[Stay]
@@ -39,6 +41,8 @@ class Placement:
     build_s: float
     solve_s: float
     solver_bound_us: float | None = None
+    calls: tuple[int, ...] = ()
+    offsets: Mapping[Stay, int] = field(default_factory=dict)
 
 
 class Optimizer(ABC):
@@ -99,7 +103,7 @@ class Optimizer(ABC):
         kernels = problem.graph.kernels
         implementations = tuple(placement.implementations.get(i, k.implementation) for i, k in enumerate(kernels))
         is_default = all(name == kernel.implementation for name, kernel in zip(implementations, kernels, strict=True))
-        configurations, objective_us = price(problem, stays, moves, implementations, self.name)
+        configurations, objective_us = price(problem, stays, moves, implementations, self.name, placement.calls)
         bound_us = objective_us if placement.bound_us is None else min(placement.bound_us, objective_us)
         return Plan(
             graph_hash=hash_of(problem.graph),
@@ -120,4 +124,6 @@ class Optimizer(ABC):
             certificate=placement.certificate,
             solver_bound_us=placement.solver_bound_us,
             attempts_s=((placement.build_s, placement.solve_s),),
+            calls=placement.calls,
+            offsets=tuple(placement.offsets[stay] for stay in stays) if placement.offsets else (),
         )

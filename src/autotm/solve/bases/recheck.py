@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from autotm.model.measurement import slow_rates
-from autotm.model.plan import RUN_RIVALS, SWAP_ALL, CachedPool, Move, PagedPool, Plan, Stay, amplified_bytes
+from autotm.model.plan import RUN_RIVALS, SWAP_ALL, CachedPool, Move, PagedPool, Plan, Stay, amplified_bytes, called
 from autotm.model.step import Configuration, Graph, Tier, configuration
 from autotm.solve.paging import StepCosts
 from autotm.solve.problem import Problem
@@ -23,8 +23,9 @@ def price(
     moves: Sequence[Move],
     implementations: Sequence[str],
     optimizer: str = "",
+    calls: Sequence[int] = (),
 ) -> tuple[tuple[Configuration, ...], float]:
-    """The configuration of every kernel and the predicted step time in microseconds.
+    """The configuration of every call and the predicted step time in microseconds; `calls` as of a plan.
 
     Rivals on a GPU may exceed the limit, and kernels may have to wait for what they swap.
 
@@ -32,7 +33,7 @@ def price(
         SolverDefectError: the limit is exceeded, an operand is nowhere, or a move lacks its source or destination.
     """
     held = _Held(stays, moves)
-    graph = problem.graph.computed_by(implementations)
+    graph = called(problem.graph.computed_by(implementations), calls)
     if optimizer not in RUN_RIVALS:
         _require_capacity(problem, graph, stays)
     for move in moves:
@@ -41,7 +42,10 @@ def price(
     configurations = tuple(
         configuration(graph, kernel, operands) for kernel, operands in zip(graph.kernels, slow, strict=True)
     )
-    kernels_us = sum(_kernel_us(problem, graph, index, operands) for index, operands in enumerate(slow))
+    kernels_us = sum(
+        _kernel_us(problem, graph, index, kernel, operands)
+        for index, (kernel, operands) in enumerate(zip(calls or range(len(slow)), slow, strict=True))
+    )
     by_name = graph.by_name
     moves_us = sum(problem.beside.move_us(move, by_name[move.tensor].size_bytes) for move in moves)
     waits_us = _waits_us(problem, graph, moves) if optimizer == SWAP_ALL else 0.0
@@ -83,13 +87,16 @@ def plan_us(problem: Problem, plan: Plan) -> float:
         return cached_us(problem, plan.cached)
     if plan.paged is not None:
         return paged_us(problem, plan.paged)
-    return price(problem, plan.stays, plan.moves, plan.implementations, plan.optimizer)[1]
+    return price(problem, plan.stays, plan.moves, plan.implementations, plan.optimizer, plan.calls)[1]
 
 
-def _kernel_us(problem: Problem, graph: Graph, index: int, slow: frozenset[str]) -> float:
-    """From its table where it has one with operands; else slow operands add what they do to the default."""
-    profile, chosen, default = problem.profile, graph.kernels[index], problem.graph.kernels[index]
-    if index in problem.tabled:
+def _kernel_us(problem: Problem, graph: Graph, index: int, kernel: int, slow: frozenset[str]) -> float:
+    """Of call `index`, of kernel `kernel` of the problem.
+
+    From its table where it has one with operands; else slow operands add what they do to the default.
+    """
+    profile, chosen, default = problem.profile, graph.kernels[index], problem.graph.kernels[kernel]
+    if kernel in problem.tabled:
         return profile.time_us(graph, chosen, slow)
     workspaces = {operand.tensor for operand in chosen.workspaces}
     additive_us = sum(

@@ -4,13 +4,33 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from autotm.model.files import BadInputError
 from autotm.model.plan import Move, Status, Stay
 from autotm.model.step import Graph
 from autotm.solve.bases.base import Optimizer, Placement
 from autotm.solve.problem import Choices, Problem
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """What a rule decides.
+
+    Attributes:
+        graph: the step by the implementations that run.
+        stays: where its tensors are when.
+        moves: what is copied.
+        calls: kernels in the order in which they are called, where some run again.
+        offsets: addresses by stay, where the rule decides them too.
+    """
+
+    graph: Graph
+    stays: Sequence[Stay]
+    moves: Sequence[Move] = ()
+    calls: tuple[int, ...] = ()
+    offsets: Mapping[Stay, int] = field(default_factory=dict)
 
 
 class Rival(Optimizer):
@@ -32,11 +52,21 @@ class Rival(Optimizer):
         """State the plan; there is nothing to search."""
         del choices
         started = time.perf_counter()
-        graph, stays, moves = self.made(problem)
-        implementations = {index: kernel.implementation for index, kernel in enumerate(graph.kernels)}
-        build_s = time.perf_counter() - started
-        return Placement(stays, moves, implementations, None, None, Status.NOT_OPTIMIZED, build_s, 0.0)
+        made = self.made(problem)
+        implementations = {index: kernel.implementation for index, kernel in enumerate(made.graph.kernels)}
+        return Placement(
+            made.stays,
+            made.moves,
+            implementations,
+            bound_us=None,
+            certificate=None,
+            status=Status.NOT_OPTIMIZED,
+            build_s=time.perf_counter() - started,
+            solve_s=0.0,
+            calls=made.calls,
+            offsets=made.offsets,
+        )
 
     @abstractmethod
-    def made(self, problem: Problem) -> tuple[Graph, Sequence[Stay], Sequence[Move]]:
-        """The step by the implementations that run, and where its tensors are when."""
+    def made(self, problem: Problem) -> Ruled:
+        """What the rule decides."""

@@ -3,8 +3,21 @@
 from autotm.solve.rivals.lru import paging
 from autotm.solve.rivals.managed import ManagedMemory
 from autotm.solve.rivals.of_plan import run_plan
+from autotm.solve.rivals.recompute import Segments, leanest_of, segmentations
 from autotm.solve.rivals.rivals import RIVALS, run_rival
 from autotm.solve.rivals.simulated import Simulated, fastest
 from autotm.solve.rivals.swap import swapping
 
-__all__ = ["RIVALS", "ManagedMemory", "Simulated", "fastest", "paging", "run_plan", "run_rival", "swapping"]
+__all__ = [
+    "RIVALS",
+    "ManagedMemory",
+    "Segments",
+    "Simulated",
+    "fastest",
+    "leanest_of",
+    "paging",
+    "run_plan",
+    "run_rival",
+    "segmentations",
+    "swapping",
+]

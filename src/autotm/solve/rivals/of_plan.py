@@ -18,7 +18,7 @@ def run_plan(problem: Problem, plan: Plan) -> Simulated:
     The window model (`docs/formulation.md` §9) has engines that interrupt a copy for a more urgent one. Here, as on a
     GPU, a copy that has begun is finished first, so that a step may take a little longer than the plan's objective.
     """
-    graph = problem.graph.computed_by(plan.implementations)
+    graph = plan.step_of(problem.graph)
     due, begun = defaultdict(list), defaultdict(list)
     for move in plan.moves:
         due[move.before].append(move)

@@ -57,7 +57,7 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
             f"{plan}: optimizer '{placed.optimizer}' has one pool, behind a cache or of pages; the heap plot shows two"
         )
     counted, timed = counting(whole, placed.counts), read_profile(profile)
-    step = counted.computed_by(placed.implementations)
+    step = placed.step_of(counted)
     times = [0.0, *accumulate(kernel_times_us(counted, timed, placed))]
     arrivals = {(move.tensor, move.destination, move.start): move for move in placed.moves}
     moving = {move.tensor for move in placed.moves}

@@ -12,7 +12,7 @@ from autotm.study.setup.inputs import (
     rival_records,
 )
 from autotm.study.setup.machines import machine_named, machine_settings
-from autotm.study.setup.series import CACHED, FIRST_TOUCH, GPU_BASELINE, GPU_RIVALS, MOVER, SPILLED
+from autotm.study.setup.series import CACHED, FIRST_TOUCH, GPU_BASELINE, MOVER, SPILLED
 from autotm.study.setup.study import (
     CONVENTIONAL,
     Study,
@@ -26,7 +26,6 @@ __all__ = [
     "CONVENTIONAL",
     "FIRST_TOUCH",
     "GPU_BASELINE",
-    "GPU_RIVALS",
     "MOVER",
     "SPILLED",
     "Study",

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from autotm.model.files import BadInputError
 from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
-from autotm.model.plan import RUN_RIVALS
 from autotm.model.step import Limit
 from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED, scale_named
 from autotm.study.setup.machines import machine_named
@@ -70,8 +69,7 @@ def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
 def gpu_steps(study: Study) -> list[Path]:
     """The steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
 
-    They are modelled on a machine that is modelled, and records on one with a GPU, where rivals that can only be
-    modelled are left out.
+    They are modelled on a machine that is modelled, and records on one with a GPU.
 
     Raises:
         BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
@@ -127,9 +125,8 @@ def _at(study: Study, scale: str) -> Study:
 def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
     config, paths = study.config.figures.fig12, study.paths(network)
     names = (GPU_BASELINE, *config.optimizers, *config.rivals)
-    if study.machine.is_modelled:
-        return [paths.modelled(name, limit) for name in names]
-    return [paths.record(name, limit) for name in names if name in {*config.optimizers, *RUN_RIVALS}]
+    made = paths.modelled if study.machine.is_modelled else paths.record
+    return [made(name, limit) for name in names]
 
 
 def front_records(study: Study) -> list[Path]:

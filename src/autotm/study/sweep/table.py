@@ -84,7 +84,7 @@ def kernels_word(table: pd.DataFrame) -> str:
 
 def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s: float) -> dict[str, Any]:
     plan, record = point.plan, point.record
-    tensors = step.computed_by(plan.implementations).by_name
+    tensors = plan.step_of(step).by_name
     beside_s = math.nan
     if record is not None:
         beside_s = record.all_fast_runtime_median_s or all_fast_run_s

@@ -38,8 +38,8 @@ class Placed:
 
     @cached_property
     def step(self) -> Graph:
-        """The step with the plan's implementations."""
-        return self.graph.computed_by(self.plan.implementations)
+        """The step with the plan's implementations, as it is called."""
+        return self.plan.step_of(self.graph)
 
     @cached_property
     def offsets(self) -> list[int]:

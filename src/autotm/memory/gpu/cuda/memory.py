@@ -13,7 +13,7 @@ import psutil
 
 from autotm.memory.gpu.cuda.dlpack import CUDA, DeviceArray
 from autotm.memory.gpu.cuda.runtime import CudaError, Runtime
-from autotm.memory.gpu.interface import Span
+from autotm.memory.gpu.interface import DeviceMemoryError, Span
 from autotm.model.files import AutotmError
 from autotm.model.step import ALIGNMENT_BYTES
 
@@ -24,7 +24,7 @@ class CudaMemory:
     """As `interface.DeviceMemory`, of the current GPU.
 
     Raises:
-        AutotmError: the GPU does not give the memory.
+        DeviceMemoryError: the GPU does not give the memory.
     """
 
     def __init__(self, runtime: Runtime, index: int, size_bytes: int) -> None:
@@ -38,7 +38,7 @@ class CudaMemory:
             if error.name != _NO_MEMORY:
                 raise
             free_bytes, total_bytes = runtime.call("cudaMemGetInfo")
-            raise AutotmError(
+            raise DeviceMemoryError(
                 f"GPU {index}: {size_bytes / 1e9:.3f} GB are not to be had in one piece; {free_bytes / 1e9:.3f} of its "
                 f"{total_bytes / 1e9:.3f} GB are free: ask for a smaller limit or batch, or end what else uses it "
                 "(nvidia-smi)"

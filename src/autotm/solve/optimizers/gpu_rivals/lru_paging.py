@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from autotm.model.plan import LRU_PAGING, Move, Stay
-from autotm.model.step import Graph, Tier
-from autotm.solve.bases import Rival
+from autotm.model.step import Tier
+from autotm.solve.bases import Rival, Ruled
 from autotm.solve.problem import Problem
 from autotm.solve.rivals import fastest, paging
 
@@ -16,7 +16,7 @@ class LruPaging(Rival):
 
     name: ClassVar[str] = LRU_PAGING
 
-    def made(self, problem: Problem) -> tuple[Graph, list[Stay], list[Move]]:
+    def made(self, problem: Problem) -> Ruled:
         """A stay in fast memory for each time on the device; one in slow memory from the only write to it on."""
         graph = fastest(problem)
         since = {tensor.name: tensor.live.start for tensor in graph.movable if tensor.held}
@@ -35,4 +35,4 @@ class LruPaging(Rival):
                 if graph.by_name[name].live.stop == done.kernel + 1 and not graph.by_name[name].held
             ]
         stays += [Stay(name, Tier.DRAM, start, graph.by_name[name].live.stop) for name, start in since.items()]
-        return graph, stays, moves
+        return Ruled(graph, stays, moves)

@@ -6,12 +6,11 @@ memory as the limit says. What faults cost is not predicted: the objective is th
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import ClassVar
 
-from autotm.model.plan import MANAGED_MEMORY, Move, Plan, Stay
-from autotm.model.step import Graph, Tier
-from autotm.solve.bases import Placement, Rival, first_fit
+from autotm.model.plan import MANAGED_MEMORY, Stay
+from autotm.model.step import Tier
+from autotm.solve.bases import Rival, Ruled, first_fit
 from autotm.solve.problem import Problem
 from autotm.solve.rivals import fastest
 
@@ -21,13 +20,9 @@ class ManagedMemory(Rival):
 
     name: ClassVar[str] = MANAGED_MEMORY
 
-    def made(self, problem: Problem) -> tuple[Graph, list[Stay], list[Move]]:
+    def made(self, problem: Problem) -> Ruled:
         """Every tensor for life."""
         graph = fastest(problem)
-        return graph, [Stay(one.name, Tier.DRAM, one.live.start, one.live.stop) for one in graph.movable], []
-
-    def _plan(self, problem: Problem, placement: Placement) -> Plan:
-        """The plan with its addresses."""
-        plan = super()._plan(problem, placement)
-        offsets, _ = first_fit(problem.graph.computed_by(plan.implementations))
-        return replace(plan, offsets=tuple(offsets[stay.tensor] for stay in plan.stays))
+        places, _ = first_fit(graph)
+        stays = {one.name: Stay(one.name, Tier.DRAM, one.live.start, one.live.stop) for one in graph.movable}
+        return Ruled(graph, list(stays.values()), offsets={stays[name]: offset for name, offset in places.items()})

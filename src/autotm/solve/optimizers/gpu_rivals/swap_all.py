@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from autotm.model.plan import SWAP_ALL, Move, Stay
-from autotm.model.step import Graph, Tier
-from autotm.solve.bases import Rival
+from autotm.model.step import Tier
+from autotm.solve.bases import Rival, Ruled
 from autotm.solve.problem import Problem
 from autotm.solve.rivals import fastest, swapping
 
@@ -19,7 +19,7 @@ class SwapAll(Rival):
 
     name: ClassVar[str] = SWAP_ALL
 
-    def made(self, problem: Problem) -> tuple[Graph, list[Stay], list[Move]]:
+    def made(self, problem: Problem) -> Ruled:
         """A trip to slow memory for every feature map."""
         graph = fastest(problem)
         gone: dict[str, int] = {}
@@ -40,7 +40,7 @@ class SwapAll(Rival):
                 stays.append(Stay(name, Tier.DRAM, index, live.stop))
         home = (tensor for tensor in graph.movable if tensor.name not in away)
         stays += [Stay(tensor.name, Tier.DRAM, tensor.live.start, tensor.live.stop) for tensor in home]
-        return graph, stays, moves
+        return Ruled(graph, stays, moves)
 
 
 def _beside(tensor: str, kernel: int) -> Move:

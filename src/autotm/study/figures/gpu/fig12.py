@@ -10,6 +10,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from autotm.model.measurement import KERNEL_BY_KERNEL
+from autotm.model.plan import RUN_RIVALS
 from autotm.model.study import StyleConfig
 from autotm.study.drawing import (
     GRAY,
@@ -25,7 +27,7 @@ from autotm.study.drawing import (
 )
 from autotm.study.figures.comparisons import bars
 from autotm.study.figures.gpu.table import ORACLE
-from autotm.study.setup import GPU_BASELINE, GPU_RIVALS
+from autotm.study.setup import GPU_BASELINE
 from autotm.study.tables import COLUMN, marked
 
 FACE = "MODELLED, not measured: no GPU ran any of this"
@@ -41,8 +43,8 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     table = table.assign(**{COLUMN: marked(table)})
     figure, axes = panels(2, style, widen=1.35)
     say_so(figure, table, style)
-    plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
-    rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in GPU_RIVALS and name != GPU_BASELINE]
+    plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in RUN_RIVALS]
+    rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in RUN_RIVALS and name != GPU_BASELINE]
     oracle = table.drop_duplicates(["network", "batch"]).copy()
     oracle["speedup"] *= oracle["step_s"] / oracle["oracle_s"]
     oracle["optimizer"], oracle["fits"], oracle[COLUMN] = ORACLE, True, False
@@ -124,11 +126,23 @@ def gpu_text(table: pd.DataFrame) -> str:
 def _measured_text(table: pd.DataFrame) -> str:
     """How steps were timed, and what was made sure."""
     ran = table[table["fits"].astype(bool)]
+    by_kernel = int((ran["verified_against"] == KERNEL_BY_KERNEL).sum())
+    there = f", which {by_kernel} of {len(ran)} steps met kernel by kernel, for want of memory" if by_kernel else ""
     return (
         f"Steps are medians of at least {ran['samples'].min()} timed ones; {ran['verified_steps'].min()} of each were "
-        f"compared bit for bit with the plain step. {disturbed_text(table)}Managed memory: cudaMallocManaged, device "
-        "memory beyond the limit held by another allocation. Recomputation is modelled only, and not shown. "
+        f"compared bit for bit with the plain step{there}. {disturbed_text(table)}Managed memory: cudaMallocManaged, "
+        f"device memory beyond the limit held by another allocation. {_repeated_text(ran)}"
     )
+
+
+def _repeated_text(ran: pd.DataFrame) -> str:
+    """What recomputation cost of the kernels' time, where it ran."""
+    again = ran[ran["repeated_s"] > 0]
+    if again.empty:
+        return ""
+    shares = 100 * again["repeated_s"] / (again["kernels_s"] + again["repeated_s"])
+    least, most = f"{shares.min():.2g}", f"{shares.max():.2g}"
+    return f"Recomputation: {least if least == most else f'{least} to {most}'} % of the kernels' time was repeated. "
 
 
 def _limits(table: pd.DataFrame) -> str:

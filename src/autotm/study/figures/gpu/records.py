@@ -32,6 +32,7 @@ def table_of_gpu_records(paths: Iterable[Path]) -> pd.DataFrame:
     for path in paths:
         record, source = load_with_provenance(path, "record", Record)
         searched = record.solver_status != Status.NOT_OPTIMIZED
+        kernels_s = sum(record.kernel_times_us.values()) / 1e6 if record.fits else nan
         rows.append(
             {
                 **_what(path, record, source),
@@ -42,8 +43,8 @@ def table_of_gpu_records(paths: Iterable[Path]) -> pd.DataFrame:
                 "fits": record.fits,
                 "most_bytes": record.dram_alloc_size,
                 "step_s": nan if record.actual_runtime_median_s is None else record.actual_runtime_median_s,
-                "kernels_s": sum(record.kernel_times_us.values()) / 1e6 if record.fits else nan,
-                "repeated_s": 0.0,
+                "kernels_s": kernels_s * (1 - record.repeated_share),
+                "repeated_s": kernels_s * record.repeated_share,
                 "oracle_s": record.oracle_time_us / 1e6,
                 "in_bytes": record.bytes_moved_dram + record.bytes_async_moved_dram,
                 "out_bytes": record.bytes_moved_pmem + record.bytes_async_moved_pmem,
@@ -56,6 +57,7 @@ def table_of_gpu_records(paths: Iterable[Path]) -> pd.DataFrame:
                 "samples": len(record.samples_s),
                 COLUMN: record.disturbed_steps_count,
                 "verified_steps": record.verified_steps,
+                "verified_against": record.verified_against,
                 "seed": source["seed"],
                 "versions": versions_text(source),
             }

@@ -1,0 +1,123 @@
+"""Kernel by kernel, with one kernel's operands on the device at a time, steps leave behind what the plain step does."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import random_graphs
+import small_step
+from planned_streams import ONLY_FAST, STEPS, Planned, functions_of, launches_of
+from played_cudart import PlayedDriver, PlayedRuntime
+from recorded_nvml import Recorded
+
+from autotm.kernels.library import FatbinLibrary
+from autotm.kernels.library.library import KernelLibrary
+from autotm.layout import compile_program
+from autotm.memory.gpu import Delays, DeviceMemoryError, ThreadDevice
+from autotm.model.files import AutotmError
+from autotm.model.machine import CudaTier
+from autotm.model.measurement import KERNEL_BY_KERNEL, PLAIN_STEP
+from autotm.model.step import Graph, Limit
+from autotm.runtime import RunOptions, VerificationError
+from autotm.runtime.plain import plain_program
+from autotm.runtime.streams import (
+    DeviceReference,
+    device_bytes,
+    device_reference,
+    largest_kernel,
+    operand_bytes,
+    run_on_gpu,
+)
+from autotm.runtime.verify import plain_reference
+from autotm.solve import solve_and_pack
+
+MACHINE = small_step.machine()
+GPU = replace(MACHINE, name="gpu", slow_tier=CudaTier(kind="cuda"))
+QUICK = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2, instrumented_steps=1)
+
+
+def reference_within(
+    graph: Graph, library: KernelLibrary, most_bytes: int, opened: list[int] | None = None
+) -> DeviceReference:
+    """On a device of threads with so much memory."""
+
+    def open_device(device_bytes: int, host_bytes: int) -> ThreadDevice:
+        if device_bytes > most_bytes:
+            raise DeviceMemoryError(f"{most_bytes} bytes are free")
+        if opened is not None:
+            opened.append(device_bytes)
+        return ThreadDevice(device_bytes, host_bytes, order=Delays(3, 1e-5), poison=True, races=True)
+
+    return device_reference(graph, lambda _: library, MACHINE, 1, STEPS, open_device)
+
+
+def plain_bytes(graph: Graph) -> int:
+    return device_bytes(graph, graph, plain_program(graph))
+
+
+def test_both_references_are_the_same_on_a_device_and_on_the_host(planned: Planned) -> None:
+    graph, library = planned.graph, planned.library
+    opened: list[int] = []
+    whole = reference_within(graph, library, plain_bytes(graph), opened)
+    single = reference_within(graph, library, plain_bytes(graph) - 1, opened)
+    assert (whole.how, single.how) == (PLAIN_STEP, KERNEL_BY_KERNEL)
+    assert opened == [plain_bytes(graph), largest_kernel(graph)[1]]
+    assert opened[1] <= operand_bytes(graph) < opened[0]
+    assert single.reference == whole.reference
+    host = plain_reference(graph, library, MACHINE, 1, STEPS, small_step.DEVICES)
+    assert single.reference.digests == host.digests
+    assert len({tuple(each.items()) for each in host.digests}) == STEPS, "each step differs from the one before"
+
+
+def test_a_kernel_that_does_not_fit_alone_is_named(planned: Planned) -> None:
+    largest, size_bytes = largest_kernel(planned.graph)
+    said = rf"kernel '{largest.name}' alone take {size_bytes} bytes .* bytes are free; .*verify_steps: 0"
+    with pytest.raises(AutotmError, match=said):
+        reference_within(planned.graph, planned.library, size_bytes - 1)
+
+
+def test_a_kernel_finds_nothing_but_its_operands(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not copied in is poison: the loss of a step whose inputs are not is no number."""
+    written = ThreadDevice.write
+    lost = next(tensor for tensor in planned.graph.tensors if tensor.role == "input")
+
+    def losing(device: ThreadDevice, span: object, array: np.ndarray) -> None:
+        if array.nbytes != lost.size_bytes:
+            written(device, span, array)
+
+    monkeypatch.setattr(ThreadDevice, "write", losing)
+    with pytest.raises(VerificationError, match="not finite"):
+        reference_within(planned.graph, planned.library, largest_kernel(planned.graph)[1])
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_a_run_on_a_gpu_says_what_it_was_compared_with(
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_large: bool
+) -> None:
+    graph = planned.graph
+    case = random_graphs.Case(
+        graph, random_graphs.roofline_profile(graph, 0), random_graphs.make_links(29.0, 12.0, tiny=True)
+    )
+    least = Limit.parse(f"{planned.programs['synchronous'].fast_bytes}B")
+    plan, layout = solve_and_pack(graph, case.profile, case.links, "synchronous", least, ONLY_FAST)
+    program = compile_program(graph, plan, layout)
+    enough = plain_bytes(graph)
+    assert device_bytes(graph, graph, program) < enough
+    runtime = PlayedRuntime(device_bytes=enough if is_large else enough - 64, order=Delays(2, 1e-5))
+    for name, module in {
+        "cuda.bindings.runtime": runtime,
+        "cuda.bindings.driver": PlayedDriver(runtime, functions_of(planned, runtime)),
+        "pynvml": Recorded(),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    library = FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
+    with caplog.at_level(logging.INFO, "autotm.runtime.streams.reference"):
+        record, _ = run_on_gpu(graph, library, program, plan, GPU, case.links, case.profile, QUICK)
+    assert (record.verified_steps, record.verified_against) == (2, PLAIN_STEP if is_large else KERNEL_BY_KERNEL)
+    assert ("are not to be had" in caplog.text) != is_large
+    assert not runtime.memory

@@ -1,0 +1,139 @@
+"""Steps some of whose kernels run again compute what the plain step does, bit for bit, for every network of the zoo."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import plain_steps
+import pytest
+import random_graphs
+import small_step
+import yaml
+from tvm import relax
+
+from autotm import zoo
+from autotm.check import check_plan, check_program
+from autotm.kernels.code.target import host_target
+from autotm.kernels.library.library import KernelLibrary
+from autotm.layout import compile_program
+from autotm.lower.lower import lower_network
+from autotm.model.plan import Plan, Program, repeats
+from autotm.model.step import Counts, Graph, Initial, Limit, Role, Sgd, Training, counting
+from autotm.runtime import RunOptions, VerificationError, run, verified
+from autotm.solve import SolveOptions, solve_and_pack
+from autotm.zoo import Network
+from autotm.zoo.frontend.random_numbers import COUNTER, Draws
+
+MACHINE, LINKS = small_step.machine(), small_step.links()
+OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=5.0)
+QUICK = RunOptions(patience_s=1.0, min_steps=1, min_seconds=0.0, poison=True)
+SIZES = yaml.safe_load((small_step.DEVICES.parent / "scales" / "tiny.yaml").read_text(encoding="utf-8"))["networks"]
+SHALLOW, DEEP = {"dlrm", "mlp", "mnist"}, {"densenet264", "resnet200", "vgg416"}
+MARKS = {name: pytest.mark.deep if name in DEEP else pytest.mark.slow for name in {*zoo.networks()} - SHALLOW}
+NETWORKS = [pytest.param(name, marks=MARKS.get(name, ())) for name in zoo.networks()]
+
+
+def planned(graph: Graph, counts: Counts = Counts.INTERMEDIATES) -> tuple[Plan, Program]:
+    """Checked, both of them."""
+    step = counting(graph, counts)
+    case = random_graphs.Case(step, small_step.profile(step), LINKS)
+    plan, layout = solve_and_pack(step, case.profile, LINKS, "recompute", Limit(0, 1), OPTIONS)
+    check_plan(step, case.profile, LINKS, plan, fast_operands_only=True)
+    program = compile_program(step, plan, layout)
+    check_program(step, plan, program)
+    return plan, program
+
+
+def lowered(name: str, folder: Path) -> tuple[Graph, KernelLibrary]:
+    graph = lower_network(
+        zoo.build(name, SIZES[name]), "tiny", host_target(1), 1, folder / "graph.json", folder / "kernels.so", {}
+    )
+    return graph, KernelLibrary.load(folder / "kernels.so")
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_network_equals_its_plain_step(name: str, tmp_path: Path) -> None:
+    graph, library = lowered(name, tmp_path)
+    plan, program = planned(graph)
+    assert repeats(plan.calls)
+    compared = verified(graph, library, program, plan.counts, MACHINE, LINKS, 1, 2, small_step.DEVICES)
+    assert len(compared) > len(graph.kernels) / 20
+
+
+def test_a_run_says_what_was_repeated(tmp_path: Path) -> None:
+    graph, library = lowered("mlp", tmp_path)
+    for counts in Counts:
+        plan, program = planned(graph, counts)
+        profile = small_step.profile(counting(graph, counts))
+        record = run(graph, library, program, plan, MACHINE, LINKS, profile, QUICK, small_step.DEVICES)
+        assert (record.verified_steps, record.verified_against) == (2, "plain step")
+        again = [name for name in record.kernel_times_us if name.endswith(" again")]
+        assert len(again) == len(repeats(plan.calls)) > 0
+        share = sum(record.kernel_times_us[name] for name in again) / sum(record.kernel_times_us.values())
+        assert record.repeated_share == pytest.approx(share)
+        assert record.num_kernels == len(plan.calls)
+        assert sum(record.implementations.values()) == len(graph.kernels)
+
+
+def test_a_repeat_that_is_left_out_is_found(tmp_path: Path) -> None:
+    graph, library = lowered("mlp", tmp_path)
+    plan, program = planned(graph)
+    for number in repeats(plan.calls):
+        steps = tuple(step for step in program.steps if getattr(step, "kernel", None) != number)
+        assert len(steps) == len(program.steps) - 1
+        wrong = replace(program, steps=steps)
+        with pytest.raises(VerificationError):
+            verified(graph, library, wrong, plan.counts, MACHINE, LINKS, 1, 2, small_step.DEVICES)
+
+
+LAYERS, WIDTH = 8, 16
+
+
+def dropping(*, running: bool) -> Network:
+    """Layers with dropout, whose draws are counted; with running averages of what the layers make, if asked."""
+    draws, builder = Draws(), relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((WIDTH, WIDTH), "float32"))
+    weights = [relax.Var(f"w{layer}", relax.TensorType((WIDTH, WIDTH), "float32")) for layer in range(LAYERS)]
+    means = [relax.Var(f"mean{layer}", relax.TensorType((WIDTH,), "float32")) for layer in range(LAYERS * running)]
+    op, news = relax.op, []
+    with builder.function("main", [x, *weights, *means, draws.counter]):
+        with builder.dataflow():
+            value: relax.Expr = x
+            for layer, weight in enumerate(weights):
+                value = builder.emit(op.tanh(builder.emit(op.matmul(value, weight))))
+                if running:
+                    old = builder.emit(op.multiply(means[layer], relax.const(0.75, "float32")))
+                    news.append(builder.emit(op.add(old, builder.emit(op.mean(value, 0)))))
+                kept = draws.at_least(builder, (WIDTH, WIDTH), 0.25)
+                value = builder.emit(op.where(kept, value, relax.const(0.0, "float32")))
+            loss = builder.emit(op.sum(builder.emit(op.multiply(value, value))))
+            result = builder.emit_output(relax.Tuple([loss, *news, draws.next_counter(builder)]))
+        builder.emit_func_output(result)
+    normal = plain_steps.NORMAL
+    states = {one.name_hint if hasattr(one, "name_hint") else one.name: normal for one in means}
+    return Network(
+        "dropping",
+        1,
+        builder.finalize(),
+        {"x": normal},
+        {f"w{layer}": Initial("normal", 0.3) for layer in range(LAYERS)},
+        Training(Sgd(0.01)),
+        {**states, COUNTER: Initial("integers", 2**30)},
+    )
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["dropout", "running averages"])
+@pytest.mark.parametrize("counts", Counts)
+def test_draws_repeat_and_states_are_replaced_once(tmp_path: Path, running: bool, counts: Counts) -> None:
+    made = plain_steps.compiled(dropping(running=running), tmp_path)
+    plan, program = planned(made.graph, counts)
+    again = {plan.calls[number] for number in repeats(plan.calls)}
+    assert again
+    for index in again:
+        kernel = made.graph.kernels[index]
+        assert all(made.graph.by_name[one.tensor].role is Role.INTERMEDIATE for one in kernel.outputs)
+        assert COUNTER not in {one.tensor for one in kernel.inputs}, "the next step's counter is there already"
+    compared = verified(made.graph, made.library, program, counts, MACHINE, LINKS, 1, 3, small_step.DEVICES)
+    assert f"{COUNTER}.new" in compared

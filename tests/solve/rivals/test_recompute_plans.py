@@ -1,0 +1,210 @@
+"""Steps whose kernels run again end with the same symbols as plain ones, and the checker finds those that do not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_graphs import Case, StepBuilder, make_links, roofline_profile, with_engines
+from symbolic_steps import after_plain_steps, after_steps
+
+from autotm.check import check_plan, check_program
+from autotm.check.fault import Fault, FaultError
+from autotm.layout import compile_program, pack
+from autotm.model.plan import KernelStep, Plan, Program, Stay, called, repeats
+from autotm.model.step import Counts, Graph, Limit, Role, Tier, counting
+from autotm.solve import Problem, SolveOptions, solve_and_pack
+from autotm.solve.rivals import ManagedMemory, run_rival, segmentations
+
+OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=2.0)
+FAULTS = ManagedMemory(block_bytes=4096, faulted_bytes_per_s=1e9)
+
+
+def training(seed: int, forward: int = 12) -> Graph:
+    """A forward pass, a loss, a backward pass that reads of the former; states are replaced somewhere, weights late."""
+    draw, builder = random.Random(seed), StepBuilder()
+    builder.argument("data", draw.randint(1, 400), Role.INPUT)
+    builder.argument("weight", draw.randint(1, 400))
+    states = [f"state{number}" for number in range(2)]
+    replaced_at = {builder.argument(name, 16, Role.STATE): draw.randrange(2 * forward) for name in states}
+    made: list[str] = []
+    living = ["data"]
+
+    def kernel(index: int, inputs: Sequence[str]) -> None:
+        newest = [f"{name}.new" if f"{name}.new" in builder.shapes else name for name in (*states, "weight")]
+        inputs = [*inputs, *(name for name in newest if draw.random() < 0.15)]
+        outputs = {f"t{index}_{slot}": draw.randint(1, 400) for slot in range(draw.choice((1, 1, 2)))}
+        workspaces = {f"w{index}": draw.randint(1, 400)} if draw.random() < 0.3 else {}
+        replaced = [name for name, at in replaced_at.items() if at == index]
+        builder.kernel(list(dict.fromkeys((*inputs, *replaced))), outputs, workspaces)
+        if replaced and draw.random() < 0.5:  # by the same kernel, which makes something else, too
+            last = builder.kernels.pop()
+            for operand in (*last.outputs, *last.workspaces):
+                del builder.shapes[operand.tensor]
+            for readers in builder.readers.values():
+                readers[:] = [reader for reader in readers if reader != index]
+            builder.kernel(
+                [operand.tensor for operand in last.inputs], {**outputs, f"{replaced[0]}.new": 16}, workspaces
+            )
+            builder.roles[f"{replaced[0]}.new"] = Role.RESULT
+            builder.aliases[f"{replaced[0]}.new"] = replaced[0]
+        made.extend(outputs)
+        living.extend(outputs)
+
+    for index in range(forward):
+        kernel(index, draw.sample(living[-4:], min(len(living), draw.randint(1, 2))))
+    builder.kernel([living[-1]], {"loss": 1}, role=Role.RESULT)
+    for index in range(forward + 1, 2 * forward):
+        kernel(index, [living[-1], *draw.sample(made[:forward], draw.randint(0, 2))])
+    for name in states:
+        if f"{name}.new" not in builder.shapes:
+            builder.kernel([name, living[-1]], {f"{name}.new": 16}, role=Role.RESULT)
+            builder.aliases[f"{name}.new"] = name
+    builder.kernel(["weight", living[-1]], {"weight.new": builder.shapes["weight"]}, role=Role.RESULT)
+    builder.aliases["weight.new"] = "weight"
+    return builder.graph()
+
+
+def case_of(graph: Graph) -> Case:
+    return with_engines(Case(graph, roofline_profile(graph, 0), make_links(29.0, 12.0, tiny=True)))
+
+
+def planned(case: Case, limit: Limit) -> tuple[Plan, Program]:
+    """Checked, both of them."""
+    plan, layout = solve_and_pack(case.graph, case.profile, case.links, "recompute", limit, OPTIONS)
+    check_plan(case.graph, case.profile, case.links, plan, fast_operands_only=True)
+    program = compile_program(case.graph, plan, layout)
+    check_program(case.graph, plan, program)
+    return plan, program
+
+
+def called_so(plan: Plan, graph: Graph, calls: Sequence[int]) -> tuple[Plan, Program]:
+    """The same plan for another order of calls, with addresses of its own."""
+    step = called(graph.computed_by(plan.implementations), calls)
+    stays = (Stay(one.name, Tier.DRAM, one.live.start, one.live.stop) for one in step.movable)
+    other = replace(
+        plan,
+        calls=tuple(calls),
+        stays=tuple(sorted(stays, key=lambda stay: stay.order)),
+        configurations=tuple("D" * len(kernel.operands) for kernel in step.kernels),
+        offsets=(),
+    )
+    return other, compile_program(graph, other, pack(graph, other))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10_000), st.integers(6, 20), st.sampled_from(Counts), st.sampled_from(["0:1", "1:3", "1:1"]))
+def test_programs_end_with_the_symbols_of_the_plain_step(seed: int, forward: int, counts: Counts, limit: str) -> None:
+    graph = training(seed, forward)
+    counted = counting(graph, counts)
+    plain = after_plain_steps(counted)
+    plan, program = planned(case_of(counted), Limit.parse(limit))
+    assert after_steps(counted, program) == plain
+    writers = {index for index, one in enumerate(graph.kernels) for o in one.outputs if o.tensor.endswith(".new")}
+    assert not writers & {plan.calls[number] for number in repeats(plan.calls)}
+
+
+@settings(deadline=None, max_examples=120)
+@given(st.data())
+def test_whatever_changes_the_symbols_is_found(data: st.DataObject) -> None:
+    counts = data.draw(st.sampled_from(Counts))
+    graph = counting(training(data.draw(st.integers(0, 10_000)), 8), counts)
+    plain = after_plain_steps(graph)
+    plan, program = planned(case_of(graph), Limit(0, 1))
+    if data.draw(st.booleans(), label="calls"):
+        calls = list(plan.calls or range(len(graph.kernels)))
+        at = data.draw(st.integers(1, len(calls)))
+        plan, program = called_so(plan, graph, [*calls[:at], data.draw(st.sampled_from(calls[:at])), *calls[at:]])
+    else:
+        index = data.draw(st.integers(0, len(program.steps) - 1))
+        step = program.steps[index]
+        assert isinstance(step, KernelStep)
+        slots = [slot for slot, address in enumerate(step.addresses) if address.offset is not None]
+        addresses = list(step.addresses)
+        if slots:
+            slot = data.draw(st.sampled_from(slots))
+            offset = 64 * data.draw(st.integers(0, program.fast_bytes // 64 - 1))
+            addresses[slot] = replace(addresses[slot], offset=offset)
+        changed = replace(step, addresses=tuple(addresses))
+        program = replace(program, steps=(*program.steps[:index], changed, *program.steps[index + 1 :]))
+    if after_steps(graph, program) != plain:
+        with pytest.raises(FaultError):
+            check_program(graph, plan, program)
+
+
+def chain(layers: int = 8) -> Graph:
+    """Layers of which each reads a state; the state is replaced after the fourth."""
+    builder = StepBuilder()
+    builder.argument("data", 16, Role.INPUT)
+    builder.argument("state", 16, Role.STATE)
+    builder.kernel(["data"], {"t0": 1024})
+    for layer in range(1, layers):
+        builder.kernel([f"t{layer - 1}", *(["state"] if layer == 2 else [])], {f"t{layer}": 1024})
+    builder.kernel([f"t{layers - 1}"], {"loss": 1}, role=Role.RESULT)
+    builder.kernel(["state"], {"state.new": 16}, role=Role.RESULT)
+    builder.aliases["state.new"] = "state"
+    builder.kernel([f"t{layers - 1}"], {f"g{layers - 1}": 1024})
+    for layer in range(layers - 2, -1, -1):
+        builder.kernel([f"t{layer}", f"g{layer + 1}"], {f"g{layer}": 1024})
+    return builder.graph()
+
+
+def test_what_read_a_state_that_was_replaced_is_kept_and_the_rest_runs_again() -> None:
+    found = {one.count: one for one in segmentations(chain())}
+    again = {count: [one.calls[number] for number in repeats(one.calls)] for count, one in found.items()}
+    assert 2 not in again[2], "it read the state"
+    assert {0, 1} <= {*again[2]}, "what it read itself is dropped, and made again"
+    assert found[2].most_bytes < chain().peak_live_bytes
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 2, *range(10, 18)], "'state' was overwritten"),
+        ([*range(10), 9, *range(10, 18)], "'state' was overwritten"),
+        ([*range(9), 8, *range(9, 18)], "'loss', which it may do once"),
+        ([1, 0, *range(2, 18)], "for the first time in order"),
+        ([*range(17)], "for the first time in order"),
+    ],
+    ids=["a state that is gone", "a state replaced twice", "a result twice", "another order", "one missing"],
+)
+def test_calls_that_change_what_is_computed_are_found(calls: list[int], said: str) -> None:
+    case = case_of(chain())
+    plan, _ = planned(case, Limit(0, 1))
+    with pytest.raises(FaultError, match=said) as found:
+        check_plan(case.graph, case.profile, case.links, replace(plan, calls=tuple(calls)), fast_operands_only=True)
+    assert found.value.fault is Fault.CALLS
+
+
+def test_only_recomputation_calls_kernels_again() -> None:
+    case = case_of(chain())
+    plan, _ = planned(case, Limit(0, 1))
+    with pytest.raises(FaultError, match="runs each kernel once"):
+        check_plan(
+            case.graph, case.profile, case.links, replace(plan, optimizer="managed-memory"), fast_operands_only=True
+        )
+
+
+def test_the_fastest_whose_addresses_fit_is_taken_and_the_leanest_where_none_does() -> None:
+    case = case_of(training(3, 40))
+    tried = list(segmentations(case.graph))
+    peaks, least = sorted({one.most_bytes for one in tried}), min(one.most_bytes for one in tried)
+    for limit_bytes in (*peaks, least - 64):
+        limit = Limit(size_bytes=limit_bytes)
+        plan, program = planned(case, limit)
+        problem = Problem(case.graph, case.profile, case.links, limit, OPTIONS)
+        found = run_rival("recompute", problem, FAULTS)
+        assert found.fits == (limit_bytes >= least)
+        assert program.fits <= found.fits
+        us = sum(case.profile.base_us(kernel) for kernel in program.step_of(case.graph).kernels)
+        assert plan.objective_us == pytest.approx(us)
+        leanest = next(one for one in tried if one.most_bytes == least)
+        if program.fits:
+            assert us >= found.step_us - 1e-6, "holes between addresses ask for more, never for less"
+        else:
+            assert us == pytest.approx(found.kernels_us + leanest.repeated_us(case.profile))
+    assert len({planned(case, Limit(size_bytes=one))[0].objective_us for one in (peaks[0], peaks[-1])}) == 2
