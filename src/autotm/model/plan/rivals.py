@@ -13,3 +13,5 @@ LRU_PAGING = "lru-paging"
 SWAP_ALL = "swap-all"
 """Every feature map leaves after the forward pass, and comes back one kernel ahead (vDNN)."""
 RUN_RIVALS = (MANAGED_MEMORY, LRU_PAGING, SWAP_ALL)
+SAVE_ON_CPU = "save-on-cpu"
+"""What PyTorch's autograd saves waits in host memory: no plan, a step of its own."""

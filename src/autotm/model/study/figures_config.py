@@ -89,8 +89,8 @@ class GpuConfig(Strict):
         description="networks of the zoo, each where the scale gives sizes for it",
     )
     optimizers: Names = Field(["synchronous", "asynchronous"], description="a bar each in the first panel")
-    rivals: list[Literal["lru-paging", "swap-all", "recompute"]] = Field(
-        ["lru-paging", "swap-all", "recompute"],
+    rivals: list[Literal["lru-paging", "swap-all", "recompute", "save-on-cpu"]] = Field(
+        ["lru-paging", "swap-all", "recompute", "save-on-cpu"],
         description="a bar each in the second panel; recompute on modelled machines only; see figures.md",
     )
     limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
