@@ -22,6 +22,7 @@ _BY_NAME = {
     r".*_bytes|bytes_.*|.*_size|tensor_size_map|offsets?": "bytes", r".*_mb": "MB", r".*_cm": "cm", r".*_pt": "pt",
     r".*_percent": "%", r"flops": "flop", r"gap|share|spread|precision|min_gain|measuring|.*_tolerance|of_.*": "share",
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
+    r"losses|.*_loss(es)?|loss_margin": "as the loss",
     r"emulation_stretch|ratio_achieved|Contention\.to_.*": "ratio", r"Initial\.scale": "as the values",
 }  # fmt: skip
 """Units by what a name says, or with its class where that says nothing; the first that fits the whole name holds."""

@@ -2,7 +2,7 @@
 
 from autotm.runtime.streams.arguments import DeviceArguments, device_bytes
 from autotm.runtime.streams.executor import Call, Kernels, StreamExecutor, kernels_on, prepare_streams
-from autotm.runtime.streams.gpu import profile_on_gpu, run_on_gpu
+from autotm.runtime.streams.gpu import plain_losses_on_gpu, profile_on_gpu, run_on_gpu
 from autotm.runtime.streams.launching import LaunchedKernels
 from autotm.runtime.streams.operations import Bytes, Operation, operations
 from autotm.runtime.streams.run import run_on_device
@@ -24,6 +24,7 @@ __all__ = [
     "operand_bytes",
     "operations",
     "parts_of",
+    "plain_losses_on_gpu",
     "prepare_streams",
     "profile_on",
     "profile_on_gpu",

@@ -14,14 +14,14 @@ from autotm.model.measurement import Links, Profile, Record, Timeline
 from autotm.model.plan import MANAGED_MEMORY, Plan, Program
 from autotm.model.step import Graph, Limit, counting
 from autotm.runtime.options import RunOptions
-from autotm.runtime.plain import plain_program
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.run import check_pedigree
 from autotm.runtime.streams.arguments import DeviceArguments, device_bytes
 from autotm.runtime.streams.executor import Kernels, kernels_on, prepare_streams
+from autotm.runtime.streams.plain import plain_steps
 from autotm.runtime.streams.timing import parts_of
 from autotm.runtime.timing import time_steps
-from autotm.runtime.verify import Reference, check_finite, digests, verify
+from autotm.runtime.verify import Reference, digests, verify
 
 log = logging.getLogger(__name__)
 
@@ -133,14 +133,6 @@ def _reference(
     open_device: Callable[[int, int], DeviceT],
 ) -> Reference:
     """Digests of plain steps on the device."""
-    program = plain_program(graph)
-    with open_device(device_bytes(graph, graph, program), 0) as device, kernels_on(device, machine):
-        arguments = DeviceArguments.of(graph, graph, program, device)
-        arguments.fill(options.seed)
-        executor = prepare_streams(graph, kernels(device), program, arguments)
-        found = []
-        for number in range(1, options.verify_steps + 1):
-            executor.step()
-            check_finite(graph, arguments, number)
-            found.append(digests(graph, arguments, machine.cpus))
+    steps = plain_steps(graph, kernels, machine, options.seed, options.verify_steps, open_device)
+    found = [digests(graph, arguments, machine.cpus) for arguments in steps]
     return Reference(hash_of(graph), "", machine.threads, options.seed, tuple(found))

@@ -24,6 +24,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.figures.comparisons import bars
+from autotm.study.figures.gpu.framework import framework_text, has_bar
 from autotm.study.figures.gpu.table import ORACLE
 from autotm.study.setup import GPU_BASELINE, GPU_RIVALS
 from autotm.study.tables import COLUMN, marked
@@ -38,7 +39,7 @@ _CROWDED = 5
 
 def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for plans and the oracle, and one for the best of them beside rivals."""
-    table = table.assign(**{COLUMN: marked(table)})
+    told, table = table, table.assign(**{COLUMN: marked(table)})[has_bar(table)]
     figure, axes = panels(2, style, widen=1.35)
     say_so(figure, table, style)
     plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
@@ -52,7 +53,7 @@ def draw(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     finish(axes[0], "a", "plans and oracle")
     _panel(axes[1], shown, [*plans[-1:], *rivals], colors)
     finish(axes[1], "b", "rivals of today")
-    return figure, _caption(table)
+    return figure, _caption(table, framework_text(told))
 
 
 def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[str, Any]) -> None:
@@ -60,16 +61,21 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
     by_place = table.set_index(["optimizer", "network", "batch"])
     series, hollow = [], []
     for number, name in enumerate(names):
-        heights = []
-        hollow.append([bool(by_place.loc[name, network, batch][COLUMN]) for network, batch in places])
+        heights, outlined = [], []
         for place, (network, batch) in enumerate(places):
+            if (name, network, batch) not in by_place.index:
+                heights.append(math.nan)
+                outlined.append(False)
+                continue
             row = by_place.loc[name, network, batch]
+            outlined.append(bool(row[COLUMN]))
             heights.append(float(row["speedup"]) if row["fits"] else math.nan)
             if not row["fits"]:
                 shift = (number - (len(names) - 1) / 2) * 0.8 / len(names)
                 look = {"color": colors[name], "ha": "center", "va": "bottom", "fontsize": "large"}
                 axes.text(place + shift, 0.0, "\N{MULTIPLICATION SIGN}", look)
         series.append((series_name(name), heights, colors[name]))
+        hollow.append(outlined)
     bars(axes, [f"{title(str(network))} ({batch})" for network, batch in places], series, hollow)
     if len(places) > _CROWDED:
         axes.tick_params(axis="x", rotation=40)
@@ -85,14 +91,14 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
     axes.legend(loc="upper left", ncols=2)
 
 
-def _caption(table: pd.DataFrame) -> str:
+def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
     first, plans = table.iloc[0], table[table["gap"].notna()]
     proven = f"Plans are {near_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
     how = "Steps are simulated on three engines (compute, in, out). " if is_modelled(table) else _measured_text(table)
     return (
         f"{gpu_text(table)} {_limits(table)} {proven}"
         "Oracle: the fastest implementation of every kernel and no copies. A cross: the step does not fit. "
-        f"{how}Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
+        f"{how}{of_frameworks}Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
     )
 
 
@@ -125,9 +131,10 @@ def _measured_text(table: pd.DataFrame) -> str:
     """How steps were timed, and what was made sure."""
     ran = table[table["fits"].astype(bool)]
     return (
-        f"Steps are medians of at least {ran['samples'].min()} timed ones; {ran['verified_steps'].min()} of each were "
-        f"compared bit for bit with the plain step. {disturbed_text(table)}Managed memory: cudaMallocManaged, device "
-        "memory beyond the limit held by another allocation. Recomputation is modelled only, and not shown. "
+        f"Steps are medians of at least {ran['samples'].min()} timed ones; {ran['verified_steps'].min():.0f} of each "
+        f"program were compared bit for bit with the plain step. {disturbed_text(table)}Managed memory: "
+        "cudaMallocManaged, device memory beyond the limit held by another allocation. Recomputation is modelled only, "
+        "and not shown. "
     )
 
 
