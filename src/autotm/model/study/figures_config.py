@@ -91,7 +91,8 @@ class GpuConfig(Strict):
     optimizers: Names = Field(["synchronous", "asynchronous"], description="a bar each in the first panel")
     rivals: list[Literal["lru-paging", "swap-all", "recompute", "save-on-cpu"]] = Field(
         ["lru-paging", "swap-all", "recompute", "save-on-cpu"],
-        description="a bar each in the second panel; recompute on modelled machines only; see figures.md",
+        description="a bar each in the second panel; recompute on modelled machines only, save-on-cpu on a GPU only "
+        "where PyTorch is; see figures.md",
     )
     limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
     paper: PaperGpuConfig = PaperGpuConfig()

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 
 from autotm.memory.torch import Device
+from autotm.model.files import AutotmError
 from autotm.model.machine import Machine
 from autotm.model.measurement import FrameworkRecord
 from autotm.model.step import Counts
@@ -54,6 +55,7 @@ def run_save_on_cpu(
     Raises:
         BadInputError: the network has no counterpart in PyTorch.
         VerificationError: the first loss is another one than the plain step's.
+        AutotmError: PyTorch failed, or has no room to compare.
     """
     torch.set_num_threads(machine.threads)
     is_gpu = device.torch.type == "cuda"
@@ -70,9 +72,24 @@ def run_save_on_cpu(
         except torch.OutOfMemoryError:
             log.info("%s at %s does not fit: PyTorch ran out of device memory", record.optimizer, record.limit)
             return replace(named, fits=False, most_bytes=None)
+        except RuntimeError as error:  # of CUDA, such as host memory that cannot be pinned
+            raise AutotmError(
+                f"{record.optimizer} of {record.network}: PyTorch failed: {error}; give it more host memory "
+                "(`ulimit -l unlimited`), or leave save-on-cpu out of figures: fig12: rivals"
+            ) from error
         if plain_losses:
-            found = _compared(found, expected_loss(network, arrays, device, options.seed))
+            found = _compared(found, _expected(network, arrays, device, options))
         return _timed(step, machine, options, found) if found.fits else found
+
+
+def _expected(network: Network, arrays: Arrays, device: Device, options: RunOptions) -> ExpectedLoss:
+    try:
+        return expected_loss(network, arrays, device, options.seed)
+    except torch.OutOfMemoryError as error:
+        raise AutotmError(
+            f"network {network.name}: its forward pass in float64, which losses are compared by, does not fit the "
+            "device; set run: verify_steps: 0 to compare nothing"
+        ) from error
 
 
 def _held_to_limit(
