@@ -31,8 +31,8 @@ from autotm.study.tables import COLUMN, marked
 
 FACE = "MODELLED, not measured: no GPU ran any of this"
 """What the figure says in itself, wherever it is copied to."""
-_HEADROOM = 1.4
-"""Of the highest bar: the legend is above it."""
+_LEGEND_COLUMNS, _LEGEND_ROW = 2, 0.25
+"""The legend is above the bars; a row of it takes that share of the highest one."""
 _CROWDED = 5
 """More places than this have their names turned."""
 
@@ -86,9 +86,10 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
         axes.set_xlim(-0.5, len(places) - 0.5)  # A cross at an edge has no bar that would make room for it.
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
-    axes.set_ylim(0, _HEADROOM * max(1.0, float(fitting["speedup"].max())))
+    headroom = 1 + _LEGEND_ROW * math.ceil(len(names) / _LEGEND_COLUMNS)
+    axes.set_ylim(0, headroom * max(1.0, float(fitting["speedup"].max())))
     axes.set_ylabel(f"speed-up{', modelled' if is_modelled(table) else ''}\n(managed memory = 1)")
-    axes.legend(loc="upper left", ncols=2)
+    axes.legend(loc="upper left", ncols=_LEGEND_COLUMNS)
 
 
 def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
