@@ -167,12 +167,13 @@ test-torch: setup-torch
 	@$(TORCH)/bin/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not deep" \
 		tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py tests/lower/test_torch_update_rules.py \
 		tests/lower/operators/test_against_torch.py tests/zoo/frontend tests/test_api_torch.py \
-		tests/test_torch_offload.py tests/test_torch_schedules.py tests/test_offload_without_torch.py
+		tests/test_torch_offload.py tests/test_torch_schedules.py tests/test_offload_without_torch.py tests/zoo/test_twin.py \
+		tests/runtime/streams/test_framework.py tests/stages/test_gpu_figure.py
 	$(TORCH)/bin/pytest -q -n auto --maxprocesses 2 tests/test_torch_models.py # apart: a process counts TVM's threads once
 
 # ResNet-200, DenseNet-264 and VGG416: minutes each.
 test-torch-deep: setup-torch
-	@$(TORCH)/bin/pytest -q -m deep tests/lower/test_training_numerics.py
+	@$(TORCH)/bin/pytest -q -m deep tests/lower/test_training_numerics.py tests/zoo/test_twin.py
 
 # Environments from envs/ as Snakemake makes them, with py-rattler in place of conda.
 CONDA := .venv-conda

@@ -35,10 +35,10 @@ from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.timing import time_kernels
+from autotm.zoo.twin import TorchNetwork
 from machine_rates import copy_bytes_per_s, peak_flop_per_s
 from step_limits import Limits, Spent
 from torch_compiled import CACHE_VARIABLE, NotCompiledError, compile_within, compiled_step, torch_step
-from torch_network import TorchNetwork
 
 ROOT = Path(__file__).parent.parent
 CONFIG = ROOT / "config"

@@ -29,7 +29,7 @@ from autotm import zoo
 from autotm.model.step.graph import Role, Tensor
 from autotm.model.study.scale import load_scale
 from autotm.runtime.arguments import initial_value
-from torch_network import TorchNetwork
+from autotm.zoo.twin import TorchNetwork
 
 CONFIG = Path(__file__).parent.parent / "config"
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"

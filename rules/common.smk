@@ -5,8 +5,8 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 from autotm.model.files import AutotmError
-from autotm.model.machine import require_runnable
-from autotm.model.plan import RUN_RIVALS
+from autotm.model.machine import installed_version, require_runnable
+from autotm.model.plan import GPU_RIVALS, SAVE_ON_CPU
 from autotm.model.step import Limit
 from autotm.model.study import MODELLED, scale_named
 from autotm.study.setup import (

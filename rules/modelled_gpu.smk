@@ -73,7 +73,7 @@ use rule modelled_plan as modelled_rival with:
         links="results/{machine}/links.json",
     wildcard_constraints:
         machine=MODELLED_GPU,
-        optimizer="|".join(RUN_RIVALS),
+        optimizer="|".join(GPU_RIVALS),
 
 
 ruleorder: modelled_rival > modelled_plan

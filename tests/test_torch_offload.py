@@ -14,8 +14,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
 import autotm  # noqa: E402
-from autotm.api.offload.devices import ThreadCopies  # noqa: E402
 from autotm.api.offload.step import OffloadedStep  # noqa: E402
+from autotm.memory.torch import ThreadCopies  # noqa: E402
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional

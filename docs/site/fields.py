@@ -23,6 +23,7 @@ _BY_NAME = {
     r".*_percent": "%", r"flops": "flop", r"gap|(repeated_)?share|spread|precision|min_gain": "share",
     r"measuring|.*_tolerance|of_.*": "share",
     r".*fraction|.*_error|.*price|.*price_ratio|.*slowdown|share_of_peak|speedup|load_1min": "ratio",
+    r"losses|.*_loss(es)?|loss_margin": "as the loss",
     r"emulation_stretch|ratio_achieved|Contention\.to_.*": "ratio", r"Initial\.scale": "as the values",
 }  # fmt: skip
 """Units by what a name says, or with its class where that says nothing; the first that fits the whole name holds."""

@@ -21,6 +21,7 @@ from autotm.model.machine.machine import MachineFile
 from autotm.model.machine.provenance import Provenance
 from autotm.model.measurement import (
     KEY_COLUMNS,
+    FrameworkRecord,
     Links,
     Record,
     Sensitivity,
@@ -85,6 +86,7 @@ _BY_AUTOTM = (
     Format("program.json", f"`{_PLACED}/program.json`, by rule `compile`.", Program, "program"),
     Format("record.json", f"`{_PLACED}/record.json`, by rule `run`.", Record, "record"),
     Format("timeline.json", f"`{_PLACED}/timeline.json`, by rule `run` on a GPU.", Timeline, "timeline"),
+    Format("torch.json", f"`{_PLACED}/torch.json`, by rule `save_on_cpu`.", FrameworkRecord, "framework_record"),
     Format(
         "modelled.json",
         f"`{_PLACED}/modelled.json`, by rules `modelled_plan` and `modelled_rival`.",

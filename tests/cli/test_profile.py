@@ -12,7 +12,7 @@ import small_step
 
 from autotm.cli.main import main
 from autotm.model.files.files import save
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 

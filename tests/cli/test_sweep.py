@@ -13,7 +13,7 @@ from random_graphs import Case, training_step_case
 
 from autotm.cli.main import main
 from autotm.model.files.files import load, save
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 from autotm.model.measurement.profile_file import write_profile
 from autotm.model.measurement.record import Record
 from autotm.model.plan.plan import Plan

@@ -14,6 +14,7 @@ SPEEDUPS = {
     "lru-paging": 1.2,
     "swap-all": 0.0,
     "recompute": 1.4,
+    "save-on-cpu": 1.1,
     "synchronous": 1.5,
     "asynchronous": 1.9,
 }

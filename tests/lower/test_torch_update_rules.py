@@ -18,7 +18,7 @@ import plain_steps  # noqa: E402
 from autotm import zoo  # noqa: E402
 from autotm.model.step.training import Adam, AdamW, Sgd, Training  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
-from torch_network import TorchNetwork  # noqa: E402
+from autotm.zoo.twin import TorchNetwork, optimizer_of  # noqa: E402
 
 STEPS, STARTS = 10, 3
 ALLOWED = 3.0
@@ -55,21 +55,11 @@ def without_decay_of_vectors(network: Network, training: Training) -> Training:
     return dataclasses.replace(training, rules={name: free for name in vectors if name in network.parameters})
 
 
-def torch_optimizer(model: TorchNetwork, network: Network, training: Training) -> torch.optim.Optimizer:
-    def options(name: str) -> dict[str, object]:
-        found = dataclasses.asdict(training.rule_of(name))
-        return {"lr": found.pop("learning_rate"), **found}
-
-    groups = [{"params": [model.weights[name]], **options(name)} for name in network.parameters]
-    kinds = {Sgd: torch.optim.SGD, Adam: torch.optim.Adam, AdamW: torch.optim.AdamW}
-    return kinds[type(training.rule)](groups, foreach=False)
-
-
 def torch_run(
     network: Network, training: Training, arrays: plain_steps.Arrays, dtype: torch.dtype
 ) -> plain_steps.Arrays:
     model = TorchNetwork(network, arrays, dtype, sparse=False)
-    optimizer = torch_optimizer(model, network, training)
+    optimizer = optimizer_of(dataclasses.replace(network, training=training), model)
     for _ in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
         model().backward()

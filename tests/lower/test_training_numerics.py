@@ -25,7 +25,7 @@ from autotm.runtime.arguments import Arguments  # noqa: E402
 from autotm.runtime.executor import prepare  # noqa: E402
 from autotm.runtime.plain import plain_program  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
-from torch_network import TorchNetwork  # noqa: E402
+from autotm.zoo.twin import TorchNetwork  # noqa: E402
 
 STEPS = 3
 ALLOWED = 3.0

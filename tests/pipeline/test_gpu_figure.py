@@ -22,12 +22,13 @@ def test_records_of_plans_and_rivals_are_made_and_nothing_is_modelled(fresh: Wor
     six = 6  # managed memory, two optimizers, three rivals
     assert fresh.jobs_due(target="figures/fig12.pdf") == {
         "calibrate": 1, "kernel_profile": 2, "ilp_solve": 2 * six, "compile": 2 * six, "run": 2 * six,
-        "figure_12": 1,
+        "save_on_cpu": 2, "figure_12": 1,
     }  # fmt: skip
     done = fresh.snakemake("figures/fig12.pdf", "figures/fig12_timeline.pdf", "--dry-run")
     assert "results/gpu-1t/tiny/mlp/managed-memory/2to3/record.json" in done.stdout
     assert "modelled" not in done.stdout.replace("modelled_gpu.smk", "")
     assert "results/gpu-1t/tiny/mlp/recompute/2to3/record.json" in done.stdout
+    assert "results/gpu-1t/tiny/mlp/save-on-cpu/2to3/torch.json" in done.stdout
 
 
 def test_the_jobs_run_with_what_they_ask_for(fresh: Workplace) -> None:
@@ -37,6 +38,7 @@ def test_the_jobs_run_with_what_they_ask_for(fresh: Workplace) -> None:
     folder = fresh.folder / "results" / "gpu-1t" / "tiny" / "mlp"
     made = {path.parent.parent.name for path in folder.rglob("record.json")}
     assert made == {"managed-memory", "lru-paging", "swap-all", "recompute", "synchronous", "asynchronous"}
+    assert (folder / "save-on-cpu" / "2to3" / "torch.json").exists()
 
 
 def test_a_gpu_that_nobody_risks_is_named_before_any_job(fresh: Workplace) -> None:
@@ -47,7 +49,15 @@ def test_a_gpu_that_nobody_risks_is_named_before_any_job(fresh: Workplace) -> No
         assert part in done.stdout
 
 
+def test_the_timeline_needs_no_step_of_pytorch(fresh: Workplace) -> None:
+    add_gpu(fresh, **RISKY)
+    assert "save_on_cpu" not in fresh.jobs_due(target="figures/fig12_timeline.pdf")
+
+
 def test_rivals_run_on_gpus_only(fresh: Workplace) -> None:
+    done = fresh.snakemake("results/laptop-1t/tiny/mlp/save-on-cpu/4to1/torch.json", "--dry-run")
+    assert done.returncode != 0
+    assert "save-on-cpu cannot run on config/machines/laptop.yaml: that is for GPUs" in done.stdout
     done = fresh.snakemake("results/laptop-1t/tiny/mlp/lru-paging/4to1/record.json", "--dry-run")
     assert done.returncode != 0
     assert "lru-paging cannot run on config/machines/laptop.yaml: that is for GPUs" in done.stdout

@@ -18,7 +18,17 @@ ROOT = Path(__file__).parents[2]
 PARTS = ("rules", "config", "workflow", "profiles", "envs", "examples")
 WATCHED = Path(__file__).parent / "conda" / "watched"
 LIMITS = ["1:0", "1:1", "0:1"]
-STAGES = {"calibrate", "kernel_profile", "extrapolate", "tune", "ilp_solve", "compile", "run", "timing_study"}
+STAGES = {
+    "calibrate",
+    "kernel_profile",
+    "extrapolate",
+    "tune",
+    "ilp_solve",
+    "compile",
+    "run",
+    "save_on_cpu",
+    "timing_study",
+}
 FIGURES = {
     "figure_7",
     "figure_8",

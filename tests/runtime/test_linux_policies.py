@@ -14,7 +14,7 @@ from autotm.layout import compile_program
 from autotm.memory.tiers import Tiers, open_tiers
 from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import load, save
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 from autotm.model.measurement.record import Record
 from autotm.model.plan.paging import PagedTraffic
 from autotm.model.step.graph import OpClass

@@ -16,7 +16,7 @@ from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import load, save
 from autotm.model.machine import DaxTier
 from autotm.model.machine.machine import Machine
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 from autotm.model.measurement.record import Record
 from autotm.model.plan.cache import amplified_bytes
 from autotm.model.step.limit import Limit

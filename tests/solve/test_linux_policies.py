@@ -13,7 +13,7 @@ from random_graphs import Case, make_links, random_case, random_profile, trainin
 from autotm.check import Fault, FaultError, check_plan, check_program
 from autotm.layout import compile_program
 from autotm.model.files.errors import BadInputError
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 from autotm.model.plan.paging import PageCounts
 from autotm.model.plan.plan import Plan, Status
 from autotm.model.step.counting import Counts, counting

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,21 +16,23 @@ from synthetic_modelled import write_modelled
 from autotm import stages
 from autotm.model.files import BadInputError, load, load_with_provenance, save
 from autotm.model.machine import CudaTier
-from autotm.model.measurement import Record
-from autotm.model.plan import Plan, repeats
+from autotm.model.measurement import FrameworkRecord, Record
+from autotm.model.plan import SAVE_ON_CPU, Plan, repeats
 from autotm.model.step import Limit, NetworkSource
 from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig, StyleConfig
 from autotm.stages import Context, Given
 
-LIMIT = Limit.parse("13056B")
-"""Recomputation takes 12992 bytes, swapping more than this."""
+LIMIT, WIDE = Limit.parse("13056B"), Limit.parse("1MB")
+"""Of the first, recomputation takes 12992 bytes, swapping more than it has."""
+SOURCE = NetworkSource("mlp", SIZES)
+RUN = RunConfig(min_seconds=0.01, patience_s=0.1)
 NAMES = ("managed-memory", "asynchronous", "lru-paging", "swap-all", "recompute")
 STYLE = StyleConfig(dots_per_inch=50)
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By optimizer, from one profile; the played GPU is gone when they are drawn."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Records by optimizer, from one profile, and of PyTorch's own step; the played GPU is gone when they are drawn."""
     folder = tmp_path_factory.mktemp("gpu")
     with pytest.MonkeyPatch.context() as monkeypatch:
         context = played_context(folder, monkeypatch, CudaTier(kind="cuda", managed_oversubscription=True))
@@ -37,9 +41,34 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         stages.calibrate_stage(context, 0.0, links=paths.links)
         places = {name: getattr(paths, name) for name in ("links", "store", "objects", "values", "graph", "library")}
         config = ProfileConfig(implementations="all", min_repeats=2)
-        source = NetworkSource("mlp", SIZES)
-        stages.kernel_profile_stage(context, source, "tiny", config, 0.05, **places, profile=paths.profile)
-        return {name: ran(context, paths, name) for name in NAMES}
+        stages.kernel_profile_stage(context, SOURCE, "tiny", config, 0.05, **places, profile=paths.profile)
+        own = {str(limit): own_step(context, paths, limit, playing()) for limit in (LIMIT, WIDE)}
+        return {name: ran(context, paths, name) for name in NAMES} | own
+
+
+@pytest.fixture(scope="module")
+def records(files: dict[str, Path]) -> dict[str, Path]:
+    """Those of programs."""
+    return {name: files[name] for name in NAMES}
+
+
+def playing() -> Any:
+    """A CPU in the place of the GPU, where PyTorch is installed."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch
+
+    from autotm.memory.torch import device_of
+
+    return device_of(torch.device("cpu"))
+
+
+def own_step(context: Context, paths: Paths, limit: Limit, device: Any) -> Path:
+    record = paths.framework(SAVE_ON_CPU, limit)
+    record.parent.mkdir(parents=True)
+    given = {"graph": paths.graph, "library": paths.library, "record": record}
+    stages.save_on_cpu_stage(context, SOURCE, limit, RUN, **given, device=device)
+    return record
 
 
 def ran(context: Context, paths: Paths, optimizer: str) -> Path:
@@ -48,8 +77,7 @@ def ran(context: Context, paths: Paths, optimizer: str) -> Path:
     stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=5.0), Given.of(paths), plan=plan)
     given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
     stages.compile_stage(context, **given)
-    config = RunConfig(min_seconds=0.01, patience_s=0.1)
-    stages.run_stage(context, config, **given, library=paths.library, reference=paths.reference, record=record)
+    stages.run_stage(context, RUN, **given, library=paths.library, reference=paths.reference, record=record)
     return record
 
 
@@ -158,3 +186,56 @@ def test_pages_and_heaps_show_a_kernel_for_each_call(records: dict[str, Path], t
     assert len(again) >= len(repeats(plan.calls)) > 0
     assert all(name in page for name in again["tensor"])
     assert heap["end"].max() == len(plan.calls)
+
+
+def test_pytorch_trains_the_same_network_and_one_that_takes_more_than_the_limit_is_not_timed(
+    files: dict[str, Path],
+) -> None:
+    pytest.importorskip("torch", reason="the step is PyTorch's: make test-torch installs it")
+    tight, wide = (load(files[str(limit)], "framework_record", FrameworkRecord) for limit in (LIMIT, WIDE))
+    for record in (tight, wide):
+        assert record.tier_reality == "stand-in"
+        assert "CPU" in record.device
+        assert len(record.losses) == len(record.plain_losses) == 2
+        assert record.loss_margin is not None
+        assert abs(record.losses[0] - record.plain_losses[0]) <= record.loss_margin <= 1e-3 * record.losses[0]
+        # The update rule is the same, too.
+        assert record.losses[1] == pytest.approx(record.plain_losses[1], rel=1e-4)
+        assert record.losses[1] < record.losses[0]
+    assert (wide.fits, tight.fits) == (True, False)
+    assert wide.most_bytes == tight.most_bytes
+    assert tight.dram_limit_bytes < (tight.most_bytes or 0) <= wide.dram_limit_bytes
+    assert tight.samples_s == ()
+    assert wide.step_s is not None
+    assert 0 < (wide.between_events_s or 0.0) <= 1.5 * wide.step_s
+    source = load_with_provenance(files[str(WIDE)], "framework_record", FrameworkRecord)[1]
+    assert (source["gpu_driver"], source["tier_reality"]) == ("580.65.06", "stand-in")
+
+
+def test_pytorchs_step_has_a_bar_or_the_caption_says_why_not(files: dict[str, Path], tmp_path: Path) -> None:
+    csv = tmp_path / "fig12.csv"
+    steps = [path for name, path in files.items() if name != str(LIMIT)]
+    stages.figure_12_stage(STYLE, steps=steps, csv=csv)
+    table, text = pd.read_csv(csv).set_index("optimizer"), text_of(csv.with_suffix(".png"))
+    own = load(files[str(WIDE)], "framework_record", FrameworkRecord)
+    assert table.loc[SAVE_ON_CPU, "oracle_s"] == table["oracle_s"].max()
+    if own.left_out:
+        assert own.left_out == "PyTorch is not installed here"
+        assert "save_on_cpu is left out: PyTorch is not installed here." in text
+        assert pd.isna(table.loc[SAVE_ON_CPU, "speedup"])
+    else:
+        base_s = load(files["managed-memory"], "record", Record).actual_runtime_median_s
+        assert table.loc[SAVE_ON_CPU, "speedup"] == pytest.approx(base_s / own.step_s)
+        for part in ("PyTorch's own step of the same network (mlp: PyTorch", "It ran on NO GPU"):
+            assert part in text, part
+
+
+def test_a_step_of_pytorch_over_the_limit_is_a_cross(files: dict[str, Path], tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="the step is PyTorch's: make test-torch installs it")
+    csv = tmp_path / "fig12.csv"
+    steps = [path for name, path in files.items() if name != str(WIDE)]
+    stages.figure_12_stage(STYLE, steps=steps, csv=csv)
+    table = pd.read_csv(csv).set_index("optimizer")
+    assert not table.loc[SAVE_ON_CPU, "fits"]
+    assert pd.isna(table.loc[SAVE_ON_CPU, "step_s"])
+    assert "left out" not in text_of(csv.with_suffix(".png"))

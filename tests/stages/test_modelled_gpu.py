@@ -12,7 +12,7 @@ from autotm import stages
 from autotm.model.files import BadInputError, load, load_with_provenance
 from autotm.model.machine import CudaTier, load_machine
 from autotm.model.measurement import read_profile
-from autotm.model.plan import RUN_RIVALS, ModelledStep, Plan
+from autotm.model.plan import GPU_RIVALS, ModelledStep, Plan
 from autotm.model.step import Limit, NetworkSource
 from autotm.model.study import Paths, SolveConfig, StyleConfig
 from autotm.stages import Context, Given
@@ -37,8 +37,8 @@ def steps(context: Context, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     network = NetworkSource("test_vgg", {"batch": 4, "image": 64})
     stages.model_kernels_stage(context, network, "tiny", graph=paths.graph, profile=paths.profile)
     found = {}
-    for optimizer in ("asynchronous", *RUN_RIVALS):
-        plan = None if optimizer in RUN_RIVALS else paths.plan(optimizer, LIMIT)
+    for optimizer in ("asynchronous", *GPU_RIVALS):
+        plan = None if optimizer in GPU_RIVALS else paths.plan(optimizer, LIMIT)
         found[optimizer] = paths.modelled(optimizer, LIMIT)
         found[optimizer].parent.mkdir(parents=True)
         if plan is not None:

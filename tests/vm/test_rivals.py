@@ -18,7 +18,7 @@ from autotm.kernels.library.library import KernelLibrary
 from autotm.layout import compile_program
 from autotm.model.files.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES, Machine, SystemMemory
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 from autotm.model.measurement.record import Record
 from autotm.model.plan.program import Program
 from autotm.model.step.limit import Limit

@@ -1,6 +1,6 @@
 """Running programs: kernels and moves over two pools, verified against the plain step and timed."""
 
-from autotm.runtime.arguments import Arguments
+from autotm.runtime.arguments import Arguments, initial_value
 from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program, plain_program
@@ -18,6 +18,7 @@ __all__ = [
     "Session",
     "VerificationError",
     "all_fast_program",
+    "initial_value",
     "plain_program",
     "prepare",
     "run",

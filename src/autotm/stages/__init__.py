@@ -32,6 +32,7 @@ from autotm.stages.figures import (
     timing_figure_stage,
     view_stage,
 )
+from autotm.stages.gpu import save_on_cpu_stage
 from autotm.stages.modelled import extrapolate_stage, model_kernels_stage, modelled_step_stage
 from autotm.stages.profile import (
     compile_and_profile,
@@ -96,6 +97,7 @@ __all__ = [
     "remeasure",
     "run_of_study",
     "run_stage",
+    "save_on_cpu_stage",
     "sensitivity_stage",
     "stays_stage",
     "sweep_of_study",

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.files import load, require_writable, save
-from autotm.model.machine import CudaTier, Machine
-from autotm.model.measurement import Links, Profile, read_profile
-from autotm.model.plan import Plan, Program
-from autotm.model.step import Graph, counting
+from autotm.model.files import BadInputError, load, require_writable, save
+from autotm.model.machine import CudaTier, Machine, provenance, require_runnable
+from autotm.model.measurement import FrameworkRecord, Links, Profile, read_profile
+from autotm.model.plan import SAVE_ON_CPU, Plan, Program
+from autotm.model.step import Graph, Limit, NetworkSource, Role, counting, fixed_bytes
 from autotm.model.study import ProfileConfig, RunConfig
+from autotm.stages.context import Context
 
 if TYPE_CHECKING:
     from autotm.memory.gpu import GpuFacts
+    from autotm.memory.torch import Device
     from autotm.zoo import Network
 
 log = logging.getLogger(__name__)
@@ -129,6 +132,99 @@ def run_on_the_gpu(
     named |= {"tier_reality": measured.tier_reality, "gpu": timeline.device}
     save(timeline_file, "timeline", timeline, named)
     save(record, "record", measured, named)
+
+
+def save_on_cpu_stage(
+    context: Context,
+    source: NetworkSource,
+    limit: Limit,
+    config: RunConfig,
+    *,
+    graph: Path,
+    library: Path,
+    record: Path,
+    device: Device | None = None,
+) -> None:
+    """Have PyTorch train the network of a step under `save_on_cpu`, compare it with the plain step, and time it.
+
+    Where PyTorch is not installed, has no CUDA or cannot have the network, the record says so, and nothing runs.
+
+    Args:
+        context: with a machine that has a GPU.
+        source: where the network comes from.
+        limit: of device memory.
+        config: how steps are verified and timed.
+        graph: of the same network's step, as lowered.
+        library: its compiled kernels.
+        record: where to write it.
+        device: of PyTorch, that plays the GPU; None takes the machine's.
+
+    Raises:
+        AutotmError: there is no such GPU, or it is refused.
+        VerificationError: PyTorch computes another loss than the plain step.
+    """
+    from autotm import zoo
+
+    machine = context.machine.to_measure_on()
+    require_runnable(machine, SAVE_ON_CPU)
+    require_writable(record)
+    step, facts = load(graph, "graph", Graph), _facts(machine)
+    counted = counting(step, context.counts)
+    known = FrameworkRecord(
+        network=step.network,
+        scale=step.scale,
+        batch=step.batch,
+        machine=machine.slug,
+        threads=machine.threads,
+        tier_reality=machine.tier_reality,
+        optimizer=SAVE_ON_CPU,
+        limit=str(limit),
+        counts=str(context.counts),
+        dram_limit_bytes=limit.fast_bytes(counted.peak_live_bytes, fixed_bytes(counted)),
+        io_size=fixed_bytes(step),
+        peak_live_bytes=counted.peak_live_bytes,
+        seed=context.seed,
+    )
+    came_from = provenance(machine, context.seed, options=config.model_dump(), **source.provenance)
+    network = zoo.build_from(source, context.seed)
+    found = _saved_on_cpu(machine, network, config, step, library, known, device)
+    if found.left_out:
+        log.warning("%s is left out of figure 12: %s", SAVE_ON_CPU, found.left_out)
+    named = {"tier_reality": found.tier_reality, "gpu": facts.name, "gpu_driver": facts.driver}
+    save(record, "framework_record", found, came_from | named)
+
+
+def _saved_on_cpu(
+    machine: Machine,
+    network: Network,
+    config: RunConfig,
+    step: Graph,
+    library: Path,
+    known: FrameworkRecord,
+    device: Device | None,
+) -> FrameworkRecord:
+    from autotm.kernels.library import FatbinLibrary
+    from autotm.runtime import RunOptions, initial_value
+    from autotm.runtime.streams import plain_losses_on_gpu
+
+    try:
+        from autotm.runtime.streams.framework import NoFrameworkError, framework_device, run_save_on_cpu
+        from autotm.zoo.twin import require_twin
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return replace(known, left_out="PyTorch is not installed here")
+    try:
+        require_twin(network)
+        runs_on = device or framework_device(machine)
+    except (NoFrameworkError, BadInputError) as error:
+        return replace(known, left_out=str(error))
+    options = RunOptions(**config.model_dump(), seed=known.seed)
+    kernels = FatbinLibrary.load(library)
+    losses = plain_losses_on_gpu(step, kernels, machine, options) if options.verify_steps else []
+    arguments = (tensor for tensor in step.tensors if tensor.role in {Role.INPUT, Role.PARAMETER})
+    arrays = {tensor.name: initial_value(tensor, known.seed) for tensor in arguments}
+    return run_save_on_cpu(network, arrays, machine, options, runs_on, losses, known)
 
 
 def _facts(machine: Machine) -> GpuFacts:

@@ -116,7 +116,7 @@ def test_a_run_on_a_gpu_says_what_it_was_compared_with(
     }.items():
         monkeypatch.setitem(sys.modules, name, module)
     library = FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
-    with caplog.at_level(logging.INFO, "autotm.runtime.streams.reference"):
+    with caplog.at_level(logging.INFO, "autotm.runtime.streams.plain"):
         record, _ = run_on_gpu(graph, library, program, plan, GPU, case.links, case.profile, QUICK)
     assert (record.verified_steps, record.verified_against) == (2, PLAIN_STEP if is_large else KERNEL_BY_KERNEL)
     assert ("are not to be had" in caplog.text) != is_large

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
+from modelled_problems import COPY_US, FAULTS, KERNEL_US, MAP_BYTES
+from modelled_problems import problem_of as modelled_problem
 from random_graphs import StepBuilder, random_case
 
-from autotm.model.files import BadInputError, hash_of
-from autotm.model.measurement import AsynchronousLinks, Contention, Link, Links, Profile, Timing
-from autotm.model.plan import RUN_RIVALS, Engine
-from autotm.model.step import Graph, Limit, OpClass, Role, Tier, all_fast
+from autotm.model.files import BadInputError
+from autotm.model.plan import GPU_RIVALS, Engine
+from autotm.model.step import Graph, Limit, Role
 from autotm.solve import Problem, SolveOptions, solve
-from autotm.solve.rivals import RIVALS, ManagedMemory, Simulated, run_plan, run_rival
-
-MAP_BYTES = 4096
-KERNEL_US, COPY_US = 2.0, 4.0
-FAULTS = ManagedMemory(block_bytes=MAP_BYTES, faulted_bytes_per_s=MAP_BYTES / 8e-6)
-"""A block takes 8 us to come in, twice as long as a copy."""
+from autotm.solve.rivals import RIVALS, Simulated, run_plan, run_rival
 
 
 def chain() -> Graph:
@@ -41,23 +37,7 @@ def chain() -> Graph:
 
 def problem_of(maps: int, graph: Graph | None = None) -> Problem:
     """The step, with device memory for so many of its feature maps."""
-    graph = graph or chain()
-    ns = round(1e3 * KERNEL_US)
-    timings = {
-        (kernel.identity, kernel.implementation, all_fast(kernel)): Timing(ns, ns, ns, ns, repeats=0)
-        for kernel in graph.kernels
-    }
-    limit = Limit(size_bytes=maps * MAP_BYTES)
-    return Problem(graph, Profile(hash_of(graph), timings, {}), links(), limit, SolveOptions(fast_operands_only=True))
-
-
-def links() -> Links:
-    copy_ns = round(1e3 * COPY_US)
-    to_fast, to_slow = (
-        Link(tier, ((MAP_BYTES, copy_ns), (2 * MAP_BYTES, 2 * copy_ns))) for tier in (Tier.DRAM, Tier.PMEM)
-    )
-    none = dict.fromkeys(OpClass, Contention(0.0, 0.0))
-    return Links(to_fast, to_slow, 1e12, 1.0, AsynchronousLinks(to_fast, to_slow, none, none, 0.0))
+    return modelled_problem(maps, graph or chain())
 
 
 def times(found: Simulated) -> tuple[float, int, int]:
@@ -84,7 +64,7 @@ def test_paging_evicts_what_was_used_least_recently_and_writes_it_once() -> None
 
 
 def test_a_kernel_that_has_no_room_does_not_fit() -> None:
-    for name in ("lru-paging", "swap-all", "recompute"):
+    for name in ("lru-paging", "swap-all", "recompute", "save-on-cpu"):
         assert not run_rival(name, problem_of(2), FAULTS).fits, name
 
 
@@ -148,7 +128,7 @@ def test_plans_are_no_slower_than_rivals(maps: int) -> None:
     assert steps["synchronous"].step_us == pytest.approx(plans["synchronous"].objective_us)
     assert steps["asynchronous"].step_us <= steps["synchronous"].step_us
     assert steps["synchronous"].step_us <= min(
-        run_rival(name, problem, FAULTS).step_us for name in ("lru-paging", "swap-all", "managed-memory")
+        run_rival(name, problem, FAULTS).step_us for name in ("lru-paging", "swap-all", "managed-memory", "save-on-cpu")
     )
     for one in steps.values():
         assert one.fits
@@ -179,6 +159,6 @@ def assert_disjoint(spans: Sequence[tuple[float, float]]) -> None:
 
 
 def test_names_of_rivals_are_those_that_figures_ask_for() -> None:
-    assert RIVALS == RUN_RIVALS
+    assert RIVALS == GPU_RIVALS
     with pytest.raises(BadInputError, match="rival 'lru'"):
         run_rival("lru", problem_of(4), FAULTS)

@@ -40,13 +40,13 @@ def hollow(table: pd.DataFrame) -> tuple[int, int]:
 
 
 def test_modelled_bars_are_filled(modelled: pd.DataFrame) -> None:
-    assert hollow(modelled) == (0, 7 * 3)
+    assert hollow(modelled) == (0, 8 * 3)
 
 
 def test_a_disturbed_step_is_hollow_and_named(modelled: pd.DataFrame) -> None:
     table = modelled.assign(tier_reality="real", **MEASURED)
     table.loc[(table["optimizer"] == "lru-paging") & (table["batch"] == 128), "disturbed"] = True
-    assert hollow(table) == (1, 7 * 3)
+    assert hollow(table) == (1, 8 * 3)
     _, text = fig12.draw(table, StyleConfig())
     assert "others held the cores during inception_v4 lru-paging" in text
 

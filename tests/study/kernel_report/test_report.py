@@ -11,7 +11,7 @@ import pytest
 import small_step
 
 from autotm.model.files.files import hash_of
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.link import MachineRates
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import Graph, Kernel, OpClass
 from autotm.model.step.schedule_kind import ScheduleKind

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import torch
 
-from autotm.api.offload.devices import Copies
 from autotm.api.offload.graph import Operator, Slots, Step, Values, keep
 from autotm.api.offload.schedule import Before
+from autotm.memory.torch import Copies
 
 _POISON_BYTE = 0xFF
 """Of a NaN, in every floating-point type."""

@@ -14,8 +14,8 @@ from functools import partial
 
 import torch
 
-from autotm.api.offload.devices import Device, median_ns
 from autotm.api.offload.graph import Operator, Slots, Step, Values, argument_bytes, keep, storage_of, tensors_of
+from autotm.memory.torch import Device, median_ns
 from autotm.model.files import AutotmError
 from autotm.model.measurement import Timing
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotm.api.offload.devices import Device
 from autotm.api.offload.graph import Step, Storage
 from autotm.api.offload.measuring import Measured
 from autotm.check import check_plan
 from autotm.layout import pack
+from autotm.memory.torch import Device
 from autotm.model.files import InfeasibleLimitError, hash_of
 from autotm.model.measurement import Links, Profile, Timing
 from autotm.model.plan import Layout, Plan

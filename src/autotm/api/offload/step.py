@@ -9,11 +9,11 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from autotm.api.offload.devices import Device
 from autotm.api.offload.execute import Executor
 from autotm.api.offload.graph import Captured, Slots, Step, Values
 from autotm.api.offload.planning import Planned
 from autotm.api.offload.summary import OffloadSummary
+from autotm.memory.torch import Device
 from autotm.model.files import BadInputError
 from autotm.model.step import Role, Tier
 

@@ -4,7 +4,7 @@ from autotm.model.machine.c_compiler import find_compiler
 from autotm.model.machine.cgroup import cpu_quota
 from autotm.model.machine.cores import PATIENCE_S, TICK_NS, Round, Watch, lost_ns
 from autotm.model.machine.machine import MODELLED_MACHINE, Machine, MachineFile, load_machine
-from autotm.model.machine.provenance import commit, cpu_model, cpu_signature, provenance, versions
+from autotm.model.machine.provenance import commit, cpu_model, cpu_signature, installed_version, provenance, versions
 from autotm.model.machine.runnable import SWITCHES, cannot_run, is_switched, kernel_lacks, require_runnable
 from autotm.model.machine.slow_memory import slow_memory_facts, slow_memory_text
 from autotm.model.machine.slow_tier import (
@@ -48,6 +48,7 @@ __all__ = [
     "cpu_signature",
     "deciding",
     "find_compiler",
+    "installed_version",
     "is_switched",
     "keep_to_allocation",
     "kernel_lacks",

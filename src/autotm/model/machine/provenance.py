@@ -132,13 +132,16 @@ def cpu_signature() -> str:
 @cache
 def versions() -> dict[str, str]:
     """Installed versions of what shapes a result; absent packages are left out."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    found = {package: installed_version(package) for package in _PACKAGES}
+    return {"python": platform.python_version(), **{name: text for name, text in found.items() if text is not None}}
+
+
+def installed_version(package: str) -> str | None:
+    """Of a package, without importing it; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 @cache

@@ -15,7 +15,7 @@ SWITCHES = {"proc/sys/kernel/numa_balancing": "2", "sys/kernel/mm/numa/demotion_
 """What NUMA balancing of tiered memory needs of the machine: files below the root, and what they must hold."""
 
 _CACHED, _LINUX = "memory-mode", "linux-"
-_ON_GPUS = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute"})
+_ON_GPUS = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute", "save-on-cpu"})
 _WEIGHTED, _BALANCING = "linux-weighted-interleave", "linux-balancing"
 
 

@@ -1,8 +1,8 @@
 """What was measured: profiles, links, records."""
 
 from autotm.model.measurement.beside import BesideKernels
-from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCurve, Link, Links
-from autotm.model.measurement.machine_rates import MachineRates
+from autotm.model.measurement.framework_record import FrameworkRecord
+from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCurve, Link, Links, MachineRates
 from autotm.model.measurement.profile import Profile, Timing, TimingKey
 from autotm.model.measurement.profile_file import KEY_COLUMNS, read_profile, write_profile
 from autotm.model.measurement.record import KERNEL_BY_KERNEL, PLAIN_STEP, Record
@@ -24,6 +24,7 @@ __all__ = [
     "CopyCurve",
     "CopyTimes",
     "Draw",
+    "FrameworkRecord",
     "Lane",
     "Link",
     "Links",

@@ -22,13 +22,23 @@ from autotm.model.plan.paging import PageCounts, PagedPool, PagedTraffic
 from autotm.model.plan.plan import Move, Plan, Status, Stay
 from autotm.model.plan.program import Address, KernelStep, Layout, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
 from autotm.model.plan.refusal import Refusal
-from autotm.model.plan.rivals import LRU_PAGING, MANAGED_MEMORY, RECOMPUTE, RUN_RIVALS, SWAP_ALL
+from autotm.model.plan.rivals import (
+    GPU_RIVALS,
+    LRU_PAGING,
+    MANAGED_MEMORY,
+    RECOMPUTE,
+    RUN_RIVALS,
+    SAVE_ON_CPU,
+    SWAP_ALL,
+)
 
 __all__ = [
+    "GPU_RIVALS",
     "LRU_PAGING",
     "MANAGED_MEMORY",
     "RECOMPUTE",
     "RUN_RIVALS",
+    "SAVE_ON_CPU",
     "SWAP_ALL",
     "WINDOW_HALVES",
     "Address",

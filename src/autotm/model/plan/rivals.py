@@ -15,3 +15,8 @@ SWAP_ALL = "swap-all"
 RECOMPUTE = "recompute"
 """Nothing leaves: feature maps inside segments of the forward pass are dropped, and computed again."""
 RUN_RIVALS = (MANAGED_MEMORY, LRU_PAGING, SWAP_ALL, RECOMPUTE)
+"""Those that are programs."""
+SAVE_ON_CPU = "save-on-cpu"
+"""What PyTorch's autograd saves waits in host memory: no plan, a step of its own."""
+GPU_RIVALS = (*RUN_RIVALS, SAVE_ON_CPU)
+"""All of them; `solve.rivals` simulates each."""

@@ -89,9 +89,9 @@ class GpuConfig(Strict):
         description="networks of the zoo, each where the scale gives sizes for it",
     )
     optimizers: Names = Field(["synchronous", "asynchronous"], description="a bar each in the first panel")
-    rivals: list[Literal["lru-paging", "swap-all", "recompute"]] = Field(
-        ["lru-paging", "swap-all", "recompute"],
-        description="a bar each in the second panel; see figures.md",
+    rivals: list[Literal["lru-paging", "swap-all", "recompute", "save-on-cpu"]] = Field(
+        ["lru-paging", "swap-all", "recompute", "save-on-cpu"],
+        description="a bar each in the second panel; save-on-cpu on a GPU only where PyTorch is; see figures.md",
     )
     limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
     paper: PaperGpuConfig = PaperGpuConfig()

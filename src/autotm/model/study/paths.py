@@ -111,6 +111,10 @@ class Paths(MachinePaths):
         """What running the program measured."""
         return self._of_network / optimizer / limit.slug / "record.json"
 
+    def framework(self, optimizer: str, limit: Limit) -> Path:
+        """What a framework's own step measured, on a machine with a GPU."""
+        return self._of_network / optimizer / limit.slug / "torch.json"
+
     def modelled(self, optimizer: str, limit: Limit) -> Path:
         """The step of the plan, or of a rival, on a GPU that is modelled."""
         return self._of_network / optimizer / limit.slug / "modelled.json"

@@ -13,6 +13,7 @@ from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph
 from autotm.runtime.options import RunOptions
 from autotm.runtime.streams.launching import LaunchedKernels
+from autotm.runtime.streams.plain import plain_steps
 from autotm.runtime.streams.run import run_on_device
 from autotm.runtime.streams.timing import operand_bytes, profile_on
 
@@ -40,6 +41,18 @@ def run_on_gpu(
         return loaded
 
     return run_on_device(graph, launched, program, plan, machine, links, profile, options, opened, managed)
+
+
+def plain_losses_on_gpu(graph: Graph, library: FatbinLibrary, machine: Machine, options: RunOptions) -> list[float]:
+    """The losses of as many plain steps as are to be verified, with default implementations.
+
+    Raises:
+        as `plain_steps`; AutotmError, where the GPU is refused.
+    """
+    opened = partial(open_device, machine, built_for=library.architectures)
+    launched = partial(LaunchedKernels.on, library=library)
+    _, steps = plain_steps(graph, launched, machine, options.seed, options.verify_steps, opened)
+    return [float(values.value("loss")) for values in steps]
 
 
 def profile_on_gpu(

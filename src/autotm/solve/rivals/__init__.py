@@ -5,6 +5,7 @@ from autotm.solve.rivals.managed import ManagedMemory
 from autotm.solve.rivals.of_plan import run_plan
 from autotm.solve.rivals.recompute import Segments, leanest_of, segmentations
 from autotm.solve.rivals.rivals import RIVALS, run_rival
+from autotm.solve.rivals.saved import saved
 from autotm.solve.rivals.simulated import Simulated, fastest
 from autotm.solve.rivals.swap import swapping
 
@@ -18,6 +19,7 @@ __all__ = [
     "paging",
     "run_plan",
     "run_rival",
+    "saved",
     "segmentations",
     "swapping",
 ]

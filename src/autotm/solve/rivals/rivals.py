@@ -7,10 +7,16 @@ from autotm.solve.problem import Problem
 from autotm.solve.rivals.lru import page_tensors
 from autotm.solve.rivals.managed import ManagedMemory, run_managed
 from autotm.solve.rivals.recompute import recompute_segments
+from autotm.solve.rivals.saved import save_on_cpu
 from autotm.solve.rivals.simulated import Simulated
 from autotm.solve.rivals.swap import swap_everything
 
-_PLACING = {"lru-paging": page_tensors, "swap-all": swap_everything, "recompute": recompute_segments}
+_PLACING = {
+    "lru-paging": page_tensors,
+    "swap-all": swap_everything,
+    "recompute": recompute_segments,
+    "save-on-cpu": save_on_cpu,
+}
 _MANAGED = "managed-memory"
 RIVALS = (_MANAGED, *_PLACING)
 

@@ -10,7 +10,7 @@ import seaborn as sns
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from autotm.model.plan import RUN_RIVALS
+from autotm.model.plan import GPU_RIVALS
 from autotm.model.study import StyleConfig
 
 GRAY = "0.35"
@@ -70,7 +70,7 @@ def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]
 
 def rival_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
     """One colour for each thing that others do on a GPU."""
-    return dict(zip(RUN_RIVALS, sns.color_palette(style.palette, 10)[-len(RUN_RIVALS) :], strict=True))
+    return dict(zip(GPU_RIVALS, sns.color_palette(style.palette, 10)[-len(GPU_RIVALS) :], strict=True))
 
 
 def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tuple[float, float, float]]:

@@ -34,6 +34,7 @@ _SERIES = {
     "lru-paging": "LRU paging",
     "swap-all": "swap all (vDNN)",
     "recompute": "recompute (segments)",
+    "save-on-cpu": "save_on_cpu (PyTorch)",
 }
 
 

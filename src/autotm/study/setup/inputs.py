@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotm.model.files import BadInputError
 from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
+from autotm.model.plan import SAVE_ON_CPU
 from autotm.model.step import Limit
 from autotm.model.study import ALL_FAST, ALL_SLOW, MODELLED, scale_named
 from autotm.study.setup.machines import machine_named
@@ -69,7 +70,8 @@ def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
 def gpu_steps(study: Study) -> list[Path]:
     """The steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
 
-    They are modelled on a machine that is modelled, and records on one with a GPU.
+    They are modelled on a machine that is modelled, and records on one with a GPU, where PyTorch's own step has a
+    record of its own kind.
 
     Raises:
         BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
@@ -80,7 +82,7 @@ def gpu_steps(study: Study) -> list[Path]:
         for of_scale, limit in _gpu_studies(study)
         for network in config.networks
         if network in of_scale.scale.networks
-        for step in _gpu_steps_of(of_scale, network, limit)
+        for step in (*_gpu_steps_of(of_scale, network, limit), *_framework_steps_of(of_scale, network, limit))
     ]
 
 
@@ -125,8 +127,17 @@ def _at(study: Study, scale: str) -> Study:
 def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
     config, paths = study.config.figures.fig12, study.paths(network)
     names = (GPU_BASELINE, *config.optimizers, *config.rivals)
-    made = paths.modelled if study.machine.is_modelled else paths.record
-    return [made(name, limit) for name in names]
+    if study.machine.is_modelled:
+        return [paths.modelled(name, limit) for name in names]
+    return [paths.record(name, limit) for name in names if name != SAVE_ON_CPU]
+
+
+def _framework_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
+    """Steps that no program of ours runs, and that are drawn in figure 12 only: their streams are not timed."""
+    if study.machine.is_modelled:
+        return []
+    names = [name for name in study.config.figures.fig12.rivals if name == SAVE_ON_CPU]
+    return [study.paths(network).framework(name, limit) for name in names]
 
 
 def front_records(study: Study) -> list[Path]:

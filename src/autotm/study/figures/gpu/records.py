@@ -12,14 +12,17 @@ import pandas as pd
 from autotm.model.files import BadInputError, load, load_with_provenance
 from autotm.model.measurement import Lane, Record, Timeline
 from autotm.model.plan import Engine, Status
+from autotm.study.figures.gpu.framework import LEFT_OUT, framework_row
 from autotm.study.figures.gpu.table import with_speedups
 from autotm.study.tables import COLUMN, require_one, versions_text
 
 _ENGINES = {Lane.COMPUTE: Engine.COMPUTE, Lane.INWARD: Engine.IN, Lane.OUTWARD: Engine.OUT}
 
 
-def table_of_gpu_records(paths: Iterable[Path]) -> pd.DataFrame:
+def table_of_gpu_records(paths: Iterable[Path], frameworks: Iterable[Path] = ()) -> pd.DataFrame:
     """One row for each record, in that order; of one that does not fit, what would have been measured is empty.
+
+    Those of `frameworks`, whose own steps they are, come last.
 
     `oracle_s` is the least over the records of a network and batch: each kernel's fastest implementation, as profiled
     or, where that was faster, as it ran.
@@ -41,6 +44,7 @@ def table_of_gpu_records(paths: Iterable[Path]) -> pd.DataFrame:
                 "io_bytes": record.io_size,
                 "peak_live_bytes": record.default_alloc_size,
                 "fits": record.fits,
+                LEFT_OUT: "",
                 "most_bytes": record.dram_alloc_size,
                 "step_s": nan if record.actual_runtime_median_s is None else record.actual_runtime_median_s,
                 "kernels_s": kernels_s * (1 - record.repeated_share),
@@ -62,9 +66,11 @@ def table_of_gpu_records(paths: Iterable[Path]) -> pd.DataFrame:
                 "versions": versions_text(source),
             }
         )
-    table = pd.DataFrame(rows)
-    require_one(table, "machine", "counts", "tier_reality")
-    require_one(table[table["fits"].astype(bool)], "gpu")
+    require_one(pd.DataFrame(rows), "tier_reality")
+    table = pd.DataFrame([*rows, *map(framework_row, frameworks)])
+    require_one(table, "machine", "counts")
+    # A CPU that plays the GPU is told by the caption.
+    require_one(table[table["fits"].astype(bool) & (table["tier_reality"] != "stand-in")], "gpu")
     table["oracle_s"] = table.groupby(["network", "batch"])["oracle_s"].transform("min")
     return with_speedups(table)
 

@@ -11,7 +11,7 @@ from autotm.model.files import BadInputError
 from autotm.study.figures.gpu.records import table_of_gpu_records, table_of_timelines
 from autotm.study.figures.gpu.table import table_of_engines, table_of_modelled_steps
 
-_RECORD = "record.json"
+_RECORD, _FRAMEWORK = "record.json", "torch.json"
 
 
 def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
@@ -21,7 +21,11 @@ def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
         DamagedFileError: a file cannot be read.
         BadInputError: some are modelled and some measured, of several machines, or without a baseline.
     """
-    return table_of_gpu_records(paths) if _are_measured(paths) else table_of_modelled_steps(paths)
+    if not _are_measured(paths):
+        return table_of_modelled_steps(paths)
+    return table_of_gpu_records(
+        [path for path in paths if path.name == _RECORD], [path for path in paths if path.name == _FRAMEWORK]
+    )
 
 
 def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
@@ -34,7 +38,7 @@ def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def _are_measured(paths: Sequence[Path]) -> bool:
-    measured = {path.name == _RECORD: path for path in paths}
+    measured = {path.name in {_RECORD, _FRAMEWORK}: path for path in paths}
     if len(measured) > 1:
         raise BadInputError(
             f"figure 12: {measured[False]} is modelled, {measured[True]} is measured: these do not compare; draw "

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import torch
 
-from autotm.api.offload.devices.copies import Copies
-from autotm.api.offload.devices.cpu import Cpu
-from autotm.api.offload.devices.cuda import Cuda
+from autotm.memory.torch.copies import Copies
+from autotm.memory.torch.cpu import Cpu
+from autotm.memory.torch.cuda import Cuda
 from autotm.model.files import BadInputError
 
 

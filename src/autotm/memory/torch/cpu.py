@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from autotm.api.offload.devices.timing import require_host_memory
+from autotm.memory.torch.timing import require_host_memory
 from autotm.model.files import AutotmError
 
 

@@ -1,0 +1,115 @@
+"""Networks of the zoo as modules of PyTorch: the plain step's loss, no value kept for nothing, refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
+
+import plain_steps  # noqa: E402
+from tvm import relax  # noqa: E402
+
+from autotm import zoo  # noqa: E402
+from autotm.memory.torch import device_of  # noqa: E402
+from autotm.model.files.errors import BadInputError  # noqa: E402
+from autotm.model.step.training import Adam, Sgd, Training  # noqa: E402
+from autotm.model.study.scale import load_scale  # noqa: E402
+from autotm.runtime.streams.framework.loss import expected_loss  # noqa: E402
+from autotm.zoo.twin import TorchNetwork, optimizer_of, require_twin  # noqa: E402
+
+CONFIG = Path(__file__).parents[2] / "config"
+SIZES = load_scale(CONFIG / "scales" / "tiny.yaml").networks
+DEEP = {"resnet200", "densenet264", "vgg416"}
+RESIDUAL = {"resnet50", "resnet200"}
+"""Batch norm of two images of one pixel gives signs: at the tiny scale their losses depend on the last bit."""
+SCORE = 20.0
+TELLING = 1e-2
+"""A margin below this share of the loss tells one network from another."""
+
+
+def sizes_of(name: str) -> dict[str, int]:
+    return SIZES[name] | ({"batch": 4, "image": 64} if name in RESIDUAL else {})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.deep if name in DEEP else ()) for name in zoo.networks()]
+)
+def test_the_loss_is_the_plain_steps(name: str, tmp_path: Path) -> None:
+    network = zoo.build(name, sizes_of(name))
+
+    def high_scores(arrays: plain_steps.Arrays) -> None:
+        # Their loss takes the logarithm of scores of both signs; far above zero its slope is none that amplifies.
+        if name in RESIDUAL or name == "densenet264":
+            arrays[list(network.parameters)[-1]][...] = SCORE
+
+    steps = plain_steps.compiled(network, tmp_path).run(1, change=high_scores)
+    expected = expected_loss(network, steps.start, device_of(torch.device("cpu")), 1)
+    assert expected.tolerance <= TELLING * abs(expected.exact)
+    theirs = float(TorchNetwork(network, steps.start, torch.float32)())
+    ours = float(steps.after[0]["loss"])
+    assert abs(theirs - ours) <= expected.tolerance
+    assert abs(ours - expected.exact) <= expected.tolerance
+
+
+def test_a_value_lives_until_its_last_use() -> None:
+    network = zoo.build("test_vgg", {"batch": 1, "image": 32})
+    module = TorchNetwork(network, start_of(network), torch.float32)
+    alive: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    class Watching(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            nonlocal most
+            made = function(*args, **(kwargs or {}))
+            if isinstance(made, torch.Tensor):
+                alive.append(weakref.ref(made))
+            most = max(most, sum(one() is not None for one in alive))
+            return made
+
+    gc.disable()
+    try:
+        with torch.no_grad(), Watching():
+            module()
+    finally:
+        gc.enable()
+    assert len(alive) > 40
+    assert most <= 4
+
+
+def start_of(network: zoo.Network) -> plain_steps.Arrays:
+    shapes = {var.name: tuple(int(extent) for extent in var.ty.shape) for var in network.module["main"].params}
+    drawn = torch.Generator().manual_seed(0)
+    return {name: torch.randn(shape, generator=drawn).numpy() for name, shape in shapes.items()}
+
+
+def test_what_pytorch_cannot_have_is_named() -> None:
+    odd = plain_steps.network(
+        lambda _, x, w: relax.op.sum(relax.op.erf(relax.op.multiply(x, w))), {"x": (4,)}, {"w": (4,)},
+        training=Training(Sgd(0.1)),
+    )  # fmt: skip
+    with pytest.raises(BadInputError, match=r"network test: relax\.erf is not among the operators"):
+        require_twin(odd)
+    network = zoo.build("mlp", {"batch": 2, "width": 8})
+    require_twin(network)
+    first = next(iter(network.parameters))
+    mixed = dataclasses.replace(network, training=Training(Sgd(0.1), {first: Adam(0.1)}))
+    with pytest.raises(BadInputError, match="rules of several kinds \\(Adam, Sgd\\)"):
+        require_twin(mixed)
+    with pytest.raises(BadInputError, match="not trained"):
+        require_twin(dataclasses.replace(network, training=None))
+
+
+def test_rules_are_groups_of_one_optimizer() -> None:
+    network = zoo.build("mlp", {"batch": 2, "width": 8})
+    first = next(iter(network.parameters))
+    several = dataclasses.replace(network, training=Training(Sgd(0.1), {first: Sgd(0.3, momentum=0.5)}))
+    optimizer = optimizer_of(several, TorchNetwork(several, start_of(several), torch.float32))
+    found = {(group["lr"], group["momentum"]): len(group["params"]) for group in optimizer.param_groups}
+    assert found == {(0.3, 0.5): 1, (0.1, 0.0): len(network.parameters) - 1}
