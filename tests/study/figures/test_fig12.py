@@ -51,8 +51,9 @@ def test_a_disturbed_step_is_hollow_and_named(modelled: pd.DataFrame) -> None:
     assert "others held the cores during inception_v4 lru-paging" in text
 
 
-def test_a_cross_at_the_edge_is_within_the_axes(modelled: pd.DataFrame) -> None:
-    table = modelled[modelled["optimizer"] != "recompute"].assign(tier_reality="real", **MEASURED)
+@pytest.mark.parametrize("reality", ["real", "modelled"])
+def test_a_cross_at_the_edge_is_within_the_axes(modelled: pd.DataFrame, reality: str) -> None:
+    table = modelled[modelled["optimizer"] != "recompute"].assign(tier_reality=reality, **MEASURED)
     figure, _ = fig12.draw(table, StyleConfig())
     axes = figure.axes[1]
     crosses = [text.get_position()[0] for text in axes.texts if text.get_text() == "\N{MULTIPLICATION SIGN}"]

@@ -84,8 +84,7 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
         for label in axes.get_xticklabels():
             label.set_horizontalalignment("right")
             label.set_rotation_mode("anchor")
-    if not is_modelled(table):
-        axes.set_xlim(-0.5, len(places) - 0.5)  # A cross at an edge has no bar that would make room for it.
+    axes.set_xlim(-0.5, len(places) - 0.5)  # A cross at an edge has no bar that would make room for it.
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
     headroom = 1 + _LEGEND_ROW * math.ceil(len(names) / _LEGEND_COLUMNS)
