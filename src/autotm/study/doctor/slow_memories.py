@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -48,16 +49,16 @@ class SlowMemory:
 
 
 def here(tier: NumaTier | DaxTier) -> str | None:
-    """A `Probe` of this machine: opens a pool of no bytes as a run would; never writes to a device."""
+    """A `Probe` of this machine: opens pools as a run would, of a page of a node, and of nothing behind DAX."""
     system = SystemMemory()
     try:
         if isinstance(tier, NumaTier):
-            NodePool(Tier.PMEM, 0, tier.slow_nodes, "none", system)
-            NodePool(Tier.DRAM, 0, tier.fast_nodes, "none", system)
+            NodePool(Tier.PMEM, mmap.PAGESIZE, tier.slow_nodes, "none", system).close()
+            NodePool(Tier.DRAM, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
         else:
             DaxPool(Path(tier.path), 0, stand_in=False, system=system).close()
             if tier.fast_nodes is not None:
-                NodePool(Tier.DRAM, 0, tier.fast_nodes, "none", system)
+                NodePool(Tier.DRAM, mmap.PAGESIZE, tier.fast_nodes, "none", system).close()
     except AutotmError as error:
         return str(error)
     return None
