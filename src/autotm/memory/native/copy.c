@@ -25,8 +25,7 @@ enum { SPINS = 20000 };
 /* --- one thread ------------------------------------------------------------------------------------------------- */
 
 /* `to` on a line, `bytes` a multiple of a line; source lines are asked for `ahead` bytes early, 0 for not at all. Two places
- * are written in turn: a core waits less for memory with two streams of reads and writes than with one. With four, it
- * runs out of buffers for lines that are partly written. */
+ * are written in turn: a core waits less for memory with two streams of reads and writes than with one. */
 typedef void (*lines_fn)(char *to, const char *from, size_t bytes, size_t ahead);
 
 #if defined(__x86_64__)

@@ -55,20 +55,31 @@ def plain_steps(
         VerificationError: a result is not finite.
     """
     program = plain_program(graph)
-    try:
-        opened = open_device(device_bytes(graph, graph, program), 0)
-    except DeviceMemoryError as error:
-        log.info("the plain step is run kernel by kernel, its tensors in memory of the host: %s", error)
-        return KERNEL_BY_KERNEL, _by_kernel(graph, kernels, machine, seed, count, open_device)
 
-    def steps() -> Iterator[Values]:
+    def whole() -> Iterator[Values]:
         with opened as device, kernels_on(device, machine):
             arguments = DeviceArguments.of(graph, graph, program, device)
             arguments.fill(seed)
             executor = prepare_streams(graph, kernels(device), program, arguments)
             yield from _steps(graph, executor, arguments, count)
 
-    return PLAIN_STEP, steps()
+    def by_kernel() -> Iterator[Values]:
+        largest, size_bytes = largest_kernel(graph)
+        try:
+            small = open_device(size_bytes, 0)
+        except DeviceMemoryError as error:
+            raise too_large(largest.name, size_bytes, error) from None
+        with small as device, kernels_on(device, machine):
+            one_by_one = KernelByKernel(graph, device, kernels(device))
+            one_by_one.fill(seed)
+            yield from _steps(graph, one_by_one, one_by_one, count)
+
+    try:
+        opened = open_device(device_bytes(graph, graph, program), 0)
+    except DeviceMemoryError as error:
+        log.info("the plain step is run kernel by kernel, its tensors in memory of the host: %s", error)
+        return KERNEL_BY_KERNEL, by_kernel()
+    return PLAIN_STEP, whole()
 
 
 def too_large(kernel: str, size_bytes: int, error: DeviceMemoryError) -> AutotmError:
@@ -77,25 +88,6 @@ def too_large(kernel: str, size_bytes: int, error: DeviceMemoryError) -> AutotmE
         f"verification: the operands of kernel '{kernel}' alone take {size_bytes} bytes of device memory: {error}; to "
         "run without a comparison set run.verify_steps: 0"
     )
-
-
-def _by_kernel(
-    graph: Graph,
-    kernels: Callable[[DeviceT], Kernels],
-    machine: Machine,
-    seed: int,
-    count: int,
-    open_device: Callable[[int, int], DeviceT],
-) -> Iterator[Values]:
-    largest, size_bytes = largest_kernel(graph)
-    try:
-        opened = open_device(size_bytes, 0)
-    except DeviceMemoryError as error:
-        raise too_large(largest.name, size_bytes, error) from None
-    with opened as device, kernels_on(device, machine):
-        one_by_one = KernelByKernel(graph, device, kernels(device))
-        one_by_one.fill(seed)
-        yield from _steps(graph, one_by_one, one_by_one, count)
 
 
 def _steps(graph: Graph, stepping: _Stepping, values: Values, count: int) -> Iterator[Values]:
