@@ -30,7 +30,9 @@ from autotm.zoo.twin import TorchNetwork  # noqa: E402
 STEPS = 3
 ALLOWED = 3.0
 LEFT_TO_COMPARE = 1.0
-"""Where PyTorch's float32 is off by more than all that the steps changed in the weights, a comparison says nothing."""
+"""Where PyTorch's float32 is off by more than all that a step changed in the weights, a comparison says nothing."""
+SPACING = float(np.finfo(np.float32).eps)
+"""Of float32 numbers: a loss that PyTorch has exactly, by chance, is no bar."""
 SCORE = 20.0
 SHALLOW_BRANCH = 0.1
 
@@ -74,7 +76,7 @@ def loud_edges(network: Network, arrays: Arrays) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A network at a size, its learning rate where it is not its own, what its start is made to be, and how often."""
+    """A network at a size, its learning rate where it is not its own, its starts: made how, how many."""
 
     build: Callable[[], Network]
     rate: float | None = None
@@ -85,10 +87,8 @@ class Case:
 CASES = {
     "mlp": Case(lambda: zoo.build("mlp", {"batch": 16, "width": 256})),
     "mnist": Case(lambda: zoo.build("mnist", {"batch": 8})),
-    # Of one start the ratio is anything from 0.03 to 18 (of inception_v4's losses 0.5 to 5.6, by how PyTorch's threads
-    # share its sums): seen on an AMD EPYC.
-    "vgg19": Case(lambda: zoo.build("vgg19", {"batch": 2, "image": 32}), starts=5),
-    "inception_v4": Case(lambda: zoo.build("inception_v4", {"batch": 2, "image": 75}), starts=5),
+    "vgg19": Case(lambda: zoo.build("vgg19", {"batch": 2, "image": 32})),
+    "inception_v4": Case(lambda: zoo.build("inception_v4", {"batch": 2, "image": 75}), 0.01),
     "resnet50": Case(lambda: zoo.build("resnet50", {"batch": 4, "image": 64}), 1e-5, high_scores),
     "resnet200": Case(lambda: zoo.build("resnet200", {"batch": 4, "image": 64}), 0.1, quiet_branches),
     "densenet264": Case(lambda: zoo.build("densenet264", {"batch": 4, "image": 64}), 1e-5, high_scores),
@@ -101,55 +101,45 @@ DEEP = {"resnet200", "densenet264", "vgg416"}
 """Minutes each: run by `make test-torch-deep` only."""
 
 
-def torch_run(network, arrays, dtype):
-    """Losses of STEPS steps and the weights after them."""
+def torch_step(network, arrays, dtype):
+    """Loss of a step from these arrays, and the weights after it."""
     model = TorchNetwork(network, arrays, dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=network.training.rule.learning_rate)
-    losses = []
-    for _ in range(STEPS):
-        optimizer.zero_grad(set_to_none=True)
-        loss = model()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return np.array(losses), {name: model.array(name).astype(np.float64) for name in network.parameters}
+    loss = model()
+    loss.backward()
+    torch.optim.SGD(model.parameters(), lr=network.training.rule.learning_rate).step()
+    return loss.item(), {name: model.array(name).astype(np.float64) for name in network.parameters}
 
 
-def autotm_run(network, graph, library, machine, arguments):
-    """The same, by the plain step."""
-    program = plain_program(graph)
-    losses = []
-    with open_tiers(machine, None, program.fast_bytes, 0, ROOT / "config" / "devices", stretch=1.0) as tiers:
-        executor = prepare(graph, library, program, arguments, tiers)
-        for _ in range(STEPS):
-            executor.step()
-            losses.append(float(arguments.value("loss")))
-    return np.array(losses), {name: arguments.value(name).astype(np.float64) for name in network.parameters}
-
-
-def weight_error(found, exact, start):
-    """Root-mean-square error of all weights together, relative to how far they went from the start."""
-    errors = sum(np.sum((found[name] - exact[name]) ** 2) for name in exact)
-    return np.sqrt(errors / sum(np.sum((exact[name] - start[name]) ** 2) for name in exact))
-
-
-def loss_error(found, exact):
-    """Largest relative error of a step's loss."""
-    return np.max(np.abs(found - exact) / np.abs(exact))
+def errors_of(found, exact, start):
+    """Relative error of the loss, and root-mean-square error of all weights, relative to how far they went."""
+    (loss, weights), (exact_loss, exact_weights) = found, exact
+    moved = sum(np.sum((exact_weights[name] - start[name]) ** 2) for name in start)
+    off = sum(np.sum((weights[name] - exact_weights[name]) ** 2) for name in start)
+    return abs(loss - exact_loss) / abs(exact_loss), np.sqrt(off / moved)
 
 
 def errors(case, network, graph, library, machine, seed):
-    """Loss and weight errors of autotm and of PyTorch in float32 against PyTorch in float64, from one start."""
+    """Errors of autotm and of PyTorch in float32 against PyTorch in float64, in STEPS steps from one start.
+
+    PyTorch takes each step from the weights that autotm's last one left: after several steps of its own, two float32
+    programs differ by chance alone.
+    """
     arguments = Arguments.allocate(graph)
     arguments.fill(seed)
     if case.prepare:
         case.prepare(network, {name: arguments.value(name) for name in (*network.inputs, *network.parameters)})
-    arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
-    start = {name: arrays[name].astype(np.float64) for name in network.parameters}
-    exact_losses, exact = torch_run(network, arrays, torch.float64)
-    assert np.all(exact_losses[1:] != exact_losses[:-1]), "the weights must have changed"
-    runs = (autotm_run(network, graph, library, machine, arguments), torch_run(network, arrays, torch.float32))
-    return [(loss_error(losses, exact_losses), weight_error(weights, exact, start)) for losses, weights in runs]
+    program, found = plain_program(graph), []
+    with open_tiers(machine, None, program.fast_bytes, 0, ROOT / "config" / "devices", stretch=1.0) as tiers:
+        executor = prepare(graph, library, program, arguments, tiers)
+        for _ in range(STEPS):
+            arrays = {tensor: arguments.value(tensor).copy() for tensor in (*network.inputs, *network.parameters)}
+            start = {name: arrays[name].astype(np.float64) for name in network.parameters}
+            exact, single = (torch_step(network, arrays, dtype) for dtype in (torch.float64, torch.float32))
+            executor.step()
+            after = {name: arguments.value(name).astype(np.float64) for name in network.parameters}
+            ours = float(arguments.value("loss")), after
+            found.append([errors_of(ours, exact, start), errors_of(single, exact, start)])
+    return found
 
 
 @pytest.mark.slow
@@ -166,8 +156,9 @@ def test_as_close_to_float64_as_pytorch(name, tmp_path):
     graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", path, {})
     library = KernelLibrary.load(path)
     found = np.array([errors(case, network, graph, library, machine, seed) for seed in range(case.starts)])
-    assert np.median(found[:, 1, 1]) <= LEFT_TO_COMPARE, f"nothing to compare with: {found[:, 1].tolist()}"
-    # The median over starts: where rounding decides a ReLU, a maximum or a floor the other way, which is chance, a
-    # gradient jumps, in one program or in the other.
-    ratios = np.median(found[:, 0] / found[:, 1], axis=0)
+    assert np.median(found[:, :, 1, 1]) <= LEFT_TO_COMPARE, f"nothing to compare with: {found[:, :, 1].tolist()}"
+    theirs = np.maximum(found[:, :, 1], [SPACING, 0.0])
+    # The median: where rounding decides a ReLU, a maximum or a floor the other way, which is chance, a gradient jumps,
+    # in one program or in the other.
+    ratios = np.median(found[:, :, 0] / theirs, axis=(0, 1))
     assert np.all(ratios <= ALLOWED), f"errors over PyTorch's (loss, weights): {ratios}; by start {found.tolist()}"
