@@ -156,4 +156,6 @@ def test_faults_are_named(given: dict[str, object]) -> None:
     turned = {state: value[:1] for state, value in kept["2.weight"].items()}
     with pytest.raises(BadInputError, match=r"of '2.weight' is \[1, 60\], not \[16, 60\]"):
         placed.load_optimizer_state(kept | {"2.weight": turned})
+    with pytest.raises(BadInputError, match=r"optimizer state: '2\.weight' is a Tensor, not a mapping of first_moment"):
+        placed.load_optimizer_state(kept | {"2.weight": kept["2.weight"]["first_moment"]})
     placed.close()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shutil
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import small_step
+import yaml
 from synthetic_records import PROVENANCE, record
 
 from autotm.cli.main import main
 from autotm.model.files.files import load, save
+from autotm.model.measurement import FrameworkRecord
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.measurement.profile_file import write_profile
 from autotm.model.measurement.record import Record
+from autotm.model.plan import SAVE_ON_CPU
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import all_fast
-from autotm.stages import run
+from autotm.model.study import FRAMEWORK_FILE
+from autotm.stages import Context, run
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
@@ -74,6 +79,47 @@ def test_remeasure_runs_what_others_disturbed_and_nothing_else(
     assert set(again) == {paths["static"], paths["numa"]}
     assert main(["remeasure", *options, "--list"]) == 0
     assert capsys.readouterr().out.split() == [str(paths["numa"])], "still disturbed"
+
+
+def test_remeasure_runs_the_steps_of_a_gpu_again_pytorchs_own_too(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both stages stand for a machine that is quiet now."""
+    config = tmp_path / "config"
+    shutil.copytree(CONFIG.parent, config)
+    machine = {"description": "made up", "threads": 1, "slow_tier": {"kind": "cuda", "managed_oversubscription": True}}
+    (config / "machines" / "gpu.yaml").write_text(yaml.safe_dump(machine), encoding="utf-8")
+    text = (config / "config.yaml").read_text(encoding="utf-8")
+    assert text.count("machine: modelled-rtx-2080-ti") == 1
+    text = text.replace("machine: modelled-rtx-2080-ti", "machine: gpu")
+    (config / "config.yaml").write_text(text, encoding="utf-8")
+    options[1] = str(config / "config.yaml")
+    assert main(["records", *options]) == 1
+    of_vgg, again = tmp_path / "gpu-1t" / "tiny" / "vgg19", []
+    ours, theirs = of_vgg / "asynchronous/2to3/record.json", of_vgg / SAVE_ON_CPU / "2to3" / FRAMEWORK_FILE
+    ran = replace(record("asynchronous", "2:3", network="vgg19"), disturbed_steps_count=True)
+    known = {field.name: getattr(ran, field.name) for field in fields(FrameworkRecord) if hasattr(ran, field.name)}
+    save(ours, "record", ran, PROVENANCE)
+    save(
+        theirs,
+        "framework_record",
+        FrameworkRecord(**known | {"optimizer": SAVE_ON_CPU, "peak_live_bytes": 1}),
+        PROVENANCE,
+    )
+
+    def quiet(context: Context, *_: object, record: Path, **__: object) -> None:
+        assert context.machine.name == "gpu"
+        name, kind = ("record", Record) if record.name == "record.json" else ("framework_record", FrameworkRecord)
+        again.append(record)
+        save(record, name, replace(load(record, name, kind), disturbed_steps_count=False), PROVENANCE)
+
+    monkeypatch.setattr(run, "run_stage", quiet)
+    monkeypatch.setattr(run, "save_on_cpu_stage", quiet)
+    assert main(["remeasure", *options]) == 0
+    assert set(again) == {ours, theirs}
+    capsys.readouterr()
+    assert main(["remeasure", *options, "--list"]) == 0
+    assert not capsys.readouterr().out.split()
 
 
 def test_remeasure_names_what_was_disturbed_before_the_runs(

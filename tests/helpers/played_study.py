@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from pathlib import Path
 import pytest
 import small_step
 from emulated_cuda import EmulatedDevice
-from played_cudart import PlayedDriver, PlayedRuntime
-from recorded_nvml import Recorded
+from played_cudart import PlayedRuntime
+from played_gpu import plug_in
 
 import autotm.profile.copies
 from autotm.kernels.cuda import CudaKernel, Fatbin, device_named
@@ -42,12 +41,7 @@ def played_context(folder: Path, monkeypatch: pytest.MonkeyPatch, tier: CudaTier
     for kernel in beside.values():
         functions |= {launch.function: lambda *_: None for launch in kernel.launches}
     played = PlayedRuntime(device_bytes=_DEVICE_BYTES, order=Delays(2, 1e-5))
-    for name, module in {
-        "cuda.bindings.runtime": played,
-        "cuda.bindings.driver": PlayedDriver(played, functions),
-        "pynvml": Recorded(),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    plug_in(monkeypatch, played, functions)
     machine = replace(small_step.machine(), name="gpu", slow_tier=tier)
     return Context(machine, folder, 20)
 

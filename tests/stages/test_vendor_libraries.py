@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import random_graphs
 import small_step
 from played_cudart import PlayedDriver, PlayedRuntime
-from recorded_nvml import Recorded
+from played_gpu import plug_in
 from vendor_cases import Played, functions_of, installed, missing
 
 from autotm import stages
@@ -81,13 +80,7 @@ def computer(tmp_path_factory: pytest.TempPathFactory) -> Any:
         vendors.installed()
         step = cuda_step(build("mnist", SIZES), "tiny", device_named("h100"), "all", offers=vendors.offers)
         counted = Counted(functions_of(step.kernels.values(), folder))
-        driver = PlayedDriver(runtime, counted.wrapped)
-        for name, module in {
-            "cuda.bindings.runtime": runtime,
-            "cuda.bindings.driver": driver,
-            "pynvml": Recorded(),
-        }.items():
-            patch.setitem(sys.modules, name, module)
+        driver = plug_in(patch, runtime, counted.wrapped)
         machine = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda"))
         context = Context(machine, folder, 20)
         paths = Paths(folder / "results", machine, "tiny", "mnist")

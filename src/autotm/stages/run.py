@@ -5,23 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotm.check import check_program
 from autotm.model.files import hash_of, load, require_writable, save
 from autotm.model.machine import provenance, require_runnable
-from autotm.model.measurement import Links, Record, StepTrace, read_profile
+from autotm.model.measurement import FrameworkRecord, Links, Record, StepTrace, read_profile
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph, Limit, counting
-from autotm.model.study import RunConfig
+from autotm.model.study import FRAMEWORK_FILE, RunConfig
 from autotm.stages.context import Context
-from autotm.stages.gpu import has_gpu, run_on_the_gpu
-from autotm.study.setup import Study
+from autotm.stages.gpu import has_gpu, run_on_the_gpu, save_on_cpu_stage
+from autotm.study.setup import Study, measured_steps
 
 log = logging.getLogger(__name__)
-
-Marked = tuple[Path, Record]
 
 
 def run_stage(
@@ -144,15 +142,30 @@ def trace_stage(
     return found
 
 
+@dataclass(frozen=True)
+class Marked:
+    """A record whose disturbed steps count, for want of others.
+
+    Attributes:
+        study: on the machine that measured it.
+        path: of its file.
+        record: of a program of ours, or of a framework's own step.
+    """
+
+    study: Study
+    path: Path
+    record: Record | FrameworkRecord
+
+
 def disturbed_records(study: Study) -> list[Marked]:
-    """The records of the study that are there and whose disturbed steps count, for want of others.
+    """The records of the study that are there and are marked.
 
     Raises:
         DamagedFileError: a record cannot be read.
     """
-    there = [path for path in study.configured_records() if path.exists()]
-    records = [(path, load(path, "record", Record)) for path in there]
-    return [(path, record) for path, record in records if record.disturbed_steps_count]
+    there = [(of, path) for of, path in measured_steps(study) if path.exists()]
+    found = [Marked(of, path, _load(path)) for of, path in there]
+    return [marked for marked in found if marked.record.disturbed_steps_count]
 
 
 def disturbed_before(study: Study) -> list[Path]:
@@ -161,24 +174,54 @@ def disturbed_before(study: Study) -> list[Path]:
     Raises:
         DamagedFileError: one cannot be read.
     """
-    links = study.machine_paths.links
-    networks = sorted({*study.scale.networks, *study.config.own_networks})
-    profiles = [study.paths(name).profile for name in networks]
+    all_of_them = (study, *(of for of, _ in measured_steps(study)))
+    studies = {(of.machine.slug, of.config.scale): of for of in all_of_them}.values()
+    links = dict.fromkeys(of.machine_paths.links for of in studies)
+    networks = [(of, name) for of in studies for name in sorted({*of.scale.networks, *of.config.own_networks})]
+    profiles = [of.paths(name).profile for of, name in networks]
     return [
-        *([links] if links.exists() and load(links, "links", Links).disturbed else []),
+        *(path for path in links if path.exists() and load(path, "links", Links).disturbed),
         *(path for path in profiles if path.exists() and read_profile(path).is_disturbed),
     ]
 
 
-def remeasure(study: Study, context: Context, marked: Sequence[Marked]) -> int:
-    """Run the programs of these records; each is replaced when the new one is complete. Returns how many stay marked.
+def remeasure(context: Context, marked: Sequence[Marked]) -> int:
+    """Measure these once more; each record is replaced when the new one is complete.
+
+    Returns:
+        How many stay marked.
 
     Raises:
-        as `run_of_study`.
+        as `run_stage` and `save_on_cpu_stage`.
     """
     left = 0
-    for path, record in marked:
+    for one in marked:
+        record = one.record
         log.info("running %s %s at %s again", record.network, record.optimizer, record.limit)
-        run_of_study(study, context, record.network, record.optimizer, Limit.parse(record.limit))
-        left += load(path, "record", Record).disturbed_steps_count
+        _measure(replace(context, machine=one.study.machine), one)
+        left += _load(one.path).disturbed_steps_count
     return left
+
+
+def _measure(context: Context, marked: Marked) -> None:
+    study, record = marked.study, marked.record
+    limit = Limit.parse(record.limit)
+    if isinstance(record, Record):
+        run_of_study(study, context, record.network, record.optimizer, limit)
+        return
+    paths = study.paths(record.network)
+    save_on_cpu_stage(
+        context,
+        study.network(record.network),
+        limit,
+        study.scale.of_run(study.config.run),
+        graph=paths.graph,
+        library=paths.library,
+        record=marked.path,
+    )
+
+
+def _load(path: Path) -> Record | FrameworkRecord:
+    if path.name == FRAMEWORK_FILE:
+        return load(path, "framework_record", FrameworkRecord)
+    return load(path, "record", Record)

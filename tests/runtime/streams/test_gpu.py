@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 import random_graphs
 import small_step
 from planned_streams import ONLY_FAST, Planned, functions_of, launches_of
-from played_cudart import PlayedDriver, PlayedRuntime
-from recorded_nvml import Recorded
+from played_cudart import PlayedRuntime
+from played_gpu import plug_in
 
 from autotm.kernels.library import FatbinLibrary
 from autotm.layout import compile_program
@@ -31,12 +30,7 @@ QUICK = RunOptions(min_seconds=0.01, patience_s=1.0)
 def library(planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FatbinLibrary:
     """The network's kernels as a fatbin for sm_90, on a computer with a played H100."""
     played = PlayedRuntime(order=Delays(2, 1e-5))
-    for name, module in {
-        "cuda.bindings.runtime": played,
-        "cuda.bindings.driver": PlayedDriver(played, functions_of(planned, played)),
-        "pynvml": Recorded(),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    plug_in(monkeypatch, played, functions_of(planned, played))
     return FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,8 @@ import pytest
 import random_graphs
 import small_step
 from planned_streams import ONLY_FAST, STEPS, Planned, functions_of, launches_of
-from played_cudart import PlayedDriver, PlayedRuntime
-from recorded_nvml import Recorded
+from played_cudart import PlayedRuntime
+from played_gpu import plug_in
 
 from autotm.kernels.library import FatbinLibrary
 from autotm.kernels.library.library import KernelLibrary
@@ -109,12 +108,7 @@ def test_a_run_on_a_gpu_says_what_it_was_compared_with(
     enough = plain_bytes(graph)
     assert device_bytes(graph, graph, program) < enough
     runtime = PlayedRuntime(device_bytes=enough if is_large else enough - 64, order=Delays(2, 1e-5))
-    for name, module in {
-        "cuda.bindings.runtime": runtime,
-        "cuda.bindings.driver": PlayedDriver(runtime, functions_of(planned, runtime)),
-        "pynvml": Recorded(),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    plug_in(monkeypatch, runtime, functions_of(planned, runtime))
     library = FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
     with caplog.at_level(logging.INFO, "autotm.runtime.streams.plain"):
         record, _ = run_on_gpu(graph, library, program, plan, GPU, case.links, case.profile, QUICK)

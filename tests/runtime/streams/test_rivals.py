@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +9,8 @@ import pytest
 import random_graphs
 import small_step
 from planned_streams import ONLY_FAST, STEPS, Planned, functions_of, launches_of
-from played_cudart import PlayedDriver, PlayedRuntime
-from recorded_nvml import Recorded
+from played_cudart import PlayedRuntime
+from played_gpu import plug_in
 from stream_cases import run_steps, same
 
 from autotm.check import check_plan, check_program
@@ -111,12 +110,7 @@ def test_the_kernel_after_a_swap_waits_for_it_whatever_bytes_it_touches(planned:
 def played(planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[PlayedRuntime, FatbinLibrary]:
     """A played H100 of 32 MiB with the network's kernels."""
     runtime = PlayedRuntime(device_bytes=32 * MIB, order=Delays(2, 1e-5))
-    for name, module in {
-        "cuda.bindings.runtime": runtime,
-        "cuda.bindings.driver": PlayedDriver(runtime, functions_of(planned, runtime)),
-        "pynvml": Recorded(),
-    }.items():
-        monkeypatch.setitem(sys.modules, name, module)
+    plug_in(monkeypatch, runtime, functions_of(planned, runtime))
     return runtime, FatbinLibrary.save(tmp_path / "kernels.zip", b"fatbin", ("sm_90",), launches_of(planned))
 
 

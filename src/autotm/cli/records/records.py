@@ -58,9 +58,9 @@ def describe(study: Study, workload: str) -> Answer:
 def remeasure(study: Study, only_lists: bool) -> Answer:
     """A record is replaced when its new one is there."""
     found, before = stages.disturbed_records(study), stages.disturbed_before(study)
-    paths, left = [path for path, _ in found], len(found)
+    paths, left = [marked.path for marked in found], len(found)
     if found and not only_lists:
-        left = stages.remeasure(study, context_of(study), found)
+        left = stages.remeasure(context_of(study), found)
         log.info("%d of %d are sound now; snakemake draws their figures again", len(found) - left, len(found))
     elif not found:
         log.info("no record of the study is marked as disturbed")

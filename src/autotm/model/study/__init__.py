@@ -3,7 +3,7 @@
 from autotm.model.study.config_values import ALL_FAST, ALL_SLOW
 from autotm.model.study.figures_config import CaseStudyConfig, KernelPlotConfig, PricesConfig, StyleConfig
 from autotm.model.study.gpu_file import GpuFile, load_gpu
-from autotm.model.study.paths import ConvolutionPaths, MachinePaths, Paths
+from autotm.model.study.paths import FRAMEWORK_FILE, ConvolutionPaths, MachinePaths, Paths
 from autotm.model.study.scale import MODELLED, ScaleFile, scale_named, sizes_at
 from autotm.model.study.study_config import (
     ProfileConfig,
@@ -18,6 +18,7 @@ from autotm.model.study.study_config import (
 __all__ = [
     "ALL_FAST",
     "ALL_SLOW",
+    "FRAMEWORK_FILE",
     "MODELLED",
     "CaseStudyConfig",
     "ConvolutionPaths",

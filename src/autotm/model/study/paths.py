@@ -8,6 +8,9 @@ from pathlib import Path
 from autotm.model.machine import Machine
 from autotm.model.step import Limit, Tier
 
+FRAMEWORK_FILE = "torch.json"
+"""Where a framework's own step is recorded, as a program's is in `record.json`."""
+
 
 @dataclass(frozen=True)
 class MachinePaths:
@@ -113,7 +116,7 @@ class Paths(MachinePaths):
 
     def framework(self, optimizer: str, limit: Limit) -> Path:
         """What a framework's own step measured, on a machine with a GPU."""
-        return self._of_network / optimizer / limit.slug / "torch.json"
+        return self._of_network / optimizer / limit.slug / FRAMEWORK_FILE
 
     def modelled(self, optimizer: str, limit: Limit) -> Path:
         """The step of the plan, or of a rival, on a GPU that is modelled."""

@@ -8,6 +8,7 @@ from autotm.study.setup.inputs import (
     device_records,
     front_records,
     large_files,
+    measured_steps,
     predicted_records,
     rival_records,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "load_study",
     "machine_named",
     "machine_settings",
+    "measured_steps",
     "network_source",
     "predicted_records",
     "require_compiler",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -76,14 +77,21 @@ def gpu_steps(study: Study) -> list[Path]:
     Raises:
         BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
     """
-    config = study.config.figures.fig12
-    return [
-        step
-        for of_scale, limit in _gpu_studies(study)
-        for network in config.networks
-        if network in of_scale.scale.networks
-        for step in (*_gpu_steps_of(of_scale, network, limit), *_framework_steps_of(of_scale, network, limit))
-    ]
+    return [step for _, step in _gpu_steps(study)]
+
+
+def measured_steps(study: Study) -> list[tuple[Study, Path]]:
+    """Every record that the study asks for, each once, with the study on the machine that measures it.
+
+    Left out are workloads that its scale gives no sizes for, and figures that its machines cannot have.
+    """
+    found = [(study, record) for record in study.configured_records()]
+    for figure in (front_records, device_records):
+        with contextlib.suppress(BadInputError):
+            found += [(study, record) for record in figure(study)]
+    with contextlib.suppress(BadInputError):
+        found += [(of_scale, step) for of_scale, step in _gpu_steps(study) if not of_scale.machine.is_modelled]
+    return list({path: (of, path) for of, path in found}.values())
 
 
 def gpu_timeline(study: Study) -> list[Path]:
@@ -96,6 +104,16 @@ def gpu_timeline(study: Study) -> list[Path]:
     network = study.config.figures.fig12.timeline
     of_scale.network(network)
     return _gpu_steps_of(of_scale, network, limit)
+
+
+def _gpu_steps(study: Study) -> list[tuple[Study, Path]]:
+    return [
+        (of_scale, step)
+        for of_scale, limit in _gpu_studies(study)
+        for network in study.config.figures.fig12.networks
+        if network in of_scale.scale.networks
+        for step in (*_gpu_steps_of(of_scale, network, limit), *_framework_steps_of(of_scale, network, limit))
+    ]
 
 
 def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:

@@ -101,6 +101,9 @@ class Origin:
             if name == STEP:
                 found[STEP] = np.asarray(given[STEP], np.int64)
                 continue
+            if not isinstance(given[name], Mapping):
+                kind, names = type(given[name]).__name__, ", ".join(sorted(mine))
+                raise BadInputError(f"optimizer state: '{name}' is a {kind}, not a mapping of {names}")
             if wrong := sorted(given[name].keys() ^ mine.keys()):
                 raise BadInputError(f"optimizer state: '{wrong[0]}' of '{name}' {self._is(wrong[0] in mine)}")
             for state, value in given[name].items():

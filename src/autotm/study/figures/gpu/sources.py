@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas as pd
 
 from autotm.model.files import BadInputError
+from autotm.model.study import FRAMEWORK_FILE
 from autotm.study.figures.gpu.records import table_of_gpu_records, table_of_timelines
 from autotm.study.figures.gpu.table import table_of_engines, table_of_modelled_steps
 
-_RECORD, _FRAMEWORK = "record.json", "torch.json"
+_RECORD = "record.json"
 
 
 def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
@@ -24,7 +25,7 @@ def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
     if not _are_measured(paths):
         return table_of_modelled_steps(paths)
     return table_of_gpu_records(
-        [path for path in paths if path.name == _RECORD], [path for path in paths if path.name == _FRAMEWORK]
+        [path for path in paths if path.name == _RECORD], [path for path in paths if path.name == FRAMEWORK_FILE]
     )
 
 
@@ -38,7 +39,7 @@ def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
 
 
 def _are_measured(paths: Sequence[Path]) -> bool:
-    measured = {path.name in {_RECORD, _FRAMEWORK}: path for path in paths}
+    measured = {path.name in {_RECORD, FRAMEWORK_FILE}: path for path in paths}
     if len(measured) > 1:
         raise BadInputError(
             f"figure 12: {measured[False]} is modelled, {measured[True]} is measured: these do not compare; draw "
