@@ -75,36 +75,42 @@ $(VENV)/.made-stamp:
 		|| echo "autotm: uv is not to be had; pip installs instead"
 	touch $@
 
+# install ENVIRONMENT FILE...: what the files lock, and autotm itself.
 define install
-@if [ -x $(UV) ]; then
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes -r $(1)
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+if [ -x $(UV) ]; then
+	$(UV) pip install --quiet --python $(1)/bin/python --require-hashes $(addprefix -r ,$(2))
+	$(UV) pip install --quiet --python $(1)/bin/python --no-deps --no-build-isolation --editable .
 else
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r $(1)
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(1)/bin/pip install --quiet --disable-pip-version-check --no-compile --require-hashes $(addprefix -r ,$(2))
+	$(1)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 fi
-$(BIN)/python -m compileall -q -j 0 -x '/(tests?|setuptools|pkg_resources|docutils)/' $(VENV)/lib src || true
-touch $@
+$(1)/bin/python -m compileall -q -j 0 -x '/(tests?|setuptools|pkg_resources|docutils)/' $(1)/lib src || true
 endef
 .ONESHELL:
 
 $(VENV)/.run-stamp: requirements/run.txt pyproject.toml $(VENV)/.made-stamp
-	$(call install,requirements/run.txt)
+	@$(call install,$(VENV),requirements/run.txt)
+	touch $@
 
 $(VENV)/.test-stamp: requirements/test.txt $(VENV)/.run-stamp
-	$(call install,requirements/test.txt)
+	@$(call install,$(VENV),requirements/test.txt)
+	touch $@
 
 $(VENV)/.tune-stamp: requirements/tune.txt $(VENV)/.run-stamp
-	$(call install,requirements/tune.txt)
+	@$(call install,$(VENV),requirements/tune.txt)
+	touch $@
 
 $(VENV)/.browser-stamp: requirements/browser.txt $(VENV)/.test-stamp
-	$(call install,requirements/browser.txt)
+	@$(call install,$(VENV),requirements/browser.txt)
+	touch $@
 
 $(VENV)/.slurm-stamp: requirements/slurm.txt $(VENV)/.run-stamp
-	$(call install,requirements/slurm.txt)
+	@$(call install,$(VENV),requirements/slurm.txt)
+	touch $@
 
 $(VENV)/.cuda-stamp: requirements/cuda.txt $(VENV)/.run-stamp
-	$(call install,requirements/cuda.txt)
+	@$(call install,$(VENV),requirements/cuda.txt)
+	touch $@
 
 # --- study -----------------------------------------------------------------------------------------------------------
 # Snakemake knows what is out of date; make only passes the wish on.
@@ -155,9 +161,8 @@ test-vm: setup-test
 TORCH := .venv-torch
 $(TORCH)/.stamp: requirements/run.txt requirements/test.txt requirements/torch.txt pyproject.toml $(VENV)/.test-stamp
 	@$(BIN)/python -m venv $(TORCH)
-	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
-	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/test.txt
-	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(call install,$(TORCH),requirements/run.txt requirements/test.txt)
+	# pip's own settings choose which build of PyTorch comes, where a site sets them.
 	$(TORCH)/bin/pip install --quiet --disable-pip-version-check -r requirements/torch.txt
 	touch $@
 
