@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from autotm.kernels.library.tvm_runtime import global_function
 from autotm.model.files import AutotmError
-from autotm.model.machine import Machine, lost_ns
+from autotm.model.machine import Machine, running_ns
 
 log = logging.getLogger(__name__)
 
@@ -19,15 +19,20 @@ _ONE_CORE_PER_THREAD = -2
 """TVM's affinity mode `kSpecifyOneCorePerThread`."""
 
 _ENOUGH = 0.75
-"""Share of the asked cores that must be busy; the rest is left to start-up and the clock's grain."""
+"""Share of the asked threads that must run: not every kernel has parts for all of many threads."""
+_AT_WORK = 0.01
+"""A thread counts that runs for this share of the time that the busiest one does; those without kernels sleep."""
 
 
 @dataclass(frozen=True)
 class CoreUse:
-    """How many cores this process kept busy (`running`) or had work for (`wanting`) over a stretch of wall time."""
+    """How many cores this process kept busy over a stretch of wall time, and how many of its threads ran.
 
-    running: float
-    wanting: float
+    `threads` is None where Linux does not count.
+    """
+
+    cores: float
+    threads: int | None
 
 
 @contextmanager
@@ -62,40 +67,45 @@ def pinned(machine: Machine) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def check_cores(
-    machine: Machine, work: Callable[[], None], min_s: float = 0.05, attempts: int = 5, busy: int | None = None
-) -> CoreUse:
-    """Run a parallel kernel for `min_s` and compare its CPU time with wall time.
+def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> CoreUse:
+    """Run a parallel kernel for `min_s` and count the threads that run it.
 
-    `busy` is how many of the machine's threads the kernel has work for, if not all.
+    Each thread has its part of a kernel, and runs as long for it whoever else holds the cores. What others take only
+    makes timings worse, and is logged.
 
-    Cores lost to other processes only make timings worse and are logged; cores that the threads never asked for mean
-    that kernels run on fewer threads than recorded.
+    Args:
+        machine: with the threads that were asked for, on its cores.
+        work: calls the kernel.
+        min_s: for so long, in seconds.
+        busy: how many of these threads the kernel has work for, if not all.
 
     Raises:
-        AutotmError: the threads wanted less than three quarters of the cores in every attempt.
+        AutotmError: fewer than three quarters of the threads run.
     """
-    threads = machine.threads if busy is None else busy
-    use = CoreUse(0.0, 0.0)
-    for _ in range(attempts):
-        use = max(use, measure_cores(work, machine.cpus, min_s), key=lambda seen: seen.running)
-        if use.running >= _ENOUGH * threads:
-            return use
-    if use.wanting < _ENOUGH * threads:
+    asked = machine.threads if busy is None else busy
+    use = measure_cores(work, min_s)
+    if use.threads is not None and use.threads < _ENOUGH * asked:
         raise AutotmError(
-            f"kernels keep only {use.wanting:.2f} cores busy, machine '{machine.name}' asks for {threads} "
-            f"threads on cores {list(machine.cpus)}; lower 'threads' or free the cores"
+            f"kernels run on {use.threads} threads, machine '{machine.name}' asks for {asked} on cores "
+            f"{list(machine.cpus)}; lower 'threads'"
         )
-    log.warning("other processes hold the cores: %.2f of %d are ours; timings will be too long", use.running, threads)
+    if use.cores < _ENOUGH * asked:
+        log.warning(
+            "kernels keep %.2f of %d cores busy: other processes hold them, or memory is short; timings will be too "
+            "long",
+            *(use.cores, asked),
+        )
     return use
 
 
-def measure_cores(work: Callable[[], None], cpus: Sequence[int], min_s: float) -> CoreUse:
-    """Cores used while `work` repeats for at least `min_s` seconds, after one call that wakes the threads."""
+def measure_cores(work: Callable[[], None], min_s: float) -> CoreUse:
+    """Cores and threads used while `work` repeats for `min_s` seconds or more, after a call that wakes the threads."""
     work()
-    lost_before, cpu_before, start = lost_ns(cpus), time.process_time_ns(), time.perf_counter_ns()
+    ran_before, cpu_before, start = running_ns(), time.process_time_ns(), time.perf_counter_ns()
     while (wall := time.perf_counter_ns() - start) < min_s * 1e9:
         work()
     cpu = time.process_time_ns() - cpu_before
     wall = time.perf_counter_ns() - start
-    return CoreUse(cpu / wall, (cpu + lost_ns(cpus) - lost_before) / wall)
+    ran = [now - ran_before.get(thread, 0) for thread, now in running_ns().items()]
+    # The caller works, though a core without ticks may not have counted it yet.
+    return CoreUse(cpu / wall, max(1, sum(each > _AT_WORK * max(ran) for each in ran)) if ran else None)
