@@ -72,12 +72,12 @@ def compare(graph: Graph, library: KernelLibrary, machine: Machine, rotations: l
     ):
         executor = prepare(graph, library, plain, arguments, tiers)
         Filler(0).fill(bench.fast.view(0, (pool_bytes // 4,), "float32"))
-        cores = measure_cores(executor.step, machine.cpus, 1.0)
+        cores = measure_cores(executor.step, 1.0)
         for _ in range(rounds):
             steps.append(time_inside(graph, executor, inside))
             for size in rotations:
                 time_alone(library, bench, wanted, plans[size], draw, alone[size])
-    print(f"cores {cores.running:.2f} of {machine.threads}")
+    print(f"cores {cores:.2f} of {machine.threads}")
     print(f"step median {statistics.median(steps):.4f} s, min {min(steps):.4f} s")
     for size in rotations:
         report(graph, size, inside, alone[size])

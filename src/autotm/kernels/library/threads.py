@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from autotm.kernels.library.tvm_runtime import global_function
+from autotm.kernels.library.tvm_runtime import global_function, launch_parts
 from autotm.model.files import AutotmError
-from autotm.model.machine import Machine, running_ns
+from autotm.model.machine import Machine
 
 log = logging.getLogger(__name__)
 
@@ -19,20 +19,7 @@ _ONE_CORE_PER_THREAD = -2
 """TVM's affinity mode `kSpecifyOneCorePerThread`."""
 
 _ENOUGH = 0.75
-"""Share of the asked threads that must run: not every kernel has parts for all of many threads."""
-_AT_WORK = 0.01
-"""A thread counts that runs for this share of the time that the busiest one does; those without kernels sleep."""
-
-
-@dataclass(frozen=True)
-class CoreUse:
-    """How many cores this process kept busy over a stretch of wall time, and how many of its threads ran.
-
-    `threads` is None where Linux does not count.
-    """
-
-    cores: float
-    threads: int | None
+"""A warning tells where kernels keep less than this share of their cores busy."""
 
 
 @contextmanager
@@ -67,45 +54,53 @@ def pinned(machine: Machine) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> CoreUse:
-    """Run a parallel kernel for `min_s` and count the threads that run it.
+def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> None:
+    """Count the threads that share a kernel, then run one for `min_s` and see that they keep their cores busy.
 
-    Each thread has its part of a kernel, and runs as long for it whoever else holds the cores. What others take only
-    makes timings worse, and is logged.
+    The count holds whoever else uses the cores. What others take makes timings worse, and is logged.
 
     Args:
         machine: with the threads that were asked for, on its cores.
-        work: calls the kernel.
+        work: calls a parallel kernel.
         min_s: for so long, in seconds.
         busy: how many of these threads the kernel has work for, if not all.
 
     Raises:
-        AutotmError: fewer than three quarters of the threads run.
+        AutotmError: TVM shares kernels between fewer threads than asked.
     """
-    asked = machine.threads if busy is None else busy
-    use = measure_cores(work, min_s)
-    if use.threads is not None and use.threads < _ENOUGH * asked:
+    threads = len(kernel_threads())
+    if threads < machine.threads:
         raise AutotmError(
-            f"kernels run on {use.threads} threads, machine '{machine.name}' asks for {asked} on cores "
+            f"kernels run on {threads} threads, machine '{machine.name}' asks for {machine.threads} on cores "
             f"{list(machine.cpus)}; lower 'threads'"
         )
-    if use.cores < _ENOUGH * asked:
+    asked = machine.threads if busy is None else busy
+    used = measure_cores(work, min_s)
+    if used < _ENOUGH * asked:
         log.warning(
             "kernels keep %.2f of %d cores busy: other processes hold them, or memory is short; timings will be too "
             "long",
-            *(use.cores, asked),
+            *(used, asked),
         )
-    return use
 
 
-def measure_cores(work: Callable[[], None], min_s: float) -> CoreUse:
-    """Cores and threads used while `work` repeats for `min_s` seconds or more, after a call that wakes the threads."""
+def kernel_threads() -> set[int]:
+    """The threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
+    found: set[int] = set()
+
+    def part() -> None:
+        found.add(threading.get_native_id())
+
+    launch_parts(part)
+    return found
+
+
+def measure_cores(work: Callable[[], None], min_s: float) -> float:
+    """Cores kept busy while `work` repeats for `min_s` seconds or more, after a call that wakes the threads."""
     work()
-    ran_before, cpu_before, start = running_ns(), time.process_time_ns(), time.perf_counter_ns()
+    cpu_before, start = time.process_time_ns(), time.perf_counter_ns()
     while (wall := time.perf_counter_ns() - start) < min_s * 1e9:
         work()
     cpu = time.process_time_ns() - cpu_before
     wall = time.perf_counter_ns() - start
-    ran = [now - ran_before.get(thread, 0) for thread, now in running_ns().items()]
-    # The caller works, though a core without ticks may not have counted it yet.
-    return CoreUse(cpu / wall, max(1, sum(each > _AT_WORK * max(ran) for each in ran)) if ran else None)
+    return cpu / wall

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ from typing import Any
 import tvm_ffi
 
 _ALIGNMENT_BYTES = 64
+_PART = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+"""TVM's `FTVMParallelLambda`: the part's number, what all parts share, what the launch was given."""
+_AS_MANY_AS_THREADS = 0
 
 
 @functools.cache
@@ -46,6 +49,16 @@ def load_module(path: Path) -> Any:
 def tensor(view: Any) -> Any:
     """An array as a kernel takes it: the same memory, contiguous, at a multiple of 64 bytes."""
     return tvm_ffi.from_dlpack(view, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
+
+
+def launch_parts(part: Callable[[], None]) -> None:
+    """Run `part` as a parallel kernel's parts are run: once on each thread of the pool of the thread that calls."""
+
+    def call(_number: int, _environment: int | None, _closure: int | None) -> int:
+        part()
+        return 0
+
+    _loaded().TVMBackendParallelLaunch(_PART(call), None, _AS_MANY_AS_THREADS)
 
 
 @contextmanager

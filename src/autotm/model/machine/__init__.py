@@ -2,7 +2,7 @@
 
 from autotm.model.machine.c_compiler import find_compiler
 from autotm.model.machine.cgroup import cpu_quota
-from autotm.model.machine.cores import PATIENCE_S, TICK_NS, Round, Watch, lost_ns, running_ns
+from autotm.model.machine.cores import PATIENCE_S, TICK_NS, Round, Watch, lost_ns
 from autotm.model.machine.machine import MODELLED_MACHINE, Machine, MachineFile, load_machine
 from autotm.model.machine.provenance import commit, cpu_model, cpu_signature, installed_version, provenance, versions
 from autotm.model.machine.runnable import SWITCHES, cannot_run, is_switched, kernel_lacks, require_runnable
@@ -56,7 +56,6 @@ __all__ = [
     "lost_ns",
     "provenance",
     "require_runnable",
-    "running_ns",
     "slow_memory_facts",
     "slow_memory_text",
     "usable_cpus",

@@ -33,11 +33,6 @@ def lost_ns(cpus: Sequence[int]) -> int:
     return _waiting_ns() + _stolen_ns(cpus)
 
 
-def running_ns() -> dict[str, int]:
-    """Nanoseconds that each thread of this process ran so far, by its number; empty where Linux does not count."""
-    return {thread: ran for thread, (ran, _) in _schedules().items()}
-
-
 @dataclass(frozen=True, slots=True)
 class Round(Generic[Result]):
     """What a round gave, nanoseconds of its cores' time that others took meanwhile, and those that it lasted."""
@@ -109,19 +104,13 @@ class Watch:
 
 def _waiting_ns() -> int:
     """Nanoseconds that this process's threads were ready to run but had no core."""
-    return sum(waited for _, waited in _schedules().values())
-
-
-def _schedules() -> dict[str, tuple[int, int]]:
-    """For each thread of this process, nanoseconds that it ran, and that it waited for a core."""
-    found = {}
+    total = 0
     for file in Path("/proc/self/task").glob("*/schedstat"):
         try:
-            ran, waited, *_ = map(int, file.read_text(encoding="ascii").split())
-        except (OSError, ValueError):
+            total += int(file.read_text(encoding="ascii").split()[1])
+        except (OSError, IndexError, ValueError):
             continue
-        found[file.parent.name] = ran, waited
-    return found
+    return total
 
 
 def _stolen_ns(cpus: Sequence[int]) -> int:
