@@ -33,6 +33,7 @@ from autotm.model.step.graph import Graph
 from autotm.model.study.scale import load_scale
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
+from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.timing import time_kernels, time_steps
 from machine_rates import copy_bytes_per_s
@@ -92,7 +93,7 @@ def measure(threads: int, options: argparse.Namespace) -> tuple[float, float]:
         library = KernelLibrary.load(options.folder / "kernels.so")
         executor = prepare(graph, library, program, arguments, tiers)
         executor.step()
-        times = time_steps(executor, None, machine.cpus, _STEPS, 0.0)
+        times = time_steps(executor, None, machine.cpus, RunOptions(min_steps=_STEPS, min_seconds=0.0))
         spent = Spent(graph, time_kernels(graph, executor, _STEPS))
     return statistics.median(times.samples_s), spent.copy_share(limits)
 
