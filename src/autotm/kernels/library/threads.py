@@ -57,7 +57,8 @@ def pinned(machine: Machine) -> Iterator[None]:
 def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> None:
     """Count the threads that share a kernel, then run one for `min_s` and see that they keep their cores busy.
 
-    The count holds whoever else uses the cores. What others take makes timings worse, and is logged.
+    The count holds whoever else uses the cores. What others take makes timings worse, and is logged; so is a kernel
+    with fewer parts than `busy`.
 
     Args:
         machine: with the threads that were asked for, on its cores.
