@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
@@ -11,8 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import pytest
 from hypothesis import HealthCheck, settings
 
-from autotm.kernels.library.library import KernelLibrary
 from autotm.model.machine import cores
+
+if TYPE_CHECKING:
+    from autotm.kernels.library import KernelLibrary
+
+# An idle thread of TVM's yields 300 000 times before it sleeps, and takes that from the tests beside it.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "100")
 
 # The same cases every time, and no time is judged. `make test-all` asks for all.
 COMMON = {"derandomize": True, "deadline": None, "database": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -45,5 +51,7 @@ def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def library(library_path: Path) -> KernelLibrary:
+def library(library_path: Path) -> "KernelLibrary":
+    from autotm.kernels.library import KernelLibrary
+
     return KernelLibrary.load(library_path)
