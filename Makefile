@@ -127,11 +127,8 @@ verify: setup
 
 # --- development -----------------------------------------------------------------------------------------------------
 test: setup-test
-	@status=0
-	# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not wall_clock and not deep" || status=1
-	$(BIN)/pytest -q -m wall_clock || status=1
-	exit $$status
+	@# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
+	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not deep"
 
 # Playwright's own browsers come from a host that not everybody reaches; Debian's Chromium does as well.
 test-view: setup-browser

@@ -12,15 +12,6 @@ import pytest
 from autotm.kernels.library.library import KernelLibrary
 from autotm.model.machine import cores
 
-TRIES = 10
-"""At a test that compares seconds with a limit: other processes and guests of the host fail some, a defect all."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.get_closest_marker("wall_clock"):
-            item.add_marker(pytest.mark.flaky(reruns=TRIES - 1, reruns_delay=0.5))
-
 
 @pytest.fixture(scope="session", autouse=True)
 def cores_of_our_own() -> Iterator[None]:

@@ -65,7 +65,10 @@ def test_what_is_lost_is_what_threads_waited_and_what_the_hypervisor_took(
         (tmp_path / "proc/self/task" / task).mkdir(parents=True)
         (tmp_path / "proc/self/task" / task / "schedstat").write_text(schedstat, encoding="ascii")
     (tmp_path / "proc/self/task/9").mkdir()  # a thread that has ended meanwhile
-    rows = [f"{name} 1 1 1 1 1 1 1 {stolen} 0 0\n" for name, stolen in (("cpu", 99), ("cpu0", 5), ("cpu1", 7), ("cpu10", 11))]
+    rows = [
+        f"{name} 1 1 1 1 1 1 1 {stolen} 0 0\n"
+        for name, stolen in (("cpu", 99), ("cpu0", 5), ("cpu1", 7), ("cpu10", 11))
+    ]
     (tmp_path / "proc/stat").write_text("".join(rows), encoding="ascii")
     monkeypatch.setattr(cores, "Path", lambda path: tmp_path / path.removeprefix("/"))
     tick_ns = SECOND // os.sysconf("SC_CLK_TCK")

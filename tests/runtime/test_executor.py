@@ -99,7 +99,9 @@ def test_async_copies_spend_their_time_beside_kernels_or_in_the_wait(
     with open_tiers(small_step.machine(), STRETCHED, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:
         executor = prepare(graph, library, made, Arguments.allocate(graph), tiers)
         marks = executor.marked_step()
-    began, ended = ({step: marks[span[at]] for step, span in zip(made.steps, executor.spans, strict=True)} for at in (0, 1))
+    began, ended = (
+        {step: marks[span[at]] for step, span in zip(made.steps, executor.spans, strict=True)} for at in (0, 1)
+    )
     rates = {Tier.PMEM: 2.5e9, Tier.DRAM: 2.0e9}
     for start in (step for step in made.steps if isinstance(step, StartMoveStep)):
         wait, copy = WaitMoveStep(start.move), executor.async_copies[start.move]
