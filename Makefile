@@ -132,7 +132,7 @@ verify: setup
 # Four at most: a process with TVM and a prepared study takes half a gigabyte.
 PYTEST = $(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: setup-test
-	# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
+	@# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
 	$(PYTEST) -m "not slow"
 
 # Every test that this computer can run, each as thoroughly as it can: those of other environments too.

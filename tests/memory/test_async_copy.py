@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from stand_in_clock import StandInClock
 
 from autotm.memory.async_copy import CHUNK_BYTES, CopyEngine
-from autotm.memory.clock import wait_until
 from autotm.model.files.errors import AutotmError
 
 CPUS = os.sched_getaffinity(0)
@@ -29,6 +29,11 @@ def engine_of() -> Iterator[Make]:
         engine.close()
 
 
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
+    return StandInClock().put_into(monkeypatch, "memory.async_copy")
+
+
 def noise(size: int) -> np.ndarray:
     return np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
 
@@ -46,33 +51,21 @@ def test_copies_every_byte_and_no_other_whenever_it_flies(engine_of: Make, size:
         assert not target[64 + size :].any()
 
 
-@pytest.mark.wall_clock
-def test_a_copy_takes_its_time_and_leaves_the_step_alone(engine_of: Make) -> None:
-    chunks, chunk_ns = 20, 2_000_000
+def test_a_copy_takes_its_time_and_leaves_the_step_alone(engine_of: Make, stand_in: StandInClock) -> None:
+    chunks, chunk_ns, may_go_on = 20, 2_000_000, threading.Event()
+
+    def held_ns(size: int) -> int:
+        may_go_on.wait()
+        return chunk_ns * size // CHUNK_BYTES
+
     source = noise(chunks * CHUNK_BYTES)
-    async_copy = engine_of(lambda size: chunk_ns * size // CHUNK_BYTES).prepare(np.empty_like(source), source, 0)
-    start = time.perf_counter_ns()
+    async_copy = engine_of(held_ns).prepare(np.empty_like(source), source, 0)
     async_copy.start()
-    assert time.perf_counter_ns() - start < chunks * chunk_ns / 4
-    assert not async_copy.is_done
+    assert not async_copy.is_done, "the step goes on while the first chunk is held"
+    may_go_on.set()
     async_copy.wait()
-    assert chunks * chunk_ns <= time.perf_counter_ns() - start < 4 * chunks * chunk_ns
-
-
-@pytest.mark.wall_clock
-def test_a_waiting_step_does_not_hold_up_the_copy(engine_of: Make) -> None:
-    """The interpreter's lock changes hands every 5 ms at most: chunks of 0.2 ms would take forty times as long."""
-    chunks, chunk_ns = 100, 200_000
-    source = noise(chunks * CHUNK_BYTES)
-    async_copy = engine_of(lambda _: chunk_ns).prepare(np.empty_like(source), source, 0)
-    times = []
-    for _ in range(3):
-        start = time.perf_counter_ns()
-        async_copy.start()
-        while not async_copy.is_done:
-            wait_until(time.perf_counter_ns() + 1_000_000)
-        times.append(time.perf_counter_ns() - start)
-    assert min(times) < 5 * chunks * chunk_ns
+    assert async_copy.ended_ns - async_copy.started_ns == chunks * chunk_ns
+    assert stand_in.slept_ns == [chunk_ns] * chunks, "spread over its time, not at its end"
 
 
 def test_the_most_urgent_copy_is_served_first(engine_of: Make) -> None:
@@ -99,24 +92,19 @@ def test_the_most_urgent_copy_is_served_first(engine_of: Make) -> None:
     assert done == [2, 4, 7, 9], "the first chunk of 7 was under way when the others came; the rest of it gave way"
 
 
-@pytest.mark.wall_clock
-def test_waking_late_does_not_add_up(engine_of: Make) -> None:
+def test_waking_late_does_not_add_up(engine_of: Make, stand_in: StandInClock) -> None:
     """Chunks that are copied late are followed by shorter waits: the whole takes what it should."""
-    chunks, chunk_ns = 15, 4_000_000
+    chunks, chunk_ns, stand_in.late_ns = 15, 4_000_000, 500_000
     source = noise(chunks * CHUNK_BYTES)
 
-    def late(_: int) -> int:
-        time.sleep(0.003)
+    def slow(_: int) -> int:
+        stand_in.advance(3_000_000)
         return chunk_ns
 
-    async_copy = engine_of(late).prepare(np.empty_like(source), source, 0)
-    times = []
-    for _ in range(6):
-        start = time.perf_counter_ns()
-        async_copy.start()
-        async_copy.wait()
-        times.append(time.perf_counter_ns() - start)
-    assert chunks * chunk_ns <= min(times) < 1.5 * chunks * chunk_ns
+    async_copy = engine_of(slow).prepare(np.empty_like(source), source, 0)
+    async_copy.start()
+    async_copy.wait()
+    assert async_copy.ended_ns - async_copy.started_ns == chunks * chunk_ns + stand_in.late_ns
 
 
 def test_a_failure_of_the_thread_surfaces_at_the_wait_and_the_next_copy_works(engine_of: Make) -> None:
@@ -140,21 +128,33 @@ def test_a_failure_of_the_thread_surfaces_at_the_wait_and_the_next_copy_works(en
 
 
 def test_a_copy_under_way_cannot_be_started_again(engine_of: Make) -> None:
-    source = noise(4 * CHUNK_BYTES)
-    async_copy = engine_of(lambda _: 20_000_000).prepare(np.empty_like(source), source, 0)
+    source, may_go_on = noise(4 * CHUNK_BYTES), threading.Event()
+    async_copy = engine_of(lambda _: int(not may_go_on.wait())).prepare(np.empty_like(source), source, 0)
     async_copy.start()
     with pytest.raises(AutotmError, match="under way"):
         async_copy.start()
+    may_go_on.set()
     async_copy.wait()
 
 
-def test_closing_ends_the_thread_while_copies_are_under_way() -> None:
-    engine = CopyEngine("ends", CPUS, lambda _: 10_000_000)
+def test_closing_ends_the_thread_after_the_chunk_that_it_copies() -> None:
+    copied: list[int] = []
+
+    def chunk_ns(size: int) -> int:
+        copied.append(size)
+        while len(copied) == 3 and not engine._is_closed:
+            time.sleep(0.001)
+        return 0
+
+    engine = CopyEngine("ends", CPUS, chunk_ns)
     source = np.zeros(1000 * CHUNK_BYTES, np.uint8)
-    engine.prepare(np.empty_like(source), source, 0).start()
-    start = time.monotonic()
+    async_copy = engine.prepare(np.empty_like(source), source, 0)
+    async_copy.start()
+    while len(copied) < 3:
+        time.sleep(0.001)
     engine.close()
-    assert time.monotonic() - start < 5, "the copy would take 10 s"
+    assert len(copied) == 3
+    assert not async_copy.is_done
     assert "ends" not in {thread.name for thread in threading.enumerate()}
 
 

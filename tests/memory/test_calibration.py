@@ -1,15 +1,14 @@
 """Calibration: links measured through emulated copies, and the stretch that goes with them."""
 
-import functools
 import itertools
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
+from stand_in_clock import StandInClock
 
-from autotm.memory.async_copy import CHUNK_BYTES, CopyEngine
 from autotm.memory.calibration.contention import call_us, contention
 from autotm.memory.calibration.copy_curves import ways_to_measure
 from autotm.memory.calibration.links import calibrate_links
@@ -18,111 +17,117 @@ from autotm.memory.native import PLAIN
 from autotm.model.files.errors import BadInputError
 from autotm.model.machine import EmulatedTier, Machine
 from autotm.model.machine.cores import Watch
+from autotm.model.measurement.link import Contention
 from autotm.model.step.graph import OpClass
 from autotm.model.step.tier import Tier
 
-
-def work() -> None:
-    """A few milliseconds of arithmetic that leaves the interpreter to others."""
-    np.dot(MATRIX, MATRIX)
-
-
-MATRIX = np.ones((500, 500), np.float32)
 WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
-ALL = dict.fromkeys(OpClass, work)
 SIZES = (4096, 65536, 4 << 20)
+READINGS = 20
+"""Nanoseconds: as many readings of the stand-in clock as a copy may take."""
 ONCE, THRICE, FIVE = Effort(1, 1), Effort(3, 3), Effort(5, 5)
+Work = dict[OpClass, Callable[[], None]]
 
 
-def test_links_hold_measured_times_no_shorter_than_the_device(machine: Machine, devices_dir: Path) -> None:
-    links = calibrate_links(machine, devices_dir, 1e12, ALL, WATCH, sizes_bytes=SIZES, effort=THRICE)
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
+    """A clock by which memory takes no time: only what is emulated does, and what co-runners say that they take."""
+    calibration = (f"memory.calibration.{name}" for name in ("links", "contention", "copy_curves"))
+    modules = ("memory.clock", "memory.async_copy", "memory.kinds.emulated", *calibration)
+    return StandInClock(tick_ns=1, call_ns=5000).put_into(monkeypatch, *modules)
+
+
+@pytest.fixture
+def co_runners(stand_in: StandInClock) -> Work:
+    """A kernel of each op class that takes a millisecond."""
+    return dict.fromkeys(OpClass, lambda: (stand_in.advance(1e6), time.sleep(0)))
+
+
+def test_links_hold_what_the_device_takes_and_curves_what_memory_does(
+    machine: Machine, devices_dir: Path, co_runners: Work
+) -> None:
+    links = calibrate_links(machine, devices_dir, 1e12, co_runners, WATCH, sizes_bytes=SIZES, effort=THRICE)
     assert links.emulation_stretch == 2
     assert links.contraction_flop_per_s == 1e12
-    for link, bytes_per_s in ((links.to_fast, 1e9), (links.to_slow, 0.5e9)):
-        assert tuple(size for size, _ in link.points) == SIZES
-        for size, elapsed_ns in link.points:
-            assert elapsed_ns >= round(2 * size / bytes_per_s * 1e9)
-    assert (links.to_fast.destination, links.to_slow.destination) == (Tier.DRAM, Tier.PMEM)
+    beside = links.asynchronous
+    assert beside is not None
+    for link, destination, bytes_per_s in (
+        (links.to_fast, Tier.DRAM, 1e9),
+        (links.to_slow, Tier.PMEM, 0.5e9),
+        (beside.to_fast, Tier.DRAM, 0.25e9),
+        (beside.to_slow, Tier.PMEM, 0.125e9),
+    ):
+        assert link.destination is destination
+        assert dict(link.points) == pytest.approx({size: 2 * size / bytes_per_s * 1e9 for size in SIZES}, abs=READINGS)
     for tier, link in ((Tier.DRAM, links.to_fast), (Tier.PMEM, links.to_slow)):
         assert links.copy_us(tier, SIZES[-1]) == pytest.approx(link.points[-1][1] / 1e3)
+    assert beside.beside_to_fast.keys() == beside.beside_to_slow.keys() == set(OpClass)
+    assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
+        (tier, way.threads, way.stores != PLAIN, way.stores.ahead_bytes)
+        for tier, way in itertools.product(Tier, ways_to_measure(machine.threads))
+    }
+    for curve in links.curves:
+        assert dict(curve.points) == pytest.approx(dict.fromkeys(SIZES, 0), abs=READINGS), "without the emulated wait"
 
 
-def test_sizes_that_would_take_too_long_are_left_out(machine: Machine, devices_dir: Path) -> None:
-    """A copy of 4 MiB takes 8 ms to fast and 16 ms to slow memory, and eight times as long beside kernels."""
-    effort = Effort(1, 1, point_s=0.001)
-    links = calibrate_links(
-        machine, devices_dir, 1e12, ALL, WATCH, sizes_bytes=(4096, 4 << 20, 16 << 20), effort=effort
-    )
+def test_sizes_that_would_take_too_long_are_left_out(machine: Machine, devices_dir: Path, co_runners: Work) -> None:
+    """A copy of 4 MiB takes 8 ms to fast and 16 ms to slow memory, and four times as long beside kernels."""
+    effort, sizes = Effort(1, 1, point_s=0.001), (4096, 4 << 20, 16 << 20)
+    links = calibrate_links(machine, devices_dir, 1e12, co_runners, WATCH, sizes_bytes=sizes, effort=effort)
     assert [size for size, _ in links.to_slow.points] == [4096, 4 << 20]
     assert links.copy_us(Tier.PMEM, 16 << 20) == pytest.approx(4 * links.copy_us(Tier.PMEM, 4 << 20))
     assert links.asynchronous is not None
     assert [size for size, _ in links.asynchronous.to_slow.points] == [4096, 4 << 20]
 
 
-@pytest.mark.wall_clock
-def test_copies_are_measured_by_threads_and_stores(machine: Machine, devices_dir: Path) -> None:
-    links = calibrate_links(machine, devices_dir, 1e12, ALL, WATCH, sizes_bytes=SIZES, effort=ONCE)
-    assert {(one.destination, one.threads, one.streams, one.ahead_bytes) for one in links.curves} == {
-        (tier, way.threads, way.stores != PLAIN, way.stores.ahead_bytes)
-        for tier, way in itertools.product(Tier, ways_to_measure(machine.threads))
-    }
-    for curve in links.curves:
-        assert tuple(size for size, _ in curve.points) == SIZES
-        assert all(0 < elapsed_ns < 1e9 for _, elapsed_ns in curve.points)
-        assert curve.points[-1][1] < links.to_slow.points[-1][1], "without the emulated wait"
+class PlayedCopy:
+    """A copy of 10 ms on a stand-in clock; what runs beside it may hold it up."""
+
+    def __init__(self, stand_in: StandInClock) -> None:
+        self._clock = stand_in
+        self.call_ns = 0
+        self.started_ns = self.ended_ns = 0
+
+    def start(self) -> None:
+        self.started_ns = self._clock.now_ns
+        self.ended_ns = self.started_ns + 10_000_000
+        self._clock.advance(self.call_ns)
+
+    def wait(self) -> None:
+        self._clock.now_ns = max(self._clock.now_ns, self.ended_ns)
+        self._clock.advance(self.call_ns)
+
+    @property
+    def is_done(self) -> bool:
+        return self._clock.now_ns >= self.ended_ns
 
 
-@pytest.mark.wall_clock
-def test_asynchronous_links_are_measured_at_their_own_bandwidth(machine: Machine, devices_dir: Path) -> None:
-    links = calibrate_links(machine, devices_dir, 1e12, ALL, WATCH, sizes_bytes=SIZES, effort=THRICE)
-    measured = links.asynchronous
-    assert measured is not None
-    for link, bytes_per_s in ((measured.to_fast, 0.25e9), (measured.to_slow, 0.125e9)):
-        for size, elapsed_ns in link.points:
-            assert elapsed_ns >= round(2 * size / bytes_per_s * 1e9)
-    assert measured.beside_to_fast.keys() == measured.beside_to_slow.keys() == set(OpClass)
-    assert any(each.to_kernels < 1 for each in measured.beside_to_slow.values())
-    assert 0 < measured.call_us < 10_000
-
-
-@pytest.mark.wall_clock
-def test_what_a_co_runner_takes_from_a_copy_is_seen() -> None:
-    """Chunks take three times as long while it runs."""
-    slow: list[int] = []
-    engine = CopyEngine("test", os.sched_getaffinity(0), lambda _: 3_000_000 if slow else 1_000_000)
-    async_copy = engine.prepare(np.zeros(10 * CHUNK_BYTES, np.uint8), np.ones(10 * CHUNK_BYTES, np.uint8), 0)
-
-    def hogging() -> None:
-        slow.append(1)
-        time.sleep(0.002)
-        if async_copy.is_done:
-            slow.clear()
-
-    try:
-        found = contention(async_copy, {OpClass.ELEMENTWISE: hogging}, FIVE, WATCH)
-        assert 1 < found[OpClass.ELEMENTWISE].to_copy < 3
-    finally:
-        engine.close()
-
-
-@pytest.mark.wall_clock
-def test_contention_is_what_a_copy_takes_from_its_co_runners() -> None:
-    """One co-runner takes twice as long beside a copy, another does not care."""
-    engine = CopyEngine("test", os.sched_getaffinity(0), lambda _: 4_000_000)
-    async_copy = engine.prepare(np.zeros(10 * CHUNK_BYTES, np.uint8), np.ones(10 * CHUNK_BYTES, np.uint8), 0)
+def test_contention_is_what_a_copy_and_its_co_runners_take_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One takes twice as long beside a copy, another does not care, a third holds up the copy for half of its time."""
+    stand_in = StandInClock().put_into(monkeypatch, "memory.calibration.contention")
+    copy = PlayedCopy(stand_in)
 
     def disturbed() -> None:
-        time.sleep(0.004 if not async_copy.is_done else 0.002)
+        stand_in.advance(2e6 if copy.is_done else 4e6)
 
-    co_runners = {OpClass.MATMUL: disturbed, OpClass.WINDOW: functools.partial(time.sleep, 0.003)}
-    try:
-        found = contention(async_copy, co_runners, FIVE, WATCH)
-        assert found[OpClass.MATMUL].to_kernels == pytest.approx(0.5, abs=0.15)
-        assert found[OpClass.WINDOW].to_kernels == pytest.approx(0, abs=0.1)
-        assert all(each.to_copy < 0.2 for each in found.values()), "a paced copy catches up"
-        assert 0 < call_us(async_copy, THRICE, WATCH) < 10_000
-    finally:
-        engine.close()
+    def hogging() -> None:
+        copy.ended_ns += 0 if copy.is_done else 1_000_000
+        stand_in.advance(2e6)
+
+    co_runners = {OpClass.MATMUL: disturbed, OpClass.WINDOW: lambda: stand_in.advance(3e6), OpClass.REDUCTION: hogging}
+    assert contention(copy, co_runners, FIVE, WATCH) == {
+        OpClass.MATMUL: Contention(to_kernels=(12 - 6) / 10, to_copy=0),
+        OpClass.WINDOW: Contention(to_kernels=0, to_copy=0),
+        OpClass.REDUCTION: Contention(to_kernels=0, to_copy=1),
+    }
+
+
+def test_calls_of_a_copy_are_timed_without_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = StandInClock().put_into(monkeypatch, "memory.calibration.contention")
+    monkeypatch.setattr(stand_in, "sleep", lambda _: stand_in.advance(1e6))
+    copy = PlayedCopy(stand_in)
+    copy.call_ns = 3000
+    assert call_us(copy, THRICE, WATCH) == 6
 
 
 def test_nothing_to_run_beside_is_refused(machine: Machine, devices_dir: Path) -> None:
@@ -130,16 +135,14 @@ def test_nothing_to_run_beside_is_refused(machine: Machine, devices_dir: Path) -
         calibrate_links(machine, devices_dir, 1e12, {}, WATCH)
 
 
-def test_whole_device_is_not_stretched(machine: Machine, devices_dir: Path) -> None:
+def test_a_whole_device_is_not_stretched_and_the_caller_keeps_its_cores(
+    machine: Machine, devices_dir: Path, co_runners: Work
+) -> None:
     tier = EmulatedTier(kind="emulated", device="plain", share="whole")
     whole = Machine("test", machine.threads, machine.cpus, "host", tier, "0" * 16)
-    links = calibrate_links(whole, devices_dir, 1e10, ALL, WATCH, sizes_bytes=SIZES, effort=ONCE)
-    assert links.emulation_stretch == 1
-
-
-def test_caller_keeps_its_cores(machine: Machine, devices_dir: Path) -> None:
     before = os.sched_getaffinity(0)
-    calibrate_links(machine, devices_dir, 1e13, ALL, WATCH, sizes_bytes=(64, 128), effort=ONCE)
+    links = calibrate_links(whole, devices_dir, 1e10, co_runners, WATCH, sizes_bytes=(64, 128), effort=ONCE)
+    assert links.emulation_stretch == 1
     assert os.sched_getaffinity(0) == before
 
 
@@ -151,4 +154,4 @@ def test_what_measures_nothing_is_refused(
     machine: Machine, devices_dir: Path, sizes: tuple[int, ...], most: int, named: str
 ) -> None:
     with pytest.raises(BadInputError, match=named):
-        calibrate_links(machine, devices_dir, 1e12, ALL, WATCH, sizes_bytes=sizes, effort=Effort(0, most))
+        calibrate_links(machine, devices_dir, 1e12, {}, WATCH, sizes_bytes=sizes, effort=Effort(0, most))

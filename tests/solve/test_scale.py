@@ -1,11 +1,8 @@
-"""Ten times the step takes about ten times as long: nothing on the way is quadratic."""
+"""Four times the step takes about four times the work: nothing on the way is quadratic (HiGHS apart)."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-
-import pytest
+from counted_calls import calls_of
 from random_graphs import Case, training_step_case
 
 from autotm.check import check_plan
@@ -27,12 +24,6 @@ def placed(case: Case) -> Plan:
     return solve(case.graph, case.profile, case.links, "synchronous", Limit(4, 1), OPTIONS)
 
 
-def cpu_s(work: Callable[[], object]) -> float:
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 def test_deep_steps_are_steps() -> None:
     case = deep_case(300)
     once = training_step_case(layers=4, branches=3).graph
@@ -42,18 +33,14 @@ def test_deep_steps_are_steps() -> None:
     assert len({kernel.identity for kernel in case.graph.kernels}) == len(case.graph.kernels)
 
 
-@pytest.mark.wall_clock
 def test_solving_and_checking_grow_with_the_step() -> None:
-    small, large = deep_case(300), deep_case(2400)
+    small, large = deep_case(600), deep_case(2400)
     growth = len(large.graph.kernels) / len(small.graph.kernels)
-    plan = placed(small)
-    solve_s, check_s = cpu_s(lambda: placed(small)), cpu_s(lambda: checked(small, plan))
-    started = time.process_time()
-    plan = placed(large)
-    assert time.process_time() - started < 3 * growth * solve_s
-    assert cpu_s(lambda: checked(large, plan)) < 3 * growth * check_s
-    assert plan.gap <= OPTIONS.gap
-
-
-def checked(case: Case, plan: Plan) -> None:
-    check_plan(case.graph, case.profile, case.links, plan)
+    plans = [placed(small)]  # once before, for what is only done the first time
+    solving, checking = [], []
+    for case in (small, large):
+        solving.append(calls_of(lambda case=case: plans.append(placed(case))))
+        checking.append(calls_of(lambda case=case: check_plan(case.graph, case.profile, case.links, plans[-1])))
+        assert plans[-1].gap <= OPTIONS.gap
+    assert solving[1] < 1.5 * growth * solving[0]
+    assert checking[1] < 1.5 * growth * checking[0]

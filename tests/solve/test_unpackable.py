@@ -1,9 +1,8 @@
-"""A measured profile on which no plan could be packed once: it gives one, in seconds."""
+"""A measured profile on which no plan could be packed once: it gives one."""
 
 from __future__ import annotations
 
 import gzip
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve_and_pack
 
 FOLDER = Path(__file__).parents[3] / "shared" / "data" / "unpackable-inception-19to1"
-GAP, MOST_S = 0.01, 10.0
+GAP = 0.01
 
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the profile is not kept in this repository")
 
@@ -31,16 +30,12 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Graph:
     return counting(load(file, "graph", Graph), Counts.INTERMEDIATES)
 
 
-@pytest.mark.wall_clock
 @pytest.mark.parametrize("limit", ["19:1", "29:1", "39:1"])
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
 def test_a_plan_comes_out(graph: Graph, optimizer: str, limit: str) -> None:
     profile, links = read_profile(FOLDER / "profile.parquet"), load(FOLDER / "links.json", "links", Links)
-    started = time.perf_counter()
     plan, layout = solve_and_pack(graph, profile, links, optimizer, Limit.parse(limit), SolveOptions(gap=GAP))
-    elapsed_s = time.perf_counter() - started
     check_plan(graph, profile, links, plan)
     check_program(graph, plan, compile_program(graph, plan, layout))
     assert layout.fast_bytes <= plan.dram_limit_bytes
     assert plan.gap <= GAP
-    assert elapsed_s <= MOST_S

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,11 +76,7 @@ def test_hot_pages_are_promoted_and_switches_are_put_back() -> None:
     assert (nodes == LOWER).all()
     apply_policy(memory.ctypes.data, memory.size, PagePolicy.LOCAL, [])
     with balancing():
-        begun = time.monotonic()
-        while time.monotonic() - begun < 60:
+        # Which pages, and when, is the kernel's choice; without its switches none ever is.
+        while not (node_of_pages(memory.ctypes.data, memory.size) == FAST).any():
             memory[:: mmap.PAGESIZE] += 1
-            promoted = (node_of_pages(memory.ctypes.data, memory.size) == FAST).mean()
-            if promoted == 1:
-                break
-        assert promoted > 0.9, f"after {time.monotonic() - begun:.1f} s"
     assert [Path("/", name).read_text() for name in SWITCHES] == before

@@ -1,17 +1,18 @@
 """Configurations take turns, until a kernel is steady or has had its repeats."""
 
 import functools
-import time
+import itertools
 
 import pytest
+from stand_in_clock import StandInClock
 
-from autotm.memory.clock import wait_until
 from autotm.profile.timing.options import ProfileOptions
 from autotm.profile.timing.timing import paired, summary, time_interleaved
 
 
-def busy(us: float) -> None:
-    wait_until(time.perf_counter_ns() + round(us * 1000))
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
+    return StandInClock().put_into(monkeypatch, "profile.timing.timing")
 
 
 def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:
@@ -24,24 +25,33 @@ def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:
     assert {timed[i][0] for i in range(0, 24, 3)} == {0, 1, 2}, "no configuration is always the first"
 
 
-@pytest.mark.wall_clock
-def test_times_are_those_of_the_calls() -> None:
+def test_times_are_those_of_the_calls(stand_in: StandInClock) -> None:
     options = ProfileOptions(min_repeats=20, max_repeats=40)
-    calls = [[functools.partial(busy, 200)], [functools.partial(busy, 500)]]
+    took = itertools.cycle([200_000, 210_000, 220_000])
+    calls = [[lambda: stand_in.advance(next(took))], [lambda: stand_in.advance(500_000)]]
     short, long = time_interleaved(calls, [None, 0], options)
-    assert 200_000 <= short.min_ns < 260_000
-    assert 500_000 <= long.min_ns < 560_000
-    assert short.min_ns <= short.lower_quartile_ns <= short.median_ns <= short.upper_quartile_ns
+    assert (short.min_ns, short.lower_quartile_ns, short.median_ns) == (200_000, 200_000, 210_000)
     assert short.beyond_ns is None
-    assert long.beyond_ns == pytest.approx(300_000, abs=60_000)
+    assert (long.min_ns, long.median_ns, long.upper_quartile_ns) == (500_000, 500_000, 500_000)
+    assert long.beyond_ns == 290_000
 
 
-@pytest.mark.wall_clock
-def test_a_steady_kernel_ends_early_and_a_long_one_after_its_repeats() -> None:
-    steady = ProfileOptions(min_repeats=5, max_repeats=1000, kernel_s=10, spread=0.5)
-    assert time_interleaved([[functools.partial(busy, 100)]], [None], steady)[0].repeats < 50
-    costly = ProfileOptions(min_repeats=3, max_repeats=1000, kernel_s=0.001, spread=0.0)
-    assert time_interleaved([[functools.partial(busy, 2000)]], [None], costly)[0].repeats == 3
+@pytest.mark.parametrize(
+    ("times_us", "options", "rounds"),
+    [
+        ([100, 102], ProfileOptions(min_repeats=5, max_repeats=1000, kernel_s=10, spread=0.5), 5),
+        ([100, 102], ProfileOptions(min_repeats=5, max_repeats=1000, kernel_s=10, spread=0.0), 1000),
+        ([1000, 1020], ProfileOptions(min_repeats=3, max_repeats=1000, kernel_s=0.05, spread=0.0), 50),
+        ([20_000], ProfileOptions(min_repeats=3, max_repeats=1000, kernel_s=0.001, spread=-1.0), 3),
+    ],
+    ids=["steady", "never steady", "its time is over", "its time is over before its least rounds"],
+)
+def test_a_kernel_is_timed_until_it_is_steady_or_its_time_is_over(
+    stand_in: StandInClock, times_us: list[int], options: ProfileOptions, rounds: int
+) -> None:
+    took = itertools.cycle(times_us)
+    timing = time_interleaved([[lambda: stand_in.advance(1000 * next(took))]], [None], options)[0]
+    assert timing.repeats == rounds
 
 
 def test_a_difference_is_taken_round_by_round() -> None:

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from typing import Any
 
 import highspy
@@ -16,6 +15,9 @@ import pytest
 from autotm.model.files.errors import AutotmError
 from autotm.solve.program import highs
 from autotm.solve.program.highs import Outcome, Session, Solved, outcome, require_solved, set_option
+
+LONG_S = 120.0
+"""No solver here runs on for so long after it was told to stop."""
 
 
 def knapsacks(items: int = 60, rows: int = 40, seed: int = 1) -> pyo.ConcreteModel:
@@ -46,11 +48,13 @@ def test_an_accepted_gap_is_not_mistaken_for_optimality() -> None:
     assert sum(1 for variable in model.x.values() if round(variable.value) not in {0, 1}) == 0
 
 
-def test_a_relaxation_after_a_long_search_has_its_own_time() -> None:
-    """HiGHS counts an instance's relaxations from its first run."""
+def test_a_relaxation_after_a_search_has_its_own_time() -> None:
+    """HiGHS counts an instance's relaxations from its first run: the limit that it gets is later by as much."""
     session = Session(knapsacks(300, 200), threads=1, seed=0)
-    session.search(1.5, 0.0, warm=False)
-    assert session.relax(1.0).outcome is Outcome.CONVERGED
+    session.search(0.2, 0.0, warm=False)
+    searched_s = session._solver.getRunTime()
+    assert session.relax(1e4).outcome is Outcome.CONVERGED
+    assert session._solver.getOptionValue("time_limit")[1] == searched_s + 1e4 > 1e4
 
 
 def test_time_limit_without_a_solution() -> None:
@@ -159,21 +163,18 @@ class _Stubborn:
         self.released = threading.Event()
 
     def run(self) -> None:
-        (self.released if self.deaf else self.cancelled).wait(20.0)
+        (self.released if self.deaf else self.cancelled).wait(LONG_S)
 
     def cancelSolve(self) -> None:  # noqa: N802 - highspy's name
         self.cancelled.set()
 
 
-@pytest.mark.wall_clock
 def test_watchdog_cancels_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "_GRACE_S", 0.1)
+    monkeypatch.setattr(highs, "_GRACE_S", LONG_S)
     solver = _Stubborn(deaf=False)
-    started = time.perf_counter()
-    highs._run_watched(solver, 0.1)
+    highs._run_watched(solver, 0.1 - LONG_S)
     assert solver.cancelled.is_set()
     assert solver.HandleUserInterrupt
-    assert time.perf_counter() - started < 5
 
 
 def test_watchdog_leaves_a_deaf_solver_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,22 +186,24 @@ def test_watchdog_leaves_a_deaf_solver_behind(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_stops_the_solver_and_goes_on() -> None:
-    solver = _Stubborn(deaf=False)
-    signals = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    signals.start()
+def test_an_interrupt_stops_the_solver_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver, join = _Stubborn(deaf=False), threading.Thread.join
+
+    def interrupted(thread: threading.Thread, timeout: float | None = None) -> None:
+        if not solver.cancelled.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+        join(thread, timeout)
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        highs._run_watched(solver, 20.0)
+        highs._run_watched(solver, LONG_S)
     assert solver.cancelled.is_set()
 
 
-@pytest.mark.wall_clock
 def test_cancelling_reaches_highs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "_GRACE_S", 0.5)
+    monkeypatch.setattr(highs, "_GRACE_S", LONG_S)
     session = Session(knapsacks(300, 200), threads=1, seed=0)
     original = highs._run_watched
-    monkeypatch.setattr(highs, "_run_watched", lambda solver, _: original(solver, 0.2))
-    started = time.perf_counter()
+    monkeypatch.setattr(highs, "_run_watched", lambda solver, _: original(solver, 0.2 - LONG_S))
     solved = session.search(1e4, 0.0, warm=False)
-    assert time.perf_counter() - started < 10
-    assert solved.outcome in {Outcome.STOPPED_WITH_SOLUTION, Outcome.STOPPED_EMPTY, Outcome.HUNG}
+    assert solved.outcome in {Outcome.STOPPED_WITH_SOLUTION, Outcome.STOPPED_EMPTY}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from autotm.model.step.graph import Role
 from autotm.model.step.tier import Tier
 from autotm.study.view import Placed, write_page
 
-MOST_MS = 3000
 READ_PIXELS = """
 (places) => {
   const { canvas } = document.getElementById("base").getContext("2d");
@@ -254,19 +252,12 @@ def test_provenance_is_on_the_page(shown: OpenedPage) -> None:
         assert said in text
 
 
-@pytest.mark.wall_clock
-def test_a_page_of_50_000_stays_opens_in_under_3_seconds(
-    browser: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_of_50_000_stays_is_drawn_and_answers(browser: Any, tmp_path: Path) -> None:
+    """How long it takes is measured by `benchmarks/view_page.py`."""
     large = laid_out(50_000)
     write_page(large, tmp_path / "view.html")
     with opened(browser, large, tmp_path / "view.html") as page:
-        drawn_ms = page.page.evaluate("autotm.drawnAfterMs")
-        size = (tmp_path / "view.html").stat().st_size
-        with capsys.disabled():
-            sys.stdout.write(f"\n50 000 stays, {size / 1e6:.1f} MB: drawn after {drawn_ms:.0f} ms\n")
         assert len(page.filled()) == 50_000
         page.point_at(page.boxes()[25_000])
         assert page.text("#tensor").startswith("layer.")
         assert page.faults == []
-        assert drawn_ms < MOST_MS, f"opening took {drawn_ms:.0f} ms; at most {MOST_MS} are allowed"
