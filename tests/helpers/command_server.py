@@ -1,4 +1,4 @@
-"""Calls the program `autotm` in forks of a process that has imported everything: a call takes what its command takes.
+"""Calls `autotm` or `snakemake` in forks of a process that has imported everything: a call takes what its work takes.
 
 As a program it is that process: it reads a call a line from standard input, and answers with a line each. It starts no
 threads, and where it may it has mounts of its own (`mounts`), which are gone when it ends.
@@ -14,22 +14,27 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-MODULES = (
-    "matplotlib.backends.backend_agg",
-    "omnimalloc",
-    "pandas",
-    "pyarrow.parquet",
-    "pyomo.environ",
-    "seaborn",
-    "tvm",
-)
+MODULES = {
+    "autotm": (
+        "matplotlib.backends.backend_agg",
+        "omnimalloc",
+        "pandas",
+        "pyarrow.parquet",
+        "pyomo.environ",
+        "seaborn",
+        "tvm",
+    ),
+    "snakemake": ("autotm.stages.jobs", "autotm.study.setup", "autotm.zoo", "pandas", "smart_open", "snakemake.cli"),
+}
+"""What a program imports sooner or later."""
 DEADLINE_S = 200.0
 OWN_MOUNTS = ("unshare", "--mount") if os.getuid() == 0 else ("unshare", "--mount", "--map-root-user")
 
@@ -40,24 +45,59 @@ def mounts_allowed() -> bool:
 
 
 @dataclass(frozen=True)
+class Press:
+    """When Ctrl-C is pressed: for the process and all that it started, as a terminal does.
+
+    Attributes:
+        event: what the process is about to do, as Python's audit events name it; "" for at once, before the program
+            takes signals.
+        argument: part of the event's first argument.
+        times: how often; all but the first time at whatever it does next.
+    """
+
+    event: str = ""
+    argument: str = ""
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal from outside.
+
+    Attributes:
+        number: of the signal.
+        file: whose appearance it is sent at.
+        is_for_all: it goes to all that the process started, too.
+    """
+
+    number: int
+    file: str
+    is_for_all: bool = True
+
+
+@dataclass(frozen=True)
 class Call:
-    """A call of `autotm`.
+    """A call of the program.
 
     Attributes:
         arguments: of the program.
         folder: that it is called in.
-        temporary: its $TMPDIR.
+        environment: variables that it has besides.
         output: the file that is its standard output; None for a pipe whose reader is gone.
-        errors: the file that is its standard error.
-        interrupts_s: when Ctrl-C is pressed, seconds after the fork.
+        errors: the file that is its standard error; None for that of its output.
+        press: when Ctrl-C is pressed.
+        ignored: Ctrl-C is ignored, as a shell has it for what runs behind it.
+        signal: that it gets.
     """
 
     arguments: Sequence[str]
     folder: str
-    temporary: str
+    environment: Mapping[str, str]
     output: str | None
-    errors: str
-    interrupts_s: Sequence[float] = ()
+    errors: str | None
+    press: Mapping[str, Any] | None = None
+    ignored: bool = False
+    signal: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,11 +119,11 @@ class Ended:
 
 
 class CommandServer:
-    """The client's side of that process. Use `with`."""
+    """The client's side of that process. Use `with`; without, it ends with this process."""
 
-    def __init__(self, *, mounts: bool) -> None:
+    def __init__(self, program: str = "autotm", *, mounts: bool = False) -> None:
         self._process = subprocess.Popen(
-            [*(OWN_MOUNTS if mounts else ()), sys.executable, __file__],
+            [*(OWN_MOUNTS if mounts else ()), sys.executable, __file__, program],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},
         )  # fmt: skip
@@ -95,24 +135,34 @@ class CommandServer:
         folder: Path,
         output: str | None = "",
         scratch: Path | None = None,
-        interrupts_s: Sequence[float] = (),
+        press: Press | None = None,
+        *,
+        ignored: bool = False,
+        environment: Mapping[str, str] | None = None,
+        signal: Signal | None = None,
+        merged: bool = False,
     ) -> Ended:
-        """Call `autotm` in a folder.
+        """Call the program in a folder.
 
         Args:
             arguments: of the program.
             folder: that it is called in.
             output: as in `Call`; without it standard output is given back.
             scratch: a folder for what it writes elsewhere; else one beside `folder`.
-            interrupts_s: as in `Call`.
+            press, ignored, environment, signal: as in `Call`.
+            merged: standard error goes where standard output goes.
         """
         scratch = scratch or folder.with_name(f"{folder.name}.scratch")
         shutil.rmtree(scratch, ignore_errors=True)
         (scratch / "tmp").mkdir(parents=True)
-        files = {"output": str(scratch / "output") if output == "" else output, "errors": str(scratch / "errors")}
-        ended = self.ask(
-            call=asdict(Call(arguments, str(folder), str(scratch / "tmp"), **files, interrupts_s=interrupts_s))
-        )
+        files = {
+            "output": str(scratch / "output") if output == "" else output,
+            "errors": None if merged else str(scratch / "errors"),
+        }
+        variables = {"TMPDIR": str(scratch / "tmp"), **(environment or {})}
+        call = Call(arguments, str(folder), variables, **files, ignored=ignored)
+        asked = asdict(call) | {"press": press and asdict(press), "signal": signal and asdict(signal)}
+        ended = self.ask(call=asked)
         left = [str(path) for path in (scratch / "tmp").rglob("*")]
         assert not left, f"temporary files that {arguments} left: {left}"
         texts = {
@@ -154,11 +204,14 @@ class CommandServer:
         self._process.wait(DEADLINE_S)
 
 
-def serve() -> None:
-    """Answer calls until standard input ends; returns, in a fork, to the caller of a command that is to be called."""
-    for name in MODULES:
+def serve(program: str) -> None:
+    """Answer calls until standard input ends; returns, in a fork, to the caller of a program that is to be called."""
+    for name in MODULES[program]:
         import_module(name)
-    import_commands()
+    if program == "autotm":
+        import_commands()
+    else:
+        import_module("snakemake.cli").get_argument_parser()  # It imports the plugins.
     import_module("autotm.model.machine.cores").lost_ns = lambda _: 0  # As in conftest: none waits for its neighbours.
     gc.freeze()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
@@ -172,9 +225,9 @@ def serve() -> None:
             call = Call(**asked["call"])
             child = os.fork()
             if not child:
-                become(call)
+                become(program, call)
                 return
-            told = watched(child, call.interrupts_s)
+            told = watched(child, Path(call.folder), call.signal and Signal(**call.signal))
         elif "shell" in asked:
             done = subprocess.run(asked["shell"], shell=True, capture_output=True, text=True, check=False)
             told = {"status": done.returncode, "errors": done.stderr}
@@ -204,17 +257,40 @@ def import_commands() -> None:
         import_module(f"autotm.{name}")
 
 
-def become(call: Call) -> None:
-    """Be the process that a shell would start for the call; SIGINT waits until the program takes it."""
+def become(program: str, call: Call) -> None:
+    """Be the process that a shell would start for the call; SIGINT waits until the program `autotm` takes it."""
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.SIG_IGN if call.ignored else signal.default_int_handler)
     os.chdir(call.folder)
-    sys.argv = ["autotm", *call.arguments]
-    os.environ["TMPDIR"] = call.temporary
-    files = [os.open(os.devnull, os.O_RDONLY), _output(call.output), _created(call.errors)]
+    sys.argv = [program, *call.arguments]
+    os.environ.update(call.environment)
+    output = _output(call.output)
+    files = [os.open(os.devnull, os.O_RDONLY), output, output if call.errors is None else _created(call.errors)]
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(len(files), 256)
+    if program != "autotm":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if call.press:
+        press_when(Press(**call.press))
+
+
+def press_when(press: Press) -> None:
+    """From now on watch what this process is about to do, and press Ctrl-C when it is time."""
+    process, left, is_pressing = os.getpid(), press.times, False
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal left, is_pressing
+        is_next = left < press.times or (event == press.event and press.argument in str(arguments[:1]))
+        if left and is_next and not is_pressing and os.getpid() == process:
+            left, is_pressing = left - 1, True
+            os.killpg(process, signal.SIGINT)
+            is_pressing = False
+
+    if press.event:
+        sys.addaudithook(watch)
+    else:
+        os.killpg(process, signal.SIGINT)
 
 
 def _output(path: str | None) -> int:
@@ -229,9 +305,9 @@ def _created(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
 
-def watched(child: int, interrupts_s: Sequence[float]) -> Mapping[str, object]:
-    """Press Ctrl-C when it is time, as a terminal does: for the child and all that it started. Wait for its end."""
-    begun, due = time.monotonic(), sorted(interrupts_s)
+def watched(child: int, folder: Path, due: Signal | None) -> Mapping[str, object]:
+    """Send the child its signal when it is time. Wait for its end."""
+    begun = time.monotonic()
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         now_s = time.monotonic() - begun
@@ -242,10 +318,10 @@ def watched(child: int, interrupts_s: Sequence[float]) -> Mapping[str, object]:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return {"status": None, "seconds": now_s, "left": 0}
-        if due and now_s >= due[0]:
-            due.pop(0)
-            (os.killpg if os.getpgid(child) == child else os.kill)(child, signal.SIGINT)
-        time.sleep(0.0005)
+        if due and next(folder.glob(due.file), None):
+            (os.killpg if due.is_for_all else os.kill)(child, due.number)
+            due = None
+        time.sleep(0.002)
 
 
 def left_of(group: int) -> int:
@@ -268,10 +344,28 @@ def in_group(group: int) -> int:
     return found
 
 
-if __name__ == "__main__":
-    serve()
-    from autotm.cli import program
+def run(program: str) -> int:
+    """Run the program on `sys.argv`, to its exit status."""
+    if program == "autotm":
+        from autotm.cli import program as main
 
-    status = program()
+        return main()
+    from snakemake.cli import main as snakemake
+
+    try:
+        snakemake(sys.argv[1:])
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
+    try:
+        status = run(sys.argv[0])
+    except BaseException:
+        traceback.print_exc()
+        status = 1
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)  # Python's own end would take apart all that this process has imported.

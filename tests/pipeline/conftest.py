@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -24,9 +23,7 @@ def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture
 def finished(finished_once: Workplace, tmp_path: Path) -> Workplace:
-    folder = tmp_path / "place"
-    shutil.copytree(finished_once.folder, folder, symlinks=True)
-    return Workplace(folder)
+    return finished_once.copied_to(tmp_path / "place")
 
 
 @pytest.fixture

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
+from command_server import CommandServer, Signal
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("rules", "config", "workflow", "profiles", "envs", "examples")
@@ -58,11 +60,28 @@ with Path("jobs.txt").open("a") as notes:
 '''
 
 
+@functools.cache
+def server() -> CommandServer:
+    """A process that has imported Snakemake; it ends with this one."""
+    return CommandServer("snakemake")
+
+
 @dataclass(frozen=True)
 class Workplace:
-    """Where a copy of the pipeline lives."""
+    """Where a copy of the pipeline lives.
+
+    Attributes:
+        folder: where.
+        is_forked: Snakemake's own process is a fork of one that has imported it; else one is started, as a user does.
+    """
 
     folder: Path
+    is_forked: bool = False
+
+    def copied_to(self, folder: Path) -> Workplace:
+        """A copy of it, with its files' times."""
+        shutil.copytree(self.folder, folder, symlinks=True)
+        return replace(self, folder=folder)
 
     @property
     def config_file(self) -> Path:
@@ -78,11 +97,21 @@ class Workplace:
         self.config_file.write_text(yaml.safe_dump(config), encoding="utf-8")
 
     def snakemake(
-        self, *arguments: str, cores: int = 2, env: dict[str, str] | None = None, timeout_s: float = 280
+        self,
+        *arguments: str,
+        cores: int = 2,
+        env: dict[str, str] | None = None,
+        timeout_s: float = 280,
+        signal: Signal | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Snakemake here; returns its status and both outputs, merged in `stdout`."""
-        command = [sys.executable, "-m", "snakemake", "--cores", str(cores), *arguments]
-        environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        """Run Snakemake here; returns its status and both outputs, merged in `stdout`. A fork may get a signal."""
+        words = ["--cores", str(cores), *arguments]
+        variables = {"PYTHONPATH": str(ROOT / "src"), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        if self.is_forked:
+            variables |= env or {}
+            ended = server().call(words, self.folder, environment=variables, signal=signal, merged=True)
+            return subprocess.CompletedProcess(words, ended.status, ended.output)
+        command, environment = [sys.executable, "-m", "snakemake", *words], os.environ | variables
         return subprocess.run(
             command,
             cwd=self.folder,
@@ -124,7 +153,7 @@ class Workplace:
 
 
 def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
-    """Copy the pipeline to `folder` with a study of the tiny MLP; `stand_in` replaces what the scripts do."""
+    """Copy the pipeline to `folder` with a study of the tiny MLP; `stand_in` replaces what the scripts do, and forks."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         source = ROOT / part
@@ -133,7 +162,7 @@ def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
     if stand_in:
         for script in (folder / "workflow" / "scripts").glob("*.py"):
             script.write_text(STAND_IN, encoding="utf-8")
-    place = Workplace(folder)
+    place = Workplace(folder, is_forked=stand_in)
     place.change("scale", value="tiny")
     for rule in ("profile", "run"):
         place.change(rule, "patience_s", value=1.0)
