@@ -1,7 +1,12 @@
-"""A bundle unpacked: a bare Python without a compiler, a path or a home checks, runs and profiles what is in it."""
+"""A bundle unpacked: a bare Python without a compiler, a path or a home runs and profiles what is in it.
+
+A start of it takes seconds, since it keeps no bytecode. So what its commands answer is asked of them in this process,
+which has imported the same modules.
+"""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -9,17 +14,20 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import small_step
 import yaml
 
+import autotm.profile.host
 from autotm.cli.main import main
+from autotm.memory.calibration import Effort
 from autotm.model.files.files import load, save
 from autotm.model.measurement.profile_file import read_profile
 from autotm.model.measurement.record import Record
+from autotm.profile.copies import links
 
 CONFIG = Path(__file__).parents[3] / "config"
 STUDY = ("--config", "config/config.yaml", "--scale", "tiny", "--threads", "1", "--results", "results")
@@ -79,12 +87,6 @@ def called(bundle: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def answer(bundle: Path, *arguments: str) -> str:
-    done = called(bundle, *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_it_is_small_and_has_no_compiler(archive: Path, host: Path) -> None:
     assert archive.stat().st_size < MOST_BYTES
     names = {path.name for path in host.rglob("*")}
@@ -105,15 +107,25 @@ def test_every_file_is_listed_under_its_hash_with_a_licence_for_every_library(ho
         assert any(path.name.upper().startswith(("LICEN", "NOTICE", "COPYING")) for path in folder.rglob("*")), folder
 
 
-def test_a_program_equals_the_plain_step_bit_for_bit(host: Path) -> None:
-    said = answer(host, "check")
-    assert said == (
+@pytest.fixture
+def hosted(host: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """A command of the bundle in this process."""
+    monkeypatch.chdir(home)  # Commands change the folder; this takes it back.
+    return lambda *arguments: autotm.profile.host.main(host, arguments, "python bundle")
+
+
+def test_a_program_equals_the_plain_step_bit_for_bit(
+    hosted: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert hosted("check") == 0
+    assert capsys.readouterr().out == (
         "mlp, synchronous at 4:1: 2 steps equal the plain step bit for bit in all 9 results, on 1 threads\n"
     )
 
 
 def test_a_record_of_the_host_comes_home(host: Path, results: Path, tmp_path: Path) -> None:
-    answer(host, "run", "--to", str(tmp_path / "run.zip"))
+    done = called(host, "run", "--to", str(tmp_path / "run.zip"))
+    assert done.returncode == 0, done.stderr
     there = tmp_path / "results"
     assert main(["import", str(tmp_path / "run.zip"), "--results", str(there)]) == 0
     found = there / NETWORK / "synchronous" / "4to1"
@@ -125,15 +137,32 @@ def test_a_record_of_the_host_comes_home(host: Path, results: Path, tmp_path: Pa
     assert main(["check", *PLANNED, *STUDY[:-1], str(there)]) == 0
 
 
-def test_what_the_host_profiled_is_solved_at_home(host: Path, results: Path, tmp_path: Path) -> None:
-    answer(host, "profile", "--to", str(tmp_path / "profile.zip"))
-    there = tmp_path / "results"
-    assert main(["import", str(tmp_path / "profile.zip"), "--results", str(there)]) == 0
+def is_solved_at_home(profile: Path, results: Path, there: Path) -> None:
+    """What the host profiled has the same kernels and options, and its own links."""
+    assert main(["import", str(profile), "--results", str(there)]) == 0
     measured, before = (read_profile(folder / NETWORK / "profile.parquet") for folder in (there, results))
     assert measured.timings.keys() == before.timings.keys()
     assert measured.provenance["options_hash"] == before.provenance["options_hash"]
     assert (there / "laptop-1t" / "links.json").read_bytes() != (results / "laptop-1t" / "links.json").read_bytes()
     assert main(["solve", *PLANNED, *STUDY[:-1], str(there)]) == 0
+
+
+def test_what_the_host_profiled_is_solved_at_home(
+    hosted: Callable[..., int], results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calibrated on two sizes of copies, each made once."""
+    quick = functools.partial(links.calibrate_links, sizes_bytes=(1 << 12, 1 << 16), effort=Effort(1, 1))
+    monkeypatch.setattr(links, "calibrate_links", quick)
+    assert hosted("profile", "--to", str(tmp_path / "profile.zip")) == 0
+    monkeypatch.chdir(results.parent)
+    is_solved_at_home(tmp_path / "profile.zip", results, tmp_path / "results")
+
+
+@pytest.mark.slow
+def test_a_host_that_has_nothing_calibrates_and_profiles(host: Path, results: Path, tmp_path: Path) -> None:
+    done = called(host, "profile", "--to", str(tmp_path / "profile.zip"))
+    assert done.returncode == 0, done.stderr
+    is_solved_at_home(tmp_path / "profile.zip", results, tmp_path / "results")
 
 
 @pytest.mark.parametrize(
@@ -161,20 +190,35 @@ def _linked(source: str, destination: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "status"),
+    ("arguments", "message"),
     [
-        ((), "COMMAND", 2),
-        (("chekc",), "invalid choice: 'chekc'", 2),
-        (("check", "--threads", "0"), "'0' is no number of threads", 2),
-        (("check", "--threads", "100000"), "threads: 100000", 1),
-        (("run", "--to", "/proc/run.zip"), "/proc: ", 1),
+        ((), "COMMAND"),
+        (("chekc",), "invalid choice: 'chekc'"),
+        (("check", "--threads", "0"), "'0' is no number of threads"),
     ],
 )
-def test_misuse_is_one_message(host: Path, arguments: Sequence[str], message: str, status: int) -> None:
-    done = called(host, *arguments)
-    assert done.returncode == status
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_wrong_command_line_is_told_with_the_usage(
+    hosted: Callable[..., int], arguments: Sequence[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        hosted(*arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("check", "--threads", "100000"), "threads: 100000"),
+        (("run", "--to", "/proc/run.zip"), "/proc: "),
+    ],
+)
+def test_what_cannot_be_is_one_message(
+    hosted: Callable[..., int], arguments: Sequence[str], message: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert hosted(*arguments) == 1
+    (said,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert message in said.getMessage()
 
 
 def test_a_python_that_is_none_is_refused(results: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
