@@ -1,4 +1,4 @@
-"""The fitting script and the error benchmark: known constants recovered, real recordings met, files reproduced."""
+"""The fitting script and the error benchmark: known constants recovered, files reproduced."""
 
 from __future__ import annotations
 
@@ -35,15 +35,6 @@ def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]
 def device(repository: Path, tmp_path: Path) -> Path:
     """A copy of the shipped device file that may be overwritten."""
     return Path(shutil.copy(repository / "config" / "devices" / "optane-dcpmm.yaml", tmp_path))
-
-
-@pytest.fixture
-def recorded(repository: Path) -> Path:
-    """The Optane table; it is not part of the project."""
-    path = repository.parent / "shared" / "data" / "optane-2019-kernels.csv.gz"
-    if not path.exists():
-        pytest.skip(f"NOT CHECKED against recorded Optane kernels: {path} is absent")
-    return path
 
 
 def _row(kernel: int, op: str, elements: int, config: str, time_us: float, **other: str) -> dict[str, Any]:
@@ -118,31 +109,12 @@ def test_fit_writes_the_same_file_twice_and_check_sees_changes(
     assert "overall" in capsys.readouterr().out
 
 
-def test_shipped_constants_are_what_the_recording_gives(
-    scripts: dict[str, ModuleType], recorded: Path, device: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert scripts["fit_emulation"].main(["--table", str(recorded), "--device", str(device), "--check"]) == 0
-    assert "as fitted" in capsys.readouterr().out
-
-
-def test_unseen_recorded_kernels_are_predicted_within_13_percent(
-    scripts: dict[str, ModuleType], recorded: Path
-) -> None:
-    recordings = scripts["recorded_kernels"].read_table(recorded).at_least(100)
-    median, ninth = scripts["emulation_error"].quantiles(scripts["fit_emulation"].cross_validated_errors(recordings))
-    assert median <= 13
-    assert ninth <= 40
-
-
-def test_benchmark_prints_an_overall_line_from_the_shipped_device(
-    scripts: dict[str, ModuleType], recorded: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert scripts["emulation_error"].main(["--table", str(recorded)]) == 0
-    overall = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("overall"))
-    kernels, configurations, median, *_ = (float(word) for word in overall.split()[1:])
-    assert kernels > 500
-    assert configurations > 10_000
-    assert median <= 13
+def test_shipped_constants_are_those_of_the_documented_fit(repository: Path) -> None:
+    """The recording is not part of the project: a constant changed by hand differs from the fit that is documented."""
+    rows = (line.strip("| ").split(" | ") for line in (repository / "docs" / "emulation.md").read_text().splitlines())
+    fitted = {row[0]: (float(row[1]), float(row[2])) for row in rows if row[0] in set(OpClass) and len(row) == 8}
+    shipped = load_device(repository / "config" / "devices", "optane-dcpmm").constants.kernels
+    assert {str(name): (costs.read_ns_per_byte, costs.write_ns_per_byte) for name, costs in shipped.items()} == fitted
 
 
 def test_odd_rows_are_left_out_and_named(

@@ -5,8 +5,10 @@ from autotm.model.files.errors import (
     AutotmError,
     BadInputError,
     DamagedFileError,
+    FileVersionError,
     IllegalPlanError,
     InfeasibleLimitError,
+    made_by_another,
     no_such_file,
     unknown_name,
 )
@@ -18,12 +20,13 @@ from autotm.model.files.files import (
     load,
     load_with_provenance,
     read_json,
+    require_version,
     require_writable,
     save,
     write_atomically,
     write_json,
 )
-from autotm.model.files.results_archive import damaged_results, read_results, write_results
+from autotm.model.files.results_archive import damaged_results, outdated_results, read_results, write_results
 from autotm.model.files.yaml_text import parsed_yaml
 
 __all__ = [
@@ -31,6 +34,7 @@ __all__ = [
     "AutotmError",
     "BadInputError",
     "DamagedFileError",
+    "FileVersionError",
     "IllegalPlanError",
     "InfeasibleLimitError",
     "content_hash",
@@ -40,10 +44,13 @@ __all__ = [
     "hash_of",
     "load",
     "load_with_provenance",
+    "made_by_another",
     "no_such_file",
+    "outdated_results",
     "parsed_yaml",
     "read_json",
     "read_results",
+    "require_version",
     "require_writable",
     "save",
     "unknown_name",

@@ -19,6 +19,17 @@ class DamagedFileError(AutotmError):
     """A file that autotm wrote cannot be read back as what it should be."""
 
 
+class FileVersionError(DamagedFileError):
+    """A file that another version of autotm wrote, whole, in a schema that this one does not read.
+
+    `origin` is what `made_by_another` says of it, without the file's name and the remedy.
+    """
+
+    def __init__(self, message: str, origin: str = "") -> None:
+        super().__init__(message)
+        self.origin = origin
+
+
 class InfeasibleLimitError(AutotmError):
     """No placement fits the limit; names the kernel, the bytes short and the smallest feasible limit.
 
@@ -44,6 +55,12 @@ def no_such_file(kind: str, path: Path) -> BadInputError:
     return BadInputError(
         f"{path}: no such {kind} file{_nearest(path.stem, (file.stem for file in path.parent.glob(f'*{path.suffix}')))}"
     )
+
+
+def made_by_another(file: Path, found: int, reads: int, remedy: str, counted: str = "schema") -> FileVersionError:
+    """An error that names both versions, that of the file and the one that is read, and how to make the file again."""
+    origin = f"made by {'an older' if found < reads else 'a newer'} autotm: {counted} {found}, this one reads {reads}"
+    return FileVersionError(f"{file}: {origin}; {remedy}", origin)
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

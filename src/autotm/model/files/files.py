@@ -15,11 +15,21 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from autotm.model.files.errors import DamagedFileError
+from autotm.model.files.errors import DamagedFileError, made_by_another
 
 SCHEMA_VERSION = 1
 _RAISED = {"links": 3, "plan": 4, "reference": 3}
 """Kinds of files that have changed since, with their versions."""
+_COMMANDS = {
+    "links": "calibrate",
+    "graph": "profile NETWORK",
+    "profile": "profile NETWORK",
+    "plan": "solve NETWORK OPTIMIZER LIMIT",
+    "program": "compile NETWORK OPTIMIZER LIMIT",
+    "record": "run NETWORK OPTIMIZER LIMIT",
+    "tuning": "tune NETWORK",
+}
+"""Which of autotm's commands writes a kind of file; the others come from the pipeline alone."""
 
 T = TypeVar("T")
 
@@ -71,7 +81,8 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Read what `write_json` wrote.
 
     Raises:
-        DamagedFileError: the file is missing, cut, of another kind or of another schema version.
+        DamagedFileError: the file is missing, cut or of another kind.
+        FileVersionError: it is of another schema version.
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -83,9 +94,24 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
         raise damaged(path, kind, f"not valid JSON ({error})") from None
     if not isinstance(document, dict) or document.get("kind") != kind:
         raise damaged(path, kind, f"not a {kind} file")
-    if (found := document.get("schema_version")) != schema_version(kind):
-        raise damaged(path, kind, f"schema_version {found!r}, this autotm reads {schema_version(kind)}")
+    require_version(path, kind, document.get("schema_version"))
     return document
+
+
+def require_version(path: Path, kind: str, found: object) -> None:
+    """Refuse a file of another schema version.
+
+    Raises:
+        DamagedFileError: `found`, what the file says of its version, is no whole number.
+        FileVersionError: it is another one than that of `schema_version`.
+    """
+    if type(found) is not int:
+        raise damaged(path, kind, f"its schema_version is {found!r}")
+    if found != schema_version(kind):
+        command = f"`autotm {_COMMANDS[kind]}` or " if kind in _COMMANDS else ""
+        update = "update autotm, or " if found > schema_version(kind) else ""
+        remedy = f"{update}make it again with {command}`snakemake --force {path}`"
+        raise made_by_another(path, found, schema_version(kind), remedy)
 
 
 def schema_version(kind: str) -> int:

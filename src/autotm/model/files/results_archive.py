@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from autotm.model.files.errors import DamagedFileError
+from autotm.model.files.errors import DamagedFileError, FileVersionError, made_by_another
 from autotm.model.files.files import write_atomically
 
 RESULTS_EXPORT = "results export"
@@ -40,7 +40,8 @@ def read_results(file: Path) -> dict[str, bytes]:
     """What `write_results` wrote, each file as it was.
 
     Raises:
-        DamagedFileError: no such file, no export, cut or changed, or of another format.
+        DamagedFileError: no such file, no export, cut or changed.
+        FileVersionError: it is of another format.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -54,8 +55,10 @@ def read_results(file: Path) -> dict[str, bytes]:
         raise damaged_results(file, f"it cannot be read ({error})") from None
     if wanted is None:
         raise damaged_results(file, f"it is not a {RESULTS_EXPORT}")
-    if manifest.get("format") != _FORMAT:
-        raise damaged_results(file, f"it is of format {manifest.get('format')}, this autotm reads {_FORMAT}")
+    if type(found := manifest.get("format")) is not int:
+        raise damaged_results(file, f"its format is {found!r}")
+    if found != _FORMAT:
+        raise made_by_another(file, found, _FORMAT, _again(file), "format")
     for name, content in contents.items():
         if hashlib.sha256(content).hexdigest() != wanted[name]:
             raise damaged_results(file, f"{name} is not what was exported")
@@ -64,7 +67,13 @@ def read_results(file: Path) -> dict[str, bytes]:
 
 def damaged_results(file: Path, reason: str) -> DamagedFileError:
     """The error for an export that must be made again."""
-    return DamagedFileError(
-        f"{file}: damaged {RESULTS_EXPORT}: {reason}; nothing was imported. Export it again where it comes from: "
-        f"autotm export NETWORK {file.name}"
-    )
+    return DamagedFileError(f"{file}: damaged {RESULTS_EXPORT}: {reason}; {_again(file)}")
+
+
+def outdated_results(file: Path, name: str, origin: str) -> FileVersionError:
+    """The error for an export with a file `name` of another version, which its `origin` tells."""
+    return FileVersionError(f"{file}: {name} was {origin}; {_again(file)}", origin)
+
+
+def _again(file: Path) -> str:
+    return f"nothing was imported. Export it again where it comes from: autotm export NETWORK {file.name}"

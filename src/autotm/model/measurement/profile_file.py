@@ -6,7 +6,7 @@ import json
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from autotm.model.files import SCHEMA_VERSION, damaged, read_json, write_atomically, write_json
+from autotm.model.files import SCHEMA_VERSION, damaged, read_json, require_version, write_atomically, write_json
 from autotm.model.measurement.profile import Profile, Timing
 
 KEY_COLUMNS = {
@@ -71,7 +71,8 @@ def read_profile(path: Path) -> Profile:
     """Read what `write_profile` wrote; files from before configurations were paired lack their differences.
 
     Raises:
-        DamagedFileError: the file is missing, cut or of another schema.
+        DamagedFileError: the file is missing or cut.
+        FileVersionError: it is of another schema version.
     """
     if path.suffix == ".json":
         return _read_text(path)
@@ -81,12 +82,8 @@ def read_profile(path: Path) -> Profile:
     try:
         table = pq.ParquetFile(path).read()  # `pq.read_table` imports pandas.
         metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-        if metadata.get("schema_version") != str(SCHEMA_VERSION):
-            raise damaged(
-                path,
-                "profile",
-                f"schema_version {metadata.get('schema_version')!r}, this autotm reads {SCHEMA_VERSION}",
-            )
+        version = metadata.get("schema_version", "")
+        require_version(path, "profile", int(version) if version.isdecimal() else version)
         timings = {tuple(row.pop(name) for name in KEY_COLUMNS): Timing(**row) for row in table.to_pylist()}
         return Profile(metadata["graph_hash"], timings, json.loads(metadata["provenance"]))
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotm.model.files import DamagedFileError, write_atomically
+from autotm.model.files import DamagedFileError, made_by_another, write_atomically
 from autotm.profile.store.schedule_table import Entry
 from autotm.profile.store.store import KernelStore
 from autotm.profile.store.writing import writing
@@ -92,7 +92,8 @@ def import_store(store: KernelStore, path: Path) -> Merged:
     """Merge the entries of `path` into `store`, all or, if killed, none; what is better in the store stays.
 
     Raises:
-        DamagedFileError: no such file, not an export, cut or changed, or of another make-up.
+        DamagedFileError: no such file, not an export, cut or changed.
+        FileVersionError: it is of another format.
     """
     manifest, texts = _read(path)
     counts = Merged()
@@ -120,18 +121,21 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
         raise _damaged(path, f"it cannot be read ({error})") from None
     if not isinstance(manifest, dict) or manifest.get("kind") != KIND:
         raise _damaged(path, f"it is not a {KIND}")
-    if manifest.get("format") != FORMAT:
-        raise _damaged(path, f"it is of format {manifest.get('format')}, this autotm reads {FORMAT}")
+    if type(found := manifest.get("format")) is not int:
+        raise _damaged(path, f"its format is {found!r}")
+    if found != FORMAT:
+        raise made_by_another(path, found, FORMAT, _again(path), "format")
     if manifest.get("contents_hash") != _hash(texts):
         raise _damaged(path, "its contents are not those that were exported")
     return manifest, texts
 
 
 def _damaged(path: Path, reason: str) -> DamagedFileError:
-    return DamagedFileError(
-        f"{path}: damaged kernel store export: {reason}; nothing was imported. Export it again where it comes from: "
-        f"autotm kernels export {path.name}"
-    )
+    return DamagedFileError(f"{path}: damaged kernel store export: {reason}; {_again(path)}")
+
+
+def _again(path: Path) -> str:
+    return f"nothing was imported. Export it again where it comes from: autotm kernels export {path.name}"
 
 
 def _hash(texts: Mapping[str, str]) -> str:

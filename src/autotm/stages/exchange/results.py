@@ -15,8 +15,10 @@ from typing import Any
 from autotm.model.files import (
     BadInputError,
     DamagedFileError,
+    FileVersionError,
     damaged_results,
     load,
+    outdated_results,
     read_json,
     read_results,
     write_atomically,
@@ -70,7 +72,8 @@ def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Import
         replaces: whether files that are there and differ give way.
 
     Raises:
-        DamagedFileError: no such file, no export, cut or changed, or made by another version of autotm.
+        DamagedFileError: no such file, no export, cut or changed.
+        FileVersionError: another version of autotm made it, or a file in it.
         BadInputError: a file is there, and another one.
     """
     contents = _read(file)
@@ -116,7 +119,7 @@ def _as_table(file: Path, name: str, content: bytes) -> bytes:
         try:
             write_profile(table, read_profile(text))
         except DamagedFileError as error:
-            raise damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}") from None
+            raise _unreadable(file, name, error) from None
         return table.read_bytes()
 
 
@@ -133,7 +136,14 @@ def _require_readable(file: Path, contents: Mapping[str, bytes]) -> None:
             try:
                 _load(path)
             except DamagedFileError as error:
-                raise damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}") from None
+                raise _unreadable(file, name, error) from None
+
+
+def _unreadable(file: Path, name: str, error: DamagedFileError) -> DamagedFileError:
+    """As `error`, which is of a copy of one of the files, but of the export."""
+    if isinstance(error, FileVersionError):
+        return outdated_results(file, name, error.origin)
+    return damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}")
 
 
 def _load(path: Path) -> None:

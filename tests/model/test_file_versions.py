@@ -1,0 +1,116 @@
+"""A file of another schema version is not damaged: it says who made it, and what makes it again."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import zipfile
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from random_graphs import random_case
+
+from autotm.model.files import DamagedFileError, FileVersionError, read_json, read_results, write_json, write_results
+from autotm.model.files.files import schema_version
+from autotm.model.measurement.profile_file import read_profile, write_profile
+from autotm.profile.store.exchange import export_store, import_store
+from autotm.profile.store.store import KernelStore
+from autotm.stages.exchange.results import import_results_stage
+
+COMMANDS = {
+    "links": "`autotm calibrate` or ",
+    "graph": "`autotm profile NETWORK` or ",
+    "plan": "`autotm solve NETWORK OPTIMIZER LIMIT` or ",
+    "program": "`autotm compile NETWORK OPTIMIZER LIMIT` or ",
+    "record": "`autotm run NETWORK OPTIMIZER LIMIT` or ",
+    "tuning": "`autotm tune NETWORK` or ",
+    "modelled_step": "",
+}
+"""Kinds of JSON files with the command that makes them, if there is one beside the pipeline."""
+
+
+def of_version(path: Path, version: object) -> None:
+    """Give a JSON file another version."""
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"schema_version": version}))
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_json_file_of_another_version_says_what_makes_it_again(kind: str, tmp_path: Path) -> None:
+    path, reads = tmp_path / "file.json", schema_version(kind)
+    write_json(path, kind, {})
+    assert read_json(path, kind)["kind"] == kind
+    for version, told in ((reads - 1, "an older"), (reads + 1, "a newer")):
+        of_version(path, version)
+        with pytest.raises(FileVersionError) as caught:
+            read_json(path, kind)
+        assert str(caught.value) == (
+            f"{path}: made by {told} autotm: schema {version}, this one reads {reads}; "
+            f"{'update autotm, or ' if version > reads else ''}"
+            f"make it again with {COMMANDS[kind]}`snakemake --force {path}`"
+        )
+
+
+@pytest.mark.parametrize("version", [None, "3", True])
+def test_a_version_that_is_no_number_is_damage(version: object, tmp_path: Path) -> None:
+    path = tmp_path / "links.json"
+    write_json(path, "links", {})
+    of_version(path, version)
+    with pytest.raises(DamagedFileError, match=r"damaged links file: its schema_version is .*links\.json") as caught:
+        read_json(path, "links")
+    assert not isinstance(caught.value, FileVersionError)
+
+
+@pytest.mark.parametrize("name", ["profile.parquet", "profile.json"])
+def test_so_does_a_profile(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    write_profile(path, random_case(1).profile)
+    if path.suffix == ".json":
+        of_version(path, 2)
+    else:
+        table = pq.ParquetFile(path).read()
+        pq.write_table(table.replace_schema_metadata(table.schema.metadata | {b"schema_version": b"2"}), path)
+    with pytest.raises(FileVersionError, match=r"schema 2, this one reads 1; .*`autotm profile NETWORK` or") as caught:
+        read_profile(path)
+    assert pickle.loads(pickle.dumps(caught.value)).origin == caught.value.origin
+
+
+def test_so_does_an_export_that_holds_such_a_file(tmp_path: Path) -> None:
+    links, file, results = tmp_path / "links.json", tmp_path / "mlp.zip", tmp_path / "results"
+    write_json(links, "links", {})
+    of_version(links, 1)
+    write_results(file, {"laptop-2t/links.json": links.read_bytes()}, {})
+    with pytest.raises(FileVersionError) as caught:
+        import_results_stage(file=file, results=results, replaces=False)
+    assert str(caught.value) == (
+        f"{file}: laptop-2t/links.json was made by an older autotm: schema 1, this one reads 3; nothing was imported. "
+        "Export it again where it comes from: autotm export NETWORK mlp.zip"
+    )
+    assert not results.exists()
+
+
+def of_format(path: Path, found: object) -> None:
+    """Give an archive another format."""
+    with zipfile.ZipFile(path) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    contents["manifest.json"] = json.dumps(json.loads(contents["manifest.json"]) | {"format": found}).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+
+
+@pytest.mark.parametrize("archive", ["results", "kernels"])
+def test_so_does_an_export_of_another_format(archive: str, tmp_path: Path) -> None:
+    file = tmp_path / "export.zip"
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        if archive == "results":
+            write_results(file, {}, {})
+        else:
+            export_store(store, file, {})
+        of_format(file, 2)
+        with pytest.raises(FileVersionError, match=r"made by a newer autotm: format 2, this one reads 1.*export\.zip"):
+            read_results(file) if archive == "results" else import_store(store, file)
+        of_format(file, "2")
+        with pytest.raises(DamagedFileError, match=r"damaged .* export: its format is '2'.*export\.zip"):
+            read_results(file) if archive == "results" else import_store(store, file)
