@@ -5,6 +5,9 @@
 #   make figures/fig10.pdf SCALE=tiny       seconds instead of minutes (shapes too small to conclude from)
 #   make figures/fig10.pdf CORES=8          cores that Snakemake may use (default: all)
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
+#   make test                               the tests, in minutes: every package, every promise of README.md
+#   make test-all                           these with 100 random cases for each 10, deep networks, every network and optimizer,
+#                                           and all of the following; takes hours
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make test-view                          the page of `autotm view` in Chromium (installs Playwright; Chromium where it may)
 #   make docs                               the documents as a site: build/site/index.html
@@ -15,7 +18,7 @@
 #   make test-cuda                          kernels for GPUs compiled, and calls held against NVIDIA's own bindings
 #   make test-slurm                         a study on a Slurm of two nodes on this computer (as root, Debian or Ubuntu)
 #   make test-vm                            real second memories, in a virtual machine (as root, Debian)
-#   make setup | test | lint | lock | clean
+#   make setup | lint | lock | clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
@@ -31,7 +34,7 @@ SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
 .PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-cuda setup-torch setup-conda setup-docs figures verify
-.PHONY: test test-deep test-view test-conda test-slurm test-cuda test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
+.PHONY: test test-all test-deep test-view test-conda test-slurm test-cuda test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -126,18 +129,26 @@ verify: setup
 	@$(SNAKEMAKE) verification --config scale=$(or $(SCALE),tiny)
 
 # --- development -----------------------------------------------------------------------------------------------------
+# Four at most: a process with TVM and a prepared study takes half a gigabyte.
+PYTEST = $(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: setup-test
-	@status=0
 	# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
-	$(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not wall_clock and not deep" || status=1
-	$(BIN)/pytest -q -m wall_clock || status=1
+	$(PYTEST) -m "not slow"
+
+# Every test that this computer can run, each as thoroughly as it can: those of other environments too.
+test-all: setup-test
+	@status=0
+	AUTOTM_TEST_EXAMPLES=all $(PYTEST) || status=1
+	$(MAKE) --keep-going test-torch SLOW=1 || status=1
+	$(MAKE) --keep-going test-view test-conda test-slurm test-cuda test-vm || status=1
 	exit $$status
 
 # Playwright's own browsers come from a host that not everybody reaches; Debian's Chromium does as well.
 test-view: setup-browser
 	@if ! command -v chromium chromium-browser google-chrome >/dev/null && command -v apt-get >/dev/null; then
 		as_root=$$([ "$$(id -u)" -eq 0 ] || echo "sudo -n")
-		{ $$as_root apt-get update -qq && $$as_root apt-get install -qq -y --no-install-recommends chromium; } >/dev/null \
+		flock "$${TMPDIR:-/tmp}/autotm.apt.lock" sh -c "$$as_root apt-get update -qq \
+			&& $$as_root apt-get install -qq -y --no-install-recommends chromium" >/dev/null \
 			|| echo "!!! Chromium cannot be installed here: sudo apt-get install chromium"
 	fi
 	$(BIN)/pytest -q -rs tests/study/view
@@ -201,6 +212,7 @@ lint: setup-test
 	$(BIN)/ruff check || status=1
 	$(BIN)/ruff format --check || status=1
 	$(BIN)/mypy || status=1
+	PYTHONPATH=.ci $(BIN)/lint-imports --no-logo --no-cache .importlinter || status=1
 	$(BIN)/snakemake --lint || status=1
 	$(BIN)/snakefmt --check workflow/Snakefile rules || status=1
 	$(BIN)/hadolint Containerfile || status=1

@@ -14,7 +14,8 @@ skip() {
 if ! command -v slurmctld slurmd munged sbatch >/dev/null; then
     command -v apt-get >/dev/null || skip "no Slurm is installed, and there is no apt-get to install it"
     export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge; } >/dev/null 2>&1 \
+    flock "${TMPDIR:-/tmp}/autotm.apt.lock" sh -c '
+        apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge' >/dev/null 2>&1 \
         || skip "slurm-wlm and munge cannot be installed"
 fi
 

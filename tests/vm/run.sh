@@ -18,8 +18,8 @@ commands=(qemu-system-x86_64 busybox ndctl daxctl mkfs.ext4 modprobe cpio numact
 if [ "$(command -v "${commands[@]}" | wc -l)" -lt ${#commands[@]} ]; then
     command -v apt-get >/dev/null || skip "QEMU is not installed, and there is no apt-get to install it"
     export DEBIAN_FRONTEND=noninteractive
-    { apt-get update -qq && apt-get install -y -qq --no-install-recommends \
-        qemu-system-x86 busybox-static ndctl daxctl e2fsprogs kmod cpio numactl libnuma1 binutils; } >/dev/null 2>&1 \
+    flock "${TMPDIR:-/tmp}/autotm.apt.lock" sh -c 'apt-get update -qq && apt-get install -y -qq --no-install-recommends \
+        qemu-system-x86 busybox-static ndctl daxctl e2fsprogs kmod cpio numactl libnuma1 binutils' >/dev/null 2>&1 \
         || skip "QEMU cannot be installed"
 fi
 
