@@ -34,7 +34,7 @@ SNAKEMAKE = $(BIN)/snakemake --cores $(CORES)
 CONFIG = $(if $(SCALE),--config scale=$(SCALE))
 
 .PHONY: help setup setup-test setup-tune setup-browser setup-slurm setup-cuda setup-torch setup-conda setup-docs figures verify
-.PHONY: test test-all test-deep test-view test-conda test-slurm test-cuda test-vm test-torch test-torch-deep lint schema formats rulegraph docs lock clean FORCE
+.PHONY: test test-all test-view test-conda test-slurm test-cuda test-vm test-torch lint schema formats rulegraph docs lock clean FORCE
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -160,36 +160,32 @@ test-slurm: setup-test setup-slurm
 test-cuda: setup-test setup-cuda
 	@$(BIN)/pytest -q -rs tests/kernels/cuda/test_nvcc.py tests/kernels/vendor tests/memory/gpu tests/runtime/streams/test_launching.py
 
-# Networks of hundreds of layers, minutes each.
-test-deep: setup-test
-	@$(BIN)/pytest -q -m deep tests/runtime
-
 # The guest that it boots sees this environment, read-only.
 test-vm: setup-test
 	@PYTHON=$(abspath $(BIN)/python) tests/vm/run.sh
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
+# Everything else it finds in $(VENV). Bytecode is made of what the tests import: all of it would take minutes.
 TORCH := .venv-torch
-$(TORCH)/.stamp: requirements/run.txt requirements/test.txt requirements/torch.txt pyproject.toml $(VENV)/.test-stamp
+$(TORCH)/.stamp: requirements/torch.txt $(VENV)/.test-stamp
 	@$(BIN)/python -m venv $(TORCH)
-	$(call install,$(TORCH),requirements/run.txt requirements/test.txt)
+	packages='import sysconfig; print(sysconfig.get_path("purelib"))'
+	shared=$$($(BIN)/python -c "$$packages")
+	echo "import site; site.addsitedir('$$shared')" > "$$($(TORCH)/bin/python -c "$$packages")/shared.pth"
 	# pip's own settings choose which build of PyTorch comes, where a site sets them.
-	$(TORCH)/bin/pip install --quiet --disable-pip-version-check -r requirements/torch.txt
+	$(TORCH)/bin/pip install --quiet --disable-pip-version-check --no-compile -r requirements/torch.txt
+	PYTHONDONTWRITEBYTECODE= $(TORCH)/bin/python -c "import onnxscript, torch.export, torch.onnx, transformers"
 	touch $@
 
 setup-torch: $(TORCH)/.stamp
 
+# SLOW=1: every network, model and rule, too.
 test-torch: setup-torch
-	@$(TORCH)/bin/pytest -q -n auto --maxprocesses 4 --dist loadfile -m "not deep" \
-		tests/lower/test_training_numerics.py tests/lower/test_torch_compiled.py tests/lower/test_torch_update_rules.py \
-		tests/lower/operators/test_against_torch.py tests/zoo/frontend tests/test_api_torch.py \
-		tests/test_torch_offload.py tests/test_torch_schedules.py tests/test_offload_without_torch.py tests/zoo/test_twin.py \
+	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(SLOW),,-m "not slow") \
+		tests/test_torch_models.py tests/lower/test_training_numerics.py tests/zoo/frontend/test_{onnx,from_torch,own_torch,torch}*.py \
+		tests/lower/operators/test_against_torch.py tests/lower/test_torch_compiled.py tests/lower/test_torch_update_rules.py \
+		tests/zoo/test_twin.py tests/test_api_torch.py tests/test_torch_offload.py tests/test_torch_schedules.py \
 		tests/runtime/streams/test_framework.py tests/stages/test_gpu_figure.py
-	$(TORCH)/bin/pytest -q -n auto --maxprocesses 2 tests/test_torch_models.py # apart: a process counts TVM's threads once
-
-# ResNet-200, DenseNet-264 and VGG416: minutes each.
-test-torch-deep: setup-torch
-	@$(TORCH)/bin/pytest -q -m deep tests/lower/test_training_numerics.py tests/zoo/test_twin.py
 
 # Environments from envs/ as Snakemake makes them, with py-rattler in place of conda.
 CONDA := .venv-conda

@@ -25,6 +25,7 @@ import torch
 
 import autotm
 from autotm.model.files import AutotmError
+from autotm.model.machine import Machine
 from imported_models import Given, build, names, other_data
 from torch_steps import QUICK, RATE, change_error, medians_in_turn, single_steps, state_of, torch_step
 
@@ -70,7 +71,9 @@ class Row:
         )
 
 
-def measure(name: str, limit: str, results: Path, *, times: bool, draws: int = DRAWS) -> Row:
+def measure(
+    name: str, limit: str, results: Path, *, times: bool, draws: int = DRAWS, machine: str | Machine = "laptop"
+) -> Row:
     """Everything about one model."""
     begun = time.perf_counter()
     given = build(name)
@@ -78,7 +81,7 @@ def measure(name: str, limit: str, results: Path, *, times: bool, draws: int = D
     try:
         step = autotm.prepare(
             given.module, given.inputs, loss=given.loss, targets=given.targets,
-            training=autotm.Training(autotm.Sgd(RATE)), results=results, profile=QUICK,
+            training=autotm.Training(autotm.Sgd(RATE)), results=results, profile=QUICK, machine=machine,
         )  # fmt: skip
         placed = step.plan(limit)
         record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)

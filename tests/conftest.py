@@ -1,5 +1,6 @@
 """Makes the tests' helpers, and those of the benchmarks, importable from every test folder."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,12 @@ settings.register_profile("all", max_examples=100, **COMMON)
 settings.load_profile(os.environ.get("AUTOTM_TEST_EXAMPLES", "quick"))
 
 
+def pytest_collection_finish() -> None:
+    """Leave what imports made out of collections of garbage: one is made before everything that is timed."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def cores_of_our_own() -> Iterator[None]:
     """No test waits for its neighbours on this machine to leave: a round counts whoever else is there."""
@@ -37,8 +44,12 @@ def cores_of_our_own() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where steps from Python keep what was measured and compiled: copies are timed once, not in each test."""
-    return tmp_path_factory.mktemp("results")
+    """Where steps from Python keep what was measured and compiled, with copies that nobody timed."""
+    import small_step
+
+    folder = tmp_path_factory.mktemp("results")
+    small_step.write_links(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small_step
 
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
+
+import small_step  # noqa: E402
 
 import autotm  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402

@@ -6,21 +6,19 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import small_step
-
-from autotm.model.files import save
-from autotm.model.machine import load_machine, provenance
-from autotm.model.study import MachinePaths
 
 pytest.importorskip("torch", reason="the models are PyTorch's: make test-torch installs it")
 pytest.importorskip("transformers")
 
-ROOT = Path(__file__).parents[1]
-COVERAGE = ROOT / "benchmarks" / "coverage.py"
+import small_step
+
+COVERAGE = Path(__file__).parents[1] / "benchmarks" / "coverage.py"
 MODELS = (
     "resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "gpt2", "bert", "llama", "t5", "swin",
     "whisper",
 )  # fmt: skip
+QUICK = {"shufflenet_v2_x0_5", "llama", "whisper"}
+"""Depthwise convolutions, batch norm and shuffles; rotated positions and grouped heads; an encoder and a decoder."""
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +32,9 @@ def coverage() -> ModuleType:
     return module
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With copies that nobody timed: no bit depends on what they take."""
-    folder = tmp_path_factory.mktemp("results")
-    machine = load_machine(ROOT / "config" / "machines" / "laptop.yaml").to_measure_on()
-    save(MachinePaths(folder, machine).links, "links", small_step.links(), provenance(machine, 0))
-    return folder
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+)
 def test_it_trains(name: str, coverage: ModuleType, results: Path) -> None:
-    row = coverage.measure(name, "4:1", results, times=False)
+    row = coverage.measure(name, "4:1", results, times=False, machine=small_step.machine())
     assert row.is_good, row

@@ -10,13 +10,14 @@ import tvm
 from tvm import s_tir, te
 
 from autotm.kernels.code.target import host_target
-from autotm.model.files.files import hash_of
-from autotm.model.machine import EmulatedTier, Machine
+from autotm.model.files.files import hash_of, save
+from autotm.model.machine import EmulatedTier, Machine, provenance
 from autotm.model.machine.topology import usable_cpus
 from autotm.model.measurement.link import Link, Links
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
 from autotm.model.step.tier import Tier, all_fast, configuration
+from autotm.model.study import MachinePaths
 
 RATE = 0.01
 BASE_NS, SLOW_NS_PER_BYTE = 1_000_000, 1
@@ -159,6 +160,11 @@ def links() -> Links:
     to_fast = Link(Tier.DRAM, ((1_000, 500), (1_000_000, 500_000)))
     to_slow = Link(Tier.PMEM, ((1_000, 1_000), (1_000_000, 1_000_000)))
     return Links(to_fast, to_slow, 2.5e12, 1.0)
+
+
+def write_links(results: Path) -> None:
+    """Put those copies where steps on `machine()` find what was timed: no bit depends on how long copies take."""
+    save(MachinePaths(results, machine()).links, "links", links(), provenance(machine(), 0))
 
 
 def profile(step: Graph | None = None) -> Profile:

@@ -37,6 +37,8 @@ RULES = {
     "adamw, clipped": Training(AdamW(1e-3), clip_norm=1.0),
     "sgd, clipped": Training(Sgd(0.05), clip_norm=0.5),
 }
+QUICK = [("mlp", "nesterov"), ("mlp", "adamw, clipped"), ("dlrm", "momentum")]
+"""One of each kind; test_update_rules compares every rule with its formula, test_torch_schedules with PyTorch."""
 CASES = [
     *(("mlp", rule) for rule in RULES),
     ("mnist", "adamw"),
@@ -73,9 +75,10 @@ def distance(found: plain_steps.Arrays, exact: plain_steps.Arrays) -> float:
     return float(np.sqrt(sum(np.sum((found[name] - value) ** 2) for name, value in exact.items())))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "rule"), CASES)
+@pytest.mark.parametrize(
+    ("name", "rule"), [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES]
+)
 def test_weights_are_as_close_to_float64_as_pytorchs(name: str, rule: str, tmp_path: Path) -> None:
     network = NETWORKS[name]()
     training = without_decay_of_vectors(network, RULES[rule])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +23,16 @@ from autotm.model.plan import Plan, Program, repeats
 from autotm.model.step import Counts, Graph, Initial, Limit, Role, Sgd, Training, counting
 from autotm.runtime import RunOptions, VerificationError, run, verified
 from autotm.solve import SolveOptions, solve_and_pack
-from autotm.zoo import Network
+from autotm.zoo import Network, NetworkBuilder
 from autotm.zoo.frontend.random_numbers import COUNTER, Draws
+from autotm.zoo.paper import densenet
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=5.0)
 QUICK = RunOptions(patience_s=1.0, min_steps=1, min_seconds=0.0, poison=True)
 SIZES = yaml.safe_load((small_step.DEVICES.parent / "scales" / "tiny.yaml").read_text(encoding="utf-8"))["networks"]
-SHALLOW, DEEP = {"dlrm", "mlp", "mnist"}, {"densenet264", "resnet200", "vgg416"}
-MARKS = {name: pytest.mark.deep if name in DEEP else pytest.mark.slow for name in {*zoo.networks()} - SHALLOW}
-NETWORKS = [pytest.param(name, marks=MARKS.get(name, ())) for name in zoo.networks()]
+SHALLOW = {"dlrm", "mlp", "mnist"}
+NETWORKS = [pytest.param(name, marks=() if name in SHALLOW else pytest.mark.slow) for name in zoo.networks()]
 
 
 def planned(graph: Graph, counts: Counts = Counts.INTERMEDIATES) -> tuple[Plan, Program]:
@@ -45,25 +46,43 @@ def planned(graph: Graph, counts: Counts = Counts.INTERMEDIATES) -> tuple[Plan, 
     return plan, program
 
 
-def lowered(name: str, folder: Path) -> tuple[Graph, KernelLibrary]:
-    graph = lower_network(
-        zoo.build(name, SIZES[name]), "tiny", host_target(1), 1, folder / "graph.json", folder / "kernels.so", {}
-    )
+def lowered(network: Network, folder: Path) -> tuple[Graph, KernelLibrary]:
+    graph = lower_network(network, "tiny", host_target(1), 1, folder / "graph.json", folder / "kernels.so", {})
     return graph, KernelLibrary.load(folder / "kernels.so")
 
 
+@pytest.fixture(scope="module")
+def mlp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, KernelLibrary]:
+    return lowered(zoo.build("mlp", SIZES["mlp"]), tmp_path_factory.mktemp("mlp"))
+
+
+def dense_blocks() -> Network:
+    """Two of a layer each: batch norm, concatenations and both pools, as in the deep networks."""
+    return densenet("dense_blocks", 2, 32, (1, 1))
+
+
+def attention() -> Network:
+    """An encoder layer's: a softmax of products, layer norm, a residual connection."""
+    net = NetworkBuilder("attention", 2, 0.01)
+    x = net.input("x", (8, 32), Initial("normal"))
+    queries, keys, values = (net.reshape(net.dense(x, 32, relu=False), (2, 4, 4, 8)) for _ in range(3))
+    shares = net.softmax(net.product("bihd,bjhd->bhij", queries, keys))
+    mixed = net.reshape(net.product("bhij,bjhd->bihd", shares, values), (8, 32))
+    return net.softmax_cross_entropy(net.dense(net.layer_norm(net.add(mixed, x)), 10, relu=False))
+
+
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_every_network_equals_its_plain_step(name: str, tmp_path: Path) -> None:
-    graph, library = lowered(name, tmp_path)
+@pytest.mark.parametrize("network", [*NETWORKS, dense_blocks, attention])
+def test_every_network_equals_its_plain_step(network: str | Callable[[], Network], tmp_path: Path) -> None:
+    graph, library = lowered(zoo.build(network, SIZES[network]) if isinstance(network, str) else network(), tmp_path)
     plan, program = planned(graph)
     assert repeats(plan.calls)
     compared = verified(graph, library, program, plan.counts, MACHINE, LINKS, 1, 2, small_step.DEVICES)
     assert len(compared) > len(graph.kernels) / 20
 
 
-def test_a_run_says_what_was_repeated(tmp_path: Path) -> None:
-    graph, library = lowered("mlp", tmp_path)
+def test_a_run_says_what_was_repeated(mlp: tuple[Graph, KernelLibrary]) -> None:
+    graph, library = mlp
     for counts in Counts:
         plan, program = planned(graph, counts)
         profile = small_step.profile(counting(graph, counts))
@@ -77,8 +96,8 @@ def test_a_run_says_what_was_repeated(tmp_path: Path) -> None:
         assert sum(record.implementations.values()) == len(graph.kernels)
 
 
-def test_a_repeat_that_is_left_out_is_found(tmp_path: Path) -> None:
-    graph, library = lowered("mlp", tmp_path)
+def test_a_repeat_that_is_left_out_is_found(mlp: tuple[Graph, KernelLibrary]) -> None:
+    graph, library = mlp
     plan, program = planned(graph)
     for number in repeats(plan.calls):
         steps = tuple(step for step in program.steps if getattr(step, "kernel", None) != number)
@@ -88,24 +107,23 @@ def test_a_repeat_that_is_left_out_is_found(tmp_path: Path) -> None:
             verified(graph, library, wrong, plan.counts, MACHINE, LINKS, 1, 2, small_step.DEVICES)
 
 
-LAYERS, WIDTH = 8, 16
+LAYERS, WIDTH = 5, 16
 
 
-def dropping(*, running: bool) -> Network:
-    """Layers with dropout, whose draws are counted; with running averages of what the layers make, if asked."""
+def dropping() -> Network:
+    """Layers with dropout, whose draws are counted, and with running averages of what the layers make."""
     draws, builder = Draws(), relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((WIDTH, WIDTH), "float32"))
     weights = [relax.Var(f"w{layer}", relax.TensorType((WIDTH, WIDTH), "float32")) for layer in range(LAYERS)]
-    means = [relax.Var(f"mean{layer}", relax.TensorType((WIDTH,), "float32")) for layer in range(LAYERS * running)]
+    means = [relax.Var(f"mean{layer}", relax.TensorType((WIDTH,), "float32")) for layer in range(LAYERS)]
     op, news = relax.op, []
     with builder.function("main", [x, *weights, *means, draws.counter]):
         with builder.dataflow():
             value: relax.Expr = x
             for layer, weight in enumerate(weights):
                 value = builder.emit(op.tanh(builder.emit(op.matmul(value, weight))))
-                if running:
-                    old = builder.emit(op.multiply(means[layer], relax.const(0.75, "float32")))
-                    news.append(builder.emit(op.add(old, builder.emit(op.mean(value, 0)))))
+                old = builder.emit(op.multiply(means[layer], relax.const(0.75, "float32")))
+                news.append(builder.emit(op.add(old, builder.emit(op.mean(value, 0)))))
                 kept = draws.at_least(builder, (WIDTH, WIDTH), 0.25)
                 value = builder.emit(op.where(kept, value, relax.const(0.0, "float32")))
             loss = builder.emit(op.sum(builder.emit(op.multiply(value, value))))
@@ -124,16 +142,15 @@ def dropping(*, running: bool) -> Network:
     )
 
 
-@pytest.mark.parametrize("running", [False, True], ids=["dropout", "running averages"])
-@pytest.mark.parametrize("counts", Counts)
-def test_draws_repeat_and_states_are_replaced_once(tmp_path: Path, running: bool, counts: Counts) -> None:
-    made = plain_steps.compiled(dropping(running=running), tmp_path)
-    plan, program = planned(made.graph, counts)
-    again = {plan.calls[number] for number in repeats(plan.calls)}
-    assert again
-    for index in again:
-        kernel = made.graph.kernels[index]
-        assert all(made.graph.by_name[one.tensor].role is Role.INTERMEDIATE for one in kernel.outputs)
-        assert COUNTER not in {one.tensor for one in kernel.inputs}, "the next step's counter is there already"
-    compared = verified(made.graph, made.library, program, counts, MACHINE, LINKS, 1, 3, small_step.DEVICES)
-    assert f"{COUNTER}.new" in compared
+def test_draws_repeat_and_states_are_replaced_once(tmp_path: Path) -> None:
+    made = plain_steps.compiled(dropping(), tmp_path)
+    for counts in Counts:
+        plan, program = planned(made.graph, counts)
+        again = {plan.calls[number] for number in repeats(plan.calls)}
+        assert again
+        for index in again:
+            kernel = made.graph.kernels[index]
+            assert all(made.graph.by_name[one.tensor].role is Role.INTERMEDIATE for one in kernel.outputs)
+            assert COUNTER not in {one.tensor for one in kernel.inputs}, "the next step's counter is there already"
+        compared = verified(made.graph, made.library, program, counts, MACHINE, LINKS, 1, 3, small_step.DEVICES)
+        assert f"{COUNTER}.new" in compared

@@ -1,11 +1,10 @@
-"""Networks of the zoo as modules of PyTorch: the plain step's loss, no value kept for nothing, refusals."""
+"""Networks of the zoo as modules of PyTorch: no value kept for nothing, refusals; numbers: test_training_numerics."""
 
 from __future__ import annotations
 
 import dataclasses
 import gc
 import weakref
-from pathlib import Path
 
 import pytest
 
@@ -15,47 +14,9 @@ import plain_steps  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from autotm import zoo  # noqa: E402
-from autotm.memory.torch import device_of  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402
 from autotm.model.step.training import Adam, Sgd, Training  # noqa: E402
-from autotm.model.study.scale import load_scale  # noqa: E402
-from autotm.runtime.streams.framework.loss import expected_loss  # noqa: E402
 from autotm.zoo.twin import TorchNetwork, optimizer_of, require_twin  # noqa: E402
-
-CONFIG = Path(__file__).parents[2] / "config"
-SIZES = load_scale(CONFIG / "scales" / "tiny.yaml").networks
-DEEP = {"resnet200", "densenet264", "vgg416"}
-RESIDUAL = {"resnet50", "resnet200"}
-"""Batch norm of two images of one pixel gives signs: at the tiny scale their losses depend on the last bit."""
-SCORE = 20.0
-TELLING = 1e-2
-"""A margin below this share of the loss tells one network from another."""
-
-
-def sizes_of(name: str) -> dict[str, int]:
-    return SIZES[name] | ({"batch": 4, "image": 64} if name in RESIDUAL else {})
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.deep if name in DEEP else ()) for name in zoo.networks()]
-)
-def test_the_loss_is_the_plain_steps(name: str, tmp_path: Path) -> None:
-    network = zoo.build(name, sizes_of(name))
-
-    def high_scores(arrays: plain_steps.Arrays) -> None:
-        # Their loss takes the logarithm of scores of both signs; far above zero its slope is none that amplifies.
-        if name in RESIDUAL or name == "densenet264":
-            arrays[list(network.parameters)[-1]][...] = SCORE
-
-    steps = plain_steps.compiled(network, tmp_path).run(1, change=high_scores)
-    expected = expected_loss(network, steps.start, device_of(torch.device("cpu")), 1)
-    assert expected.tolerance <= TELLING * abs(expected.exact)
-    theirs = float(TorchNetwork(network, steps.start, torch.float32)())
-    ours = float(steps.after[0]["loss"])
-    assert abs(theirs - ours) <= expected.tolerance
-    assert abs(ours - expected.exact) <= expected.tolerance
 
 
 def test_a_value_lives_until_its_last_use() -> None:

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import tvm
-from central_differences import Operator, differentiated
-from tvm import relax
 
 torch = pytest.importorskip("torch", reason="compares with PyTorch: make test-torch installs it")
+
+import tvm  # noqa: E402
+from central_differences import Operator, differentiated  # noqa: E402
+from tvm import relax  # noqa: E402
+
 F = torch.nn.functional
 op, nn, image = relax.op, relax.op.nn, relax.op.image
 

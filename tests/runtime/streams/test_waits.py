@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from planned_streams import STEPS, Planned
 from stream_cases import run_steps, same, without
 
@@ -16,8 +18,9 @@ OPTIMIZERS = ("synchronous", "asynchronous")
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("dead", [False, True], ids=["", "poison when dead"])
-def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str, dead: bool) -> None:
-    for order in (*map(Delays, range(15)), *map(Interleaving, range(15))):
+@given(seed=st.integers(0, 2**31 - 1))
+def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str, dead: bool, seed: int) -> None:
+    for order in (Delays(seed), Interleaving(seed)):
         found = run_steps(
             planned.graph, planned.library, planned.programs[optimizer], steps=STEPS, order=order, dead=dead
         )

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import plain_steps
 import pytest
 
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
+import plain_steps  # noqa: E402
 from torch_cases import compare  # noqa: E402
 from torch_modules import MODULES, Made, images  # noqa: E402
 
