@@ -18,8 +18,8 @@ or takes far longer than it did. If none does, the others of the same files run 
 tests), and for lines that run at import those of the package; these further ones for a bounded time. The older commit
 is asked first for the test that catches the fault in the working tree.
 
-Every result is kept below --work, and a run that was interrupted goes on from there. After edits, the test that caught a
-fault before is asked first, again.
+Every result is kept below --work, and a run that was interrupted goes on from there. After edits, the test that caught
+a fault before is asked first, again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ KNOWN = Path(__file__).with_name("mutants.yaml")
 STYLE = ("tests/test_floors.py",)
 """Tests of style: linters' work, in neither column."""
 SPARE = 3
-"""Faults of a package that are looked at beyond those that count: dropping one by hand needs no new run of all tests."""
+"""Faults of a package that are drawn beyond those that count: dropping one by hand needs no new run of all tests."""
 
 
 # --- which tests reach what ------------------------------------------------------------------------------------------
