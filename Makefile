@@ -129,8 +129,8 @@ verify: setup
 	@$(SNAKEMAKE) verification --config scale=$(or $(SCALE),tiny)
 
 # --- development -----------------------------------------------------------------------------------------------------
-# Four at most: a process with TVM and a prepared study takes half a gigabyte.
-PYTEST = $(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Four at most: a process with TVM and a prepared study takes half a gigabyte. Rewriting assertions takes seconds: kept.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: setup-test
 	@# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
 	$(PYTEST) -m "not slow"
