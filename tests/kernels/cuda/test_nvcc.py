@@ -61,7 +61,7 @@ def steps():
     return lowered(NETWORKS)
 
 
-@pytest.fixture(scope="module", params=["tf32", "bf16"])
+@pytest.fixture(scope="module", params=[pytest.param("tf32", marks=pytest.mark.slow), "bf16"])
 def rounded(request):
     """The step with factors rounded, and what they are rounded to."""
     name = "mnist"

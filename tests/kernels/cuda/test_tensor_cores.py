@@ -106,12 +106,8 @@ def test_every_contraction_of_rounded_factors(kernels, device, products):
         assert all(np.array_equal(first, found) for found in others)
         if "lean" in several:
             close(results(device, several["lean"], one), one, products)
-
-
-def test_factors_really_are_rounded(products, tmp_path):
-    one, kernel = CASES["matmul (64, 96, 32)"], on_tensor_cores(made_of("matmul (64, 96, 32)", products), products)
-    found = results(EmulatedDevice([kernel], tmp_path), kernel, one)
-    assert (np.abs(found - one.exact) > allowed(one, 0.0)).mean() > 0.5
+        if name == "matmul (64, 96, 32)":
+            assert (np.abs(first - one.exact) > allowed(one, 0.0)).mean() > 0.5, "factors really are rounded"
 
 
 def test_what_rounds_says_so_and_nothing_else_does(kernels, products):

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import small_step
-import two_ways
 
 from autotm.kernels.code.target import host_target
 from autotm.kernels.library.threads import check_cores, pinned
 from autotm.lower.lower import lower_network
 from autotm.model.files.errors import AutotmError
+from autotm.model.step.graph import Initial
+from autotm.zoo import Network, NetworkBuilder
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 
@@ -122,15 +123,22 @@ print(json.dumps(found))
 """
 
 
+def network() -> Network:
+    """A convolution and a classifier, large enough for two threads."""
+    net = NetworkBuilder("small", 4, 0.01)
+    x = net.conv(net.input("images", (4, 12, 12, 3), Initial("normal")), 64, 3, padding=1)
+    return net.softmax_cross_entropy(net.dense(net.global_mean(x), 10, relu=False))
+
+
 @pytest.fixture(scope="module")
 def children(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, str]]:
     """What processes without a thread pool returned, None where one failed, and what they wrote on standard error."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
-    folder = tmp_path_factory.mktemp("two_ways")
+    folder = tmp_path_factory.mktemp("children")
     for built_for in (1, 2):
         files = (folder / f"{built_for}.json", folder / f"{built_for}.so")
-        lower_network(two_ways.network(), "test", host_target(built_for), built_for, *files, {})
+        lower_network(network(), "test", host_target(built_for), built_for, *files, {})
     command = [sys.executable, "-c", CHILD.format(helpers=str(HELPERS), folder=str(folder))]
     found: dict[str, tuple[Any, str]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return found
