@@ -143,3 +143,5 @@ CASES: dict[str, Case] = {
     "running sum of lines": case(lambda x: running_sum(x, 1, "float32", exclusive=True), random((30, 20))),
     **_pools(),
 }  # fmt: skip
+SLOW = frozenset(name for name in CASES if "pool" in name and name[-1] not in "01")
+"""More geometries of what others have shown already."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import tvm
 from contraction_cases import GROUPED, WINDOWS, Window
 from cuda_cases import SMALL, random
@@ -131,3 +132,13 @@ CASES: dict[str, Contraction] = {
     "heads back": batched("bhij,bjhd->bihd", (2, 3, 5, 8), (2, 8, 3, 36)),
     "turned heads": batched("bhij,bihd->bjhd", (1, 2, 9, 16), (1, 9, 2, 12)),
 }  # fmt: skip
+QUICK = (
+    *("forward 2", "data gradient 4", "weight gradient 8", "forward grouped 0", "data gradient grouped 2"),
+    *("weight gradient grouped 0", "matmul_nt (37, 50, 29)", "matmul_tn (37, 50, 29)", "matmul (8, 12, 30000)"),
+    *("matmul (64, 96, 32)", "heads back", "turned heads"),
+)
+"""Of each pass and each order of axes one, at different shapes; they are compiled in one go."""
+SETS = [
+    pytest.param(QUICK, id="quick"),
+    pytest.param(tuple(name for name in CASES if name not in QUICK), id="rest", marks=pytest.mark.slow),
+]

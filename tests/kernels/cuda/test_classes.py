@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from compiled_kernels import call, kernel_of
-from cuda_cases import CASES, SMALL, random
+from cuda_cases import CASES, SLOW, SMALL, random
 from emulated_cuda import EmulatedDevice
 from tvm import te, tirx
 
@@ -21,13 +22,18 @@ def kernels():
 
 
 @pytest.fixture(scope="module")
-def device(kernels, tmp_path_factory):
-    return EmulatedDevice(kernels.values(), tmp_path_factory.mktemp("cuda"))
+def device_of(kernels, tmp_path_factory):
+    @functools.cache
+    def device(is_slow):
+        chosen = [kernel for name, kernel in kernels.items() if (name in SLOW) == is_slow]
+        return EmulatedDevice(chosen, tmp_path_factory.mktemp("cuda"))
+
+    return device
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_same_numbers_as_the_cpu(name, kernels, device):
-    case, kernel = CASES[name], kernels[name]
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CASES])
+def test_same_numbers_as_the_cpu(name, kernels, device_of):
+    case, kernel, device = CASES[name], kernels[name], device_of(name in SLOW)
     assert kernel.kind != ScheduleKind.AS_WRITTEN
     expected = call(kernel_of(case.tensors), case.inputs, shared=case.shared)
     results = [device.run(kernel, case.inputs, case.shared, order) for order in (0, 1, 5)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
 import pytest
 from contraction_cases import WINDOWS
 from cuda_cases import SMALL
-from cuda_contractions import CASES, by_one_way, product
+from cuda_contractions import CASES, SETS, by_one_way, product
 from emulated_cuda import EmulatedDevice
 from tvm import te
 
@@ -16,25 +17,13 @@ from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
 from autotm.kernels.cuda.contraction.estimate import TILES, Way
 from autotm.model.step import ScheduleKind
 
-IMPLEMENTATIONS = ("default", "lean", "direct", "unfolded")
 
-
+@functools.cache
 def made(name: str) -> dict[str, CudaKernel]:
     function = te.create_prim_func(CASES[name].tensors)
     default = cuda_kernel(function, SMALL)
     assert default.kind == ScheduleKind.GENERATED
     return {"default": default, **{other: cuda_kernel(function, SMALL, other) for other in default.others}}
-
-
-@pytest.fixture(scope="module")
-def kernels():
-    return {name: made(name) for name in CASES}
-
-
-@pytest.fixture(scope="module")
-def device(kernels, tmp_path_factory):
-    every = [kernel for several in kernels.values() for kernel in several.values()]
-    return EmulatedDevice(every, tmp_path_factory.mktemp("cuda"))
 
 
 def close(kernel, one, device):
@@ -43,14 +32,16 @@ def close(kernel, one, device):
         np.testing.assert_allclose(found, one.exact, rtol=1e-4, atol=1e-4 * np.abs(one.exact).max())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_implementation_is_the_contraction(name, kernels, device):
-    for kernel in kernels[name].values():
-        close(kernel, CASES[name], device)
+@pytest.mark.parametrize("names", SETS)
+def test_every_implementation_is_the_contraction(names, tmp_path):
+    device = EmulatedDevice([kernel for name in names for kernel in made(name).values()], tmp_path)
+    for name in names:
+        for kernel in made(name).values():
+            close(kernel, CASES[name], device)
 
 
-def test_each_pass_of_a_convolution_has_several_implementations(kernels):
-    several = kernels["weight gradient 8"]
+def test_each_pass_of_a_convolution_has_several_implementations():
+    several = made("weight gradient 8")
     assert {"default", "direct", "unfolded"} <= set(several)
     assert workspace_bytes(several["direct"]) == 0
     window = WINDOWS[8]
@@ -58,8 +49,8 @@ def test_each_pass_of_a_convolution_has_several_implementations(kernels):
     assert workspace_bytes(several["unfolded"]) == 4 * pixels * taps
 
 
-def test_a_long_sum_is_split_with_exactly_stated_workspace(kernels):
-    several = kernels["matmul (8, 12, 30000)"]
+def test_a_long_sum_is_split_with_exactly_stated_workspace():
+    several = made("matmul (8, 12, 30000)")
     parts = several["default"].launches[0].grid[2]
     assert parts > 1
     assert several["default"].workspaces == (((parts, 8 * 12), "float32"),)
@@ -67,7 +58,7 @@ def test_a_long_sum_is_split_with_exactly_stated_workspace(kernels):
     assert workspace_bytes(several["lean"]) == 0
 
 
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_every_tile(parts, tmp_path):
     one = product("matmul_nt", 139, 141, 70)
     function = te.create_prim_func(one.tensors)

@@ -29,8 +29,8 @@ from autotm.model.step import Launch, ScheduleKind
 NETWORKS = {
     "mnist": {"batch": 16, "image": 28},
     "dlrm": {"batch": 16, "rows": 1000},
-    "transformer": {"batch": 1, "sequence": 8, "vocabulary": 500},
 }
+MORE = {"transformer": {"batch": 1, "sequence": 8, "vocabulary": 500}}
 MOST_SPILLED_BYTES = 0
 MOST_SHARED_BYTES = 48 << 10
 SPILLED_FOR_ANOTHER_BLOCK = 32
@@ -52,12 +52,16 @@ ptxas info    : Used 8 registers, used 0 barriers, 368 bytes cmem[0]
 """
 
 
+def lowered(networks):
+    return {name: cuda_step(zoo.build(name, sizes), "test", DEVICES["h100"], "all") for name, sizes in networks.items()}
+
+
 @pytest.fixture(scope="module")
 def steps():
-    return {name: cuda_step(zoo.build(name, sizes), "test", DEVICES["h100"], "all") for name, sizes in NETWORKS.items()}
+    return lowered(NETWORKS)
 
 
-@pytest.fixture(scope="module", params=["tf32", "bf16"])
+@pytest.fixture(scope="module", params=[pytest.param("tf32", marks=pytest.mark.slow), "bf16"])
 def rounded(request):
     """The step with factors rounded, and what they are rounded to."""
     name = "mnist"
@@ -77,23 +81,23 @@ def test_what_ptxas_says_is_read():
     assert usage_in(OUTPUT) == [Usage("copy_0", "sm_80", 8, 0, 0, 0), Usage("sum_0", "sm_90", 26, 20, 16, 1024)]
 
 
-def test_every_kernel_has_a_schedule(steps):
+def test_every_kernel_has_a_schedule_and_launches_are_what_the_graph_calls(steps):
     for step in steps.values():
-        assert all(kernel.kind != ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
+        scheduled(step)
 
 
-def test_launches_are_what_the_graph_calls(steps):
-    for step in steps.values():
-        for kernel in step.graph.kernels:
-            for function, spaces in [
-                (kernel.function, kernel.workspaces),
-                *((other.function, other.workspaces) for other in kernel.alternatives),
-            ]:
-                made = step.kernels[function]
-                assert [(tuple(s.shape), s.dtype) for s in spaces] == list(made.workspaces)
-                operands = len(kernel.inputs) + len(kernel.outputs) + len(spaces)
-                assert len(made.operands) == operands
-                assert all(max(launch.arguments) < operands for launch in made.launches)
+def scheduled(step):
+    assert all(kernel.kind != ScheduleKind.AS_WRITTEN for kernel in step.kernels.values())
+    for kernel in step.graph.kernels:
+        for function, spaces in [
+            (kernel.function, kernel.workspaces),
+            *((other.function, other.workspaces) for other in kernel.alternatives),
+        ]:
+            made = step.kernels[function]
+            assert [(tuple(s.shape), s.dtype) for s in spaces] == list(made.workspaces)
+            operands = len(kernel.inputs) + len(kernel.outputs) + len(spaces)
+            assert len(made.operands) == operands
+            assert all(max(launch.arguments) < operands for launch in made.launches)
 
 
 def test_convolutions_have_a_choice(steps):
@@ -125,9 +129,13 @@ def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):
         assert usage.registers * LEAST_RESIDENT_THREADS <= DEVICES["h100"].registers, usage
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_kernels_compile_within_limits(steps, tmp_path, monkeypatch):
-    kernels = [kernel for step in steps.values() for kernel in step.kernels.values()]
+    more = lowered(MORE)
+    for step in more.values():
+        scheduled(step)
+    kernels = [kernel for step in (steps | more).values() for kernel in step.kernels.values()]
     made = fatbin(kernels, ("sm_90",), tmp_path)
     within_limits(kernels, made)
     # The same source again is read, not compiled.
@@ -149,6 +157,7 @@ def test_a_step_that_rounds_is_another_step(steps, rounded):
     assert others == {k.function for k in plain.graph.kernels if not k.op.startswith(("conv2d", "matmul"))}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_kernels_that_round_compile_within_limits(rounded, tmp_path):
     step, products = rounded
@@ -158,6 +167,7 @@ def test_kernels_that_round_compile_within_limits(rounded, tmp_path):
     within_limits(kernels, made, SPILLED_FOR_ANOTHER_BLOCK)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 @pytest.mark.parametrize("products", ["tf32", "bf16"])
 def test_every_tile_of_warps_compiles_within_limits(products, tmp_path):

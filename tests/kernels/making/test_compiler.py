@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from dataclasses import replace
 
 import pytest
@@ -110,7 +109,7 @@ def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):
 
 def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 2)
-    parent, reached = os.getpid(), tmp_path / "reached"
+    parent, reached, here = os.getpid(), tmp_path / "reached", tmp_path / "here"
 
     def fail_elsewhere(_task):
         if os.getpid() != parent:
@@ -125,8 +124,10 @@ def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
     def fail_here(_task):
         if os.getpid() == parent:
             message = "here"
+            here.touch()
             raise ValueError(message)
-        time.sleep(0.01)
+        while not here.exists():
+            pass
 
     with pytest.raises(ValueError, match="here"):
         in_processes(1000, fail_here)

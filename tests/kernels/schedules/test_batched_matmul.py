@@ -11,6 +11,7 @@ from autotm.kernels.code.contraction_tiles import CHAIN_STEPS
 from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
 from autotm.model.step.graph import OpClass
 
+SLOW = pytest.mark.slow
 SUBSCRIPTS = [
     "bihd,bjhd->bhij",
     "bhij,bjhd->bihd",
@@ -42,8 +43,14 @@ def placeholders(arrays):
     return [te.placeholder(array.shape, name=f"p{index}") for index, array in enumerate(arrays)]
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("extents", EXTENTS)
+@pytest.mark.parametrize(
+    ("extents", "threads"),
+    [
+        pytest.param(extents, threads, id=f"{number}-{threads}", marks=() if threads == (2, 3, 1)[number] else SLOW)
+        for number, extents in enumerate(EXTENTS)
+        for threads in (1, 2, 3)
+    ],
+)
 @pytest.mark.parametrize("subscripts", SUBSCRIPTS)
 def test_any_order_of_axes(subscripts, extents, threads):
     arrays = operands(subscripts, extents)
@@ -55,7 +62,7 @@ def test_any_order_of_axes(subscripts, extents, threads):
     assert error(call(kernel, arrays)[0], expected) < 1e-6
 
 
-@pytest.mark.parametrize("subscripts", SUBSCRIPTS)
+@pytest.mark.parametrize("subscripts", [*SUBSCRIPTS[:3], *(pytest.param(one, marks=SLOW) for one in SUBSCRIPTS[3:])])
 def test_vectors_of_another_width(subscripts):
     target = host(2, "haswell")
     arrays = operands(subscripts, EXTENTS[0])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +34,10 @@ PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("
 """Every way to compute each product of matrices."""
 
 
-@pytest.fixture(params=[*IMPLEMENTATIONS, "winograd"])
+UPDATED = [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14], WINDOWS[8]]
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
     if request.param != "winograd":
@@ -41,6 +46,27 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     for limit in ("images.LEAST_SQUARES", "images.LEAST_CHANNELS", "weights.LEAST_PRODUCTS", "weights.LEAST_CHANNELS"):
         monkeypatch.setattr(f"{winograd}.{limit}", 1)
     return DEFAULT_IMPLEMENTATION
+
+
+def ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]], *values: object) -> list[Any]:
+    """Each window in every implementation; those are quick whose places are in `quick`.
+
+    Winograd's form is for 3 x 3 and stride 1: elsewhere it would be the default again.
+    """
+    return [
+        pytest.param(
+            *(window, implementation, *values),
+            marks=() if number in quick.get(implementation, ()) else pytest.mark.slow,
+            id="-".join(map(str, (*values, implementation, window))),
+        )
+        for implementation in (*IMPLEMENTATIONS, "winograd")
+        for number, window in enumerate(windows)
+        if implementation != "winograd" or (window.w[:2], window.stride) == ((3, 3), (1, 1))
+    ]
+
+
+def in_ways(windows: Sequence[Window], quick: Mapping[str, Collection[int]]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("window", "implementation"), ways(windows, quick), indirect=["implementation"])
 
 
 def _passes(
@@ -69,44 +95,54 @@ def _passes(
     }
 
 
-@pytest.mark.parametrize("window", WINDOWS, ids=str)
+@in_ways(WINDOWS, {"default": range(0, 16, 2), "lean": range(1, 16, 2), "winograd": (1, 8)})
 def test_named_windows(window: Window, implementation: str) -> None:
     errors = _passes(window, None, 2, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
-@pytest.mark.parametrize("window", random_windows(8), ids=str)
-def testrandom_windows(window: Window, implementation: str) -> None:
+@in_ways(random_windows(8), {"default": (1,), "lean": (2,)})  # a second each
+def test_random_windows(window: Window, implementation: str) -> None:
     errors = _passes(window, None, 3, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
-@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[2], WINDOWS[-1]], ids=str)
+@in_ways([WINDOWS[1], WINDOWS[2], WINDOWS[-1]], {"default": (1,), "lean": (2,), "winograd": (0,)})
 def test_blocks_for_a_small_cache(window: Window, implementation: str) -> None:
     errors = _passes(window, None, 2, implementation, l2_bytes=16 << 10)
     assert max(errors.values()) < LIMIT, errors
 
 
-@pytest.mark.parametrize("window", WINDOWS[1:7:2], ids=str)
+@in_ways(WINDOWS[1:7:2], {"default": (0,), "lean": (2,)})
 def test_avx2(window: Window, implementation: str) -> None:
     errors = _passes(window, "core-avx2", 2, implementation)
     assert max(errors.values()) < LIMIT, errors
 
 
+SIZES = [
+    (16, 1000, 37),
+    (130, 70, 129),
+    (1, 5, 3),
+    (7, 2000, 64),
+    (300, 9, 48),
+    (40, 300, 1003),
+    (30, 5000, 300),
+    (70, 3000, 520),
+]
+
+
 @pytest.mark.parametrize(
-    ("m", "k", "n"),
+    ("form", "way", "m", "k", "n"),
     [
-        (16, 1000, 37),
-        (130, 70, 129),
-        (1, 5, 3),
-        (7, 2000, 64),
-        (300, 9, 48),
-        (40, 300, 1003),
-        (30, 5000, 300),
-        (70, 3000, 520),
+        pytest.param(
+            *(form, way, *sizes),
+            marks=() if (row + column) % 3 == 0 else pytest.mark.slow,
+            id=f"{form.__name__}-{way}-{sizes}",
+        )
+        for row, (form, way) in enumerate(PRODUCTS)
+        for column, sizes in enumerate(SIZES)
     ],
 )
-@pytest.mark.parametrize(("form", "way"), PRODUCTS)
 def test_matrix_products(form: object, way: str, m: int, k: int, n: int) -> None:
     shapes = {matmul: ((m, k), (k, n)), matmul_nt: ((m, k), (n, k)), matmul_tn: ((k, m), (k, n))}[form]
     a, b, c = random_array(shapes[0], 1), random_array(shapes[1], 2), aligned((m, n))
@@ -147,7 +183,7 @@ def test_dense_weights_are_updated_in_place(batch: int, features: int, way: str)
     assert error(w, expected) < LIMIT
 
 
-@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4]], ids=str)
+@in_ways([WINDOWS[1], WINDOWS[4]], {"lean": (1,), "winograd": (0,)})
 def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
     def build(builder: relax.BlockBuilder, x: relax.Var, w: relax.Var, b: relax.Var) -> relax.Expr:
         y = builder.emit_te(conv2d, x, w, window.stride, window.padding)
@@ -165,7 +201,7 @@ def test_bias_and_relu_are_fused(window: Window, implementation: str) -> None:
     assert error(y, np.maximum(window.forward(x, w) + b, 0)) < LIMIT
 
 
-@pytest.mark.parametrize("window", [WINDOWS[1], WINDOWS[4], WINDOWS[6]], ids=str)
+@in_ways([WINDOWS[1], WINDOWS[4], WINDOWS[6]], {"default": (2,), "lean": (1,), "winograd": (0,)})
 def test_mask_and_other_gradients_are_fused(window: Window, implementation: str) -> None:
     def build(builder: relax.BlockBuilder, *variables: relax.Var) -> relax.Expr:
         dy, w, other, y, zero = variables
@@ -185,8 +221,14 @@ def test_mask_and_other_gradients_are_fused(window: Window, implementation: str)
     assert error(dx, np.where(y > 0, window.data_gradient(dy, w) + other, 0)) < LIMIT
 
 
-@pytest.mark.parametrize("l2_bytes", [1 << 20, 16 << 10])
-@pytest.mark.parametrize("window", [WINDOWS[0], WINDOWS[2], WINDOWS[4], WINDOWS[10], WINDOWS[14]], ids=str)
+@pytest.mark.parametrize(
+    ("window", "implementation", "l2_bytes"),
+    [
+        *ways(UPDATED, {"default": (3, 4), "lean": (2,)}, 1 << 20),
+        *ways(UPDATED, {"default": (0, 2), "lean": (1,), "winograd": (5,)}, 16 << 10),
+    ],
+    indirect=["implementation"],
+)
 def test_update_in_place(window: Window, implementation: str, l2_bytes: int) -> None:
     def build(builder: relax.BlockBuilder, x: relax.Var, dy: relax.Var, w: relax.Var) -> relax.Expr:
         dw = builder.emit_te(conv2d_weight_gradient, x, dy, window.w, window.stride, window.padding)

@@ -10,7 +10,9 @@ from autotm.kernels.code.contraction_tiles import CHAIN_STEPS
 from autotm.kernels.operators.matmul import matmul_nt
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    "threads", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("steps", [4 * CHAIN_STEPS, 4 * CHAIN_STEPS + 37])
 def test_blocks_of_steps_need_small_panels(steps, threads):
     a, b, c = random_array((29, steps), 0), random_array((600, steps), 1), random_array((29, 600), 2)

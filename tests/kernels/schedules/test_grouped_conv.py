@@ -68,13 +68,25 @@ def errors(
     return [error(*pair) for pair in zip(found, expected(window, groups, x, w, dy), strict=True)]
 
 
-@pytest.mark.parametrize("implementation", [DEFAULT_IMPLEMENTATION, *others("conv2d")])
-@pytest.mark.parametrize(("window", "groups"), [*GROUPED, *random_groups(4)], ids=str)
+@pytest.mark.parametrize(
+    ("window", "groups", "implementation"),
+    [
+        # Each window but some random ones is quick in one way to compute it.
+        pytest.param(
+            *case,
+            way,
+            marks=() if number % 2 == turn % 2 and number < len(GROUPED) + 2 else pytest.mark.slow,
+            id=f"{case}-{way}",
+        )
+        for number, case in enumerate([*GROUPED, *random_groups(4)])
+        for turn, way in enumerate([DEFAULT_IMPLEMENTATION, *others("conv2d")])
+    ],
+)
 def test_groups(window: Window, groups: int, implementation: str) -> None:
     assert max(errors(window, groups, "conv2d", 2, implementation)) < LIMIT
 
 
-@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_threads(threads: int) -> None:
     assert max(errors(*GROUPED[-1], "conv2d", threads)) < LIMIT
     assert max(errors(DEPTHWISE[-2], DEPTHWISE[-2].x[3], "depthwise", threads)) < LIMIT

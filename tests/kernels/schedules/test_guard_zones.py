@@ -6,8 +6,9 @@ A new family of kernels (a name in `dispatch._NAMED`) needs cases here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -249,14 +250,24 @@ def values(case: Case) -> list[np.ndarray]:
     ]
 
 
-WAYS = [(n, name) for n, case in enumerate(CASES) for name in (DEFAULT_IMPLEMENTATION, *others(case.family))]
+def ways() -> Iterator[Any]:
+    """Each case in every way to compute it and in one setting; quick are the first of a family in each setting.
+
+    Each family is in all settings: three cases of a kind often follow each other.
+    """
+    seen = set()
+    for number, case in enumerate(CASES):
+        threads, mcpu = SETTINGS[(number + number // 3) % len(SETTINGS)]
+        for way in (DEFAULT_IMPLEMENTATION, *others(case.family)):
+            marks = pytest.mark.slow if (case.family, way, threads) in seen else ()
+            seen.add((case.family, way, threads))
+            yield pytest.param(case, way, threads, mcpu, id=f"{number} {way} {case}", marks=marks)
 
 
-@pytest.mark.parametrize(("number", "way"), WAYS, ids=[f"{number} {way} {CASES[number]}" for number, way in WAYS])
-def test_nothing_but_the_outputs_is_written_and_they_are_whole(number: int, way: str) -> None:
-    case = CASES[number]
-    # Each case in one setting, each family in all: three cases of a kind often follow each other.
-    threads, mcpu = SETTINGS[(number + number // 3) % len(SETTINGS)]
+@pytest.mark.parametrize(("case", "way", "threads", "mcpu"), ways())
+def test_nothing_but_the_outputs_is_written_and_they_are_whole(
+    case: Case, way: str, threads: int, mcpu: str | None
+) -> None:
     target = host(threads, mcpu)
     kernel = kernel_of(case.tensors, threads, target, way)
     assert kernel.op == case.family
