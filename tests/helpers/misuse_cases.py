@@ -71,6 +71,10 @@ class Command:
         return [*call.split(), *(OPTIONS if self.is_of_study and "--scale" not in call else ())]
 
 
+COMMON = {"missing": 1, "wrong": 4, "unknown": 3}
+"""How many the following are."""
+
+
 def _of_study(call: str) -> dict[str, list[Misuse]]:
     """What every command of a study can be given wrongly."""
     return {
