@@ -177,7 +177,7 @@ def test_what_measures_long_asks_for_room_first(server: CommandServer, disk: Pat
     compiler.write_text(f"#!/bin/sh\ntouch {used}\n", encoding="utf-8")
     compiler.chmod(0o755)
     asked = COMMANDS["calibrate"].arguments
-    ended = server.call(asked, disk, scratch=study.with_name("scratch"), environment={"CXX": str(compiler)})
+    ended = server.call(asked, disk, scratch=study.with_name("scratch"), environment={"CC": str(compiler)})
     assert ended.status == FAULT, ended
     assert "No space left" in ended.errors or "Read-only file system" in ended.errors
     assert not used.exists(), "it linked kernels first"
