@@ -30,8 +30,8 @@ OTHERWISE = {
     "kernels import": Press("sqlite3.connect", "elsewhere"),
     "schema": Press(),
 }
-"""When it is pressed where a command neither writes a file, half of which must not stay, nor reads one of a network, and
-where its end would take long to reach."""
+"""When it is pressed where a command neither writes a file, half of which must not stay, nor reads one of a network; and
+where writing would begin late."""
 
 
 def moment(name: str, command: Command) -> Press:
@@ -102,10 +102,10 @@ def test_an_interrupt_that_is_pressed_again_and_again_is_one_line(server: Comman
 def test_an_interrupt_while_a_linker_runs_ends_it_too(server: CommandServer, study: Path) -> None:
     make_compile_again(study)
     linker = study.with_name("linker")
-    linker.write_text(f"#!/bin/sh\ntouch {study}/linking.md\nexec sleep 100\n", encoding="utf-8")
+    linker.write_text(f"#!/bin/sh\nmkdir {study}/linking\nexec sleep 100\n", encoding="utf-8")
     linker.chmod(0o755)
     call = COMMANDS["profile"].arguments
-    ended = server.call(call, study, environment={"CC": str(linker)}, signal=Signal(signal.SIGINT, "linking.md"))
+    ended = server.call(call, study, environment={"CC": str(linker)}, signal=Signal(signal.SIGINT, "linking"))
     require_one_line(ended)
     prepared_study.require_whole(study)
     again = server.call(call, study)
