@@ -1,34 +1,49 @@
 """Ctrl-C at any moment of any command: one line, exit status 130, whole files, nothing left over, and it can go on.
 
-Before the command, within it (compiled code too), and after it; in a process that has imported everything, and in fresh
-ones, which are interrupted while they import.
+It is pressed at what a command is about to do: before it begins, while it reads or writes its files, while a linker
+runs, and after it; in a process that has imported everything, and in fresh ones, which are interrupted while they
+import.
 """
 
 from __future__ import annotations
 
-import os
-import random
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import prepared_study
 import pytest
-from command_server import CommandServer, Ended
+from command_server import CommandServer, Ended, Press, Signal
 from misuse_cases import COMMANDS, Command
 
 from autotm.cli.main import DONE, INTERRUPTED, INTERRUPTED_TEXT
 
-MOMENTS = int(os.environ.get("AUTOTM_INTERRUPTS", "5"))
-"""Of each command, half as many of one that takes long; more of them to look for what is rare."""
-MOST_S = 15.0
 MESSAGE = f"autotm: {INTERRUPTED_TEXT}"
+READS = Press("open", "results/")
+OTHERWISE = {
+    "bundle": READS,
+    "calibrate": Press("subprocess.Popen"),
+    "profile": Press("sqlite3.connect"),
+    "costs": Press("open", "config/config.yaml"),
+    "kernels list": Press("sqlite3.connect"),
+    "kernels import": Press("sqlite3.connect", "elsewhere"),
+    "schema": Press(),
+}
+"""When it is pressed where a command neither writes a file, half of which must not stay, nor reads one of a network; and
+where writing would begin late."""
+
+
+def moment(name: str, command: Command) -> Press:
+    """When a command has begun to write its file, or else to read one."""
+    writes = Press("open", f".{Path(command.writes[0]).name.partition('.')[0]}.") if command.writes else READS
+    return OTHERWISE.get(name, writes)
+
+
 EACH = [
     pytest.param(
         command,
+        moment(name, command),
         id=name,
         marks=[pytest.mark.skip(f"needs {command.needs}")] if command.lacks else [],
     )
@@ -36,72 +51,88 @@ EACH = [
 ]
 
 
-def moments(seconds: float) -> list[float]:
-    """From the very first to just after the end, or `MOST_S`; a random one in each part."""
-    draw = random.Random()
-    parts = MOMENTS if seconds <= MOST_S else (MOMENTS + 1) // 2
-    part_s = min(1.1 * seconds, MOST_S) / parts
-    return [0.0, *(draw.uniform(part, part + 1) * part_s for part in range(parts))]
+def require_one_line(ended: Ended) -> None:
+    assert ended.status == INTERRUPTED, ended
+    assert ended.left == 0, ended
+    *before, last = ended.errors.splitlines()
+    assert last == MESSAGE
+    assert all(line.startswith("autotm: ") for line in before), ended.errors
+    assert MESSAGE not in before
 
 
-def require_one_line(ended: Ended, moment_s: float) -> None:
-    assert ended.status in {DONE, INTERRUPTED}, (moment_s, ended)
-    assert ended.left == 0, (moment_s, ended)
-    lines = ended.errors.splitlines()
-    assert all(line.startswith("autotm: ") for line in lines), (moment_s, ended.errors)
-    assert lines.count(MESSAGE) == (ended.status == INTERRUPTED), (moment_s, ended)
-    if ended.status == INTERRUPTED:
-        assert lines[-1] == MESSAGE
-
-
-def fresh(prepared: Path, study: Path) -> Path:
-    """The study as it was made, but that `profile` compiles again."""
-    shutil.rmtree(study, ignore_errors=True)
-    shutil.copytree(prepared, study)
+def make_compile_again(study: Path) -> None:
     for path in (study / "results").glob("*/objects/*"):
         path.unlink()
-    return study
+
+
+@pytest.mark.parametrize(("command", "press"), EACH)
+def test_an_interrupt_is_one_line_and_what_was_interrupted_goes_on(
+    server: CommandServer, study: Path, command: Command, press: Press
+) -> None:
+    before = prepared_study.contents(study)
+    require_one_line(server.call(command.arguments, study, press=press))
+    prepared_study.require_whole(study)
+    after = prepared_study.contents(study)
+    assert after.keys() >= before.keys()
+    if after != before:
+        again = server.call(command.arguments, study)
+        assert again.status == DONE, again
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("command", EACH)
-def test_an_interrupt_is_one_line_and_what_was_interrupted_goes_on(
-    server: CommandServer, prepared: Path, tmp_path: Path, command: Command
+@pytest.mark.parametrize("after", [10, 100, 1000, 3000])
+@pytest.mark.parametrize(("command", "press"), EACH)
+def test_an_interrupt_whatever_it_does_is_one_line(
+    server: CommandServer, study: Path, command: Command, press: Press, after: int
 ) -> None:
-    study, call = tmp_path / "study", command.arguments
-    seconds, interrupted = command.seconds, 0
-    if seconds <= MOST_S:
-        seconds = server.call(call, fresh(prepared, study)).seconds
-    for moment_s in moments(seconds):
-        before = prepared_study.contents(fresh(prepared, study)).keys()
-        ended = server.call(call, study, interrupts_s=[moment_s])
-        require_one_line(ended, moment_s)
-        prepared_study.require_whole(study)
-        assert prepared_study.contents(study).keys() >= before
-        if ended.status == INTERRUPTED:
-            interrupted += 1
-            assert ended.seconds < moment_s + MOST_S
-            if interrupted == 1 + MOMENTS // 2 and command.seconds <= MOST_S:
-                again = server.call(call, study)
-                assert again.status == DONE or "there is such a machine" in again.errors, again
-    assert interrupted, "it was never interrupted"
+    make_compile_again(study)
+    del press
+    ended = server.call(command.arguments, study, press=Press("any", after=after))
+    if ended.status != DONE:
+        require_one_line(ended)
+    prepared_study.require_whole(study)
 
 
 def test_an_interrupt_that_is_pressed_again_and_again_is_one_line(server: CommandServer, study: Path) -> None:
-    for hurry_s in (0.001, 0.01, 0.1):
-        pressed_s = [0.02 + hurry_s * number for number in range(10)]
-        ended = server.call(COMMANDS["run"].arguments, study, interrupts_s=pressed_s)
-        assert ended.status == INTERRUPTED, ended
-        require_one_line(ended, hurry_s)
-        prepared_study.require_whole(study)
+    ended = server.call(COMMANDS["run"].arguments, study, press=Press("open", ".record.", times=10))
+    require_one_line(ended)
+    prepared_study.require_whole(study)
+
+
+def test_an_interrupt_while_a_linker_runs_ends_it_too(server: CommandServer, study: Path) -> None:
+    make_compile_again(study)
+    linker = study.with_name("linker")
+    linker.write_text(f"#!/bin/sh\nmkdir {study}/linking\nexec sleep 100\n", encoding="utf-8")
+    linker.chmod(0o755)
+    call = COMMANDS["profile"].arguments
+    ended = server.call(call, study, environment={"CC": str(linker)}, signal=Signal(signal.SIGINT, "linking"))
+    require_one_line(ended)
+    prepared_study.require_whole(study)
+    again = server.call(call, study)
+    assert again.status == DONE, again
+
+
+def test_what_is_started_with_ctrl_c_ignored_goes_on(server: CommandServer, study: Path) -> None:
+    for press in (Press(), Press("open", ".view.")):
+        assert server.call(COMMANDS["view"].arguments, study, press=press, ignored=True).status == DONE
 
 
 _PROGRAM = """
-import os, signal, sys
+import atexit, os, signal, sys
 from autotm.cli import program
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # What comes before the program begins waits for it.
-os.write(1, b"!")
+moment = sys.argv.pop(1)
+def press():
+    os.killpg(0, signal.SIGINT)
+def watch(event, arguments):
+    if event == "import" and arguments[0] == moment:
+        press()
+if moment == "before":
+    press()
+elif moment == "after":
+    atexit.register(press)
+else:
+    sys.addaudithook(watch)
 sys.exit(program())
 """
 
@@ -111,41 +142,27 @@ def as_in_a_terminal() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("moment_s", [0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5])
-def test_an_interrupt_while_it_imports_and_while_python_ends_is_one_line(study: Path, moment_s: float) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *COMMANDS["view"].arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=study, start_new_session=True,
-        preexec_fn=as_in_a_terminal,  # noqa: PLW1509
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.read(1) == "!"
-        time.sleep(moment_s)
-        os.killpg(process.pid, signal.SIGINT)
-        errors = process.stderr.read()
-        ended = Ended(process.wait(), moment_s, 0, "", errors)
-    require_one_line(ended, moment_s)
+def in_a_fresh_process(program: str, folder: Path, *arguments: str) -> Ended:
+    ended = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True, text=True, check=False, cwd=folder, start_new_session=True,
+        preexec_fn=as_in_a_terminal,
+    )  # fmt: skip
+    return Ended(ended.returncode, 0.0, 0, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("moment", ["before", "click", "numpy._core._multiarray_umath"])
+def test_an_interrupt_while_it_imports_is_one_line(study: Path, moment: str) -> None:
+    require_one_line(in_a_fresh_process(_PROGRAM, study, moment, *COMMANDS["view"].arguments))
     prepared_study.require_whole(study)
 
 
-def test_what_is_started_with_ctrl_c_ignored_goes_on(study: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *COMMANDS["view"].arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=study, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509
-    ) as process:  # fmt: skip
-        assert process.stdout is not None
-        process.stdout.read(1)
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait() == DONE
+def test_an_interrupt_while_python_ends_changes_nothing(tmp_path: Path) -> None:
+    ended = in_a_fresh_process(_PROGRAM, tmp_path, "after", "schema")
+    assert (ended.status, ended.errors) == (DONE, "")
 
 
-_DROPPED = """
-import os, signal, sys, time
-import autotm.cli.main as main
-from autotm.cli import program
-def lose() -> int:
+_LOSES = """
     class Lost:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGINT)
@@ -153,20 +170,26 @@ def lose() -> int:
         Lost()
         time.sleep(0.1)
     return 0
-main.main = lose
-sys.exit(program())
+"""
+_COMPLAINS = """
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        os.write(2, b"terminated within compiled code")
+        raise RuntimeError("what compiled code makes of it")
 """
 
 
-def test_an_interrupt_that_is_lost_where_nothing_can_be_raised_is_pressed_again(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", _DROPPED],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        start_new_session=True,
-        preexec_fn=as_in_a_terminal,
-    )
-    assert ended.stderr == MESSAGE + "\n"
-    assert ended.returncode == INTERRUPTED
+@pytest.mark.parametrize("does", [_LOSES, _COMPLAINS])
+def test_an_interrupt_that_compiled_code_loses_or_complains_of_is_one_line(tmp_path: Path, does: str) -> None:
+    program = f"""
+import os, signal, sys, time
+import autotm.cli.main as main
+from autotm.cli import program
+def command(_):
+{does}
+main._called = command
+sys.exit(program())
+"""
+    require_one_line(in_a_fresh_process(program, tmp_path))

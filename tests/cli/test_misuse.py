@@ -14,34 +14,48 @@ import click
 import prepared_study
 import pytest
 from command_server import CommandServer, Ended, mounts_allowed
-from misuse_cases import COMMANDS, Command, Misuse
+from misuse_cases import COMMANDS, COMMON, Command, Misuse
 
 from autotm.cli.main import CLOSED, DONE, FAULT, MISUSE, SECTIONS, autotm
 
-CASES = [
-    pytest.param(case, id=f"{name}-{kind}-{number}")
-    for name, command in COMMANDS.items()
-    for kind in ("missing", "wrong", "unknown")
-    if not isinstance(getattr(command, kind), str)
-    for number, case in enumerate(
-        Misuse(" ".join(command.with_options(case.arguments)), case.said, case.status, case.damaged)
-        for case in getattr(command, kind)
-    )
-]
-LONG_S = 20.0
-EACH = [
-    pytest.param(
-        command,
-        id=name,
-        marks=[
-            *([pytest.mark.slow] if command.seconds > LONG_S else []),
-            *([pytest.mark.skip(f"needs {command.needs}")] if command.lacks else []),
+TURNS = tuple((kind, number) for kind, most in COMMON.items() for number in range(most))
+"""What all commands of a study can be given wrongly, and hear from the same code."""
+
+
+def cases() -> Iterator[object]:
+    """Every misuse, every other one with an answer in JSON. Of `TURNS` each command has its own in `make test`."""
+    total = 0
+    for turn, (name, command) in enumerate(COMMANDS.items()):
+        for kind in ("missing", "wrong", "unknown"):
+            given = getattr(command, kind)
+            for number, case in enumerate(() if isinstance(given, str) else given):
+                is_others = (kind, number) in TURNS and TURNS[turn % len(TURNS)] != (kind, number)
+                as_json = ["--json"] if total % 2 and "schema" not in name else []
+                arguments = [*command.with_options(case.arguments), *as_json]
+                marks = [pytest.mark.slow] if command.is_of_study and is_others else []
+                yield pytest.param(arguments, case, id=f"{name}-{kind}-{number}", marks=marks)
+                total += 1
+
+
+def each(*quick: str) -> pytest.MarkDecorator:
+    """Every command; those that are not `quick` only in `make test-all`, as what they end in is the same code."""
+    return pytest.mark.parametrize(
+        "command",
+        [
+            pytest.param(
+                command,
+                id=name,
+                marks=[
+                    *([] if name in quick else [pytest.mark.slow]),
+                    *([pytest.mark.skip(f"needs {command.needs}")] if command.lacks else []),
+                ],
+            )
+            for name, command in COMMANDS.items()
         ],
     )
-    for name, command in COMMANDS.items()
-]
-EACH_SHORT = [case for case, command in zip(EACH, COMMANDS.values(), strict=True) if command.seconds <= LONG_S]
-"""One that measures long runs to its end once; where it cannot write, it must not even begin."""
+
+
+LONG = {"calibrate", "bundle"}
 
 
 def all_commands() -> Iterator[str]:
@@ -70,26 +84,26 @@ def require_one_message(ended: Ended, status: int, said: str) -> None:
     assert ended.left == 0
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_misuse_is_one_message_and_nothing_is_written(server: CommandServer, study: Path, case: Misuse) -> None:
+@pytest.mark.parametrize(("arguments", "case"), cases())
+def test_misuse_is_one_message_and_nothing_is_written(
+    server: CommandServer, study: Path, arguments: list[str], case: Misuse
+) -> None:
     for name, content in case.damaged.items():
         (study / name).unlink() if content is None else (study / name).write_bytes(content)
     before = prepared_study.contents(study)
-    ended = server.call(case.arguments.split(), study)
+    ended = server.call(arguments, study)
     require_one_message(ended, case.status, case.said)
-    assert ended.output == ""
-    assert prepared_study.contents(study) == before
-    if not case.arguments.startswith(("schema", "shcema")):
-        ended = server.call([*case.arguments.split(), "--json"], study)
-        require_one_message(ended, case.status, case.said)
+    if "--json" in arguments:
         told = json.loads(ended.output)
         assert told.keys() == {"error", "exit_status"}
         assert told["exit_status"] == case.status
         assert told["error"] in ended.errors
-        assert prepared_study.contents(study) == before
+    else:
+        assert ended.output == ""
+    assert prepared_study.contents(study) == before
 
 
-@pytest.mark.parametrize("command", EACH_SHORT)
+@each(*(COMMANDS.keys() - LONG))
 def test_without_a_terminal_there_are_no_colours_and_no_progress(
     server: CommandServer, study: Path, command: Command
 ) -> None:
@@ -101,7 +115,7 @@ def test_without_a_terminal_there_are_no_colours_and_no_progress(
     prepared_study.require_whole(study)
 
 
-@pytest.mark.parametrize("command", EACH)
+@each("schema", "compare", "view", "run", "kernels export")
 def test_a_reader_that_is_gone_ends_it_quietly(server: CommandServer, study: Path, command: Command) -> None:
     wanted = () if command.call == "schema" else ("--json",)
     ended = server.call([*command.arguments, *wanted], study, output=None)
@@ -112,7 +126,7 @@ def test_a_reader_that_is_gone_ends_it_quietly(server: CommandServer, study: Pat
     prepared_study.require_whole(study)
 
 
-@pytest.mark.parametrize("command", EACH_SHORT)
+@each("schema", "compare", "view", "run", "kernels export")
 def test_output_on_a_full_disk_is_one_message(server: CommandServer, study: Path, command: Command) -> None:
     wanted = () if command.call == "schema" else ("--json",)
     ended = server.call([*command.arguments, *wanted], study, output="/dev/full")
@@ -141,7 +155,7 @@ def disk(server: CommandServer, study: Path, request: pytest.FixtureRequest) -> 
 
 
 @pytest.mark.parametrize("disk", ["full", "read-only"], indirect=True)
-@pytest.mark.parametrize("command", EACH_SHORT)
+@each("profile", "solve", "check", "view", "doctor", "kernels import", "export")
 def test_a_disk_that_takes_nothing_is_one_message(
     server: CommandServer, disk: Path, study: Path, command: Command, request: pytest.FixtureRequest
 ) -> None:
@@ -159,7 +173,11 @@ def test_a_disk_that_takes_nothing_is_one_message(
 
 @pytest.mark.parametrize("disk", ["full", "read-only"], indirect=True)
 def test_what_measures_long_asks_for_room_first(server: CommandServer, disk: Path, study: Path) -> None:
-    ended = server.call(COMMANDS["calibrate"].arguments, disk, scratch=study.with_name("scratch"))
+    compiler, used = (study.with_name(name) for name in ("compiler", "used"))
+    compiler.write_text(f"#!/bin/sh\ntouch {used}\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    asked = COMMANDS["calibrate"].arguments
+    ended = server.call(asked, disk, scratch=study.with_name("scratch"), environment={"CC": str(compiler)})
     assert ended.status == FAULT, ended
-    assert ended.seconds < COMMANDS["calibrate"].seconds / 2
     assert "No space left" in ended.errors or "Read-only file system" in ended.errors
+    assert not used.exists(), "it linked kernels first"

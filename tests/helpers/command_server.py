@@ -49,14 +49,16 @@ class Press:
     """When Ctrl-C is pressed: for the process and all that it started, as a terminal does.
 
     Attributes:
-        event: what the process is about to do, as Python's audit events name it; "" for at once, before the program
-            takes signals.
+        event: what the process is about to do, as Python's audit events name it, or "any"; "" for at once, before the
+            program takes signals.
         argument: part of the event's first argument.
+        after: as many of these events.
         times: how often; all but the first time at whatever it does next.
     """
 
     event: str = ""
     argument: str = ""
+    after: int = 0
     times: int = 1
 
 
@@ -277,12 +279,16 @@ def become(program: str, call: Call) -> None:
 
 def press_when(press: Press) -> None:
     """From now on watch what this process is about to do, and press Ctrl-C when it is time."""
-    process, left, is_pressing = os.getpid(), press.times, False
+    process, skipped, left, is_pressing = os.getpid(), press.after, press.times, False
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal left, is_pressing
-        is_next = left < press.times or (event == press.event and press.argument in str(arguments[:1]))
-        if left and is_next and not is_pressing and os.getpid() == process:
+        nonlocal skipped, left, is_pressing
+        if not left or is_pressing or os.getpid() != process:
+            return
+        is_next = press.event in {event, "any"} and press.argument in str(arguments[:1])
+        if is_next and skipped:
+            skipped -= 1
+        elif is_next or left < press.times:
             left, is_pressing = left - 1, True
             os.killpg(process, signal.SIGINT)
             is_pressing = False
@@ -363,9 +369,11 @@ if __name__ == "__main__":
     serve(sys.argv[1])
     try:
         status = run(sys.argv[0])
-    except BaseException:
+    except BaseException:  # noqa: BLE001 a fork must not go on as a second server
         traceback.print_exc()
         status = 1
+    if sys.argv[0] == "snakemake":
+        sys.exit(status)  # What tells of failed jobs waits for Python's own end.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # Python's own end would take apart all that this process has imported.

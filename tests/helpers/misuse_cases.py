@@ -71,6 +71,10 @@ class Command:
         return [*call.split(), *(OPTIONS if self.is_of_study and "--scale" not in call else ())]
 
 
+COMMON = {"missing": 1, "wrong": 4, "unknown": 3}
+"""How many the following are."""
+
+
 def _of_study(call: str) -> dict[str, list[Misuse]]:
     """What every command of a study can be given wrongly."""
     return {
@@ -100,7 +104,6 @@ def of_network(call: str, writes: Sequence[str] = (), reads: Sequence[str] = (),
     unknown = [Misuse(call.replace(" mlp", " mpl", 1), "unknown network 'mpl'; did you mean 'mlp'?")]
     missing = [Misuse(call, file.rpartition("/")[2], damaged={file: None}) for file in reads]
     wrong = [Misuse(call, file.rpartition("/")[2], damaged={file: TEXT}) for file in reads]
-    wrong += [Misuse(call, reads[0].rpartition("/")[2], damaged={reads[0]: b""})] if reads else []
     kinds = {"missing": missing, "wrong": wrong, "unknown": unknown}
     return of_study(call, writes, **{kind: [*more.pop(kind, []), *cases] for kind, cases in kinds.items()}, **more)  # type: ignore[misc]
 
@@ -142,6 +145,7 @@ COMMANDS: Mapping[str, Command] = {
         [f"{STATIC}/plan.json"],
         GIVEN,
         wrong=[
+            Misuse("solve mlp static 4:1", "graph.json", damaged={GRAPH: b""}),
             Misuse("solve mlp static 4:1 --write-mps config", "'config' is a directory", MISUSE),
             Misuse("solve mlp all-slow 1:0 --write-mps p.mps", "needs no integer program"),
         ],
@@ -241,7 +245,7 @@ COMMANDS: Mapping[str, Command] = {
     "bundle": of_placement(
         "bundle mlp static 4:1 --to results/mlp.tar.xz",
         ["results/mlp.tar.xz"],
-        [GRAPH, f"{STATIC}/plan.json"],
+        [f"{STATIC}/plan.json"],
         missing=[
             Misuse("bundle mlp static 4:1", "autotm compile mlp static 4:1", damaged={f"{STATIC}/program.json": None}),
             Misuse("bundle mlp static 4:1", "autotm profile mlp", damaged={GRAPH: None}),

@@ -72,11 +72,13 @@ def test_the_catalog_can_read_its_file() -> None:
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     """A folder with a config, and a Snakefile that takes all rules from elsewhere, as `snakedeploy` makes it."""
     elsewhere = make_workplace(tmp_path_factory.mktemp("deployed") / "elsewhere", stand_in=True).folder
-    place = Workplace(elsewhere.with_name("place"))
+    place = Workplace(elsewhere.with_name("place"), is_forked=True)
     (place.folder / "workflow").mkdir(parents=True)
     shutil.move(elsewhere / "config", place.folder / "config")
     snakefile = DEPLOYED.format(snakefile=elsewhere / "workflow" / "Snakefile")
     (place.folder / "workflow" / "Snakefile").write_text(snakefile, encoding="utf-8")
+    place.change("figures", "fig10", "limits", value=["1:1", "0:1"])
+    place.change("figures", "fig10", "optimizers", value=["static"])
     return place
 
 

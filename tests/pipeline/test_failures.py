@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 
-from workplace import ROOT, TARGET, Workplace
+from command_server import Signal
+from workplace import TARGET, Workplace
 
 from autotm.stages.jobs.failure import Reason
 
@@ -29,7 +25,7 @@ KILLED = STAGE.format(
         os.kill(os.getpid(), 9)"""
 )
 INFEASIBLE = STAGE.format(
-    fault="""if snakemake.wildcards.limit == "1to0" and snakemake.wildcards.optimizer == "static":
+    fault="""if snakemake.wildcards.limit == "0to1" and snakemake.wildcards.optimizer == "static":
         raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")"""
 )
 WRONG = STAGE.format(fault='raise KeyError("never there")')
@@ -48,6 +44,7 @@ def set_stage(place: Workplace, name: str, script: str) -> None:
 
 
 def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
+    fresh.change("figures", "fig10", "limits", value=["1:1", "0:1"])
     set_stage(fresh, "ilp_solve", INFEASIBLE)
     set_stage(fresh, "run", KILLED)
     done = fresh.snakemake(TARGET)
@@ -58,10 +55,10 @@ def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
     assert page == [
         "autotm: 3 jobs failed",
         "",
-        f"ilp_solve: mlp, static, limit 1:0 (tiny, {machine})",
+        f"ilp_solve: mlp, static, limit 0:1 (tiny, {machine})",
         "  why:    kernel 7 needs 3 bytes more; smallest feasible limit: 10 bytes",
         "  remedy: as it says; then the same command again",
-        f"  log:    {folder}/static/1to0/ilp_solve.log",
+        f"  log:    {folder}/static/0to1/ilp_solve.log",
         "",
         f"run: mlp, static, limit 1:1 (tiny, {machine})",
         f"run: mlp, synchronous, limit 1:1 (tiny, {machine})",
@@ -70,8 +67,8 @@ def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
         f"  log:    {folder}/static/1to1/run.log",
         f"  log:    {folder}/synchronous/1to1/run.log",
         "",
-        # 2 + 2 optimizers x 3 limits x 3 stages, but for a solve with the two jobs behind it, and two runs
-        "15 of 21 jobs are done; the same command does the rest, and none of these again.",
+        # 2 + 2 optimizers x 2 limits x 3 stages, but for a solve with the two jobs behind it, and two runs
+        "9 of 15 jobs are done; the same command does the rest, and none of these again.",
         "not made: figures/fig10.pdf",
     ]
 
@@ -81,81 +78,65 @@ def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
     set_stage(fresh, "ilp_solve", INFEASIBLE)
     set_stage(fresh, "run", WRONG)
     record = "results/laptop-1t/tiny/mlp/static/{}/record.json"
-    assert fresh.snakemake(record.format("1to0")).returncode != 0
+    assert fresh.snakemake(record.format("0to1")).returncode != 0
     set_stage(fresh, "ilp_solve", healthy)
-    page = page_of(fresh.snakemake(record.format("1to0")).stdout)
+    page = page_of(fresh.snakemake(record.format("0to1")).stdout)
     assert page[0] == "autotm: 1 job failed"
     assert page[2:5] == [
-        "run: mlp, static, limit 1:0 (tiny, laptop-1t)",
+        "run: mlp, static, limit 0:1 (tiny, laptop-1t)",
         "  why:    KeyError: 'never there'",
         "  remedy: this is a fault of autotm: report it with the log, which says where",
     ]
     assert "Traceback" in (fresh.folder / page[5].split()[1]).read_text(encoding="utf-8")
     set_stage(fresh, "run", healthy)
-    done = fresh.snakemake(record.format("1to0"))
+    done = fresh.snakemake(record.format("0to1"))
     assert done.returncode == 0, done.stdout
     assert "failed" not in done.stdout
 
 
-def test_a_figure_that_is_done_is_named(fresh: Workplace) -> None:
-    set_stage(fresh, "run", STAGE.format(fault='if "vgg" in snakemake.wildcards.network:\n        os.abort()'))
-    done = fresh.snakemake(TARGET, "results/laptop-1t/tiny/test_vgg/static/1to1/record.json", "--config", "threads=1")
+def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
+    (machine,) = (path.name for path in (finished.folder / "results").iterdir())
+    set_stage(finished, "tune", STAGE.format(fault="os.abort()"))
+    finished.change("style", "font_size_pt", value=9.0)
+    done = finished.snakemake(TARGET, f"results/{machine}/tiny/test_vgg/tuned.json")
     assert done.returncode != 0
     page = page_of(done.stdout)
     assert page[2:4] == [
-        "run: test_vgg, static, limit 1:1 (tiny, laptop-1t)",
+        f"tune: test_vgg (tiny, {machine})",
         "  why:    killed by signal 6 (SIGABRT)",
     ]
     assert page[-1] == "made: figures/fig10.pdf"
 
 
-def page_after(place: Workplace, end: Callable[[int], None]) -> list[str]:
-    """The page of a study that `end`, given its process, ends while a run waits."""
+def page_after(place: Workplace, number: int, *, is_for_all: bool) -> list[str]:
+    """The page of a study that gets a signal while a run waits, and leaves no job behind."""
     waits = "Path('started').touch()\n    import time\n    time.sleep(60)"
     set_stage(place, "run", STAGE.format(fault=waits))
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", TARGET]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    with (place.folder / "output.txt").open("w+", encoding="utf-8") as output:
-        study = subprocess.Popen(
-            command,
-            cwd=place.folder,
-            env=environment,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-            # As in a terminal: what runs behind others' & has it ignored.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
-        )
-        deadline = time.monotonic() + 60
-        while not (place.folder / "started").exists():
-            assert study.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        end(study.pid)
-        assert study.wait(timeout=30) != 0
-        output.seek(0)
-        return page_of(output.read())
+    ended = place.forked(TARGET, signal=Signal(number, "started", is_for_all=is_for_all))
+    assert ended.status != 0
+    assert ended.left == 0
+    return page_of(ended.output)
 
 
-DONE = r"\d+ of 21 jobs are done; the same command does the rest, and none of these again\."
+DONE = r"\d+ of \d+ jobs are done; the same command does the rest, and none of these again\."
 
 
-def test_an_interrupted_study_ends_with_what_is_done(fresh: Workplace) -> None:
-    page = page_after(fresh, lambda study: os.killpg(study, signal.SIGINT))
+def test_an_interrupted_study_ends_with_what_is_done(finished: Workplace) -> None:
+    page = page_after(finished, signal.SIGINT, is_for_all=True)
     assert page[0] == "autotm: interrupted"
     assert re.fullmatch(DONE, page[2])
     assert page[3:] == ["not made: figures/fig10.pdf"]
 
 
-def test_jobs_that_lose_an_interrupt_are_ended(fresh: Workplace) -> None:
+def test_jobs_that_lose_an_interrupt_are_ended(finished: Workplace) -> None:
     """As Python may while it imports."""
-    page = page_after(fresh, lambda study: os.kill(study, signal.SIGINT))
+    page = page_after(finished, signal.SIGINT, is_for_all=False)
     assert re.fullmatch(DONE, page[-2])
     assert page[-1] == "not made: figures/fig10.pdf"
 
 
-def test_a_study_that_is_asked_to_end_ends_its_jobs(fresh: Workplace) -> None:
-    page = page_after(fresh, lambda study: os.kill(study, signal.SIGTERM))
+def test_a_study_that_is_asked_to_end_ends_its_jobs(finished: Workplace) -> None:
+    page = page_after(finished, signal.SIGTERM, is_for_all=False)
     assert page[0] == "autotm: 1 job failed"
     assert page[2].startswith("run: mlp, ")
     assert page[3] == "  why:    killed by signal 15 (SIGTERM)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from autotm.study.setup.study import load_study
 from autotm.study.tables.costs import figure_jobs
 
 NETWORKS = ["mlp", "test_vgg"]
-LIMITS = ["1:0", "1:1", "0:1"]
+LIMITS = ["1:0", "0:1"]
 SHOWN = ("fig7", "fig8", "fig9", "fig10a_all_fast", "heap", "kernel_plot")
 TARGETS = tuple(f"figures/{name}.pdf" for name in SHOWN)
 
@@ -26,7 +25,7 @@ def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     place.change("workloads", "large", value={"networks": NETWORKS, "optimizers": ["static"], "limits": ["5:2"]})
     place.change("figures", "fig10", "limits", value=["0:1", "1:0"])
     place.change("figures", "fig10", "optimizers", value=["static"])
-    place.change("figures", "heap", value={"network": "test_vgg", "optimizer": "static", "limit": "1:1"})
+    place.change("figures", "heap", value={"network": "test_vgg", "optimizer": "static", "limit": "1:0"})
     done = place.snakemake(*TARGETS, cores=24)
     assert done.returncode == 0, done.stdout
     return place
@@ -34,9 +33,7 @@ def drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture
 def drawn(drawn_once: Workplace, tmp_path: Path) -> Workplace:
-    folder = tmp_path / "place"
-    shutil.copytree(drawn_once.folder, folder, symlinks=True)
-    return Workplace(folder)
+    return drawn_once.copied_to(tmp_path / "place")
 
 
 def due(place: Workplace) -> dict[str, int]:
@@ -80,11 +77,11 @@ def test_every_job_behind_a_figure_leaves_what_it_cost_and_that_reruns_nothing(d
 
 def test_the_scheduler_sleeps_while_jobs_run(drawn: Workplace) -> None:
     """Snakemake's own limit on job starts wakes it the more often the more jobs have finished; one asked for holds."""
-    drawn.change("seed", value=21)
+    drawn.change("run", "min_seconds", value=3.0)
     free = drawn.snakemake(*TARGETS, "--verbose", cores=2)
     assert free.returncode == 0, free.stdout
     finished = free.stdout.count("Finished jobid")
-    assert finished > 10
+    assert finished >= 10
     assert free.stdout.count("Ready jobs: ") <= finished + 2
     again = ("figures/heap.pdf", "--forcerun", "heap", "figure_7", "--max-jobs-per-timespan", "1/2s")
     limited = drawn.snakemake("figures/fig7.pdf", *again, cores=2)

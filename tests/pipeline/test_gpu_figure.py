@@ -33,12 +33,11 @@ def test_records_of_plans_and_rivals_are_made_and_nothing_is_modelled(fresh: Wor
 
 def test_the_jobs_run_with_what_they_ask_for(fresh: Workplace) -> None:
     add_gpu(fresh, **RISKY)
-    done = fresh.snakemake("figures/fig12.pdf", "figures/fig12_timeline.pdf", cores=24)
+    folder = "results/gpu-1t/tiny/mlp"
+    targets = (f"{folder}/recompute/2to3/record.json", f"{folder}/save-on-cpu/2to3/torch.json")
+    done = fresh.snakemake(*targets, cores=24)
     assert done.returncode == 0, done.stdout
-    folder = fresh.folder / "results" / "gpu-1t" / "tiny" / "mlp"
-    made = {path.parent.parent.name for path in folder.rglob("record.json")}
-    assert made == {"managed-memory", "lru-paging", "swap-all", "recompute", "synchronous", "asynchronous"}
-    assert (folder / "save-on-cpu" / "2to3" / "torch.json").exists()
+    assert all((fresh.folder / target).exists() for target in targets)
 
 
 def test_a_gpu_that_nobody_risks_is_named_before_any_job(fresh: Workplace) -> None:

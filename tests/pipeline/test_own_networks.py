@@ -32,8 +32,7 @@ def ran_once(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 @pytest.fixture
 def ran(ran_once: Workplace, tmp_path: Path) -> Workplace:
-    shutil.copytree(ran_once.folder, tmp_path / "place", symlinks=True)
-    return Workplace(tmp_path / "place")
+    return ran_once.copied_to(tmp_path / "place")
 
 
 def test_it_is_a_target_like_any_other(ran: Workplace) -> None:
@@ -109,7 +108,6 @@ def test_a_name_of_the_zoo_is_taken(ran: Workplace) -> None:
         load_study(config, "config.yaml", ran.folder / "config", Path("results"))
 
 
-@pytest.mark.slow
 def test_the_command_compiles_and_times_it(ran: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     results = ran.folder / "made"
     ran.change("profile", value={"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0})

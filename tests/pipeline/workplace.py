@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from command_server import CommandServer, Signal
+from command_server import CommandServer, Ended, Signal
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("rules", "config", "workflow", "profiles", "envs", "examples")
@@ -102,26 +102,33 @@ class Workplace:
         cores: int = 2,
         env: dict[str, str] | None = None,
         timeout_s: float = 280,
-        signal: Signal | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run Snakemake here; returns its status and both outputs, merged in `stdout`. A fork may get a signal."""
-        words = ["--cores", str(cores), *arguments]
-        variables = {"PYTHONPATH": str(ROOT / "src"), "XDG_CACHE_HOME": str(self.folder / "cache")}
+        """Run Snakemake here; returns its status and both outputs, merged in `stdout`."""
         if self.is_forked:
-            variables |= env or {}
-            ended = server().call(words, self.folder, environment=variables, signal=signal, merged=True)
-            return subprocess.CompletedProcess(words, ended.status, ended.output)
-        command, environment = [sys.executable, "-m", "snakemake", *words], os.environ | variables
+            ended = self.forked(*arguments, cores=cores, env=env)
+            return subprocess.CompletedProcess(arguments, ended.status, ended.output)
         return subprocess.run(
-            command,
+            [sys.executable, "-m", "snakemake", "--cores", str(cores), *arguments],
             cwd=self.folder,
-            env=environment | (env or {}),
+            env=os.environ | self.environment | (env or {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
             timeout=timeout_s,
         )
+
+    def forked(
+        self, *arguments: str, cores: int = 2, env: dict[str, str] | None = None, signal: Signal | None = None
+    ) -> Ended:
+        """Run Snakemake in a fork, which may get a signal; what it wrote is in `output`."""
+        words, variables = ["--cores", str(cores), *arguments], self.environment | (env or {})
+        return server().call(words, self.folder, environment=variables, signal=signal, merged=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What Snakemake's process has besides."""
+        return {"PYTHONPATH": str(ROOT / "src"), "XDG_CACHE_HOME": str(self.folder / "cache")}
 
     @property
     def watching(self) -> dict[str, str]:
@@ -153,7 +160,7 @@ class Workplace:
 
 
 def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
-    """Copy the pipeline to `folder` with a study of the tiny MLP; `stand_in` replaces what the scripts do, and forks."""
+    """Copy the pipeline to `folder` with a study of the tiny MLP; `stand_in` replaces scripts and forks Snakemake."""
     folder.mkdir(parents=True, exist_ok=True)
     for part in PARTS:
         source = ROOT / part

@@ -1,0 +1,17 @@
+"""Links of this machine in a second: measured as ever, but each time once, and copies of two sizes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from autotm.memory.calibration.links import calibrate_links
+from autotm.memory.calibration.sampling import Effort
+
+
+def calibrate_quickly(patch: pytest.MonkeyPatch) -> None:
+    """From now on, in this process."""
+    once = partial(calibrate_links, sizes_bytes=(4096, 65536), effort=Effort(1, 1))
+    patch.setattr("autotm.profile.copies.links.calibrate_links", once)
+    patch.setattr("autotm.kernels.library.yardsticks._SECONDS_EACH", 0.01)
