@@ -30,7 +30,7 @@ LEGIBLE = 4.5
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "memory-mode"])
 def placed(request: pytest.FixtureRequest) -> Placed:
-    return solved(request.param)
+    return solved(request.param, layers=8)
 
 
 @pytest.fixture(scope="module")
