@@ -112,17 +112,6 @@ def test_sums_of_recorded_kernels(tmp_path: Path) -> None:
     assert set(found["slow_operands"]) == {2}
 
 
-def test_sums_of_the_recorded_optane_kernels() -> None:
-    path = Path(__file__).parents[4] / "shared" / "data" / "optane-2019-kernels.csv.gz"
-    if not path.exists():
-        pytest.skip(f"NOT CHECKED against recorded Optane kernels: {path} is absent")
-    found = sums_of_recorded(path)
-    error = (found["time_us"] / found["single_us"] - 1).abs()
-    assert len(found) > 10_000
-    assert 0.10 < error.median() < 0.13
-    assert 0.30 < error.quantile(0.9) < 0.36
-
-
 def test_what_is_no_table_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="no such table"):
         sums_of_recorded(tmp_path / "r.csv")
