@@ -130,7 +130,7 @@ def write_links(folder: Path) -> tuple[Path, Path]:
 
 
 def write_program(
-    folder: Path, optimizer: str = "asynchronous", limit: str = "3:1", layers: int = 16
+    folder: Path, optimizer: str = "asynchronous", limit: str = "3:1", layers: int = 6
 ) -> tuple[Path, Path, Path, Path]:
     """Graph, profile, plan and program of a step with modelled kernel times."""
     case = random_graphs.with_engines(random_graphs.training_step_case(layers), slower=3.0)
