@@ -19,7 +19,6 @@ from autotm.study.tables import csv
 from autotm.study.tables.csv import read_table
 from autotm.study.tables.records import table_of_records
 
-
 STYLE = StyleConfig(dots_per_inch=60)
 
 
