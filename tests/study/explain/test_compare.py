@@ -29,6 +29,7 @@ def test_two_plans_differ_in_where_tensors_live(plans: tuple[Path, Path]) -> Non
     found, both = compare(*plans), (solved("static", layers=3).plan, solved("synchronous", layers=3).plan)
     assert found.fields["objective_us"] == tuple(plan.objective_us for plan in both)
     assert found.fields["moves"] == (0, len(both[1].moves))
+    assert found.differing
     for name, values in found.differing.items():
         for plan, value in zip(both, values, strict=True):
             fast = [stay.end - stay.start for stay in plan.stays if stay.tensor == name and stay.tier is Tier.DRAM]

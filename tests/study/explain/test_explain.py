@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -18,10 +17,11 @@ from autotm.study.explain import explain_limit, explain_tensor, tensor_text
 from autotm.study.explain.limit import fast_bytes
 from autotm.study.view import MemoryPrices, Placed
 
+LAYERS = 4
 
-@cache
+
 def placed_at(optimizer: str, limit: str = "3:1") -> Placed:
-    return solved(optimizer, limit)
+    return solved(optimizer, limit, LAYERS)
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
@@ -39,7 +39,8 @@ def test_where_memory_has_a_price_it_is_nearly_full(optimizer: str) -> None:
 
 def test_more_memory_saves_at_most_what_prices_say() -> None:
     placed = placed_at("static")
-    found, case = explain_limit(placed), random_graphs.with_engines(random_graphs.training_step_case(8), slower=3.0)
+    found = explain_limit(placed)
+    case = random_graphs.with_engines(random_graphs.training_step_case(LAYERS), slower=3.0)
     more = found.limit_bytes + max(found.limit_bytes // 50, 64)
     better, _ = solve_and_pack(case.graph, case.profile, case.links, "static", Limit(size_bytes=more), QUICK)
     assert found.saved_us_per_mb is not None

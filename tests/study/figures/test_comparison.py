@@ -16,14 +16,15 @@ from autotm.model.files.files import save
 from autotm.model.study.figures_config import PricesConfig, StyleConfig
 from autotm.study.figures.comparisons import fig7, fig9, fig11
 from autotm.study.figures.figures import FigureFiles, make_figure_of_records
-from autotm.study.tables.csv import read_table
+from autotm.study.tables.csv import read_table, write_table
+from autotm.study.tables.prices import with_prices
 from autotm.study.tables.records import table_of_records
 
 NETWORKS = ("resnet200", "vgg19", "densenet264")
 LIMITS = ("0:1", "1:0", "1:1", "4:1", "8:1")
 SHARES = {"1:0": 0.0, "8:1": 1 / 9, "4:1": 0.2, "1:1": 0.5, "0:1": 1.0}
 STYLE = StyleConfig()
-FIGURES = ("fig7", "fig9", "fig11")
+FIGURES = ("fig7", "fig9")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,10 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def folder(records: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its table, as each of the figures reads it."""
     folder = tmp_path_factory.mktemp("figures")
     for name in FIGURES:
-        make_figure_of_records(records, FigureFiles.of(folder / f"{name}.csv"), STYLE, PricesConfig())
+        write_table(with_prices(table_of_records(records), PricesConfig()), folder / f"{name}.csv")
     return folder
 
 

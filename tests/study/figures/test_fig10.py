@@ -19,11 +19,13 @@ from autotm.study.tables import csv
 from autotm.study.tables.csv import read_table
 from autotm.study.tables.records import table_of_records
 
+STYLE = StyleConfig(dots_per_inch=60)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fig10")
-    make_figure_of_records(write_study(folder / "records"), files(folder), StyleConfig(), PricesConfig())
+    make_figure_of_records(write_study(folder / "records"), files(folder), STYLE, PricesConfig())
     return folder
 
 
@@ -43,13 +45,15 @@ def test_files_say_that_memory_was_emulated_and_hold_no_date(folder: Path) -> No
     assert b"CreationDate" not in pdf
     with Image.open(folder / "fig10.png") as image:
         assert "EMULATED" in image.info["Description"]
-        assert image.width > 3 * 8 / 2.54 * 200 * 0.9
+        assert image.width > 3 * 8 / 2.54 * STYLE.dots_per_inch * 0.9
 
 
-def test_a_look_changes_the_picture(folder: Path, tmp_path: Path) -> None:
+def test_a_look_changes_the_picture_and_leaves_matplotlib_as_it_was(folder: Path, tmp_path: Path) -> None:
+    before = dict(mpl.rcParams)
     (tmp_path / "fig10.csv").write_bytes((folder / "fig10.csv").read_bytes())
-    draw(files(tmp_path), StyleConfig(font_size_pt=11.0))
+    draw(files(tmp_path), STYLE.model_copy(update={"font_size_pt": 11.0}))
     assert (tmp_path / "fig10.png").read_bytes() != (folder / "fig10.png").read_bytes()
+    assert dict(mpl.rcParams) == before
 
 
 def test_panels_show_the_table(folder: Path) -> None:
@@ -91,12 +95,6 @@ def test_runs_of_two_networks_are_no_case_study(tmp_path: Path) -> None:
     table = table_of_records(write_workload(tmp_path, ("vgg19", "resnet50"), ("1:0", "0:1")))
     with pytest.raises(BadInputError, match="records of one network"):
         fig10.draw(table, StyleConfig())
-
-
-def test_drawing_leaves_matplotlib_as_it_was(folder: Path) -> None:
-    before = dict(mpl.rcParams)
-    draw(files(folder), StyleConfig())
-    assert dict(mpl.rcParams) == before
 
 
 def _line(axes: mpl.axes.Axes, label: str) -> np.ndarray:

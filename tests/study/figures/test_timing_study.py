@@ -26,7 +26,7 @@ from autotm.study.tables.meanings import MEANINGS
 from autotm.study.timing.recorded_kernels import sums_of_recorded
 from autotm.study.timing.timing_study import RECORDED, summary, timing_table
 
-STYLE = StyleConfig()
+STYLE = StyleConfig(dots_per_inch=60)
 QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
 SHIFT = {Way.SINGLE: 1.0, Way.AGAIN: 1.01, Way.TOGETHER: 1.5, Way.ISOLATED: 1.02, Way.ADDITIVE: 0.98}
 SECONDS = {Way.SINGLE: 40.0, Way.AGAIN: 40.0, Way.TOGETHER: 10.0, Way.ISOLATED: 8.0, Way.ADDITIVE: 4.0}
@@ -101,8 +101,8 @@ def test_the_figure_is_drawn_from_its_table_alone(study_file: Path, tmp_path: Pa
     assert b"emulated" in (tmp_path / "t.csv").read_bytes()
 
 
-def test_the_figure_needs_no_recorded_kernels(study_file: Path, tmp_path: Path) -> None:
-    assert RECORDED not in set(make(study_file, tmp_path)["source"])
+def test_without_recorded_kernels_none_are_told(study_file: Path) -> None:
+    assert RECORDED not in set(timing_table(study_file)["source"])
 
 
 def test_sums_of_recorded_kernels(tmp_path: Path) -> None:

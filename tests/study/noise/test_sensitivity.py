@@ -103,11 +103,13 @@ def test_draws_have_the_recorded_quartiles_and_are_repeatable() -> None:
     case, _ = case_with(0.1)
     key, timing = max(case.profile.timings.items(), key=lambda item: item[1].median_ns)
     assert spread(timing) == pytest.approx(0.1, rel=1e-3)
-    drawn = [resampled(case.profile, 1, number).timings[key].median_ns for number in range(1, 400)]
-    low, median, high = np.quantile(drawn, (0.25, 0.5, 0.75))
-    assert median == pytest.approx(timing.median_ns, rel=0.03)
-    assert low == pytest.approx(timing.lower_quartile_ns, rel=0.04)
-    assert high == pytest.approx(timing.upper_quartile_ns, rel=0.04)
+    drawn = [resampled(case.profile, 1, number).timings[key].median_ns for number in range(1, 101)]
+    # Of 100 draws the mean is known to 0.01 and the deviation to 0.007. One that takes the quartiles' distance for the
+    # deviation has 0.135, beyond 0.12 in 94 of 100 samples; one around the mean in place of the median is 0.005 off,
+    # which no sample of this size shows, and which is less than a plan's gap.
+    logarithms = np.log(np.array(drawn) / timing.median_ns)
+    assert logarithms.mean() == pytest.approx(0.0, abs=0.03)
+    assert logarithms.std() == pytest.approx(0.1, abs=0.02)
     assert resampled(case.profile, 1, 7).timings == resampled(case.profile, 1, 7).timings
     assert resampled(case.profile, 1, 7).timings != resampled(case.profile, 2, 7).timings
 
@@ -160,8 +162,10 @@ def test_what_took_turns_is_drawn_by_the_error_of_its_difference() -> None:
     for error_ns, spread_us in ((0, 0.0), (40, 0.04)):
         paired = replace(case.profile.timings[key], beyond_ns=700, beyond_error_ns=error_ns)
         profile = replace(case.profile, timings={**case.profile.timings, key: paired})
-        drawn = [resampled(profile, 1, number) for number in range(1, 200)]
+        # Of 60 draws the mean is known to 0.005 us and the deviation to 0.004. A factor as wide as the quartiles, as of
+        # what took no turns, has a deviation of 0.37: no sample hides it.
+        drawn = [resampled(profile, 1, number) for number in range(1, 61)]
         extras = [one.extra_us(case.graph, kernel, name) for one in drawn]
         assert np.mean(extras) == pytest.approx(0.7, abs=0.02)
         assert np.std(extras) == pytest.approx(spread_us, abs=0.01)
-        assert len({one.base_us(kernel) for one in drawn}) > 100
+        assert len({one.base_us(kernel) for one in drawn}) > 30

@@ -112,6 +112,6 @@ def test_bounds_are_drawn_as_steps_and_what_is_impossible_as_a_margin(swept: Swe
 
 def test_the_same_table_gives_the_same_picture(swept: SweepResult[str], tmp_path: Path) -> None:
     for name in ("a", "b"):
-        swept.write(tmp_path / name, StyleConfig())
+        swept.write(tmp_path / name, StyleConfig(dots_per_inch=60))
     for file in ("sweep.csv", "sweep.pdf", "sweep.png"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()

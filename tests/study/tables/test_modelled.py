@@ -25,16 +25,19 @@ MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}
 OPTIMIZERS = ("memory-mode", "static", "synchronous")
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[list[Path], list[Path]]:
+LAYERS = 4
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[Path]]:
     """Plans of a modelled step, and its graph."""
-    case = random_graphs.training_step_case(16)
-    graph = tmp_path / "graph.json"
+    folder, case = tmp_path_factory.mktemp("modelled"), random_graphs.training_step_case(LAYERS)
+    graph = folder / "graph.json"
     save(graph, "graph", case.graph, MODELLED)
     plans = []
     for optimizer in OPTIMIZERS:
         plan, _ = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit.parse("5:2"), QUICK)
-        plans.append(tmp_path / optimizer / "plan.json")
+        plans.append(folder / optimizer / "plan.json")
         save(plans[-1], "plan", plan, SOURCE)
     return plans, [graph]
 
@@ -53,22 +56,20 @@ def test_its_caption_says_what_is_not_measured(files: tuple[list[Path], list[Pat
     plans, graphs = files
     csv = tmp_path / "figures" / "fig8.csv"
     figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
-    pictures = [csv.with_suffix(kind).read_bytes() for kind in (".pdf", ".png")]
     _, text = fig8.draw(read_table(csv), StyleConfig())
     for part in ("MODELLED, not run", "batches 2 4 8", "-3.1 %", "single kernels 1.2 %", "slow memory MODELLED"):
         assert part in text
-    figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
-    assert pictures == [csv.with_suffix(kind).read_bytes() for kind in (".pdf", ".png")]
+        assert part.encode() in csv.with_suffix(".png").read_bytes()
 
 
 def test_steps_that_were_not_modelled_or_are_others_are_refused(
     files: tuple[list[Path], list[Path]], tmp_path: Path
 ) -> None:
-    plans, graphs = files
-    other = tmp_path / "other.json"
-    save(other, "graph", random_graphs.training_step_case(4).graph, MODELLED)
+    plans, _ = files
+    other, run = tmp_path / "other.json", tmp_path / "run.json"
+    save(other, "graph", random_graphs.training_step_case(2).graph, MODELLED)
     with pytest.raises(BadInputError, match="made for another graph"):
         table_of_plans(plans, [other])
-    save(graphs[0], "graph", random_graphs.training_step_case(16).graph, SOURCE)
+    save(run, "graph", random_graphs.training_step_case(LAYERS).graph, SOURCE)
     with pytest.raises(BadInputError, match="was not modelled"):
-        table_of_plans(plans, graphs)
+        table_of_plans(plans, [run])

@@ -22,13 +22,15 @@ READ_PIXELS = """
   return places.map(([x, y]) => [...data.slice(4 * (y * canvas.width + x), 4 * (y * canvas.width + x) + 3)]);
 }
 """
+ONE_PLAN = pytest.mark.parametrize("placed", ["synchronous"], indirect=True)
+"""For what is the same whatever plan is shown."""
 LEGIBLE = 4.5
 """Contrast of text, by the Web Content Accessibility Guidelines (1.4.3)."""
 
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "memory-mode"])
 def placed(request: pytest.FixtureRequest) -> Placed:
-    return solved(request.param)
+    return solved(request.param, layers=8)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +129,7 @@ def test_the_cursor_shows_the_facts_of_a_tensor(shown: OpenedPage) -> None:
     assert names[kernel] in shown.text("#kernel") or names[kernel - 1] in shown.text("#kernel")
 
 
+@ONE_PLAN
 def test_beside_the_pools_there_is_no_tensor(shown: OpenedPage) -> None:
     rows, plot = shown.page.evaluate("autotm.rows()"), shown.page.evaluate("autotm.plot()")
     row = rows.get("live") or rows["slow"]
@@ -162,6 +165,7 @@ def test_the_wheel_zooms_where_the_cursor_is(shown: OpenedPage) -> None:
     assert shown.view() == before
 
 
+@ONE_PLAN
 def test_dragging_moves_the_view(shown: OpenedPage) -> None:
     shown.page.click("#closer")
     shown.page.click("#closer")
@@ -178,6 +182,7 @@ def test_dragging_moves_the_view(shown: OpenedPage) -> None:
     assert after["to"] - after["from"] == pytest.approx(width)
 
 
+@ONE_PLAN
 def test_a_search_finds_a_tensor_and_shows_it(shown: OpenedPage) -> None:
     stay = min(shown.placed.plan.stays, key=lambda one: one.end - one.start)
     shown.page.keyboard.press("/")
@@ -200,6 +205,7 @@ def test_a_search_finds_a_tensor_and_shows_it(shown: OpenedPage) -> None:
     assert shown.text("#found") == "0 tensors found"
 
 
+@ONE_PLAN
 def test_keys_go_where_the_mouse_goes(shown: OpenedPage) -> None:
     names = [kernel.name for kernel in shown.placed.step.kernels]
     shown.page.focus("#stage")
@@ -228,6 +234,7 @@ def test_keys_go_where_the_mouse_goes(shown: OpenedPage) -> None:
     assert shown.view()["from"] == 0
 
 
+@ONE_PLAN
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_is_legible_in_light_and_dark(browser: Any, placed: Placed, file: Path, scheme: str) -> None:
     with opened(browser, placed, file, color_scheme=scheme) as page:
@@ -246,6 +253,7 @@ def luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
+@ONE_PLAN
 def test_provenance_is_on_the_page(shown: OpenedPage) -> None:
     text = shown.text("body")
     for said in ("slow memory EMULATED", "Imaginary CPU", "2 threads", "seed 20", "autotm 0.1.0", "predicted"):
