@@ -8,7 +8,7 @@ import pytest
 
 from autotm.solve.search import tree
 
-LEAST_S = 100.0
+LEAST_S = 10.0
 """Seconds that a tree may grow, instead of one; those of the tests need a tenth of a second of a core."""
 
 

@@ -129,7 +129,7 @@ def test_plans_whose_stays_were_placed_anew_are_accepted(
     monkeypatch.setattr(importlib.import_module("autotm.layout.pack"), "packings", lambda *_: iter(()))
     caplog.set_level("INFO")
     case = with_engines(training_step_case(layers=8, branches=3), 2.0)
-    for slow in (14, 39):
+    for slow in (4, 39):
         options = SolveOptions(gap=0.05)
         plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit(slow, 1), options)
         assert fits(plan, layout)

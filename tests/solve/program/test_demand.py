@@ -20,7 +20,7 @@ from autotm.solve.search.search import Search
 
 
 def problem_of(slower: float) -> Problem:
-    case = with_engines(training_step_case(layers=3, branches=3), slower)
+    case = with_engines(training_step_case(layers=4), slower)
     return Problem(case.graph, case.profile, case.links, Limit(4, 1), SolveOptions())
 
 
