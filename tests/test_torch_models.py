@@ -32,6 +32,7 @@ def coverage() -> ModuleType:
     return module
 
 
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
 )

@@ -11,6 +11,8 @@ from tvm import relax
 from autotm.lower.operators import LEGALIZE, fold_transposes
 
 STEP = 1e-6
+TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+"""Half of compiling is LLVM's optimization, which code that runs a moment does not need."""
 Operator = Callable[..., relax.Expr]
 op = relax.op
 
@@ -29,7 +31,7 @@ def differentiated(
         builder.emit_func_output(loss, [weights, *variables])
     module = relax.transform.Gradient("main", variables)(fold_transposes(builder.finalize()))
     module = relax.transform.LegalizeOps(LEGALIZE)(module)
-    return relax.VirtualMachine(tvm.compile(module, "llvm"), tvm.cpu()), tuple(int(n) for n in result.ty.shape)
+    return relax.VirtualMachine(tvm.compile(module, TARGET), tvm.cpu()), tuple(int(n) for n in result.ty.shape)
 
 
 def assert_gradients(

@@ -52,7 +52,8 @@ PAIRS = {
     "choice": lambda x, y: op.where(op.greater(x, constant(1.7)), x, y),
     "choice of a number": lambda x, y: op.multiply(op.where(op.greater(x, constant(1.7)), x, constant(4.0)), y),
 }
-BROADCAST = [((3, 4), (3, 4)), ((3, 4), (4,)), ((1, 4), (3, 1)), ((2, 3, 1), (3, 4)), ((4,), (2, 4))]
+BOTH_WAYS = ((2, 3, 1), (3, 4))
+BROADCAST = [((3, 4), (3, 4)), ((3, 4), (4,)), ((1, 4), (3, 1)), ((4,), (2, 4))]
 SHAPES = {
     "broadcast": (lambda x: op.broadcast_to(x, (2, 3, 4)), [(3, 1)]),
     "broadcast to itself": (lambda x: op.broadcast_to(x, (3, 1)), [(3, 1)]),
@@ -75,8 +76,9 @@ def test_of_one(name: str) -> None:
     assert_gradients(SMOOTH[name], [np.random.default_rng(0).uniform(0.5, 3, (3, 5))])
 
 
-@pytest.mark.parametrize("name", PAIRS)
-@pytest.mark.parametrize("shapes", BROADCAST, ids=str)
+@pytest.mark.parametrize(
+    ("name", "shapes"), [*((name, BOTH_WAYS) for name in PAIRS), *(("power", shapes) for shapes in BROADCAST)], ids=str
+)
 def test_of_two(name: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     generator = np.random.default_rng(0)
     assert_gradients(PAIRS[name], [generator.uniform(0.5, 3, shape) for shape in shapes])

@@ -19,7 +19,7 @@ ELEMENTWISE = {
     "floor": op.floor,
     "round": op.round,
 }
-SHAPES = [(7,), (3, 5), (2, 3, 4), (2, 1, 3, 5)]
+SHAPE = (2, 1, 3, 5)
 MOVEMENT = {
     "squeeze": (op.squeeze, [(3, 1, 4, 1)]),
     "squeeze one axis": (lambda x: op.squeeze(x, [1]), [(3, 1, 4, 1)]),
@@ -51,14 +51,12 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_elementwise(name: str, shape: tuple[int, ...]) -> None:
-    assert_gradients(ELEMENTWISE[name], [np.random.default_rng(0).standard_normal(shape) * 1.5])
+def test_elementwise(name: str) -> None:
+    assert_gradients(ELEMENTWISE[name], [np.random.default_rng(0).standard_normal(SHAPE) * 1.5])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_one_over_a_root(shape: tuple[int, ...]) -> None:
-    assert_gradients(op.rsqrt, [np.random.default_rng(0).uniform(0.5, 3, shape)])
+def test_one_over_a_root() -> None:
+    assert_gradients(op.rsqrt, [np.random.default_rng(0).uniform(0.5, 3, SHAPE)])
 
 
 @pytest.mark.parametrize("name", MOVEMENT)

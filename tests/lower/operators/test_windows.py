@@ -68,7 +68,7 @@ POOLS = {
     "adaptive, the same": (lambda x: nn.adaptive_avg_pool2d(x, (3, 2), layout="NHWC"), [(2, 3, 2, 2)]),
     "adaptive of volumes": (lambda x: nn.adaptive_avg_pool3d(x, (1, 2, 3)), [(1, 2, 3, 4, 5)]),
 }
-SIZES = [((4, 5), (8, 10)), ((4, 5), (7, 3)), ((6, 4), (3, 1)), ((1, 3), (5, 3))]
+TALLER, *SIZES = [((4, 5), (7, 3)), ((4, 5), (8, 10)), ((6, 4), (3, 1)), ((1, 3), (5, 3))]
 METHODS = [
     ("linear", "half_pixel"),
     ("linear", "align_corners"),
@@ -86,9 +86,15 @@ def test_windows(name: str) -> None:
     assert_gradients(operator, [generator.standard_normal(shape) for shape in shapes])
 
 
-@pytest.mark.parametrize(("size", "wanted"), SIZES, ids=str)
-@pytest.mark.parametrize(("method", "mode"), METHODS)
-def test_resized(size: tuple[int, int], wanted: tuple[int, int], method: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "mode", "size", "wanted"),
+    [
+        *((*method, *TALLER) for method in METHODS),
+        *((*method, *size) for method in [("linear", "align_corners"), ("cubic", "half_pixel")] for size in SIZES),
+    ],
+    ids=str,
+)
+def test_resized(method: str, mode: str, size: tuple[int, int], wanted: tuple[int, int]) -> None:
     values = np.random.default_rng(0).standard_normal((2, *size, 2))
     assert_gradients(
         lambda x: image.resize2d(x, wanted, layout="NHWC", method=method, coordinate_transformation_mode=mode),

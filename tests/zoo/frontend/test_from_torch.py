@@ -19,7 +19,16 @@ from autotm.zoo.frontend.random_numbers import uniform_numbers  # noqa: E402
 nn, F = torch.nn, torch.nn.functional
 
 
-@pytest.mark.parametrize("name", MODULES)
+ALIKE = {
+    "batch norm without averages", "batch norm without scale", "instance norm", "layer norm without scale", "volumes",
+    "attention", "masked attention", "encoder layer", "a table of odd width", "elus", "nearest", "maxima of images",
+}  # fmt: skip
+"""Others have most of their operators; test_against_torch has the operators themselves."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALIKE else ()) for name in MODULES]
+)
 def test_a_step_is_as_exact_as_pytorchs(name: str, tmp_path: Path) -> None:
     build, inputs = MODULES[name]
     torch.manual_seed(1)

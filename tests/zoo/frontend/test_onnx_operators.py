@@ -74,7 +74,6 @@ CASES: list[tuple[type[nn.Module], tuple[int, ...], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "shape", "options"), CASES)
 def test_outputs_are_pytorchs(

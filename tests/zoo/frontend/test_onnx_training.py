@@ -86,7 +86,6 @@ def distance(found: dict[str, np.ndarray], exact: dict[str, np.ndarray]) -> floa
     return float(np.sqrt(sum(np.sum((found[name] - value) ** 2) for name, value in exact.items())))
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["convolutional", "attends"])
 def test_a_step_is_as_close_to_float64_as_pytorchs(kind: str, tmp_path: Path) -> None:
@@ -111,7 +110,6 @@ def test_a_step_is_as_close_to_float64_as_pytorchs(kind: str, tmp_path: Path) ->
     assert abs(after["loss"] - exact_loss) <= ALLOWED * max(abs(rounded_loss - exact_loss), spacing)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_planned_step_takes_the_files_inputs_and_gives_its_weights(tmp_path: Path, results: Path) -> None:
     module = started(convolutional())
