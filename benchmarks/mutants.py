@@ -200,12 +200,12 @@ _NUMBERS = count()
 
 def judged(tree: Tree, fault: Fault, found: Reached, hints: Collection[str], bound_s: float) -> Verdict:
     """Runs what may catch the fault, until something does."""
-    started, direct = time.perf_counter(), found.directly(fault)
+    started, direct, further = time.perf_counter(), found.directly(fault), found.further(fault, tree.folder, bound_s)
     verdict = Verdict(directly=len(direct))
     passed: set[str] = set()
     with tree.changed(fault):
         known = [name for name in hints if name in found.tests and found.tests[name].outcome == "passed"]
-        for asked in (known, direct, found.further(fault, tree.folder, bound_s)):
+        for asked in (known, direct, further):
             left = [name for name in asked if name not in passed]
             while left and verdict.by is None:
                 by, how, text, done = _first_failure(tree, left, found.tests)
@@ -220,7 +220,8 @@ def judged(tree: Tree, fault: Fault, found: Reached, hints: Collection[str], bou
                         continue
                 if by is not None:
                     verdict.by, verdict.how, verdict.text = by, how, text
-                passed |= set(left)
+                else:
+                    passed |= set(left)
                 break
             if verdict.by is not None:
                 break
