@@ -64,13 +64,26 @@ class Test:
 
 @dataclass
 class Reached:
-    """What one run of all tests told. Hits: fault's name → pairs of a test and what it was in the midst of."""
+    """What one run of all tests told.
 
-    version: str
+    Attributes:
+        files: the hash of each file that was there.
+        asked: the tests that it was narrowed to, if any.
+        faults: the names of those whose lines were looked at.
+        hits: fault's name → pairs of a test and what it was in the midst of.
+    """
+
+    files: dict[str, str]
     asked: list[str]
     faults: list[str]
     tests: dict[str, Test]
     hits: dict[str, list[tuple[str, str]]]
+
+    def without(self, files: Collection[str]) -> Reached:
+        """What is known of tests in other files."""
+        tests = {name: test for name, test in self.tests.items() if _file(name) not in files}
+        hits = {name: [hit for hit in hits if hit[1] or _file(hit[0]) not in files] for name, hits in self.hits.items()}
+        return Reached(self.files, self.asked, self.faults, tests, hits)
 
     def directly(self, fault: Fault) -> list[str]:
         """The tests that reach its line, or share a fixture, or a list of cases, that did."""
@@ -110,42 +123,66 @@ def _file(test: str) -> str:
 
 
 def reached(tree: Tree, asked: Sequence[str], wanted: Mapping[str, Fault], work: Path, jobs: int) -> Reached:
-    """Runs all tests once on sources that note what is reached, or takes what such a run left."""
-    kept = work / f"reached-{tree.label}.json"
+    """Runs all tests once on sources that note what is reached, or takes what such a run left.
+
+    Where nothing but files of tests changed since, only these run again.
+    """
+    kept, files = work / f"reached-{tree.label}.json", tree.files()
+    found, again = Reached({}, list(asked), list(wanted), {}, {}), None
     if kept.exists():
-        found = _read_reached(kept)
-        if (found.version, found.asked) == (tree.version, list(asked)) and set(wanted) <= set(found.faults):
-            return found
-    print(f"{tree.label}: all tests run once, to see what they reach", flush=True)
+        earlier = _read_reached(kept)
+        changed = {name for name, _ in files.items() ^ earlier.files.items()}
+        of_tests = all(
+            Path(name).match("tests/**/test_*.py") or Path(name).match("tests/test_*.py") for name in changed
+        )
+        if earlier.asked == list(asked) and set(wanted) <= set(earlier.faults) and of_tests:
+            found, again = earlier.without(changed), sorted(changed & set(files))
+    if again is None or again:
+        print(f"{tree.label}: {again or 'all tests'} run once, to see what they reach", flush=True)
+        _run_with_probes(tree, found, again, wanted, work, jobs)
+    found.files = files
+    kept.write_text(json.dumps(asdict(found)))
+    return found
+
+
+def _run_with_probes(
+    tree: Tree, found: Reached, again: list[str] | None, wanted: Mapping[str, Fault], work: Path, jobs: int
+) -> None:
     names, hits = list(wanted), work / f"hits-{tree.label}.jsonl"
     hits.unlink(missing_ok=True)
     (tree.folder / HITS).write_text(HITS_TEXT.format(file=str(hits)))
     insert_probes(tree.folder, dict(enumerate(wanted.values())))
     tests: dict[str, Test] = {}
     apart = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
-    for number, call in enumerate(tree.calls):
+    folders = [Path(each) for each in found.asked]
+    chosen = found.asked if again is None else [name for name in again if not folders or _within(name, folders)]
+    for number, call in enumerate(tree.calls if chosen or again is None else []):
         log = work / f"reached-{tree.label}-{number}.log"
-        arguments = [*call, *apart, *(f"--ignore={file}" for file in STYLE), *asked]
-        tree.pytest(arguments, log, None)
+        tree.pytest([*call, *apart, *(f"--ignore={file}" for file in STYLE), *chosen], log, None)
         _add(tests, log)
     failed = {name: test for name, test in tests.items() if test.outcome == "failed"}
     if failed:
-        log, again = work / f"reached-{tree.label}-again.log", dict[str, Test]()
-        chosen = _chosen(failed, tests, log)
-        tree.pytest(sorted({_file(name) for name in failed}), log, None, chosen)
-        _add(again, log)
+        log, once_more = work / f"reached-{tree.label}-again.log", dict[str, Test]()
+        tree.pytest(sorted({_file(name) for name in failed}), log, None, _chosen(failed, tests, log))
+        _add(once_more, log)
         for name in failed:
-            tests[name].outcome = again[name].outcome if name in again else "failed"
+            tests[name].outcome = once_more[name].outcome if name in once_more else "failed"
     git(tree.folder, "checkout", "--quiet", "--force", "HEAD")
     (tree.folder / HITS).unlink()
-    found = Reached(tree.version, list(asked), names, tests, _hits(hits, names))
-    kept.write_text(json.dumps(asdict(found)))
-    return found
+    found.tests.update(tests)
+    for site, test, at in _entries(hits):
+        found.hits.setdefault(names[site], []).append((test.rpartition(" (")[0], at))
+
+
+def _within(name: str, folders: Sequence[Path]) -> bool:
+    return any(Path(name) == folder or folder in Path(name).parents for folder in folders)
 
 
 def _add(tests: dict[str, Test], log: Path) -> None:
     for entry in _entries(log):
-        if "test" in entry:
+        if "deselected" in entry:
+            tests.setdefault(entry["deselected"], Test(0, [], outcome="not chosen"))
+        elif "test" in entry:
             tests[entry["test"]] = Test(entry["order"], entry["fixtures"])
         elif "report" in entry:
             test = tests.setdefault(entry["report"], Test(0, []))
@@ -154,13 +191,6 @@ def _add(tests: dict[str, Test], log: Path) -> None:
                 test.outcome = entry["outcome"]
             elif entry["when"] == "call" and entry["outcome"] == "passed" and test.outcome == "not run":
                 test.outcome = "passed"
-
-
-def _hits(file: Path, names: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
-    for site, test, at in _entries(file):
-        found.setdefault(names[site], []).append((test.rpartition(" (")[0], at))
-    return found
 
 
 def _read_reached(path: Path) -> Reached:
@@ -441,7 +471,7 @@ def _how(
     if label != "after":
         same = sum(columns[label][f.name].by == columns["after"][f.name].by is not None for f in counted)
         yield f"  {same} by the test that catches them after, run here too; the others by what reaches them here"
-    left_out = [name for name, test in found.tests.items() if test.outcome == "failed"]
+    left_out = [name for name, test in found.tests.items() if test.outcome in {"failed", "not run"}]
     yield f"  left out, as they fail without a fault: {len(left_out)}; style: {', '.join(STYLE)}"
     yield from (f"    {name}" for name in left_out)
     lucky = {name for each in verdicts for name in each.passed_again}
