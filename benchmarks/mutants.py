@@ -132,11 +132,10 @@ def reached(tree: Tree, asked: Sequence[str], wanted: Mapping[str, Fault], work:
     if kept.exists():
         earlier = _read_reached(kept)
         changed = {name for name, _ in files.items() ^ earlier.files.items()}
-        of_tests = all(
-            Path(name).match("tests/**/test_*.py") or Path(name).match("tests/test_*.py") for name in changed
-        )
+        of_tests = all(name.startswith("tests/") and Path(name).match("test_*.py") for name in changed)
         if earlier.asked == list(asked) and set(wanted) <= set(earlier.faults) and of_tests:
             found, again = earlier.without(changed), sorted(changed & set(files))
+            found.faults = list(wanted)
     if again is None or again:
         print(f"{tree.label}: {again or 'all tests'} run once, to see what they reach", flush=True)
         _run_with_probes(tree, found, again, wanted, work, jobs)
