@@ -230,32 +230,31 @@ _NUMBERS = count()
 def judged(tree: Tree, fault: Fault, found: Reached, hints: Collection[str], bound_s: float) -> Verdict:
     """Runs what may catch the fault, until something does."""
     started, direct, further = time.perf_counter(), found.directly(fault), found.further(fault, tree.folder, bound_s)
-    verdict = Verdict(directly=len(direct))
-    passed: set[str] = set()
+    verdict, passed = Verdict(directly=len(direct)), set[str]()
+    known = [name for name in hints if name in found.tests and found.tests[name].outcome == "passed"]
     with tree.changed(fault):
-        known = [name for name in hints if name in found.tests and found.tests[name].outcome == "passed"]
         for asked in (known, direct, further):
-            left = [name for name in asked if name not in passed]
-            while left and verdict.by is None:
-                by, how, text, done = _first_failure(tree, left, found.tests)
-                passed |= done
-                if by is not None and how != "collecting":
-                    # A failure that is luck, or a neighbour's, does not come twice in a row.
-                    again, how, text, _ = _first_failure(tree, [by], found.tests)
-                    if again is None:
-                        verdict.passed_again.append(by)
-                        passed.add(by)
-                        left = [name for name in left if name not in passed]
-                        continue
-                if by is not None:
-                    verdict.by, verdict.how, verdict.text = by, how, text
-                else:
-                    passed |= set(left)
-                break
-            if verdict.by is not None:
+            if _caught(tree, asked, found.tests, verdict, passed):
                 break
     verdict.ran, verdict.seconds = len(passed), time.perf_counter() - started
     return verdict
+
+
+def _caught(tree: Tree, asked: Sequence[str], tests: Mapping[str, Test], verdict: Verdict, passed: set[str]) -> bool:
+    """Whether one of these tests fails; the verdict then says which."""
+    while left := [name for name in asked if name not in passed]:
+        by, how, text, done = _first_failure(tree, left, tests)
+        passed |= done
+        if by is None:
+            passed.update(left)
+        # A failure that is luck, or a neighbour's, does not come twice in a row.
+        elif how == "collecting" or _first_failure(tree, [by], tests)[0] is not None:
+            verdict.by, verdict.how, verdict.text = by, how, text
+            return True
+        else:
+            verdict.passed_again.append(by)
+            passed.add(by)
+    return False
 
 
 def _first_failure(
@@ -263,7 +262,7 @@ def _first_failure(
 ) -> tuple[str | None, str, str, set[str]]:
     """The test that fails first, how, with which words, and which passed before."""
     log = tree.folder.parent / f"{tree.label}-{next(_NUMBERS)}.log"
-    expected_s = {name: tests[name].seconds for name in names}
+    expected_s = {name: tests[name].seconds if name in tests else 0.0 for name in names}
     files: dict[str, float] = {}
     for name in names:
         files[_file(name)] = files.get(_file(name), 0.0) + expected_s[name]
@@ -294,7 +293,7 @@ def _first_failure(
 def _chosen(names: Collection[str], tests: Mapping[str, Test], log: Path) -> Path:
     """The file that tells pytest what to run, and for how long."""
     file = log.with_suffix(".tests")
-    seconds = {name: 20 + 5 * tests[name].seconds for name in names}
+    seconds = {name: 20 + 5 * (tests[name].seconds if name in tests else 0.0) for name in names}
     file.write_text(json.dumps({"seconds": seconds, "known": list(tests)}))
     return file
 
@@ -430,8 +429,8 @@ def report(
     said = [f"{'package':10}{'lines':>7}{'faults':>8}{heads}"]
     for package in dict.fromkeys(fault.package for fault in counted):
         mine = [fault for fault in counted if fault.package == package]
-        said.append(f"{package:10}{lines[package]:7}{len(mine):8}{_caught(mine, columns, labels)}")
-    said.append(f"{'all':10}{sum(lines.values()):7}{len(counted):8}{_caught(counted, columns, labels)}")
+        said.append(f"{package:10}{lines[package]:7}{len(mine):8}{_number_caught(mine, columns, labels)}")
+    said.append(f"{'all':10}{sum(lines.values()):7}{len(counted):8}{_number_caught(counted, columns, labels)}")
     for label in labels:
         said += ["", *_how(label, counted, columns, found[label])]
     reasons = {
@@ -453,7 +452,7 @@ def report(
     return "\n".join(said)
 
 
-def _caught(some: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], labels: Sequence[str]) -> str:
+def _number_caught(some: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], labels: Sequence[str]) -> str:
     return "".join(f"{sum(columns[label][fault.name].by is not None for fault in some):9}" for label in labels)
 
 
