@@ -10,8 +10,9 @@ that can be seen are dropped by hand, in `mutants.yaml`, where survivors that ma
 
 Each commit is cloned, with an environment of its own (`make setup-test`). Its tests run once on a copy that notes which
 test reaches which of the lines, in processes that tests start, too, except where these see no variable of the
-environment. A test that gets a shared fixture reaches what made it; a line that runs at import is reached by what calls
-a function that uses the name it defines. Tests that fail there, twice, are left out, and named.
+environment. A test that gets a shared fixture reaches what made it. A line that runs at import is reached by what calls
+a function that uses the name it defines; a function's head, by what runs its body. Tests that fail there, twice, are
+left out, and named.
 
 With a fault in its place, the tests that reach it run, those of quick files first, until one fails, twice in a row,
 or takes far longer than it did. If none does, the others of the same files run (something may have been kept between
