@@ -34,6 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             note(test=item.nodeid, order=number, fixtures=_shared(item))
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    if TESTS is None and WORKER in {None, "gw0"}:
+        for item in items:
+            note(deselected=item.nodeid)
+
+
 def _choose(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests asked for, and those of the same function that did not exist before: a fault may change what is listed."""
     asked = json.loads(Path(TESTS or "").read_text())

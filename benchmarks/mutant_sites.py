@@ -223,7 +223,11 @@ def _hash(*parts: object) -> str:
 # --- probes ----------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Place:
-    """The statement that a fault changes; `names` is what it defines where it runs at import, else empty."""
+    """The statement that a fault changes.
+
+    Attributes:
+        names: what it defines where it runs at import; none if it is a function's head, whose body tells who calls it.
+    """
 
     file: str
     line: int
@@ -240,9 +244,9 @@ def place(root: Path, fault: Fault) -> Place:
     around = _around(tree, line, fault.column)
     if any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) for node in around[:-1]):
         return Place(fault.file, line, (), at_import=False)
-    # How a method is decorated matters to those who call it; how a field is, to those who make the class's objects.
-    of_class = [] if isinstance(around[-1], ast.FunctionDef | ast.AsyncFunctionDef) else around[:-1]
-    names = [name for node in [*of_class, around[-1]] for name in _defined(node)]
+    # How a function is decorated, and what it takes if nothing is given, matters to those who call it.
+    of_function = isinstance(around[-1], ast.FunctionDef | ast.AsyncFunctionDef)
+    names = [] if of_function else [name for node in around for name in _defined(node)]
     return Place(fault.file, line, tuple(dict.fromkeys(names)), at_import=True)
 
 
@@ -263,7 +267,7 @@ def _last(node: ast.stmt) -> tuple[int, int]:
 
 
 def _defined(node: ast.stmt) -> list[str]:
-    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+    if isinstance(node, ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return [name.id for target in targets if target for name in ast.walk(target) if isinstance(name, ast.Name)]
@@ -272,13 +276,14 @@ def _defined(node: ast.stmt) -> list[str]:
 def insert_probes(root: Path, sites: Mapping[int, Fault]) -> None:
     """Makes the version below `root` note which test reaches which site.
 
-    A site is the fault's statement itself or, where that runs at import, every function that uses the name it defines.
+    A site is the fault's statement itself; the body of the function whose head it is; or, where it runs at import,
+    every function that uses the name it defines.
     """
     edits: dict[Path, list[tuple[int, int, str]]] = {}
     imported: dict[int, Place] = {}
     for site, fault in sites.items():
         at = place(root, fault)
-        if at.at_import:
+        if at.names:
             imported[site] = at
         else:
             edits.setdefault(root / fault.file, []).extend(_statement_probe(root, at, fault.column, site))
@@ -297,6 +302,8 @@ def insert_probes(root: Path, sites: Mapping[int, Fault]) -> None:
 def _statement_probe(root: Path, at: Place, column: int, site: int) -> Iterator[tuple[int, int, str]]:
     source = (root / at.file).read_bytes()
     statement = _around(ast.parse(source), at.line, column)[-1]
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and at.at_import:
+        statement = next((each for each in statement.body if not _is_docstring(each)), statement)
     line, indent = _first(statement)
     before = source.splitlines()[line - 1][indent:]
     if isinstance(statement, ast.If) and before.startswith(b"elif"):

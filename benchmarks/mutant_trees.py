@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -29,15 +31,23 @@ class Tree:
     """A clone that tests run in.
 
     Attributes:
-        version: the git tree that it holds.
         calls: what `make test` tells pytest, a list each call.
     """
 
     label: str
     folder: Path
-    version: str
     calls: list[list[str]]
     _last: int = 0
+
+    def files(self) -> dict[str, str]:
+        """The hash of each file, but for this program's own."""
+        listed = [line.split("\t") for line in git(self.folder, "ls-tree", "-r", "HEAD").splitlines()]
+        return {name: about.split()[2] for about, name in listed if not name.startswith("benchmarks/mutant")}
+
+    @property
+    def version(self) -> str:
+        """One hash of all of them."""
+        return hashlib.sha256(json.dumps(self.files()).encode()).hexdigest()
 
     def write(self, file: str, text: str) -> None:
         """Python knows a change by size and second: each writing is of another second."""
@@ -136,7 +146,7 @@ def prepared(work: Path, label: str, revision: str | None) -> Tree:
             )
     print(f"{label}: {commit[:9]}, its environment is made", flush=True)
     subprocess.run(["make", "setup-test"], cwd=folder, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return Tree(label, folder, git(folder, "rev-parse", "HEAD^{tree}").strip(), _calls(folder))
+    return Tree(label, folder, _calls(folder))
 
 
 def git(folder: Path, *arguments: str) -> str:

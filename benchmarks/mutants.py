@@ -10,8 +10,9 @@ that can be seen are dropped by hand, in `mutants.yaml`, where survivors that ma
 
 Each commit is cloned, with an environment of its own (`make setup-test`). Its tests run once on a copy that notes which
 test reaches which of the lines, in processes that tests start, too, except where these see no variable of the
-environment. A test that gets a shared fixture reaches what made it; a line that runs at import is reached by what calls
-a function that uses the name it defines. Tests that fail there, twice, are left out, and named.
+environment. A test that gets a shared fixture reaches what made it. A line that runs at import is reached by what calls
+a function that uses the name it defines; a function's head, by what runs its body. Tests that fail there, twice, are
+left out, and named.
 
 With a fault in its place, the tests that reach it run, those of quick files first, until one fails, twice in a row,
 or takes far longer than it did. If none does, the others of the same files run (something may have been kept between
@@ -64,13 +65,26 @@ class Test:
 
 @dataclass
 class Reached:
-    """What one run of all tests told. Hits: fault's name → pairs of a test and what it was in the midst of."""
+    """What one run of all tests told.
 
-    version: str
+    Attributes:
+        files: the hash of each file that was there.
+        asked: the tests that it was narrowed to, if any.
+        faults: the names of those whose lines were looked at.
+        hits: fault's name → pairs of a test and what it was in the midst of.
+    """
+
+    files: dict[str, str]
     asked: list[str]
     faults: list[str]
     tests: dict[str, Test]
     hits: dict[str, list[tuple[str, str]]]
+
+    def without(self, files: Collection[str]) -> Reached:
+        """What is known of tests in other files."""
+        tests = {name: test for name, test in self.tests.items() if _file(name) not in files}
+        hits = {name: [hit for hit in hits if hit[1] or _file(hit[0]) not in files] for name, hits in self.hits.items()}
+        return Reached(self.files, self.asked, self.faults, tests, hits)
 
     def directly(self, fault: Fault) -> list[str]:
         """The tests that reach its line, or share a fixture, or a list of cases, that did."""
@@ -110,42 +124,65 @@ def _file(test: str) -> str:
 
 
 def reached(tree: Tree, asked: Sequence[str], wanted: Mapping[str, Fault], work: Path, jobs: int) -> Reached:
-    """Runs all tests once on sources that note what is reached, or takes what such a run left."""
-    kept = work / f"reached-{tree.label}.json"
+    """Runs all tests once on sources that note what is reached, or takes what such a run left.
+
+    Where nothing but files of tests changed since, only these run again.
+    """
+    kept, files = work / f"reached-{tree.label}.json", tree.files()
+    found, again = Reached({}, list(asked), list(wanted), {}, {}), None
     if kept.exists():
-        found = _read_reached(kept)
-        if (found.version, found.asked) == (tree.version, list(asked)) and set(wanted) <= set(found.faults):
-            return found
-    print(f"{tree.label}: all tests run once, to see what they reach", flush=True)
+        earlier = _read_reached(kept)
+        changed = {name for name, _ in files.items() ^ earlier.files.items()}
+        of_tests = all(name.startswith("tests/") and Path(name).match("test_*.py") for name in changed)
+        if earlier.asked == list(asked) and set(wanted) <= set(earlier.faults) and of_tests:
+            found, again = earlier.without(changed), sorted(changed & set(files))
+            found.faults = list(wanted)
+    if again is None or again:
+        print(f"{tree.label}: {again or 'all tests'} run once, to see what they reach", flush=True)
+        _run_with_probes(tree, found, again, wanted, work, jobs)
+    found.files = files
+    kept.write_text(json.dumps(asdict(found)))
+    return found
+
+
+def _run_with_probes(
+    tree: Tree, found: Reached, again: list[str] | None, wanted: Mapping[str, Fault], work: Path, jobs: int
+) -> None:
     names, hits = list(wanted), work / f"hits-{tree.label}.jsonl"
     hits.unlink(missing_ok=True)
     (tree.folder / HITS).write_text(HITS_TEXT.format(file=str(hits)))
     insert_probes(tree.folder, dict(enumerate(wanted.values())))
     tests: dict[str, Test] = {}
     apart = ["-n", str(jobs), "--dist", "loadfile"] if jobs > 1 else []
-    for number, call in enumerate(tree.calls):
+    folders = [Path(each) for each in found.asked]
+    chosen = found.asked if again is None else [name for name in again if not folders or _within(name, folders)]
+    for number, call in enumerate(tree.calls if chosen or again is None else []):
         log = work / f"reached-{tree.label}-{number}.log"
-        arguments = [*call, *apart, *(f"--ignore={file}" for file in STYLE), *asked]
-        tree.pytest(arguments, log, None)
+        tree.pytest([*call, *apart, *(f"--ignore={file}" for file in STYLE), *chosen], log, None)
         _add(tests, log)
     failed = {name: test for name, test in tests.items() if test.outcome == "failed"}
     if failed:
-        log, again = work / f"reached-{tree.label}-again.log", dict[str, Test]()
-        chosen = _chosen(failed, tests, log)
-        tree.pytest(sorted({_file(name) for name in failed}), log, None, chosen)
-        _add(again, log)
+        log, once_more = work / f"reached-{tree.label}-again.log", dict[str, Test]()
+        tree.pytest(sorted({_file(name) for name in failed}), log, None, _chosen(failed, tests, log))
+        _add(once_more, log)
         for name in failed:
-            tests[name].outcome = again[name].outcome if name in again else "failed"
+            tests[name].outcome = once_more[name].outcome if name in once_more else "failed"
     git(tree.folder, "checkout", "--quiet", "--force", "HEAD")
     (tree.folder / HITS).unlink()
-    found = Reached(tree.version, list(asked), names, tests, _hits(hits, names))
-    kept.write_text(json.dumps(asdict(found)))
-    return found
+    found.tests.update(tests)
+    for site, test, at in _entries(hits):
+        found.hits.setdefault(names[site], []).append((test.rpartition(" (")[0], at))
+
+
+def _within(name: str, folders: Sequence[Path]) -> bool:
+    return any(Path(name) == folder or folder in Path(name).parents for folder in folders)
 
 
 def _add(tests: dict[str, Test], log: Path) -> None:
     for entry in _entries(log):
-        if "test" in entry:
+        if "deselected" in entry:
+            tests.setdefault(entry["deselected"], Test(0, [], outcome="not chosen"))
+        elif "test" in entry:
             tests[entry["test"]] = Test(entry["order"], entry["fixtures"])
         elif "report" in entry:
             test = tests.setdefault(entry["report"], Test(0, []))
@@ -154,13 +191,6 @@ def _add(tests: dict[str, Test], log: Path) -> None:
                 test.outcome = entry["outcome"]
             elif entry["when"] == "call" and entry["outcome"] == "passed" and test.outcome == "not run":
                 test.outcome = "passed"
-
-
-def _hits(file: Path, names: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
-    for site, test, at in _entries(file):
-        found.setdefault(names[site], []).append((test.rpartition(" (")[0], at))
-    return found
 
 
 def _read_reached(path: Path) -> Reached:
@@ -200,32 +230,32 @@ _NUMBERS = count()
 
 def judged(tree: Tree, fault: Fault, found: Reached, hints: Collection[str], bound_s: float) -> Verdict:
     """Runs what may catch the fault, until something does."""
-    started, direct = time.perf_counter(), found.directly(fault)
-    verdict = Verdict(directly=len(direct))
-    passed: set[str] = set()
+    started, direct, further = time.perf_counter(), found.directly(fault), found.further(fault, tree.folder, bound_s)
+    verdict, passed = Verdict(directly=len(direct)), set[str]()
+    known = [name for name in hints if name in found.tests and found.tests[name].outcome == "passed"]
     with tree.changed(fault):
-        known = [name for name in hints if name in found.tests and found.tests[name].outcome == "passed"]
-        for asked in (known, direct, found.further(fault, tree.folder, bound_s)):
-            left = [name for name in asked if name not in passed]
-            while left and verdict.by is None:
-                by, how, text, done = _first_failure(tree, left, found.tests)
-                passed |= done
-                if by is not None and how != "collecting":
-                    # A failure that is luck, or a neighbour's, does not come twice in a row.
-                    again, how, text, _ = _first_failure(tree, [by], found.tests)
-                    if again is None:
-                        verdict.passed_again.append(by)
-                        passed.add(by)
-                        left = [name for name in left if name not in passed]
-                        continue
-                if by is not None:
-                    verdict.by, verdict.how, verdict.text = by, how, text
-                passed |= set(left)
-                break
-            if verdict.by is not None:
+        for asked in (known, direct, further):
+            if _caught(tree, asked, found.tests, verdict, passed):
                 break
     verdict.ran, verdict.seconds = len(passed), time.perf_counter() - started
     return verdict
+
+
+def _caught(tree: Tree, asked: Sequence[str], tests: Mapping[str, Test], verdict: Verdict, passed: set[str]) -> bool:
+    """Whether one of these tests fails; the verdict then says which."""
+    while left := [name for name in asked if name not in passed]:
+        by, how, text, done = _first_failure(tree, left, tests)
+        passed |= done
+        if by is None:
+            passed.update(left)
+        # A failure that is luck, or a neighbour's, does not come twice in a row.
+        elif how == "collecting" or _first_failure(tree, [by], tests)[0] is not None:
+            verdict.by, verdict.how, verdict.text = by, how, text
+            return True
+        else:
+            verdict.passed_again.append(by)
+            passed.add(by)
+    return False
 
 
 def _first_failure(
@@ -233,7 +263,7 @@ def _first_failure(
 ) -> tuple[str | None, str, str, set[str]]:
     """The test that fails first, how, with which words, and which passed before."""
     log = tree.folder.parent / f"{tree.label}-{next(_NUMBERS)}.log"
-    expected_s = {name: tests[name].seconds for name in names}
+    expected_s = {name: tests[name].seconds if name in tests else 0.0 for name in names}
     files: dict[str, float] = {}
     for name in names:
         files[_file(name)] = files.get(_file(name), 0.0) + expected_s[name]
@@ -264,7 +294,7 @@ def _first_failure(
 def _chosen(names: Collection[str], tests: Mapping[str, Test], log: Path) -> Path:
     """The file that tells pytest what to run, and for how long."""
     file = log.with_suffix(".tests")
-    seconds = {name: 20 + 5 * tests[name].seconds for name in names}
+    seconds = {name: 20 + 5 * (tests[name].seconds if name in tests else 0.0) for name in names}
     file.write_text(json.dumps({"seconds": seconds, "known": list(tests)}))
     return file
 
@@ -400,8 +430,8 @@ def report(
     said = [f"{'package':10}{'lines':>7}{'faults':>8}{heads}"]
     for package in dict.fromkeys(fault.package for fault in counted):
         mine = [fault for fault in counted if fault.package == package]
-        said.append(f"{package:10}{lines[package]:7}{len(mine):8}{_caught(mine, columns, labels)}")
-    said.append(f"{'all':10}{sum(lines.values()):7}{len(counted):8}{_caught(counted, columns, labels)}")
+        said.append(f"{package:10}{lines[package]:7}{len(mine):8}{_number_caught(mine, columns, labels)}")
+    said.append(f"{'all':10}{sum(lines.values()):7}{len(counted):8}{_number_caught(counted, columns, labels)}")
     for label in labels:
         said += ["", *_how(label, counted, columns, found[label])]
     reasons = {
@@ -423,7 +453,7 @@ def report(
     return "\n".join(said)
 
 
-def _caught(some: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], labels: Sequence[str]) -> str:
+def _number_caught(some: Sequence[Fault], columns: Mapping[str, Mapping[str, Verdict]], labels: Sequence[str]) -> str:
     return "".join(f"{sum(columns[label][fault.name].by is not None for fault in some):9}" for label in labels)
 
 
@@ -440,7 +470,7 @@ def _how(
     if label != "after":
         same = sum(columns[label][f.name].by == columns["after"][f.name].by is not None for f in counted)
         yield f"  {same} by the test that catches them after, run here too; the others by what reaches them here"
-    left_out = [name for name, test in found.tests.items() if test.outcome == "failed"]
+    left_out = [name for name, test in found.tests.items() if test.outcome in {"failed", "not run"}]
     yield f"  left out, as they fail without a fault: {len(left_out)}; style: {', '.join(STYLE)}"
     yield from (f"    {name}" for name in left_out)
     lucky = {name for each in verdicts for name in each.passed_again}
