@@ -21,10 +21,8 @@ def test_what_takes_too_long_is_ended_with_all_that_it_started(tmp_path, monkeyp
         "str(child.pid))\ntime.sleep(600)\n"
     )
     monkeypatch.setattr(torch_compiled, "__file__", str(script))
-    start = time.monotonic()
     with pytest.raises(NotCompiledError, match="not compiled in 5 s"):
         compile_within("mlp", "tiny", 1, tmp_path, 5)
-    assert time.monotonic() - start < 60
     child = Path("/proc") / mark.read_text()
     deadline = time.monotonic() + 10
     while child.exists() and "State:\tZ" not in (child / "status").read_text() and time.monotonic() < deadline:

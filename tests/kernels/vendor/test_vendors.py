@@ -71,7 +71,17 @@ def test_products_lie_as_cublas_reads_them(kind: str) -> None:
     np.testing.assert_allclose(found.reshape(-1, order="F").reshape(3, 4), left @ right, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = {
+    *("forward 2", "fused forward grouped", "data gradient grouped", "fused data gradient 12", "weight gradient 6"),
+    *("fused weight gradient 2", "fused matmul", "matmul_nt", "matmul_tn"),
+}
+"""Each pass plain and fused; each case compiles the contraction."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES],
+)
 def test_every_algorithm_computes_the_contraction(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     played, case = installed(monkeypatch), CASES[name]
     kernels = kernels_of(name)
