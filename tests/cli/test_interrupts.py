@@ -30,8 +30,8 @@ OTHERWISE = {
     "kernels import": Press("sqlite3.connect", "elsewhere"),
     "schema": Press(),
 }
-"""When it is pressed where a command neither writes a file, half of which must not stay, nor reads one of a network; and
-where writing would begin late."""
+"""When it is pressed where a command writes no file, half of which could stay, and reads none of a network; and where
+writing begins late."""
 
 
 def moment(name: str, command: Command) -> Press:

@@ -84,7 +84,7 @@ def require_one_message(ended: Ended, status: int, said: str) -> None:
     assert ended.left == 0
 
 
-@pytest.mark.parametrize(("arguments", "case"), cases())
+@pytest.mark.parametrize(("arguments", "case"), list(cases()))
 def test_misuse_is_one_message_and_nothing_is_written(
     server: CommandServer, study: Path, arguments: list[str], case: Misuse
 ) -> None:
