@@ -64,6 +64,7 @@ def test_no_plan_with_the_tensor_forced_loses_less(optimizer: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_nor_does_one_of_inception(tmp_path: Path) -> None:
     """A step of the zoo, whose kernels have workspaces."""
     graph = zoo_graph("inception_v4", "tiny", tmp_path)
