@@ -33,7 +33,7 @@ def meet(case: Case, plan: Plan, one: int, other: int) -> bool:
     return together and low < high + sizes[1] and high < low + sizes[0]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))  # Each tries hundreds of offsets.
 def test_any_other_offset_is_judged_as_by_looking_at_every_pair(seed: int) -> None:
     case, plan = packed(seed)
     refused = 0

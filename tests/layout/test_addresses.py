@@ -9,6 +9,8 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check import check_plan, check_program
@@ -46,7 +48,7 @@ def overlap(places: dict[Stay, tuple[int, int]]) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_what_is_put_overlaps_nothing_and_is_refused_only_without_a_hole(seed: int) -> None:
     draw = random.Random(seed)
     addresses, outcomes = Addresses({}, (), LIMIT_BYTES), set()
@@ -90,7 +92,7 @@ def without_prices(problem: Problem, repair: Repair) -> Priced:
     return Lagrangian(repair.choices, problem.limit_bytes, kernels).at(nothing)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))  # An example refines a plan for a second.
 def test_what_finds_no_address_is_placed_anew_around_the_rest(seed: int) -> None:
     repair, problem = repaired(random_case(seed, kernels=14), Limit(1, 1))
     addresses, before, before_us = stacked(repair, problem), dict(repair.residencies), repair.cost_us
@@ -127,7 +129,7 @@ def test_plans_whose_stays_were_placed_anew_are_accepted(
     monkeypatch.setattr(importlib.import_module("autotm.layout.pack"), "packings", lambda *_: iter(()))
     caplog.set_level("INFO")
     case = with_engines(training_step_case(layers=8, branches=3), 2.0)
-    for slow in (4, 9, 14, 19, 29, 39):
+    for slow in (4, 39):
         options = SolveOptions(gap=0.05)
         plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit(slow, 1), options)
         assert fits(plan, layout)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan, check_program
@@ -44,16 +46,16 @@ def require_disjoint(blocks: Blocks, offsets: np.ndarray) -> None:
     assert (offsets % ALIGNMENT_BYTES == 0).all()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_blocks_that_meet_never_share_bytes(seed: int) -> None:
-    blocks = random_blocks(seed, count=80, kernels=60, longest=1 + seed)
+@given(seed=st.integers(0, 2**31 - 1), longest=st.integers(1, 20))
+def test_blocks_that_meet_never_share_bytes(seed: int, longest: int) -> None:
+    blocks = random_blocks(seed, count=80, kernels=60, longest=longest)
     offsets = pack_blocks(blocks)
     require_disjoint(blocks, offsets)
     assert blocks.peak_bytes <= blocks.height(offsets) <= blocks.sizes.sum()
     assert blocks.height(offsets) <= max(blocks.height(quick(blocks)), 1.0005 * blocks.peak_bytes)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))  # Blocks that resist are searched for.
 def test_branch_and_bound_packs_what_the_skyline_leaves_above_the_live_peak(seed: int) -> None:
     """Groups that the skyline packs at least 2 % above the live peak: the excess falls to less than a third."""
     blocks = next(blocks for blocks in resisting(seed) if excess(blocks, quick(blocks)) > 0.02)
@@ -132,7 +134,7 @@ def packed(case: Case, optimizer: str, limit: Limit) -> tuple[Plan, Layout]:
     return plan, layout
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_pools_of_random_plans_hold_their_tensors(seed: int) -> None:
     case = random_case(seed, kernels=12)
     for optimizer, limit in (("synchronous", Limit(2, 1)), ("static", Limit(1, 1)), ("all-slow", Limit(1, 0))):
@@ -148,7 +150,7 @@ def test_pools_of_random_plans_hold_their_tensors(seed: int) -> None:
     [("all-fast", Limit(0, 1)), ("all-slow", Limit(1, 0)), ("synchronous", Limit(1, 1)), ("static", Limit(1, 1))],
 )
 def test_pools_stay_within_one_percent_of_the_live_peak(optimizer: str, limit: Limit) -> None:
-    case = training_step_case(layers=30)
+    case = training_step_case(layers=10)
     plan, layout = packed(case, optimizer, limit)
     assert layout.fast_bytes <= 1.01 * live_peak(case, plan, Tier.DRAM)
     assert layout.slow_bytes <= 1.01 * live_peak(case, plan, Tier.PMEM)
@@ -190,7 +192,7 @@ def crowded(seed: int, kernels: int = 14, units: int = 12) -> Blocks:
     return Blocks(4096 * sizes, starts, ends)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))  # Steps as crowded are searched for.
 def test_a_conflict_is_found_and_each_of_its_members_matters(seed: int) -> None:
     """Steps as crowded as can be: hardly any fits by its addresses, though each does by its bytes."""
     blocks = next(found for found in map(crowded, range(100 * seed, 100 * seed + 100)) if not packs(found))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import StepBuilder, random_case
 
 from autotm.model.plan.cache import BLOCK_BYTES, CacheCounts, amplified_bytes, block_bytes_for, cached_pool
@@ -56,8 +57,7 @@ def large_blocks(seed: int) -> Graph:
     return replace(graph, tensors=tensors)
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("sets", [1, 2, 7, 64, 1000])
+@given(seed=st.integers(0, 2**31 - 1), sets=st.sampled_from([1, 2, 7, 64, 1000]))
 def test_counts_are_those_of_single_blocks(seed: int, sets: int) -> None:
     graph = large_blocks(seed).computed_by(())
     offsets, pool_bytes = scattered(graph, seed)
@@ -68,7 +68,7 @@ def test_counts_are_those_of_single_blocks(seed: int, sets: int) -> None:
     assert sum(map(sum, found)) > 0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_a_cache_that_holds_the_pool_misses_nothing(seed: int) -> None:
     graph = large_blocks(seed).computed_by(())
     offsets, pool_bytes = scattered(graph, seed)

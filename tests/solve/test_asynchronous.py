@@ -32,18 +32,22 @@ def async_moves(plan: Plan) -> int:
     return sum(move.is_asynchronous for move in plan.moves)
 
 
-FLYING = ((3, 3.0), (5, 1.0), (6, 3.0), (12, 3.0), (13, 1.0), (29, 1.0), (33, 1.0), (34, 3.0))
+MORE = ((6, 3.0), (12, 3.0), (29, 1.0), (33, 1.0), (2, 8.0), (7, 1.5))
+FLYING = ((3, 3.0), (5, 1.0), (13, 1.0), (34, 3.0))
+"""Steps with asynchronous moves in their best plan at 1:1; a test that never saw one would show nothing."""
 
 
-@pytest.mark.parametrize(("seed", "slower"), [*FLYING, (0, 3.0), (2, 8.0), (7, 1.5)])
+@pytest.mark.parametrize(
+    ("seed", "slower"), [*FLYING, (0, 3.0), *(pytest.param(*one, marks=pytest.mark.slow) for one in MORE)]
+)
 def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
     case = small_case(seed, slower)
     for limit in (Limit(1, 1), Limit(2, 1)):
         plan = plan_of(case, "asynchronous", limit)
         optimum, flying = optimum_us(case, plan.dram_limit_bytes)
         assert plan.objective_us == pytest.approx(optimum)
-        assert plan.gap < 1e-6
-        assert plan.status is (Status.OPTIMAL if plan.gap < 1e-6 else Status.ABOVE_GAP)
+        assert plan.status is Status.OPTIMAL
+        assert async_moves(plan) or limit != Limit(1, 1) or (seed, slower) not in FLYING
         if flying == 0:
             assert plan.objective_us == pytest.approx(plan_of(case, "synchronous", limit).objective_us)
         layout = pack(case.graph, plan)
@@ -51,27 +55,14 @@ def test_the_optimum_of_small_steps_is_found(seed: int, slower: float) -> None:
             check_program(case.graph, plan, compile_program(case.graph, plan, layout))
 
 
-def test_these_steps_are_worth_trying() -> None:
-    """They have asynchronous moves in their best plan; a test that never saw one would show nothing."""
-    assert all(async_moves(plan_of(small_case(seed, slower), "asynchronous", Limit(1, 1))) for seed, slower in FLYING)
-
-
-@pytest.mark.parametrize("seed", [3, 34])
-def test_limits_that_share_a_model_get_the_same_optimum(seed: int) -> None:
+def test_limits_that_share_a_model_get_the_same_optimum() -> None:
     """Windows that a smaller limit forbids are closed in the shared model."""
-    case, limits = small_case(seed, 3.0), (Limit(4, 1), Limit(1, 1), Limit(2, 1))
+    case, limits = small_case(34, 3.0), (Limit(4, 1), Limit(1, 1), Limit(2, 1))
     for limit, plan in zip(
         limits, sweep(case.graph, case.profile, case.links, "asynchronous", limits, EXACT), strict=True
     ):
         check_plan(case.graph, case.profile, case.links, plan)
         assert plan.objective_us == pytest.approx(plan_of(case, "asynchronous", limit).objective_us)
-
-
-@pytest.mark.parametrize("seed", [1, 4, 8, 12])
-def test_more_fast_memory_never_hurts(seed: int) -> None:
-    case = small_case(seed, 2.0)
-    times = [plan_of(case, "asynchronous", Limit(slow, 1)).objective_us for slow in (0, 1, 2, 4, 8)]
-    assert times == pytest.approx(sorted(times))
 
 
 def test_a_free_engine_hides_moves_and_a_busy_one_does_not() -> None:

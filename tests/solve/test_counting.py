@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 from exhaustive import optimum_us
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import Case, random_case, random_profile
 
 from autotm.check import Fault, FaultError, check_plan, check_program
@@ -41,16 +43,19 @@ def test_what_shares_memory_becomes_one_tensor_for_the_whole_step() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
-@pytest.mark.parametrize("seed", range(12))
-def test_optimum_of_small_graphs(seed: int, optimizer: str) -> None:
-    case = counted(random_case(seed, kernels=2 + seed % 4), seed)
-    for limit in (Limit(1, 2), Limit(1, 1), Limit(5, 1)):
-        plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
-        check_plan(case.graph, case.profile, case.links, plan)
-        assert plan.counts is Counts.ALL
-        assert plan.objective_us == pytest.approx(optimum_us(case, plan.dram_limit_bytes, moves=optimizer != "static"))
-        assert plan.gap < 1e-6
-        check_program(case.graph, plan, compile_program(case.graph, plan, pack(case.graph, plan)))
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    kernels=st.integers(2, 5),
+    limit=st.sampled_from([Limit(1, 2), Limit(1, 1), Limit(5, 1)]),
+)
+def test_optimum_of_small_graphs(seed: int, kernels: int, limit: Limit, optimizer: str) -> None:
+    case = counted(random_case(seed, kernels), seed)
+    plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
+    check_plan(case.graph, case.profile, case.links, plan)
+    assert plan.counts is Counts.ALL
+    assert plan.objective_us == pytest.approx(optimum_us(case, plan.dram_limit_bytes, moves=optimizer != "static"))
+    assert plan.gap < 1e-6
+    check_program(case.graph, plan, compile_program(case.graph, plan, pack(case.graph, plan)))
 
 
 def test_a_plan_is_for_what_its_limit_counts() -> None:

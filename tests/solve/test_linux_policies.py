@@ -44,7 +44,7 @@ def big_case(seed: int) -> Case:
 @pytest.mark.parametrize("optimizer", POLICIES)
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
 def test_plans_and_programs_are_vouched_for(optimizer: str, limit: Limit) -> None:
-    for seed in range(4):
+    for seed in range(2):
         case = big_case(seed)
         plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, limit)
         check_plan(case.graph, case.profile, case.links, plan)
@@ -65,14 +65,13 @@ def test_both_ends_are_those_of_the_other_optimizers(optimizer: str, limit: Limi
     assert planned(case, optimizer, limit).objective_us == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("optimizer", POLICIES)
-def test_no_policy_is_past_the_bound_of_plans_that_move_tensors(optimizer: str) -> None:
+@pytest.mark.parametrize("limit", [Limit(8, 1), Limit(1, 1)], ids=str)
+def test_no_policy_is_past_the_bound_of_plans_that_move_tensors(limit: Limit) -> None:
     # A page holds a part of a tensor, and the bound is for whole ones: up to the asked gap, that gives nothing.
-    for seed in range(3):
-        case = rated(training_step_case(layers=4, seed=seed, branches=2))
-        for limit in (Limit(8, 1), Limit(2, 1), Limit(1, 1)):
-            best = planned(case, "synchronous", limit, gap=0.01)
-            assert planned(case, optimizer, limit).objective_us >= best.bound_us * (1 - 0.01)
+    case = rated(training_step_case(layers=3, branches=2))
+    best = planned(case, "synchronous", limit, gap=0.01)
+    for optimizer in POLICIES:
+        assert planned(case, optimizer, limit).objective_us >= best.bound_us * (1 - 0.01)
 
 
 @pytest.mark.parametrize("optimizer", POLICIES)

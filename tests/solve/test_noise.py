@@ -17,8 +17,9 @@ from autotm.solve import SolveOptions, solve
 from autotm.solve.bases.recheck import plan_us
 from autotm.solve.problem.problem import Problem
 
-DRAWS = 100
+DRAWS = 40
 """What profiling goes on in: runs of 1.5 % settle a median of nine to 0.6 %."""
+LOUDEST = Noise(run=0.015, minute=0.1, hits=0.1)
 noises = st.builds(Noise, run=st.floats(0.0, 0.015), minute=st.floats(0.0, 0.1), hits=st.floats(0.0, 0.1))
 
 
@@ -47,28 +48,33 @@ def errors(truth: Truth, noise: Noise, optimizer: str, limit: Limit, *, emulated
     return np.array(found)
 
 
-@settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 1000), noise=noises, emulated=st.booleans())
-def test_predicted_slowdowns_are_unbiased_where_all_is_slow(seed: int, noise: Noise, *, emulated: bool) -> None:
-    found = errors(random_truth(seed, 10), noise, "all-slow", Limit(1, 0), emulated=emulated)
+@pytest.mark.parametrize("emulated", [False, True])
+def test_predicted_slowdowns_are_unbiased_where_all_is_slow(*, emulated: bool) -> None:
+    found = errors(random_truth(0, 6), LOUDEST, "all-slow", Limit(1, 0), emulated=emulated)
     assert abs(found.mean()) < 0.01
 
 
-@settings(max_examples=3, deadline=None)
+@pytest.mark.parametrize(("optimizer", "emulated"), [("static", False), ("synchronous", True)])
+def test_predicted_slowdowns_are_unbiased_though_plans_choose_what_looks_cheap(
+    optimizer: str, *, emulated: bool
+) -> None:
+    found = errors(random_truth(0, 6), LOUDEST, optimizer, Limit(3, 1), emulated=emulated)
+    assert abs(found.mean()) < 0.01
+
+
+@pytest.mark.slow
+@settings(max_examples=6)  # An example is 40 profiles and plans.
 @given(
     seed=st.integers(0, 1000),
     noise=noises,
     emulated=st.booleans(),
-    optimizer=st.sampled_from(["static", "synchronous"]),
+    placed=st.sampled_from([("all-slow", Limit(1, 0)), ("static", Limit(3, 1)), ("synchronous", Limit(3, 1))]),
 )
-def test_predicted_slowdowns_are_unbiased_though_plans_choose_what_looks_cheap(
-    seed: int, noise: Noise, optimizer: str, *, emulated: bool
-) -> None:
-    found = errors(random_truth(seed, 7), noise, optimizer, Limit(3, 1), emulated=emulated)
+def test_they_are_unbiased_in_any_noise(seed: int, noise: Noise, placed: tuple[str, Limit], *, emulated: bool) -> None:
+    found = errors(random_truth(seed, 7), noise, *placed, emulated=emulated)
     assert abs(found.mean()) < 0.01
 
 
-@settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 1000), noise=noises, draw=st.integers(0, 1000))
 def test_no_plan_is_slower_than_the_default_implementations_by_more_than_the_noise(
     seed: int, noise: Noise, draw: int
@@ -84,7 +90,7 @@ def test_no_plan_is_slower_than_the_default_implementations_by_more_than_the_noi
 
 def test_clipping_at_zero_would_not_have_been_unbiased() -> None:
     """Each operand that costs nothing would seem to cost something, and a step has hundreds."""
-    truth, noise = random_truth(7), Noise(0.03, 0.1, 0.1)
+    truth, noise = random_truth(7), Noise(0.04, 0.1, 0.1)
     profile, extras, clipped = truth.profile(QUIET, emulated=False), [], []
     for number in range(DRAWS):
         drawn = truth.profile(noise, (number,), emulated=False)

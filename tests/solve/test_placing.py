@@ -25,7 +25,7 @@ EXACT = SolveOptions(gap=0.0)
 
 def fragmented(limit: Limit) -> Case:
     """A step whose best plan cannot be packed into its limit."""
-    for seed in range(200):
+    for seed in (82, *range(200)):
         case = random_case(seed, kernels=9)
         plan = solve(case.graph, case.profile, case.links, "synchronous", limit, EXACT)
         if pack(case.graph, plan).fast_bytes > plan.dram_limit_bytes:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan
@@ -66,7 +68,6 @@ def test_bounds_baselines_and_monotony(step: Case, plans: dict[str, list[Plan]],
     assert all((plan.gap <= 1e-3) == (plan.status in {Status.OPTIMAL, Status.WITHIN_GAP}) for plan in found)
     for tighter, looser in pairwise(found):
         assert fastest * (1 - 1e-9) <= looser.objective_us <= slowest
-        assert looser.bound_us <= looser.objective_us
         assert looser.bound_us <= tighter.objective_us
         assert looser.objective_us <= tighter.objective_us * 1.001
 
@@ -90,13 +91,16 @@ def test_equal_calls_give_equal_plans(step: Case) -> None:
     assert (first.stays, first.moves, first.bound_us) == (second.stays, second.moves, second.bound_us)
 
 
-def test_time_limit_returns_a_legal_plan_with_its_true_gap(step: Case) -> None:
-    plan = plan_of(step, "synchronous", Limit(39, 1), SolveOptions(gap=0.0, time_limit_s=0.05))
+def test_time_limit_returns_a_legal_plan_with_its_true_gap(step: Case, plans: dict[str, list[Plan]]) -> None:
+    """Neither of two searches for the same limit proves more than the other has found."""
+    unhurried = plans["synchronous"][LIMITS.index(Limit(19, 1))]
+    plan = plan_of(step, "synchronous", Limit(19, 1), SolveOptions(gap=0.0, time_limit_s=0.05))
     assert plan.status in {Status.TIME_LIMIT, Status.OPTIMAL}
-    assert plan.bound_us <= plan.objective_us
+    assert plan.bound_us <= unhurried.objective_us * (1 + 1e-9)
+    assert unhurried.bound_us <= plan.objective_us * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_kernels_that_need_fast_operands(seed: int) -> None:
     case = random_case(seed, kernels=7)
     options = SolveOptions(gap=0.0, fast_operands_only=True)

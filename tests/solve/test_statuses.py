@@ -48,7 +48,7 @@ def test_within_the_gap_that_was_asked(step: Case, optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_time_limit_before_the_solver_has_anything(optimizer: str) -> None:
     # HiGHS is done with a small step before it looks at the clock.
-    large = with_engines(training_step_case(layers=60))
+    large = with_engines(training_step_case(layers=20))
     plan = plan_of(large, optimizer, TIGHT, SolveOptions(gap=0.0, time_limit_s=1e-6))
     assert plan.status is Status.TIME_LIMIT
     assert plan.gap > 0

@@ -78,21 +78,22 @@ def _best_gain_us(case: Case, limit: int) -> float:
     return best
 
 
-TRAP_SEEDS = range(40, 60)
+TRAPS = (41, 45, 54)
+"""Seeds; in the last two a plain model takes more than the limit."""
 
 
 def test_a_plain_model_falls_into_the_trap() -> None:
-    over = [seed for seed in TRAP_SEEDS if _naive_fast_bytes(*huge_case(seed)) > huge_case(seed)[1]]
+    over = [seed for seed in TRAPS if _naive_fast_bytes(*huge_case(seed)) > huge_case(seed)[1]]
     assert over, "the instances no longer show the trap: find others"
 
 
-@pytest.mark.parametrize("seed", TRAP_SEEDS)
-def test_ours_keeps_the_limit_to_the_byte(seed: int) -> None:
+@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
+@pytest.mark.parametrize("seed", TRAPS)
+def test_ours_keeps_the_limit_to_the_byte(seed: int, optimizer: str) -> None:
     case, limit = huge_case(seed)
-    for optimizer in ("static", "synchronous"):
-        plan = solve(case.graph, case.profile, case.links, optimizer, Limit(size_bytes=limit), SolveOptions(gap=1e-6))
-        check_plan(case.graph, case.profile, case.links, plan)
-        assert plan.dram_limit_bytes == limit, "what is checked is the limit that was asked"
+    plan = solve(case.graph, case.profile, case.links, optimizer, Limit(size_bytes=limit), SolveOptions(gap=1e-6))
+    check_plan(case.graph, case.profile, case.links, plan)
+    assert plan.dram_limit_bytes == limit, "what is checked is the limit that was asked"
 
 
 def test_ours_finds_the_true_optimum_where_the_plain_model_cheats() -> None:

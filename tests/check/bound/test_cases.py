@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 from exhaustive import exact_optimum_us, optimum_us
 from exhaustive_async_moves import optimum_us as flying_optimum_us
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import Case, exact_case, random_case, with_engines
 
 from autotm.check import Fault, FaultError, check_plan
@@ -93,8 +95,7 @@ def random_cut(case: Case, draw: random.Random) -> Cut:
     return Cut(tuple(names), tuple(draw.randint(1, 5) for _ in names))
 
 
-@pytest.mark.parametrize("optimizer", ["static", "synchronous", "asynchronous"])
-@pytest.mark.parametrize("seed", range(8))
+@given(seed=st.integers(0, 2**31 - 1), optimizer=st.sampled_from(["static", "synchronous", "asynchronous"]))
 def test_whatever_the_tree_the_bound_holds(seed: int, optimizer: str) -> None:
     case, draw = with_engines(random_case(seed, kernels=5), 1.0), random.Random(seed)
     plan = solve(case.graph, case.profile, case.links, optimizer, Limit(2, 1), SolveOptions(gap=0.5))
@@ -105,8 +106,7 @@ def test_whatever_the_tree_the_bound_holds(seed: int, optimizer: str) -> None:
     assert highest_bound_us(case, plan, draw) <= optimum * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
-@pytest.mark.parametrize("seed", range(6))
+@given(seed=st.integers(0, 2**31 - 1), optimizer=st.sampled_from(["static", "synchronous"]))
 def test_so_it_does_with_tables_and_implementations(seed: int, optimizer: str) -> None:
     case, draw = exact_case(seed, kernels=3), random.Random(seed)
     options = SolveOptions(gap=0.5, additive_tolerance=0.0)

@@ -9,6 +9,8 @@ from itertools import accumulate, combinations, pairwise
 
 import pytest
 from exhaustive_async_moves import windows
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case, with_engines
 
 from autotm.check import Fault, FaultError, check_plan
@@ -36,9 +38,9 @@ def plan(case: Case) -> Plan:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_windows_are_those_of_the_definition(seed: int) -> None:
-    case = with_engines(random_case(seed, kernels=9), 1.0 + seed % 3)
+    case = with_engines(random_case(seed, kernels=12), 1.0 + seed % 3)
     engines, found = Engines.beside(case.graph, case.profile, case.links), 0
     for tensor in case.graph.movable:
         for before, after in pairwise(tensor.users):
@@ -122,7 +124,7 @@ def excess_ns(jobs: list[tuple[int, int, int]], kernel_ns: list[int]) -> list[in
     ]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_engines_keep_up_exactly_where_no_span_is_asked_for_too_much(seed: int) -> None:
     """The checker serves the move first that must be complete first; the other way to see it counts demand."""
     draw = random.Random(seed)

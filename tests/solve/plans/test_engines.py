@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotm.solve.plans.engines import Engine
 from autotm.solve.problem.window import Window
@@ -24,7 +25,7 @@ def can_be_done(windows: list[Window], kernel_ns: list[int]) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_a_move_is_refused_only_where_no_sharing_admits_it(seed: int) -> None:
     draw = random.Random(seed)
     kernel_ns = [draw.randrange(0, 12) for _ in range(9)]
@@ -45,7 +46,7 @@ def test_a_move_is_refused_only_where_no_sharing_admits_it(seed: int) -> None:
     assert set(outcomes) == {True, False}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_what_was_changed_since_a_mark_is_taken_back(seed: int) -> None:
     """What could be taken before can be taken after, and nothing else."""
     draw = random.Random(seed)

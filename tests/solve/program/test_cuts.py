@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from exhaustive import exact_optimum_us, optimum_us
+from hypothesis import given
+from hypothesis import strategies as st
 from random_graphs import (
     Case,
     StepBuilder,
@@ -77,28 +79,31 @@ def test_equal_tensors_need_no_branching(fitting: int) -> None:
     assert plan.objective_us == pytest.approx(optimum_us(case, limit.fast_bytes(0), moves=False), rel=1e-9)
 
 
-@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
-@pytest.mark.parametrize("seed", range(16))
-def test_prices_prove_no_more_than_is_true_and_no_less_than_without(seed: int, optimizer: str) -> None:
-    case = random_case(seed, kernels=3 + seed % 4)
-    for limit in (Limit(5, 1), Limit(3, 1), Limit(2, 1)):
-        plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
-        first = solve(case.graph, case.profile, case.links, optimizer, limit, FIRST)
-        assert plan.certificate is not None
-        proven_us = certified_us(case, plan, plan.certificate)
-        optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
-        assert first.bound_us <= proven_us * (1 + 1e-9) <= optimum * (1 + 2e-9)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    kernels=st.integers(3, 6),
+    optimizer=st.sampled_from(["static", "synchronous"]),
+    limit=st.sampled_from([Limit(5, 1), Limit(3, 1), Limit(2, 1)]),
+)
+def test_prices_prove_no_more_than_is_true_and_no_less_than_without(
+    seed: int, kernels: int, optimizer: str, limit: Limit
+) -> None:
+    case = random_case(seed, kernels)
+    plan = solve(case.graph, case.profile, case.links, optimizer, limit, EXACT)
+    first = solve(case.graph, case.profile, case.links, optimizer, limit, FIRST)
+    assert plan.certificate is not None
+    proven_us = certified_us(case, plan, plan.certificate)
+    optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
+    assert first.bound_us <= proven_us * (1 + 1e-9) <= optimum * (1 + 2e-9)
 
 
 def test_the_random_graphs_exercise_the_rows() -> None:
-    plans = [
-        solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT)
-        for case in (random_case(seed, kernels=3 + seed % 4) for seed in range(16))
-    ]
-    assert sum(bool(priced(plan)) for plan in plans) >= 3
+    cases = (random_case(seed, kernels=6) for seed in range(5))
+    plans = [solve(case.graph, case.profile, case.links, "synchronous", Limit(3, 1), EXACT) for case in cases]
+    assert any(map(priced, plans))
 
 
-@pytest.mark.parametrize("seed", range(8))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_whatever_weights_cost_the_bound_holds(seed: int) -> None:
     case, draw = exact_case(seed, kernels=3), random.Random(seed)
     plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1), EXACT)
@@ -137,9 +142,14 @@ WEIGHTS = [
 ]
 
 
-def _refused(cut: Cut, prices: tuple[CutPrices, ...]) -> Fault:
+@pytest.fixture(scope="module")
+def crowded() -> tuple[Case, Plan]:
     case = crowded_case()
-    plan = solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
+    return case, solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
+
+
+def _refused(crowded: tuple[Case, Plan], cut: Cut, prices: tuple[CutPrices, ...]) -> Fault:
+    case, plan = crowded
     assert plan.certificate is not None
     assert priced(plan)
     certificate = with_cuts(plan.certificate, (cut,), prices)
@@ -149,23 +159,23 @@ def _refused(cut: Cut, prices: tuple[CutPrices, ...]) -> Fault:
 
 
 @pytest.mark.parametrize(("changes", "fault"), PRICES)
-def test_broken_prices_are_refused(changes: dict[str, Any], fault: Fault) -> None:
+def test_broken_prices_are_refused(crowded: tuple[Case, Plan], changes: dict[str, Any], fault: Fault) -> None:
     cut = Cut(("t0", "t1"), (1, 1))
-    assert _refused(cut, (replace(CutPrices(0, (5,), (1e-3,)), **changes),)) is fault
+    assert _refused(crowded, cut, (replace(CutPrices(0, (5,), (1e-3,)), **changes),)) is fault
 
 
-def test_a_cut_has_one_price_a_kernel() -> None:
+def test_a_cut_has_one_price_a_kernel(crowded: tuple[Case, Plan]) -> None:
     prices = CutPrices(0, (5,), (1e-3,))
-    assert _refused(Cut(("t0", "t1"), (1, 1)), (prices, prices)) is Fault.CERTIFICATE
+    assert _refused(crowded, Cut(("t0", "t1"), (1, 1)), (prices, prices)) is Fault.CERTIFICATE
 
 
 @pytest.mark.parametrize("changes", WEIGHTS)
-def test_broken_weights_are_refused(changes: dict[str, Any]) -> None:
+def test_broken_weights_are_refused(crowded: tuple[Case, Plan], changes: dict[str, Any]) -> None:
     cut = replace(Cut(("t0", "t1"), (1, 1)), **changes)
-    assert _refused(cut, (CutPrices(0, (5,), (1e-3,)),)) is Fault.CERTIFICATE
+    assert _refused(crowded, cut, (CutPrices(0, (5,), (1e-3,)),)) is Fault.CERTIFICATE
 
 
-@pytest.mark.parametrize("seed", range(6))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
     """What the weights of its fast tensors add up to fits, as found by trying all sets."""
     case = random_case(seed, kernels=6)
@@ -185,8 +195,8 @@ def test_a_plan_keeps_every_cut_of_its_certificate(seed: int) -> None:
 
 
 def test_a_sweep_forgets_the_rows_of_the_limit_before() -> None:
-    case = training_step_case(layers=4, branches=3)
-    limits = (Limit(59, 1), Limit(29, 1), Limit(19, 1), Limit(4, 1))
+    case = training_step_case(layers=3, branches=3)
+    limits = (Limit(59, 1), Limit(19, 1), Limit(4, 1))
     options = SolveOptions(gap=2e-3)
     plans = sweep(case.graph, case.profile, case.links, "synchronous", limits, options)
     assert any(priced(plan) for plan in plans)

@@ -8,6 +8,8 @@ from itertools import product
 import highspy
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotm.solve.bounds.fitting import Fitting
 from autotm.solve.program.separation import Separation
@@ -35,7 +37,7 @@ def is_mixture(values: list[float], sets: list[tuple[int, ...]]) -> bool:
     return bool(solver.getModelStatus() == highspy.HighsModelStatus.kOptimal)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_inequalities_hold_for_all_that_fits_and_are_broken_where_values_do_not(seed: int) -> None:
     draw = random.Random(seed)
     count = draw.randint(2, 8)
@@ -71,7 +73,7 @@ def test_an_item_beside_a_whole_one_that_leaves_it_no_room() -> None:
     assert found.most == 1
 
 
-@pytest.mark.parametrize("seed", range(20))
+@given(seed=st.integers(0, 2**31 - 1))
 def test_what_fits_is_what_trying_all_sets_says(seed: int) -> None:
     draw = random.Random(seed)
     items = [(draw.randint(1, 6), draw.randint(1, 50)) for _ in range(draw.randint(1, 9))]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, make_links, roofline_profile, with_engines
 from symbolic_steps import after_plain_steps, after_steps
@@ -96,7 +96,6 @@ def called_so(plan: Plan, graph: Graph, calls: Sequence[int]) -> tuple[Plan, Pro
     return other, compile_program(graph, other, pack(graph, other))
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(6, 20), st.sampled_from(Counts), st.sampled_from(["0:1", "1:3", "1:1"]))
 def test_programs_end_with_the_symbols_of_the_plain_step(seed: int, forward: int, counts: Counts, limit: str) -> None:
     graph = training(seed, forward)
@@ -108,7 +107,6 @@ def test_programs_end_with_the_symbols_of_the_plain_step(seed: int, forward: int
     assert not writers & {plan.calls[number] for number in repeats(plan.calls)}
 
 
-@settings(deadline=None, max_examples=120)
 @given(st.data())
 def test_whatever_changes_the_symbols_is_found(data: st.DataObject) -> None:
     counts = data.draw(st.sampled_from(Counts))
@@ -190,7 +188,7 @@ def test_only_recomputation_calls_kernels_again() -> None:
 
 
 def test_the_fastest_whose_addresses_fit_is_taken_and_the_leanest_where_none_does() -> None:
-    case = case_of(training(3, 40))
+    case = case_of(training(3, 20))
     tried = list(segmentations(case.graph))
     peaks, least = sorted({one.most_bytes for one in tried}), min(one.most_bytes for one in tried)
     for limit_bytes in (*peaks, least - 64):

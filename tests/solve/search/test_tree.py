@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from exhaustive import exact_optimum_us, optimum_us
 from exhaustive_async_moves import optimum_us as flying_optimum_us
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from random_graphs import Case, exact_case, random_case, training_step_case, with_engines
 
 from autotm.check import check_plan
@@ -16,7 +18,8 @@ from autotm.solve.bases import integer_program
 from autotm.solve.search.tree import Tree
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
-SEEDS = range(16)
+PATCHED = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+"""What a fixture patches may stay so for all examples."""
 
 
 @pytest.fixture
@@ -44,47 +47,57 @@ def kinds(plan: Plan) -> set[type]:
     return {type(node) for node in plan.certificate.tree}
 
 
+@PATCHED
 @pytest.mark.usefixtures("alone")
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_it_finds_and_proves_the_optimum_by_itself(seed: int, optimizer: str) -> None:
-    case = random_case(seed, kernels=2 + seed % 5)
-    for limit in (Limit(1, 2), Limit(2, 1), Limit(5, 1)):
-        plan = plan_of(case, optimizer, limit)
-        optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
-        assert plan.status is Status.OPTIMAL
-        assert plan.solver_bound_us is None
-        assert plan.bound_us <= optimum * (1 + 1e-9)
-        assert plan.objective_us == pytest.approx(optimum, rel=1e-9)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    kernels=st.integers(2, 6),
+    limit=st.sampled_from([Limit(1, 2), Limit(2, 1), Limit(5, 1)]),
+)
+def test_it_finds_and_proves_the_optimum_by_itself(seed: int, kernels: int, limit: Limit, optimizer: str) -> None:
+    case = random_case(seed, kernels)
+    plan = plan_of(case, optimizer, limit)
+    optimum = optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
+    assert plan.status is Status.OPTIMAL
+    assert plan.solver_bound_us is None
+    assert plan.bound_us <= optimum * (1 + 1e-9)
+    assert plan.objective_us == pytest.approx(optimum, rel=1e-9)
 
 
+@PATCHED
 @pytest.mark.usefixtures("alone")
-@pytest.mark.parametrize("optimizer", ["static", "synchronous"])
-@pytest.mark.parametrize("seed", range(6))
-def test_with_tables_and_implementations_it_proves_no_more_than_is_true(seed: int, optimizer: str) -> None:
-    case = exact_case(seed, kernels=2 + seed % 3)
-    for limit in (Limit(1, 1), Limit(5, 1)):
-        plan = plan_of(case, optimizer, limit)
-        optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
-        assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    kernels=st.integers(2, 4),
+    optimizer=st.sampled_from(["static", "synchronous"]),
+    limit=st.sampled_from([Limit(1, 1), Limit(5, 1)]),
+)
+def test_with_tables_and_implementations_it_proves_no_more_than_is_true(
+    seed: int, kernels: int, optimizer: str, limit: Limit
+) -> None:
+    case = exact_case(seed, kernels)
+    plan = plan_of(case, optimizer, limit)
+    optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=optimizer == "synchronous")
+    assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
 
 
 @pytest.mark.usefixtures("uncut")
-@pytest.mark.parametrize("seed", [3, 5, 6, 12, 13, 29])
+@pytest.mark.parametrize(
+    "seed", [3, 13, pytest.param(29, marks=pytest.mark.slow)]
+)  # with asynchronous moves in their best plans
 def test_beside_kernels_it_proves_no_more_than_is_true(seed: int) -> None:
     case = with_engines(random_case(seed, kernels=6 + seed % 2), 1.0)
-    for limit in (Limit(1, 1), Limit(2, 1)):
-        plan = plan_of(case, "asynchronous", limit)
-        optimum, _ = flying_optimum_us(case, plan.dram_limit_bytes)
-        assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
+    plan = plan_of(case, "asynchronous", Limit(1, 1))
+    optimum, _ = flying_optimum_us(case, plan.dram_limit_bytes)
+    assert plan.bound_us <= optimum * (1 + 1e-9) <= plan.objective_us * (1 + 2e-9)
 
 
 @pytest.mark.usefixtures("uncut")
 def test_these_steps_need_trees_of_every_kind() -> None:
-    plans = [plan_of(random_case(seed, kernels=2 + seed % 5), "synchronous", Limit(2, 1)) for seed in SEEDS]
-    plans += [plan_of(exact_case(seed, kernels=2 + seed % 3), "static", Limit(5, 1)) for seed in range(8)]
+    plans = [plan_of(random_case(seed, kernels=6), "synchronous", Limit(2, 1)) for seed in range(4)]
+    plans += [plan_of(exact_case(seed, kernels=4), "static", Limit(5, 1)) for seed in range(4)]
     plans += [plan_of(with_engines(random_case(13, kernels=7), 1.0), "asynchronous", Limit(1, 1))]
-    assert sum(Branch in kinds(plan) for plan in plans) >= 5
     assert {Branch, Leaf, WindowBranch, WorkspaceBranch} <= set().union(*map(kinds, plans))
 
 
@@ -106,11 +119,8 @@ def test_a_claim_does_not_end_the_search(monkeypatch: pytest.MonkeyPatch) -> Non
     assert plan.solver_gap < plan.gap
 
 
-@pytest.mark.parametrize(
-    ("seed", "kernels", "limit"), [(1, 12, Limit(4, 1)), (11, 12, Limit(2, 1)), (23, 12, Limit(2, 1))]
-)
-def test_a_tree_goes_on_where_knapsack_rows_end(seed: int, kernels: int, limit: Limit) -> None:
-    plan = plan_of(random_case(seed, kernels=kernels), "synchronous", limit, SolveOptions(gap=0.0))
+def test_a_tree_goes_on_where_knapsack_rows_end() -> None:
+    plan = plan_of(random_case(23, kernels=12), "synchronous", Limit(2, 1), SolveOptions(gap=0.0))
     assert plan.certificate is not None
     assert plan.certificate.cuts
     assert Branch in kinds(plan)
