@@ -90,7 +90,7 @@ def test_no_plan_is_slower_than_the_default_implementations_by_more_than_the_noi
 
 def test_clipping_at_zero_would_not_have_been_unbiased() -> None:
     """Each operand that costs nothing would seem to cost something, and a step has hundreds."""
-    truth, noise = random_truth(7), Noise(0.03, 0.1, 0.1)
+    truth, noise = random_truth(7), Noise(0.04, 0.1, 0.1)
     profile, extras, clipped = truth.profile(QUIET, emulated=False), [], []
     for number in range(DRAWS):
         drawn = truth.profile(noise, (number,), emulated=False)

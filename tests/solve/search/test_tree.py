@@ -83,7 +83,8 @@ def test_with_tables_and_implementations_it_proves_no_more_than_is_true(
 
 
 @pytest.mark.usefixtures("uncut")
-@pytest.mark.parametrize("seed", [3, 13, pytest.param(29, marks=pytest.mark.slow)])  # with asynchronous moves in their best plans
+# Plans of these have asynchronous moves.
+@pytest.mark.parametrize("seed", [3, 13, pytest.param(29, marks=pytest.mark.slow)])
 def test_beside_kernels_it_proves_no_more_than_is_true(seed: int) -> None:
     case = with_engines(random_case(seed, kernels=6 + seed % 2), 1.0)
     plan = plan_of(case, "asynchronous", Limit(1, 1))
