@@ -103,8 +103,8 @@ CASES = {
     "dlrm": Case(lambda: zoo.build("dlrm", {"batch": 16, "rows": 100})),
 }
 
-QUICK = {"mlp", "vgg19", "transformer", "dlrm", "dense_blocks"}
-"""Between them every operator of the zoo's networks."""
+QUICK = {"mlp", "mnist", "dlrm", "dense_blocks"}
+"""Products, convolutions, pools, batch norm, concatenations, tables; attention is quick in test_from_torch."""
 
 
 def torch_step(network, arrays, dtype):
