@@ -458,8 +458,8 @@ def report(
             if verdict.by is None:
                 asked = f"{verdict.directly} tests reach it, {verdict.ran} ran" if verdict.ran else "no test reaches it"
                 said += [f"  {fault.package} {fault.file}:{fault.line} {fault.operator} ({asked})"]
-                said += [f"    - {line.strip()}" for line in fault.was.splitlines()]
-                said += [f"    + {line.strip()}" for line in fault.becomes.splitlines()]
+                said += [f"    - {line.strip()}" for line in fault.was.splitlines() if line.strip()]
+                said += [f"    + {line.strip()}" for line in fault.becomes.splitlines() if line.strip()]
                 said += [f"    {reasons.get(_key_of(fault), 'no reason given')}"]
     dropped = known.get("equivalent") or ()
     said += ["", f"dropped by hand, as nothing that can be seen changes ({len(dropped)}):"]
