@@ -38,6 +38,8 @@ class Tree:
     folder: Path
     calls: list[list[str]]
     _last: int = 0
+    _log: Path | None = None
+    _stopped: bool = False
 
     def files(self) -> dict[str, str]:
         """The hash of each file, but for this program's own."""
@@ -72,24 +74,18 @@ class Tree:
         self, arguments: Sequence[str], log: Path, timeout_s: float | None, tests: Path | None = None
     ) -> int | None:
         """Status; none where it took too long. What it started ends with it."""
+        if self._stopped:
+            return None
         environment = (
             os.environ | {"AUTOTM_MUTANTS_LOG": str(log)} | ({"AUTOTM_MUTANTS_TESTS": str(tests)} if tests else {})
         )
         plugin = ["-p", "mutant_plugin", "-p", "no:cacheprovider"]
-        command = [
-            ".venv/bin/python",
-            "-P",
-            "-c",
-            START,
-            str(MEMORY_BYTES),
-            str(Path(__file__).parent),
-            *plugin,
-            *arguments,
-        ]
+        start = [".venv/bin/python", "-P", "-c", START, str(MEMORY_BYTES), str(Path(__file__).parent)]
         log.unlink(missing_ok=True)
+        self._log = log
         with log.with_suffix(".out").open("w") as out:
             process = subprocess.Popen(
-                command,
+                [*start, *plugin, *arguments],
                 cwd=self.folder,
                 env=environment,
                 stdout=out,
@@ -104,6 +100,11 @@ class Tree:
             finally:
                 _end(f"AUTOTM_MUTANTS_LOG={log}")
                 process.wait()
+
+    def stop(self) -> None:
+        """Ends the tests that run, and lets none begin."""
+        self._stopped = True
+        _end(f"AUTOTM_MUTANTS_LOG={self._log}")
 
 
 def _end(variable: str) -> None:

@@ -29,6 +29,7 @@ import argparse
 import contextlib
 import json
 import queue
+import signal
 import sys
 import tempfile
 import time
@@ -37,7 +38,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from itertools import count
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import yaml
@@ -312,6 +313,7 @@ def main() -> int:
     parser.add_argument("--bound", type=float, default=120.0, help="seconds of tests beyond those that reach the line")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "autotm-mutants")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends what runs, as Ctrl-C does
     asked.work.mkdir(parents=True, exist_ok=True)
     before = prepared(asked.work, "before", asked.before) if asked.before else None
     trees = [prepared(asked.work, "after" if number == 0 else f"after-{number}", None) for number in range(asked.jobs)]
@@ -397,12 +399,16 @@ def _column(
     for tree in trees:
         free.put(tree)
 
+    stopped = Event()
+
     def one(fault: Fault) -> None:
         tree = free.get()
         try:
             verdict = judged(tree, fault, found, [earlier[fault.name]] if fault.name in earlier else [], bound_s)
         finally:
             free.put(tree)
+        if stopped.is_set():  # what was killed says nothing about the fault
+            return
         results.add(key, fault.name, verdict)
         verdicts[fault.name] = verdict
         told = f"caught by {verdict.by} ({verdict.how})" if verdict.by else f"survives {verdict.ran} tests"
@@ -410,9 +416,17 @@ def _column(
             f"{trees[0].label}: {fault.file}:{fault.line} {fault.operator}: {told}, {verdict.seconds:.0f} s", flush=True
         )
 
+    left = [fault for fault in counted if fault.name not in verdicts]
     with ThreadPoolExecutor(len(trees)) as pool:
-        for _ in pool.map(one, [fault for fault in counted if fault.name not in verdicts]):
-            pass
+        try:
+            for _ in pool.map(one, left):
+                pass
+        except BaseException:
+            stopped.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            for tree in trees:
+                tree.stop()
+            raise
     return verdicts
 
 
@@ -444,8 +458,8 @@ def report(
             if verdict.by is None:
                 asked = f"{verdict.directly} tests reach it, {verdict.ran} ran" if verdict.ran else "no test reaches it"
                 said += [f"  {fault.package} {fault.file}:{fault.line} {fault.operator} ({asked})"]
-                said += [f"    - {line.strip()}" for line in fault.was.splitlines()]
-                said += [f"    + {line.strip()}" for line in fault.becomes.splitlines()]
+                said += [f"    - {line.strip()}" for line in fault.was.splitlines() if line.strip()]
+                said += [f"    + {line.strip()}" for line in fault.becomes.splitlines() if line.strip()]
                 said += [f"    {reasons.get(_key_of(fault), 'no reason given')}"]
     dropped = known.get("equivalent") or ()
     said += ["", f"dropped by hand, as nothing that can be seen changes ({len(dropped)}):"]
