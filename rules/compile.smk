@@ -13,6 +13,8 @@ rule compile:
     conda:
         "../envs/solve.yaml"
     threads: 1
+    # Before runs: of a network, these are then measured together.
+    priority: 1
     resources:
         mem_mb=memory_mb(1000),
         runtime=10,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import Tiers, open_for, open_tiers
+from autotm.memory import Tiers, open_for, open_tiers, quiet_interpreter
 from autotm.model.files import BadInputError, hash_of
 from autotm.model.machine import Machine, NumaTier
 from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
@@ -23,7 +24,7 @@ from autotm.runtime.plain import all_fast_program
 from autotm.runtime.poison import poisoned
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.timing import count_pages, fill_and_settle, time_parts, time_steps
-from autotm.runtime.verify import Reference, reference, verify
+from autotm.runtime.verify import Reference, compare, reference, verify
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +92,7 @@ class Runs:
         with pinned(machine), ExitStack() as stack:
             expected = self._reference(chosen)
             beside = self._all_fast(program, plan)
+            is_warm = beside is not None or not options.side_by_side
             tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
             if beside is not None and plan.counts is Counts.INTERMEDIATES:
                 arguments = Arguments(chosen, beside.arguments.places)
@@ -104,19 +106,22 @@ class Runs:
             check_cores(machine, heaviest_call(placed, executor), busy=busy)
             others = [] if beside is None else [beside.tiers]
             settled = fill_and_settle(executor, arguments, tiers, others, options.seed, machine.cpus)
-            if expected is not None:
-                checked = executor
-                if options.poison:
-                    checked = poisoned(placed, executor, tiers)
-                    arguments.fill(options.seed, machine.cpus)
+            passes: list[list[int]] = []
+            last = None
+            if expected is not None and options.poison:
+                checked = poisoned(placed, executor, tiers)
+                arguments.fill(options.seed, machine.cpus)
                 verify(chosen, checked, arguments, expected, options.verify_steps, machine.cpus)
-            if options.poison or not options.verify_steps:
+            elif expected is not None:
+                passes, last = self._verified(chosen, executor, arguments, expected, is_warm=is_warm)
+            if not passes:
                 executor.step()
-            times = time_steps(executor, None if beside is None else beside.executor, machine.cpus, options)
+            all_fast = None if beside is None else beside.executor
+            times = time_steps(executor, all_fast, machine.cpus, options, is_warm=is_warm, after_first=last)
             for one in others:
                 one.check()
             linux = count_pages(settled, tiers, placed, plan, len(times.samples_s) + times.disturbed)
-            parts = time_parts(placed, executor, options.instrumented_steps)
+            parts = time_parts(placed, executor, options.instrumented_steps, passes[-options.instrumented_steps :])
             tiers.check()
             pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
         against = PLAIN_STEP if options.verify_steps else ""
@@ -153,6 +158,24 @@ class Runs:
             self._reference_file,
         )
 
+    def _verified(
+        self, chosen: Graph, executor: Executor, arguments: Arguments, expected: Reference, *, is_warm: bool
+    ) -> tuple[list[list[int]], Callable[[], None] | None]:
+        """Verify steps, each of them instrumented; returns what it took, and what is to be called after the next step.
+
+        Where all memory is warm, the last step that is verified is the first that is timed.
+        """
+        steps, cpus = self._options.verify_steps, self._machine.cpus
+        before = steps - 1 if is_warm and steps > 1 else steps
+        passes = []
+        for number in range(1, before + 1):
+            with quiet_interpreter():
+                passes.append(executor.instrumented_step())
+            compare(chosen, executor.program, arguments, expected, number, cpus)
+        if before == steps:
+            return passes, None
+        return passes, lambda: compare(chosen, executor.program, arguments, expected, steps, cpus)
+
     def _all_fast(self, program: Program, plan: Plan) -> _AllFast | None:
         """The step that all programs with such plans share; None where there is none.
 
@@ -168,7 +191,11 @@ class Runs:
         return self._beside[plan.counts]
 
     def _open_all_fast(self, counts: Counts, arguments: Arguments | None = None) -> _AllFast:
-        """On the arguments of planned steps, if given, unless a plan places these: then, or without, on its own."""
+        """On the arguments of planned steps, if given, unless a plan places these: then, or without, on its own.
+
+        Without, it is run once, so that its memory is warm.
+        """
+        is_alone = arguments is None
         machine, graph = self._machine, self._graph.computed_by(())
         program = all_fast_program(graph)
         tiers = open_tiers(machine, None, program.fast_bytes, 0, self._devices_dir, stretch=1.0)
@@ -176,9 +203,11 @@ class Runs:
             stack.callback(tiers.close)
             if arguments is None or counts is Counts.ALL:
                 arguments = Arguments.allocate(graph, tiers=tiers)
-            if counts is Counts.ALL:
-                arguments.fill(self._options.seed, machine.cpus)
             executor = prepare(graph, self._library, program, arguments, tiers)
+            if is_alone or counts is Counts.ALL:
+                arguments.fill(self._options.seed, machine.cpus)
+            if is_alone:
+                executor.step()
             stack.pop_all()
         return _AllFast(executor, arguments, tiers)
 

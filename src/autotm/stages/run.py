@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from autotm.check import check_program
 from autotm.model.files import hash_of, load, require_writable, save
@@ -18,6 +22,9 @@ from autotm.model.study import FRAMEWORK_FILE, RunConfig
 from autotm.stages.context import Context
 from autotm.stages.gpu import has_gpu, run_on_the_gpu, save_on_cpu_stage
 from autotm.study.setup import Study, measured_steps
+
+if TYPE_CHECKING:
+    from autotm.runtime import Runs
 
 log = logging.getLogger(__name__)
 
@@ -36,37 +43,103 @@ def run_stage(
     record: Path,
 ) -> None:
     """Check the program once more, verify its results against the plain step, time it, and write the record."""
-    from autotm.kernels.library import KernelLibrary
-    from autotm.runtime import RunOptions, run
+    shared = {"graph": graph, "library": library, "profile": profile, "links": links, "reference": reference}
+    with RunsStage(context, config, **shared) as runs:
+        runs.run(program=program, plan=plan, record=record)
 
-    is_on_gpu = has_gpu(context.machine)
-    context = replace(context, machine=context.machine.to_measure_on()) if is_on_gpu else context.to_measure()
-    came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
-    compiled = load(program, "program", Program)
-    require_runnable(context.machine, compiled.optimizer)
-    check_program(counting(step, placed.counts), placed, compiled)
-    came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
-    if is_on_gpu:
-        given = {"graph": step, "library": library, "program": compiled, "plan": placed}
-        files = {"profile": profile, "links": links, "record": record}
-        run_on_the_gpu(context.machine, config, context.seed, came_from, **given, **files)
-        return
-    require_writable(record)
-    measured = run(
-        step,
-        KernelLibrary.load(library),
-        compiled,
-        placed,
-        context.machine,
-        load(links, "links", Links),
-        read_profile(profile),
-        RunOptions(**config.model_dump(), seed=context.seed),
-        context.devices_dir,
-        reference,
-    )
-    came_from["tier_reality"] = measured.tier_reality
-    save(record, "record", measured, came_from)
+
+class RunsStage:
+    """What `run_stage` does, for one program of a network after another; a context manager.
+
+    They share all that does not depend on the program (`runtime.Runs`), which is made for the first of them.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        config: RunConfig,
+        *,
+        graph: Path,
+        library: Path,
+        profile: Path,
+        links: Path,
+        reference: Path,
+    ) -> None:
+        self._given, self._config, self._graph = context, config, graph
+        self._library, self._profile, self._links, self._reference = library, profile, links, reference
+        self._opened: Runs | None = None
+
+    def run(self, *, program: Path, plan: Path, record: Path) -> None:
+        """Check, verify and time a program, and write its record.
+
+        Raises:
+            DamagedFileError: a file cannot be read.
+            AutotmError: as `runtime.Runs.run`.
+        """
+        config, machine, seed = self._config, self._context.machine, self._given.seed
+        came_from = provenance(machine, seed, options=config.model_dump())
+        placed, compiled = load(plan, "plan", Plan), load(program, "program", Program)
+        require_runnable(machine, compiled.optimizer)
+        check_program(counting(self._step, placed.counts), placed, compiled)
+        came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
+        if has_gpu(machine):
+            run_on_the_gpu(
+                machine,
+                config,
+                seed,
+                came_from,
+                graph=self._step,
+                library=self._library,
+                program=compiled,
+                plan=placed,
+                profile=self._profile,
+                links=self._links,
+                record=record,
+            )
+            return
+        require_writable(record)
+        measured = self._runs().run(compiled, placed)
+        came_from["tier_reality"] = measured.tier_reality
+        save(record, "record", measured, came_from)
+
+    def close(self) -> None:
+        """Free the memory that runs share."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _context(self) -> Context:
+        given = self._given
+        return replace(given, machine=given.machine.to_measure_on()) if has_gpu(given.machine) else given.to_measure()
+
+    @cached_property
+    def _step(self) -> Graph:
+        return load(self._graph, "graph", Graph)
+
+    def _runs(self) -> Runs:
+        from autotm.kernels.library import KernelLibrary
+        from autotm.runtime import RunOptions, Runs
+
+        if self._opened is None:
+            self._opened = Runs(
+                self._step,
+                KernelLibrary.load(self._library),
+                self._context.machine,
+                load(self._links, "links", Links),
+                read_profile(self._profile),
+                RunOptions(**self._config.model_dump(), seed=self._given.seed),
+                self._context.devices_dir,
+                self._reference,
+            )
+        return self._opened
 
 
 def run_of_study(study: Study, context: Context, network: str, optimizer: str, limit: Limit) -> Path:
@@ -75,20 +148,33 @@ def run_of_study(study: Study, context: Context, network: str, optimizer: str, l
     Raises:
         as `run_stage`.
     """
+    with runs_of_study(study, context, network) as runs:
+        return run_with(runs, study, network, optimizer, limit)
+
+
+def runs_of_study(study: Study, context: Context, network: str) -> RunsStage:
+    """For programs of a network of the study, which take as long as its scale says."""
     paths = study.paths(network)
-    record = paths.record(optimizer, limit)
-    run_stage(
+    return RunsStage(
         context,
         study.scale.of_run(study.config.run),
         graph=paths.graph,
         library=paths.library,
-        program=paths.program(optimizer, limit),
-        plan=paths.plan(optimizer, limit),
         links=paths.links,
         profile=paths.profile,
         reference=paths.reference,
-        record=record,
     )
+
+
+def run_with(runs: RunsStage, study: Study, network: str, optimizer: str, limit: Limit) -> Path:
+    """Verify and time a program by the runs of its network; returns where the record is.
+
+    Raises:
+        as `RunsStage.run`.
+    """
+    paths = study.paths(network)
+    record = paths.record(optimizer, limit)
+    runs.run(program=paths.program(optimizer, limit), plan=paths.plan(optimizer, limit), record=record)
     return record
 
 
@@ -195,25 +281,32 @@ def remeasure(context: Context, marked: Sequence[Marked]) -> int:
         as `run_stage` and `save_on_cpu_stage`.
     """
     left = 0
-    for one in marked:
-        record = one.record
-        log.info("running %s %s at %s again", record.network, record.optimizer, record.limit)
-        _measure(replace(context, machine=one.study.machine), one)
-        left += _load(one.path).disturbed_steps_count
+    for (_, _, network), some in groupby(marked, key=_runs_together):
+        with ExitStack() as stack:
+            runs = None
+            for one in some:
+                record, on = one.record, replace(context, machine=one.study.machine)
+                log.info("running %s %s at %s again", network, record.optimizer, record.limit)
+                if not isinstance(record, Record):
+                    _save_on_cpu(on, one)
+                else:
+                    runs = runs or stack.enter_context(runs_of_study(one.study, on, network))
+                    run_with(runs, one.study, network, record.optimizer, Limit.parse(record.limit))
+                left += _load(one.path).disturbed_steps_count
     return left
 
 
-def _measure(context: Context, marked: Marked) -> None:
+def _runs_together(marked: Marked) -> tuple[str, str, str]:
+    return marked.study.machine.slug, marked.study.config.scale, marked.record.network
+
+
+def _save_on_cpu(context: Context, marked: Marked) -> None:
     study, record = marked.study, marked.record
-    limit = Limit.parse(record.limit)
-    if isinstance(record, Record):
-        run_of_study(study, context, record.network, record.optimizer, limit)
-        return
     paths = study.paths(record.network)
     save_on_cpu_stage(
         context,
         study.network(record.network),
-        limit,
+        Limit.parse(record.limit),
         study.scale.of_run(study.config.run),
         graph=paths.graph,
         library=paths.library,
