@@ -16,7 +16,7 @@ if not take(job, waiting):
     from autotm.stages.jobs import rule
 
     with (
-        rule(snakemake, lambda: job.is_done) as context,
+        rule(snakemake, lambda number: waiting.is_done(job, number)) as context,
         RunsStage(
             context,
             RunConfig(**snakemake.params.options),

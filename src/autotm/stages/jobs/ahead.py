@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from typing import Any, Protocol
 _VARIABLE = "AUTOTM_RUNS_DUE"
 """Of the environment: names the file that says which runs a call does."""
 _WAITING, _TRIED = "ahead-{key}.json", "ahead-{key}.tried"
+
+_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 log = logging.getLogger(__name__)
 
@@ -45,22 +48,14 @@ class Job:
     made: tuple[str, ...] = ()
 
     @property
-    def is_done(self) -> bool:
-        """Whether the record of a job that is under way is there, whole: Snakemake removed it before."""
-        return Path(self.record).exists()
-
-    @property
     def title(self) -> str:
         """Optimizer and limit, as paths have them."""
         return "/".join(Path(self.record).parts[-3:-1])
 
     def is_ready(self, since_s: float) -> bool:
-        """Whether its plan and its program are there, as a call that began at `since_s` wants them."""
-        try:
-            changed_s = {path: Path(path).stat().st_mtime for path in (self.plan, self.program)}
-        except OSError:
-            return False
-        return all(changed_s[path] >= since_s for path in self.made)
+        """Whether a call that began at `since_s` has made its plan and its program as it wants them, and no record."""
+        record, *given = (_changed_s(path) for path in (self.record, self.plan, self.program))
+        return record < since_s and min(given) > 0 and all(_changed_s(path) >= since_s for path in self.made)
 
 
 @dataclass(frozen=True)
@@ -136,6 +131,17 @@ class Waiting:
         """Remove what waits for a job, and what was noted of it."""
         for path in Path(job.record).parent.glob("ahead-*"):
             path.unlink(missing_ok=True)
+
+    def is_done(self, job: Job, number: int) -> bool:
+        """Whether a job that a signal ended had its record, whole (Snakemake removed an older one), and worked ahead.
+
+        Its copy stays where the study was asked to end: Snakemake may still count the job as not done.
+        """
+        if not Path(job.record).exists():
+            return False
+        if number not in _ASKED:
+            self.forget(job)
+        return True
 
     def note(self, job: Job, call: Call) -> Path:
         """Write down that a run is tried ahead of its job; returns the note, to be removed where that ends well.
@@ -230,6 +236,14 @@ def _logged(job: Job) -> Iterator[None]:
 
 def _log_ahead(job: Job) -> Path:
     return Path(job.log).with_suffix(".ahead.log")
+
+
+def _changed_s(path: str) -> float:
+    """When a file changed; 0 where there is none."""
+    try:
+        return Path(path).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _digest(paths: Iterable[str]) -> bytes:

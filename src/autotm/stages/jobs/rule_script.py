@@ -24,17 +24,17 @@ CONFIG_DIR = Path("config")
 
 
 @contextmanager
-def rule(job: Any, is_done: Callable[[], bool] = lambda: False) -> Iterator[Context | None]:
+def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator[Context | None]:
     """Log to the rule's log file, yield the context of its machine, if its paths name one, and end the process.
 
-    A signal that ends it after `is_done` says that its outputs are whole, while it works ahead, does not make it fail.
+    Where a signal ends it, `is_done` is asked, with its number, whether all outputs are there: then it has not failed.
 
     What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
     the log file keeps in both cases. Why it ended stands beside the log, for the page of `failure.py`.
     """
     log = Path(job.log[0])
     forget(log)
-    supervised(lambda number: _ended(number, log, is_done()))
+    supervised(lambda number: _ended(number, log, is_done(number)))
     _log_to(log)
     keep_to_allocation()
     gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
