@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from autotm.stages.calibrate import calibrate_stage
     from autotm.stages.compile import check_stage, compile_stage, program_of
     from autotm.stages.context import Context
+    from autotm.stages.disturbed import disturbed_before, disturbed_records, remeasure
     from autotm.stages.exchange import (
         Bundled,
         Imported,
@@ -47,15 +48,7 @@ if TYPE_CHECKING:
         profile_of_study,
         timing_study_stage,
     )
-    from autotm.stages.run import (
-        RunsStage,
-        disturbed_before,
-        disturbed_records,
-        remeasure,
-        run_of_study,
-        run_stage,
-        trace_stage,
-    )
+    from autotm.stages.run import RunsStage, run_of_study, run_stage, trace_stage
     from autotm.stages.solve import (
         Given,
         export_program_stage,
@@ -82,8 +75,8 @@ _HOMES = {
     "compile_stage": "autotm.stages.compile",
     "convolution_profile_stage": "autotm.stages.figures",
     "coverage_stage": "autotm.stages.exchange",
-    "disturbed_before": "autotm.stages.run",
-    "disturbed_records": "autotm.stages.run",
+    "disturbed_before": "autotm.stages.disturbed",
+    "disturbed_records": "autotm.stages.disturbed",
     "export_program_stage": "autotm.stages.solve",
     "export_results_stage": "autotm.stages.exchange",
     "export_store_stage": "autotm.stages.exchange",
@@ -109,7 +102,7 @@ _HOMES = {
     "potential_stage": "autotm.stages.solve",
     "profile_of_study": "autotm.stages.profile",
     "program_of": "autotm.stages.compile",
-    "remeasure": "autotm.stages.run",
+    "remeasure": "autotm.stages.disturbed",
     "run_of_study": "autotm.stages.run",
     "run_stage": "autotm.stages.run",
     "save_on_cpu_stage": "autotm.stages.gpu",
