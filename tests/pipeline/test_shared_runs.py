@@ -26,21 +26,29 @@ class RunsStage:
     def __enter__(self): return self
     def __exit__(self, *_): pass
     def run(self, *, program, plan, record):
-        run = f"{{plan.parent.parent.name}}/{{plan.parent.name}}"
+        run = f"{plan.parent.parent.name}/{plan.parent.name}"
         with open("measured.txt", "a") as notes:
-            notes.write(f"{{run}} {{os.getpid()}}\\n")
-        {fault}
+            notes.write(f"{run} {os.getpid()}\\n")
+        exec(open("fault.py").read())
         record.write_text(run)
 '''
 
 
-def set_stage(place: Workplace, fault: str = "") -> None:
-    """The rule's own script, but for the stage, which does as `fault` says."""
-    script = (ROOT / "workflow" / "scripts" / "run.py").read_text(encoding="utf-8")
-    wanted = "    from autotm.stages import RunsStage\n"
-    assert script.count(wanted) == 1
-    stand_in = textwrap.indent(STAND_IN.format(fault=fault), "    ")
-    (place.folder / "workflow" / "scripts" / "run.py").write_text(script.replace(wanted, stand_in), encoding="utf-8")
+@pytest.fixture
+def place(fresh: Workplace) -> Workplace:
+    """A study with the rule's own script, but for the stage."""
+    script = fresh.folder / "workflow" / "scripts" / "run.py"
+    own = (ROOT / "workflow" / "scripts" / "run.py").read_text(encoding="utf-8")
+    line = "    from autotm.stages import RunsStage\n"
+    assert own.count(line) == 1
+    script.write_text(own.replace(line, textwrap.indent(STAND_IN, "    ")), encoding="utf-8")
+    set_fault(fresh)
+    return fresh
+
+
+def set_fault(place: Workplace, fault: str = "") -> None:
+    """Have the stage fail, or wait; the script stays as it is, for a change of it would rerun all."""
+    (place.folder / "fault.py").write_text(fault, encoding="utf-8")
 
 
 def measured(place: Workplace) -> list[tuple[str, str]]:
@@ -61,32 +69,31 @@ def recorded(place: Workplace) -> set[str]:
     return found
 
 
-def test_one_process_measures_what_is_due_and_nothing_else(fresh: Workplace) -> None:
-    set_stage(fresh)
+def test_one_process_measures_what_is_due_and_nothing_else(place: Workplace) -> None:
     other = "results/laptop-1t/tiny/mlp/numa/4to1/record.json"  # of which the program is there, and no run is asked for
-    assert fresh.snakemake(other.replace("record", "program"), "--config", "threads=1").returncode == 0
-    done = fresh.snakemake(TARGET, "--config", "threads=1")
+    assert place.snakemake(other.replace("record", "program"), "--config", "threads=1").returncode == 0
+    done = place.snakemake(TARGET, "--config", "threads=1")
     assert done.returncode == 0, done.stdout
-    runs = measured(fresh)
+    runs = measured(place)
     assert Counter(run for run, _ in runs) == dict.fromkeys(RUNS, 1)
     assert len({process for _, process in runs}) == 1
-    assert recorded(fresh) == RUNS
+    assert recorded(place) == RUNS
     assert done.stdout.count("Running mlp (tiny): ") == len(RUNS), "a job for each record"
-    fresh.change("figures", "fig10", "limits", value=[*LIMITS, "3:1"])
-    done = fresh.snakemake(TARGET, "--config", "threads=1")
+    place.change("figures", "fig10", "limits", value=[*LIMITS, "3:1"])
+    done = place.snakemake(TARGET, "--config", "threads=1")
     assert done.returncode == 0, done.stdout
-    assert {run for run, _ in measured(fresh)} == {"static/3to1", "synchronous/3to1"}
-    done = fresh.snakemake(other, "--config", "threads=1")
-    assert [run for run, _ in measured(fresh)] == ["numa/4to1"], done.stdout
-    again = fresh.snakemake(other, "--config", "threads=1", "--forcerun", "run")
-    assert [run for run, _ in measured(fresh)] == ["numa/4to1"], again.stdout
+    assert {run for run, _ in measured(place)} == {"static/3to1", "synchronous/3to1"}
+    done = place.snakemake(other, "--config", "threads=1")
+    assert [run for run, _ in measured(place)] == ["numa/4to1"], done.stdout
+    again = place.snakemake(other, "--config", "threads=1", "--forcerun", "run")
+    assert [run for run, _ in measured(place)] == ["numa/4to1"], again.stdout
 
 
-def test_a_program_that_fails_or_crashes_is_named_and_keeps_no_other_from_its_record(fresh: Workplace) -> None:
+def test_a_program_that_fails_or_crashes_is_named_and_keeps_no_other_from_its_record(place: Workplace) -> None:
     fault = """if run == "static/1to1": raise AutotmError("it computes something else")
-        if run == "synchronous/1to1": os.kill(os.getpid(), signal.SIGSEGV)"""
-    set_stage(fresh, fault)
-    done = fresh.snakemake(TARGET)
+if run == "synchronous/1to1": os.kill(os.getpid(), signal.SIGSEGV)"""
+    set_fault(place, fault)
+    done = place.snakemake(TARGET)
     assert done.returncode != 0
     page = done.stdout[done.stdout.index("\nautotm: 2 jobs failed") :]
     assert "run: mlp, static, limit 1:1" in page
@@ -94,23 +101,23 @@ def test_a_program_that_fails_or_crashes_is_named_and_keeps_no_other_from_its_re
     assert "run: mlp, synchronous, limit 1:1" in page
     assert "killed by signal 11 (SIGSEGV)" in page
     wrong = {"static/1to1", "synchronous/1to1"}
-    tried = Counter(run for run, _ in measured(fresh))
+    tried = Counter(run for run, _ in measured(place))
     assert {run: times for run, times in tried.items() if run not in wrong} == dict.fromkeys(RUNS - wrong, 1)
     assert all(tried[run] <= 2 for run in wrong), "once ahead, once by its own job"
-    assert recorded(fresh) == RUNS - wrong
-    set_stage(fresh)
-    done = fresh.snakemake(TARGET)
+    assert recorded(place) == RUNS - wrong
+    set_fault(place)
+    done = place.snakemake(TARGET)
     assert done.returncode == 0, done.stdout
-    assert {run for run, _ in measured(fresh)} == wrong
-    assert recorded(fresh) == RUNS
+    assert {run for run, _ in measured(place)} == wrong
+    assert recorded(place) == RUNS
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_an_interrupted_study_goes_on_where_it_was(fresh: Workplace, number: signal.Signals) -> None:
-    set_stage(fresh, 'if os.path.getsize("measured.txt") > 90: time.sleep(60)')
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_study_goes_on_where_it_was(place: Workplace, number: signal.Signals) -> None:
+    set_fault(place, 'if os.path.getsize("measured.txt") > 90: time.sleep(60)')
     study = subprocess.Popen(
         [sys.executable, "-m", "snakemake", "--cores", "2", TARGET],
-        cwd=fresh.folder,
+        cwd=place.folder,
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -118,19 +125,19 @@ def test_an_interrupted_study_goes_on_where_it_was(fresh: Workplace, number: sig
         # As in a terminal: what runs behind others' & has it ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
-    notes, deadline = fresh.folder / "measured.txt", time.monotonic() + 120
+    notes, deadline = place.folder / "measured.txt", time.monotonic() + 120
     while not (notes.exists() and notes.stat().st_size > 90):
         assert study.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(study.pid, number)
     study.wait(timeout=60)
-    *before, last = (run for run, _ in measured(fresh))
+    *before, last = (run for run, _ in measured(place))
     assert len(before) >= 2
-    set_stage(fresh)
+    set_fault(place)
     if number == signal.SIGKILL:
-        assert fresh.snakemake("--unlock").returncode == 0
-    done = fresh.snakemake(TARGET)
+        assert place.snakemake("--unlock").returncode == 0
+    done = place.snakemake(TARGET)
     assert done.returncode == 0, done.stdout
-    assert {run for run, _ in measured(fresh)} == RUNS - {*before}, f"{last} had not ended"
-    assert recorded(fresh) == RUNS
+    assert {run for run, _ in measured(place)} == RUNS - {*before}, f"{last} had not ended"
+    assert recorded(place) == RUNS
