@@ -9,12 +9,12 @@ rule ilp_solve:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.benchmark.tsv"
+    # Before runs: of a network, these are then measured together.
+    priority: 1
     conda:
         "../envs/solve.yaml"
     # Solves do not depend on each other and HiGHS searches with one worker: many run at once.
     threads: 1
-    # Before runs: of a network, these are then measured together.
-    priority: 1
     resources:
         mem_mb=memory_mb(2000),
         runtime=solve_minutes,
