@@ -10,6 +10,8 @@ rule compile:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/compile.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/compile.benchmark.tsv"
+    # Before runs: of a network, these are then measured together.
+    priority: 1
     conda:
         "../envs/solve.yaml"
     threads: 1

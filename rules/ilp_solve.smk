@@ -9,6 +9,8 @@ rule ilp_solve:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.benchmark.tsv"
+    # Before runs: of a network, these are then measured together.
+    priority: 1
     conda:
         "../envs/solve.yaml"
     # Solves do not depend on each other and HiGHS searches with one worker: many run at once.

@@ -22,7 +22,7 @@ from autotm.model.plan import SAVE_ON_CPU
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import all_fast
 from autotm.model.study import FRAMEWORK_FILE
-from autotm.stages import Context, run
+from autotm.stages import Context, disturbed, run
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
@@ -64,14 +64,14 @@ def test_remeasure_runs_what_others_disturbed_and_nothing_else(
         paths[optimizer] = path
     again = []
 
-    def quiet(_context: object, _config: object, *, record: Path, program: Path, **_: Path) -> None:
+    def quiet(_runs: object, *, record: Path, program: Path, **_: Path) -> None:
         old = load(record, "record", Record)
         assert old.disturbed_steps_count
         assert program == record.with_name("program.json")
         again.append(record)
         save(record, "record", replace(old, disturbed_steps_count=old.optimizer == "numa"), PROVENANCE)
 
-    monkeypatch.setattr(run, "run_stage", quiet)
+    monkeypatch.setattr(run.RunsStage, "run", quiet)
     assert main(["remeasure", *options, "--list"]) == 0
     assert set(capsys.readouterr().out.split()) == {str(paths["static"]), str(paths["numa"])}
     assert not again
@@ -107,14 +107,15 @@ def test_remeasure_runs_the_steps_of_a_gpu_again_pytorchs_own_too(
         PROVENANCE,
     )
 
-    def quiet(context: Context, *_: object, record: Path, **__: object) -> None:
-        assert context.machine.name == "gpu"
+    def quiet(context: Context | run.RunsStage, *_: object, record: Path, **__: object) -> None:
+        given = context if isinstance(context, Context) else context._given
+        assert given.machine.name == "gpu"
         name, kind = ("record", Record) if record.name == "record.json" else ("framework_record", FrameworkRecord)
         again.append(record)
         save(record, name, replace(load(record, name, kind), disturbed_steps_count=False), PROVENANCE)
 
-    monkeypatch.setattr(run, "run_stage", quiet)
-    monkeypatch.setattr(run, "save_on_cpu_stage", quiet)
+    monkeypatch.setattr(run.RunsStage, "run", quiet)
+    monkeypatch.setattr(disturbed, "save_on_cpu_stage", quiet)
     assert main(["remeasure", *options]) == 0
     assert set(again) == {ours, theirs}
     capsys.readouterr()

@@ -1,12 +1,13 @@
 """A run verifies, times and records, or leaves no file."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from autotm.model.files.errors import BadInputError
 from autotm.model.files.files import load, save
 from autotm.model.measurement.record import Record
 from autotm.model.plan.program import Program
-from autotm.runtime import RunOptions, run
+from autotm.runtime import RunOptions, Runs, VerificationError, run
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 GRAPH = small_step.graph()
@@ -84,6 +85,53 @@ def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -
             QUICK,
             small_step.DEVICES,
         )
+
+
+MEASURED = {
+    "actual_runtime_s", "actual_runtime_median_s", "samples_s", "all_fast_samples_s", "disturbed_steps",
+    "disturbed_steps_count", "kernel_times_us", "stall_time_us", "move_actual_us", "waited_s", "all_fast_waited_s",
+    "oracle_time_us",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("side_by_side", [True, False])
+def test_programs_that_share_the_all_fast_step_have_the_records_of_runs_alone(
+    library: KernelLibrary, tmp_path: Path, *, side_by_side: bool
+) -> None:
+    file, options = tmp_path / "reference.json", replace(QUICK, side_by_side=side_by_side)
+    given = (small_step.machine(), small_step.links(), profile(GRAPH), options, small_step.DEVICES, file)
+    programs = [
+        program(GRAPH, frozenset({"hidden"})),
+        program(GRAPH, trips={"act2": Trip(5, 6)}),
+        program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)}),
+    ]
+    with Runs(GRAPH, library, *given) as runs:
+        shared = [runs.run(made, plan(GRAPH)) for made in programs]
+    for made, record in zip(programs, shared, strict=True):
+        alone = run(GRAPH, library, made, plan(GRAPH), *given)
+        for field in fields(Record):
+            if field.name not in MEASURED:
+                assert getattr(record, field.name) == getattr(alone, field.name), field.name
+        assert record.kernel_times_us.keys() == alone.kernel_times_us.keys()
+        assert len(record.all_fast_samples_s) == (len(record.samples_s) if side_by_side else 0)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_each_verified_step_counts_the_first_timed_one_too(library: KernelLibrary, tmp_path: Path, step: int) -> None:
+    """A fault is named with its step; programs that share what it used are none the worse."""
+    file, made = tmp_path / "reference.json", program(GRAPH, frozenset({"hidden"}))
+    given = (small_step.machine(), small_step.links(), profile(GRAPH), QUICK, small_step.DEVICES, file)
+    with Runs(GRAPH, library, *given) as runs:
+        runs.run(made, plan(GRAPH))
+        right = file.read_text(encoding="utf-8")
+        content = json.loads(right)
+        digests = content["reference"]["digests"][step - 1]
+        digests[next(iter(digests))] = "of something else"
+        file.write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(VerificationError, match=f"step {step} differs from the plain step in 1 of"):
+            runs.run(made, plan(GRAPH))
+        file.write_text(right, encoding="utf-8")
+        assert runs.run(made, plan(GRAPH)).verified_steps == 2
 
 
 CHILD = """

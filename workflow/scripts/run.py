@@ -1,21 +1,30 @@
-"""Rule run: verify a program, time it, and record both."""
+"""Rule run: verify a program, time it, and record both; with it others of the network that the same call asks for."""
 
 from pathlib import Path
 
-from autotm.model.study import RunConfig
-from autotm.stages import run_stage
-from autotm.stages.jobs import rule
+from autotm.stages.jobs import Call, Job, Waiting, measure, take
 
-with rule(snakemake) as context:
-    run_stage(
-        context,
-        RunConfig(**snakemake.params.options),
-        graph=Path(snakemake.input.graph),
-        library=Path(snakemake.input.library),
-        program=Path(snakemake.input.program),
-        plan=Path(snakemake.input.plan),
-        profile=Path(snakemake.input.profile),
-        links=Path(snakemake.input.links),
-        reference=Path(snakemake.params.reference),
-        record=Path(snakemake.output.record),
-    )
+given = snakemake.input
+job = Job(snakemake.output.record, given.plan, given.program, snakemake.log[0])
+decides = {key: snakemake.params[key] for key in ("machine", "options", "seed")}
+waiting = Waiting(decides, (given.graph, given.library, given.profile, given.links))
+
+if not take(job, waiting):
+    # Not imported where a job only takes its record.
+    from autotm.model.study import RunConfig
+    from autotm.stages import RunsStage
+    from autotm.stages.jobs import rule
+
+    with (
+        rule(snakemake, lambda number: waiting.is_done(job, number)) as context,
+        RunsStage(
+            context,
+            RunConfig(**snakemake.params.options),
+            graph=Path(given.graph),
+            library=Path(given.library),
+            profile=Path(given.profile),
+            links=Path(given.links),
+            reference=Path(snakemake.params.reference),
+        ) as runs,
+    ):
+        measure(job, waiting, runs.run, Call.told())

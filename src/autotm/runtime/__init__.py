@@ -5,7 +5,7 @@ from autotm.runtime.executor import Executor, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program, plain_program
 from autotm.runtime.record import unfit_record
-from autotm.runtime.run import run
+from autotm.runtime.run import Runs, run
 from autotm.runtime.session import Session
 from autotm.runtime.timing import Effort, time_all_fast
 from autotm.runtime.verify import VerificationError, verified
@@ -15,6 +15,7 @@ __all__ = [
     "Effort",
     "Executor",
     "RunOptions",
+    "Runs",
     "Session",
     "VerificationError",
     "all_fast_program",

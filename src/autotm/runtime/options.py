@@ -16,8 +16,10 @@ class RunOptions:
         min_seconds: the timed steps together last at least this long.
         precision: further steps are timed, for up to three times `min_seconds`, until the standard error of the
             slow-down (their median over that of the all-fast steps beside them) is at most this share of it.
-        verify_steps: steps compared with the plain step; they come first and also warm up. 0 leaves verification out.
-        instrumented_steps: further steps in which every kernel is timed; their median is recorded.
+        verify_steps: steps compared with the plain step; they come first and also warm up, and the last of several may
+            be the first that is timed. 0 leaves verification out.
+        instrumented_steps: steps in which every kernel is timed; their median is recorded. Without poison, those that
+            only verify are the first of them.
         side_by_side: time the all-fast step in turn with the planned one; needs memory for both.
         poison: during verification, overwrite memory with NaN as soon as its tensor is dead.
         patience_s: steps during which others held the cores are repeated for so long in all, or three times as long as

@@ -150,17 +150,32 @@ def verify(
     Raises:
         VerificationError: a result differs; names step, program and tensor.
     """
-    for number, plain in enumerate(expected.digests[:steps], start=1):
+    for number in range(1, steps + 1):
         executor.step()
-        found = digests(graph, arguments, cpus)
-        wrong = [name for name in plain if found[name] != plain[name]]
-        if wrong:
-            program = executor.program
-            raise VerificationError(
-                f"{program.optimizer} at limit {program.limit}: step {number} differs from the plain step in "
-                f"{len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory it "
-                "must not: rerun with poison on, and report plan.json and program.json"
-            )
+        compare(graph, executor.program, arguments, expected, number, cpus)
+
+
+def compare(
+    graph: Graph,
+    program: Program,
+    arguments: Values,
+    expected: Reference,
+    number: int,
+    cpus: Sequence[int] = (),
+) -> None:
+    """Compare every result of a program's step, the `number`-th on its arguments, with the plain step's.
+
+    Raises:
+        VerificationError: as `verify`.
+    """
+    plain, found = expected.digests[number - 1], digests(graph, arguments, cpus)
+    wrong = [name for name in plain if found[name] != plain[name]]
+    if wrong:
+        raise VerificationError(
+            f"{program.optimizer} at limit {program.limit}: step {number} differs from the plain step in "
+            f"{len(wrong)} of {len(plain)} results, first '{wrong[0]}'; the program reads or overwrites memory it "
+            "must not: rerun with poison on, and report plan.json and program.json"
+        )
 
 
 def verified(

@@ -3,63 +3,126 @@
 Snakemake's scripts and the commands call these; nothing else decides how files and packages meet.
 """
 
-from autotm.stages.calibrate import calibrate_stage
-from autotm.stages.compile import check_stage, compile_stage, program_of
-from autotm.stages.context import Context
-from autotm.stages.exchange import (
-    Bundled,
-    Imported,
-    bundle_stage,
-    coverage_stage,
-    export_results_stage,
-    export_store_stage,
-    import_results_stage,
-    import_store_stage,
-    imported_plans,
-    tune_stage,
-)
-from autotm.stages.figures import (
-    convolution_profile_stage,
-    figure_8_stage,
-    figure_12_stage,
-    figure_of_devices_stage,
-    figure_of_records_stage,
-    heap_stage,
-    kernel_plot_stage,
-    links_stage,
-    placed_of,
-    stays_stage,
-    timing_figure_stage,
-    view_stage,
-)
-from autotm.stages.gpu import save_on_cpu_stage
-from autotm.stages.modelled import extrapolate_stage, model_kernels_stage, modelled_step_stage
-from autotm.stages.profile import (
-    compile_and_profile,
-    kernel_profile_stage,
-    kernel_report_stage,
-    profile_of_study,
-    timing_study_stage,
-)
-from autotm.stages.run import disturbed_before, disturbed_records, remeasure, run_of_study, run_stage, trace_stage
-from autotm.stages.solve import (
-    Given,
-    export_program_stage,
-    ilp_solve_stage,
-    place,
-    place_each,
-    potential_stage,
-    sensitivity_stage,
-    sweep_stage,
-)
-from autotm.stages.sweep import SWEEP_S, sweep_of_study
+from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotm.stages.calibrate import calibrate_stage
+    from autotm.stages.compile import check_stage, compile_stage, program_of
+    from autotm.stages.context import Context
+    from autotm.stages.disturbed import disturbed_before, disturbed_records, remeasure
+    from autotm.stages.exchange import (
+        Bundled,
+        Imported,
+        bundle_stage,
+        coverage_stage,
+        export_results_stage,
+        export_store_stage,
+        import_results_stage,
+        import_store_stage,
+        imported_plans,
+        tune_stage,
+    )
+    from autotm.stages.figures import (
+        convolution_profile_stage,
+        figure_8_stage,
+        figure_12_stage,
+        figure_of_devices_stage,
+        figure_of_records_stage,
+        heap_stage,
+        kernel_plot_stage,
+        links_stage,
+        placed_of,
+        stays_stage,
+        timing_figure_stage,
+        view_stage,
+    )
+    from autotm.stages.gpu import save_on_cpu_stage
+    from autotm.stages.modelled import extrapolate_stage, model_kernels_stage, modelled_step_stage
+    from autotm.stages.profile import (
+        compile_and_profile,
+        kernel_profile_stage,
+        kernel_report_stage,
+        profile_of_study,
+        timing_study_stage,
+    )
+    from autotm.stages.run import RunsStage, run_of_study, run_stage, trace_stage
+    from autotm.stages.solve import (
+        Given,
+        export_program_stage,
+        ilp_solve_stage,
+        place,
+        place_each,
+        potential_stage,
+        sensitivity_stage,
+        sweep_stage,
+    )
+    from autotm.stages.sweep import SWEEP_S, sweep_of_study
+
+_HOMES = {
+    "Bundled": "autotm.stages.exchange",
+    "Context": "autotm.stages.context",
+    "Given": "autotm.stages.solve",
+    "Imported": "autotm.stages.exchange",
+    "RunsStage": "autotm.stages.run",
+    "SWEEP_S": "autotm.stages.sweep",
+    "bundle_stage": "autotm.stages.exchange",
+    "calibrate_stage": "autotm.stages.calibrate",
+    "check_stage": "autotm.stages.compile",
+    "compile_and_profile": "autotm.stages.profile",
+    "compile_stage": "autotm.stages.compile",
+    "convolution_profile_stage": "autotm.stages.figures",
+    "coverage_stage": "autotm.stages.exchange",
+    "disturbed_before": "autotm.stages.disturbed",
+    "disturbed_records": "autotm.stages.disturbed",
+    "export_program_stage": "autotm.stages.solve",
+    "export_results_stage": "autotm.stages.exchange",
+    "export_store_stage": "autotm.stages.exchange",
+    "extrapolate_stage": "autotm.stages.modelled",
+    "figure_12_stage": "autotm.stages.figures",
+    "figure_8_stage": "autotm.stages.figures",
+    "figure_of_devices_stage": "autotm.stages.figures",
+    "figure_of_records_stage": "autotm.stages.figures",
+    "heap_stage": "autotm.stages.figures",
+    "ilp_solve_stage": "autotm.stages.solve",
+    "import_results_stage": "autotm.stages.exchange",
+    "import_store_stage": "autotm.stages.exchange",
+    "imported_plans": "autotm.stages.exchange",
+    "kernel_plot_stage": "autotm.stages.figures",
+    "kernel_profile_stage": "autotm.stages.profile",
+    "kernel_report_stage": "autotm.stages.profile",
+    "links_stage": "autotm.stages.figures",
+    "model_kernels_stage": "autotm.stages.modelled",
+    "modelled_step_stage": "autotm.stages.modelled",
+    "place": "autotm.stages.solve",
+    "place_each": "autotm.stages.solve",
+    "placed_of": "autotm.stages.figures",
+    "potential_stage": "autotm.stages.solve",
+    "profile_of_study": "autotm.stages.profile",
+    "program_of": "autotm.stages.compile",
+    "remeasure": "autotm.stages.disturbed",
+    "run_of_study": "autotm.stages.run",
+    "run_stage": "autotm.stages.run",
+    "save_on_cpu_stage": "autotm.stages.gpu",
+    "sensitivity_stage": "autotm.stages.solve",
+    "stays_stage": "autotm.stages.figures",
+    "sweep_of_study": "autotm.stages.sweep",
+    "sweep_stage": "autotm.stages.solve",
+    "timing_figure_stage": "autotm.stages.figures",
+    "timing_study_stage": "autotm.stages.profile",
+    "trace_stage": "autotm.stages.run",
+    "tune_stage": "autotm.stages.exchange",
+    "view_stage": "autotm.stages.figures",
+}
 __all__ = [
     "SWEEP_S",
     "Bundled",
     "Context",
     "Given",
     "Imported",
+    "RunsStage",
     "bundle_stage",
     "calibrate_stage",
     "check_stage",
@@ -108,3 +171,10 @@ __all__ = [
     "tune_stage",
     "view_stage",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: a hundred jobs are a hundred processes, of one stage each."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotm.stages' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,23 +1,28 @@
-"""The stages that run a program: verified and timed, once more where others disturbed it, or traced call by call."""
+"""The stages that run a program: verified and timed, or traced call by call."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from autotm.check import check_program
 from autotm.model.files import hash_of, load, require_writable, save
 from autotm.model.machine import provenance, require_runnable
-from autotm.model.measurement import FrameworkRecord, Links, Record, StepTrace, read_profile
+from autotm.model.measurement import Links, StepTrace, read_profile
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph, Limit, counting
-from autotm.model.study import FRAMEWORK_FILE, RunConfig
+from autotm.model.study import RunConfig
 from autotm.stages.context import Context
-from autotm.stages.gpu import has_gpu, run_on_the_gpu, save_on_cpu_stage
-from autotm.study.setup import Study, measured_steps
+from autotm.stages.gpu import has_gpu, run_on_the_gpu
+from autotm.study.setup import Study
+
+if TYPE_CHECKING:
+    from autotm.runtime import Runs
 
 log = logging.getLogger(__name__)
 
@@ -36,37 +41,103 @@ def run_stage(
     record: Path,
 ) -> None:
     """Check the program once more, verify its results against the plain step, time it, and write the record."""
-    from autotm.kernels.library import KernelLibrary
-    from autotm.runtime import RunOptions, run
+    shared = {"graph": graph, "library": library, "profile": profile, "links": links, "reference": reference}
+    with RunsStage(context, config, **shared) as runs:
+        runs.run(program=program, plan=plan, record=record)
 
-    is_on_gpu = has_gpu(context.machine)
-    context = replace(context, machine=context.machine.to_measure_on()) if is_on_gpu else context.to_measure()
-    came_from = provenance(context.machine, context.seed, options=config.model_dump())
-    step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
-    compiled = load(program, "program", Program)
-    require_runnable(context.machine, compiled.optimizer)
-    check_program(counting(step, placed.counts), placed, compiled)
-    came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
-    if is_on_gpu:
-        given = {"graph": step, "library": library, "program": compiled, "plan": placed}
-        files = {"profile": profile, "links": links, "record": record}
-        run_on_the_gpu(context.machine, config, context.seed, came_from, **given, **files)
-        return
-    require_writable(record)
-    measured = run(
-        step,
-        KernelLibrary.load(library),
-        compiled,
-        placed,
-        context.machine,
-        load(links, "links", Links),
-        read_profile(profile),
-        RunOptions(**config.model_dump(), seed=context.seed),
-        context.devices_dir,
-        reference,
-    )
-    came_from["tier_reality"] = measured.tier_reality
-    save(record, "record", measured, came_from)
+
+class RunsStage:
+    """What `run_stage` does, for one program of a network after another; a context manager.
+
+    They share all that does not depend on the program (`runtime.Runs`), which is made for the first of them.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        config: RunConfig,
+        *,
+        graph: Path,
+        library: Path,
+        profile: Path,
+        links: Path,
+        reference: Path,
+    ) -> None:
+        self._given, self._config, self._graph = context, config, graph
+        self._library, self._profile, self._links, self._reference = library, profile, links, reference
+        self._opened: Runs | None = None
+
+    def run(self, *, program: Path, plan: Path, record: Path) -> None:
+        """Check, verify and time a program, and write its record.
+
+        Raises:
+            DamagedFileError: a file cannot be read.
+            AutotmError: as `runtime.Runs.run`.
+        """
+        config, machine, seed = self._config, self._context.machine, self._given.seed
+        came_from = provenance(machine, seed, options=config.model_dump())
+        placed, compiled = load(plan, "plan", Plan), load(program, "program", Program)
+        require_runnable(machine, compiled.optimizer)
+        check_program(counting(self._step, placed.counts), placed, compiled)
+        came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
+        if has_gpu(machine):
+            run_on_the_gpu(
+                machine,
+                config,
+                seed,
+                came_from,
+                graph=self._step,
+                library=self._library,
+                program=compiled,
+                plan=placed,
+                profile=self._profile,
+                links=self._links,
+                record=record,
+            )
+            return
+        require_writable(record)
+        measured = self._runs().run(compiled, placed)
+        came_from["tier_reality"] = measured.tier_reality
+        save(record, "record", measured, came_from)
+
+    def close(self) -> None:
+        """Free the memory that runs share."""
+        if self._opened is not None:
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _context(self) -> Context:
+        given = self._given
+        return replace(given, machine=given.machine.to_measure_on()) if has_gpu(given.machine) else given.to_measure()
+
+    @cached_property
+    def _step(self) -> Graph:
+        return load(self._graph, "graph", Graph)
+
+    def _runs(self) -> Runs:
+        from autotm.kernels.library import KernelLibrary
+        from autotm.runtime import RunOptions, Runs
+
+        if self._opened is None:
+            self._opened = Runs(
+                self._step,
+                KernelLibrary.load(self._library),
+                self._context.machine,
+                load(self._links, "links", Links),
+                read_profile(self._profile),
+                RunOptions(**self._config.model_dump(), seed=self._given.seed),
+                self._context.devices_dir,
+                self._reference,
+            )
+        return self._opened
 
 
 def run_of_study(study: Study, context: Context, network: str, optimizer: str, limit: Limit) -> Path:
@@ -75,20 +146,33 @@ def run_of_study(study: Study, context: Context, network: str, optimizer: str, l
     Raises:
         as `run_stage`.
     """
+    with runs_of_study(study, context, network) as runs:
+        return run_with(runs, study, network, optimizer, limit)
+
+
+def runs_of_study(study: Study, context: Context, network: str) -> RunsStage:
+    """For programs of a network of the study, which take as long as its scale says."""
     paths = study.paths(network)
-    record = paths.record(optimizer, limit)
-    run_stage(
+    return RunsStage(
         context,
         study.scale.of_run(study.config.run),
         graph=paths.graph,
         library=paths.library,
-        program=paths.program(optimizer, limit),
-        plan=paths.plan(optimizer, limit),
         links=paths.links,
         profile=paths.profile,
         reference=paths.reference,
-        record=record,
     )
+
+
+def run_with(runs: RunsStage, study: Study, network: str, optimizer: str, limit: Limit) -> Path:
+    """Verify and time a program by the runs of its network; returns where the record is.
+
+    Raises:
+        as `RunsStage.run`.
+    """
+    paths = study.paths(network)
+    record = paths.record(optimizer, limit)
+    runs.run(program=paths.program(optimizer, limit), plan=paths.plan(optimizer, limit), record=record)
     return record
 
 
@@ -140,88 +224,3 @@ def trace_stage(
         log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
     write_trace(trace, compiled.step_of(counted), compiled, found, came_from)
     return found
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A record whose disturbed steps count, for want of others.
-
-    Attributes:
-        study: on the machine that measured it.
-        path: of its file.
-        record: of a program of ours, or of a framework's own step.
-    """
-
-    study: Study
-    path: Path
-    record: Record | FrameworkRecord
-
-
-def disturbed_records(study: Study) -> list[Marked]:
-    """The records of the study that are there and are marked.
-
-    Raises:
-        DamagedFileError: a record cannot be read.
-    """
-    there = [(of, path) for of, path in measured_steps(study) if path.exists()]
-    found = [Marked(of, path, _load(path)) for of, path in there]
-    return [marked for marked in found if marked.record.disturbed_steps_count]
-
-
-def disturbed_before(study: Study) -> list[Path]:
-    """The links and profiles of the study that are there and were measured while others held the cores.
-
-    Raises:
-        DamagedFileError: one cannot be read.
-    """
-    all_of_them = (study, *(of for of, _ in measured_steps(study)))
-    studies = {(of.machine.slug, of.config.scale): of for of in all_of_them}.values()
-    links = dict.fromkeys(of.machine_paths.links for of in studies)
-    networks = [(of, name) for of in studies for name in sorted({*of.scale.networks, *of.config.own_networks})]
-    profiles = [of.paths(name).profile for of, name in networks]
-    return [
-        *(path for path in links if path.exists() and load(path, "links", Links).disturbed),
-        *(path for path in profiles if path.exists() and read_profile(path).is_disturbed),
-    ]
-
-
-def remeasure(context: Context, marked: Sequence[Marked]) -> int:
-    """Measure these once more; each record is replaced when the new one is complete.
-
-    Returns:
-        How many stay marked.
-
-    Raises:
-        as `run_stage` and `save_on_cpu_stage`.
-    """
-    left = 0
-    for one in marked:
-        record = one.record
-        log.info("running %s %s at %s again", record.network, record.optimizer, record.limit)
-        _measure(replace(context, machine=one.study.machine), one)
-        left += _load(one.path).disturbed_steps_count
-    return left
-
-
-def _measure(context: Context, marked: Marked) -> None:
-    study, record = marked.study, marked.record
-    limit = Limit.parse(record.limit)
-    if isinstance(record, Record):
-        run_of_study(study, context, record.network, record.optimizer, limit)
-        return
-    paths = study.paths(record.network)
-    save_on_cpu_stage(
-        context,
-        study.network(record.network),
-        limit,
-        study.scale.of_run(study.config.run),
-        graph=paths.graph,
-        library=paths.library,
-        record=marked.path,
-    )
-
-
-def _load(path: Path) -> Record | FrameworkRecord:
-    if path.name == FRAMEWORK_FILE:
-        return load(path, "framework_record", FrameworkRecord)
-    return load(path, "record", Record)

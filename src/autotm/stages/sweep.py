@@ -18,7 +18,7 @@ from autotm.stages.calibrate import calibrate_stage
 from autotm.stages.compile import program_of
 from autotm.stages.context import Context
 from autotm.stages.profile import profile_of_study
-from autotm.stages.run import run_of_study
+from autotm.stages.run import run_with, runs_of_study
 from autotm.stages.solve import Given, options_of, place_each, read_given, require_real_cache, tell_outcome
 from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
 
@@ -88,14 +88,15 @@ def sweep_of_study(
         save(paths.program(optimizer, limit), "program", program, {**came_from, "plan_file": str(plan)})
         plans.append(plan)
         points.append((found, program))
-    records = [_record(study, context, network, plan) if runs else None for plan, _ in points]
+    records = _records(study, context, network, [plan for plan, _ in points]) if runs else [None] * len(points)
     made = [SweepPoint(*point, record) for point, record in zip(points, records, strict=True)]
     return SweepResult(sweep_table(step, times, optimizer, made, refused, came_from), tuple(plans))
 
 
-def _record(study: Study, context: Context, network: str, plan: Plan) -> Record:
-    path = run_of_study(study, context, network, plan.optimizer, Limit.parse(plan.limit))
-    return load(path, "record", Record)
+def _records(study: Study, context: Context, network: str, plans: Sequence[Plan]) -> list[Record]:
+    with runs_of_study(study, context, network) as runs:
+        paths = [run_with(runs, study, network, plan.optimizer, Limit.parse(plan.limit)) for plan in plans]
+    return [load(path, "record", Record) for path in paths]
 
 
 def _prepare(study: Study, context: Context, network: str, *, runs: bool) -> None:

@@ -74,7 +74,7 @@ class Record:
         num_async_move_nodes, num_dram_async_move_nodes, num_pmem_async_move_nodes: asynchronous moves, likewise.
         bytes_async_moved, bytes_async_moved_dram, bytes_async_moved_pmem: bytes of asynchronous moves, likewise.
         move_time_us: predicted time of the blocking moves.
-        stall_time_us: measured time that a step waits for asynchronous moves, from a separate instrumented step.
+        stall_time_us: measured time that a step waits for asynchronous moves, from an instrumented step.
         move_actual_us: measured time of the blocking moves, from that step.
         waited_s, all_fast_waited_s: for each timed step that counts, planned and all-fast, how long threads of the run
             were kept from a core by others, added up over threads.
@@ -83,7 +83,7 @@ class Record:
         pages_by_node: where pools are bound to memory nodes, how many of their pages were on which when all was timed,
             by `dram` or `pmem` and the node's number; where Linux places pages, all of them are under `pmem`.
         pages_by_node_before: where Linux placed pages, the same of that pool before anything was timed.
-        kernel_times_us: measured time per kernel name, from a separate instrumented step, emulated wait included; a
+        kernel_times_us: measured time per kernel name, from an instrumented step, emulated wait included; a
             kernel that ran again is there twice, the second time with `again` behind its name.
         repeated_share: of the sum of these, the share of kernels that ran again to have their results again.
         oracle_time_us: sum over kernels of the least time that any implementation with all operands in fast memory took

@@ -119,7 +119,7 @@ class RunConfig(Strict):
     verify_steps: int = Field(
         2, ge=0, le=100, description="steps whose losses and weights are compared with the plain step, bit for bit"
     )
-    instrumented_steps: int = Field(1, ge=1, le=100, description="further steps in which every kernel is timed")
+    instrumented_steps: int = Field(1, ge=1, le=100, description="steps in which every kernel is timed")
     side_by_side: bool = Field(
         default=True, description="time the all-fast step in turn with the planned one; needs memory for both"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,21 +60,42 @@ class Contender(Protocol):
         """Run one to its end."""
 
 
-def time_steps(executor: Contender, all_fast: Contender | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
+def time_steps(
+    executor: Contender,
+    all_fast: Contender | None,
+    cpus: Sequence[int],
+    options: RunOptions,
+    *,
+    is_warm: bool = False,
+    after_first: Callable[[], None] | None = None,
+) -> StepTimes:
     """Time undisturbed, warm steps on `cpus`: as many, as long and as precisely as the options ask.
 
     With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.
     Rounds in which others held the cores do not count and are repeated, until the options' patience is spent.
+
+    Args:
+        executor: of the steps.
+        all_fast: what is run in turn with it, if anything.
+        cpus: that both run on.
+        options: of the run.
+        is_warm: whether the all-fast step has been run before, in memory that it had.
+        after_first: called when the first step is done, before the all-fast one begins; its time does not count.
     """
     contenders = [executor] if all_fast is None else [executor, all_fast]
     watch = Watch(cpus, options.patience_s)
     quiet: Rounds = []
     every: Rounds = []
     with quiet_interpreter():
-        if all_fast is not None:
+        if all_fast is not None and not is_warm:
             all_fast.step()
         while not _enough(quiet, options) and not (watch.is_over and len(every) >= options.min_steps):
-            steps = [watch.timed(contender.step) for contender in contenders]
+            steps = []
+            for contender in contenders:
+                steps.append(watch.timed(contender.step))
+                if after_first is not None:
+                    after_first()
+                    after_first = None
             every.append(steps)
             if watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
                 quiet.append(steps)
@@ -136,11 +157,11 @@ class StepParts:
     moves_us: float = 0.0
 
 
-def time_parts(graph: Graph, executor: Executor, steps: int) -> StepParts:
-    """What `steps` instrumented steps spend where."""
+def time_parts(graph: Graph, executor: Executor, steps: int, passes: Sequence[Sequence[int]] = ()) -> StepParts:
+    """What `steps` instrumented steps spend where; those of `passes`, which ran already, are among them."""
     with quiet_interpreter():
-        passes = [executor.instrumented_step() for _ in range(steps)]
-    medians = [statistics.median(series) / 1e3 for series in zip(*passes, strict=True)]
+        every = [*passes, *(executor.instrumented_step() for _ in range(steps - len(passes)))]
+    medians = [statistics.median(series) / 1e3 for series in zip(*every, strict=True)]
     parts = list(zip(executor.program.steps, medians, strict=True))
     return StepParts(
         {graph.kernels[step.kernel].name: median for step, median in parts if isinstance(step, KernelStep)},

@@ -1,7 +1,32 @@
-"""Stages as jobs of a study: their logs, why they failed, and how they end."""
+"""Stages as jobs of a study: their logs, why they failed, what they share, and how they end."""
 
-from autotm.stages.jobs.failure import FailedJob, page
-from autotm.stages.jobs.rule_script import rule
-from autotm.stages.jobs.terminate import end_jobs_when_asked
+from __future__ import annotations
 
-__all__ = ["FailedJob", "end_jobs_when_asked", "page", "rule"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotm.stages.jobs.ahead import Call, Job, Waiting, measure, take
+    from autotm.stages.jobs.failure import FailedJob, page
+    from autotm.stages.jobs.rule_script import rule
+    from autotm.stages.jobs.terminate import end_jobs_when_asked
+
+_HOMES = {
+    "Call": "autotm.stages.jobs.ahead",
+    "FailedJob": "autotm.stages.jobs.failure",
+    "Job": "autotm.stages.jobs.ahead",
+    "Waiting": "autotm.stages.jobs.ahead",
+    "end_jobs_when_asked": "autotm.stages.jobs.terminate",
+    "measure": "autotm.stages.jobs.ahead",
+    "page": "autotm.stages.jobs.failure",
+    "rule": "autotm.stages.jobs.rule_script",
+    "take": "autotm.stages.jobs.ahead",
+}
+__all__ = ["Call", "FailedJob", "Job", "Waiting", "end_jobs_when_asked", "measure", "page", "rule", "take"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: a job that only takes its record must not wait for the rest."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'autotm.stages.jobs' has no attribute '{name}'")
+    return getattr(import_module(_HOMES[name]), name)

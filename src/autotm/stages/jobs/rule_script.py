@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,15 +24,17 @@ CONFIG_DIR = Path("config")
 
 
 @contextmanager
-def rule(job: Any) -> Iterator[Context | None]:
+def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator[Context | None]:
     """Log to the rule's log file, yield the context of its machine, if its paths name one, and end the process.
+
+    Where a signal ends it, `is_done` is asked, with its number, whether all outputs are there: then it has not failed.
 
     What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
     the log file keeps in both cases. Why it ended stands beside the log, for the page of `failure.py`.
     """
     log = Path(job.log[0])
     forget(log)
-    supervised(lambda number: leave(log, Reason.of_signal(number)))
+    supervised(lambda number: _ended(number, log, is_done(number)))
     _log_to(log)
     keep_to_allocation()
     gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
@@ -48,6 +50,17 @@ def rule(job: Any) -> Iterator[Context | None]:
         logging.getLogger(__name__).exception("rule %s failed", job.rule)
         sys.exit(1)
     _end()
+
+
+def _ended(number: int, log: Path, is_done: bool) -> int | None:
+    """What the supervisor does where a signal ended the job: the status to end with, if not that of the signal."""
+    reason = Reason.of_signal(number)
+    if not is_done:
+        leave(log, reason)
+        return None
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
+    return 0
 
 
 def _end() -> NoReturn:

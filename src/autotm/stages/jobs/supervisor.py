@@ -15,11 +15,11 @@ _STATUS_OF_SIGNAL = 128
 """A shell's exit status for a process that a signal killed is this and the signal's number."""
 
 
-def supervised(on_signal: Callable[[int], None]) -> None:
+def supervised(on_signal: Callable[[int], int | None]) -> None:
     """Go on in a child process; this process waits for it and ends with its status.
 
     Call it early, before threads and large memory. The child ends with this process. `on_signal` is called here, with
-    the number of the signal that killed the child.
+    the number of the signal that killed the child; it may return a status to end with, in place of a shell's for that.
     """
     parent = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until there is somebody to pass it on
@@ -32,7 +32,7 @@ def supervised(on_signal: Callable[[int], None]) -> None:
         os._exit(1)
 
 
-def _wait(child: int, on_signal: Callable[[int], None]) -> None:
+def _wait(child: int, on_signal: Callable[[int], int | None]) -> None:
     def pass_on(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
@@ -40,9 +40,8 @@ def _wait(child: int, on_signal: Callable[[int], None]) -> None:
     signal.signal(signal.SIGTERM, pass_on)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code >= 0:
         os._exit(code)
-    on_signal(-code)
-    os._exit(_STATUS_OF_SIGNAL - code)
+    status = on_signal(-code)
+    os._exit(_STATUS_OF_SIGNAL - code if status is None else status)

@@ -8,8 +8,6 @@ import threading
 import time
 from types import FrameType
 
-import psutil
-
 _AGAIN_S = 0.1
 """Jobs that were just being started are found the next time."""
 _BY_THEMSELVES_S = 2.0
@@ -40,6 +38,8 @@ def _end_jobs_on(number: signal.Signals, after_s: float) -> None:
 
 
 def _end_jobs(after_s: float) -> None:
+    import psutil  # jobs must not wait for it
+
     time.sleep(after_s)
     while True:
         for process in psutil.Process().children(recursive=True):
