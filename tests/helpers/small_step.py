@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from autotm.kernels.code.target import host_target
 from autotm.model.files.files import hash_of, save
 from autotm.model.machine import EmulatedTier, Machine, provenance
 from autotm.model.machine.topology import usable_cpus
-from autotm.model.measurement.link import Link, Links
+from autotm.model.measurement.link import AsynchronousLinks, Contention, Link, Links
 from autotm.model.measurement.profile import Profile, Timing
 from autotm.model.step.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
 from autotm.model.step.tier import Tier, all_fast, configuration
@@ -163,8 +163,14 @@ def links() -> Links:
 
 
 def write_links(results: Path) -> None:
-    """Put those copies where steps on `machine()` find what was timed: no bit depends on how long copies take."""
-    save(MachinePaths(results, machine()).links, "links", links(), provenance(machine(), 0))
+    """Put those copies where steps on `machine()` find what was timed: no bit depends on how long copies take.
+
+    Asynchronous ones take as long, and nothing from kernels.
+    """
+    blocking, none = links(), dict.fromkeys(OpClass, Contention(0.0, 0.0))
+    beside = AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0)
+    made = replace(blocking, asynchronous=beside)
+    save(MachinePaths(results, machine()).links, "links", made, provenance(machine(), 0))
 
 
 def profile(step: Graph | None = None) -> Profile:
