@@ -238,7 +238,7 @@ COMMANDS: Mapping[str, Command] = {
         ],
         unknown=[Misuse("kernels imprt kernels.zip", "Did you mean 'import'?", MISUSE)],
     ),
-    "tune": of_network("tune mlp --trials 1 --kernels log_softmax", [f"{NETWORK}/tuned.json"], needs="xgboost", seconds=9.0),
+    "tune": of_network("tune mlp --trials 1 --kernels bias*", [f"{NETWORK}/tuned.json"], needs="xgboost", seconds=9.0),
     "export": of_network("export mlp results/mlp.zip", ["results/mlp.zip"], missing=[
         Misuse("export mlp away.zip", "measure first: autotm profile mlp", damaged={GRAPH: None})
     ]),
