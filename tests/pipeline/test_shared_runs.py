@@ -112,7 +112,7 @@ if run == "synchronous/1to1": os.kill(os.getpid(), signal.SIGSEGV)"""
     assert recorded(place) == RUNS
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_an_interrupted_study_goes_on_where_it_was(place: Workplace, number: signal.Signals) -> None:
     set_fault(place, 'if os.path.getsize("measured.txt") > 90: time.sleep(60)')
     study = subprocess.Popen(

@@ -144,9 +144,9 @@ class Waiting:
         return True
 
     def note(self, job: Job, call: Call) -> Path:
-        """Write down that a run is tried ahead of its job; returns the note, to be removed where that ends well.
+        """Write down that a call tries a run; returns the note, to be removed where that ends well.
 
-        So it is tried once in a call: what ends this process is left to its own job to meet.
+        So no job tries it ahead a second time: what fails, or ends this process, is left to its own job to meet.
         """
         note = self._path(_TRIED, job)
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class Waiting:
         return note
 
     def was_tried(self, job: Job, call: Call) -> bool:
-        """Whether a job of that call began to measure a run ahead, and did not come to its end."""
+        """Whether a job of that call began to measure a run, and did not come to its end."""
         with contextlib.suppress(OSError):
             return self._path(_TRIED, job).read_text(encoding="utf-8") == str(call.since_s)
         return False
@@ -191,6 +191,8 @@ def measure(job: Job, waiting: Waiting, run: Measure, call: Call) -> None:
     Raises:
         Exception: whatever `run` raises at the job's own program.
     """
+    # Other jobs of the call do not try again what fails here.
+    waiting.note(job, call)
     # Waits too, until the end: Snakemake removes the record of a job that is interrupted.
     own = waiting.file(job)
     run(program=Path(job.program), plan=Path(job.plan), record=own)
