@@ -7,7 +7,7 @@
 #   make verify                             every network and optimizer against the plain step (at the tiny scale)
 #   make test                               the tests, in minutes: every package, every promise of README.md
 #   make test-all                           these with 100 random cases for each 10, deep networks, every network and optimizer,
-#                                           and all of the following; takes hours
+#                                           and every test target below
 #   make test-torch                         numbers against PyTorch in float64 (installs PyTorch in .venv-torch)
 #   make test-view                          the page of `autotm view` in Chromium (installs Playwright; Chromium where it may)
 #   make docs                               the documents as a site: build/site/index.html

@@ -62,8 +62,8 @@ def free_fast_bytes() -> int:
 def ran(optimizer: str, limit: str, machine: Machine, kernels: KernelLibrary) -> Record | None:
     """The record of a run; None where it was refused, since the kernel let pages take more than the limit.
 
-    Others free memory of a node as the kernel likes, and it moves pages into it: either is right. That the search for
-    room ends well wherever it can is tested against kernels of every kind in `tests/memory/linux/test_room.py`.
+    Which of the two happens depends on the memory that other processes free meanwhile; both are right.
+    `tests/memory/linux/test_room.py` tests how the limit is enforced, without a kernel.
     """
     plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, optimizer, Limit.parse(limit))
     program = compile_program(GRAPH, plan, layout)

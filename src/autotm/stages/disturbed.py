@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Marked:
-    """A record whose disturbed steps count, for want of others.
+    """A record kept although other processes disturbed its steps.
 
     Attributes:
         study: on the machine that measured it.

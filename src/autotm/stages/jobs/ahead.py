@@ -26,6 +26,7 @@ _VARIABLE = "AUTOTM_RUNS_DUE"
 _WAITING, _TRIED = "ahead-{key}.json", "ahead-{key}.tried"
 
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which a person, Snakemake or a terminal ends a study; others mean that the process crashed."""
 
 log = logging.getLogger(__name__)
 
