@@ -9,11 +9,11 @@ rule ilp_solve:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.log",
     benchmark:
         "logs/{machine}/{scale}/{network}/{optimizer}/{limit}/ilp_solve.benchmark.tsv"
-    # Before runs: of a network, these are then measured together.
-    priority: 1
+    # Before programs and runs: of a network, these are then made, and measured, together.
+    priority: 2
     conda:
         "../envs/solve.yaml"
-    # Solves do not depend on each other and HiGHS searches with one worker: many run at once.
+    # Solves do not depend on each other and HiGHS searches with one worker: there is one process for each core.
     threads: 1
     resources:
         mem_mb=memory_mb(2000),

@@ -1,16 +1,26 @@
-"""Rule compile: give every tensor of a plan its address."""
+"""Rule compile: give every tensor of a plan its address; with it others of the network that the same call asks for."""
 
 from pathlib import Path
 
-from autotm.stages import compile_stage
-from autotm.stages.jobs import rule
+from autotm.stages.jobs import Call, Job, Waiting, take, work
 
-with rule(snakemake) as context:
-    compile_stage(
-        context,
-        graph=Path(snakemake.input.graph),
-        profile=Path(snakemake.input.profile),
-        links=Path(snakemake.input.links),
-        plan=Path(snakemake.input.plan),
-        program=Path(snakemake.output.program),
-    )
+given = snakemake.input
+job = Job(snakemake.output.program, (given.plan,), snakemake.log[0])
+decides = {key: snakemake.params[key] for key in ("machine", "seed")}
+waiting = Waiting(decides, (given.graph, given.profile, given.links))
+
+
+def give_addresses(one, program):
+    """Give the tensors of a job's plan their addresses."""
+    (plan,) = map(Path, one.inputs)
+    compile_stage(context, **files, plan=plan, program=program)
+
+
+if not take(job, waiting):
+    # Not imported where a job only takes its program.
+    from autotm.stages import compile_stage
+    from autotm.stages.jobs import rule
+
+    files = {name: Path(given[name]) for name in ("graph", "profile", "links")}
+    with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
+        work(job, waiting, give_addresses, Call.told())

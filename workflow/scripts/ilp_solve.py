@@ -1,18 +1,29 @@
-"""Rule ilp_solve: place the tensors of a step within a limit."""
+"""Rule ilp_solve: place the tensors of a step within a limit; with it others of the network that the same call asks for."""
 
 from pathlib import Path
 
-from autotm.model.step import Limit
-from autotm.model.study import SolveConfig
-from autotm.stages import Given, ilp_solve_stage
-from autotm.stages.jobs import rule
+from autotm.stages.jobs import Call, Job, Waiting, take, work
 
-with rule(snakemake) as context:
-    ilp_solve_stage(
-        context,
-        snakemake.params.placement["optimizer"],
-        Limit.parse(snakemake.params.placement["limit"]),
-        SolveConfig(**snakemake.params.options),
-        Given(Path(snakemake.input.graph), Path(snakemake.input.profile), Path(snakemake.input.links)),
-        plan=Path(snakemake.output.plan),
-    )
+given = snakemake.input
+job = Job(snakemake.output.plan, (), snakemake.log[0])
+decides = {key: snakemake.params[key] for key in ("machine", "options", "seed", "counts")}
+waiting = Waiting(decides, (given.graph, given.profile, given.links))
+
+
+def solve(one, plan):
+    """Place the tensors as a job's path says."""
+    optimizer, limit = one.placement
+    ilp_solve_stage(context, optimizer, Limit.parse(limit), config, files, plan=plan)
+
+
+if not take(job, waiting):
+    # Not imported where a job only takes its plan.
+    from autotm.model.step import Limit
+    from autotm.model.study import SolveConfig
+    from autotm.stages import Given, ilp_solve_stage
+    from autotm.stages.jobs import rule
+
+    config = SolveConfig(**snakemake.params.options)
+    files = Given(Path(given.graph), Path(given.profile), Path(given.links))
+    with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
+        work(job, waiting, solve, Call.told())

@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
-from autotm.stages.jobs import Call, Job, Waiting, measure, take
+from autotm.stages.jobs import Call, Job, Waiting, take, work
 
 given = snakemake.input
-job = Job(snakemake.output.record, given.plan, given.program, snakemake.log[0])
+job = Job(snakemake.output.record, (given.plan, given.program), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "options", "seed")}
 waiting = Waiting(decides, (given.graph, given.library, given.profile, given.links))
+
+
+def measure(one, record):
+    """Measure the program of a job."""
+    plan, program = map(Path, one.inputs)
+    runs.run(program=program, plan=plan, record=record)
+
 
 if not take(job, waiting):
     # Not imported where a job only takes its record.
@@ -27,4 +34,4 @@ if not take(job, waiting):
             reference=Path(snakemake.params.reference),
         ) as runs,
     ):
-        measure(job, waiting, runs.run, Call.told())
+        work(job, waiting, measure, Call.told())

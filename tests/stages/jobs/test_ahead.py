@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from autotm.model.files import AutotmError
-from autotm.stages.jobs import Call, Job, Waiting, measure, take
+from autotm.stages.jobs import Call, Job, Waiting, take, work
 
 SETTINGS = {"machine": {"threads": 2}, "options": {"min_steps": 3}, "seed": 20}
 LIMITS = ("1to0", "1to1", "0to1")
@@ -22,7 +25,8 @@ class Stage:
     def __init__(self, at: dict[str, BaseException] | None = None) -> None:
         self.at, self.measured = at or {}, []
 
-    def __call__(self, *, program: Path, plan: Path, record: Path) -> None:
+    def __call__(self, job: Job, record: Path) -> None:
+        plan, program = map(Path, job.inputs)
         limit = plan.parent.name
         logging.getLogger("autotm").warning("this is %s", limit)
         self.measured.append(limit)
@@ -34,7 +38,7 @@ class Stage:
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("AUTOTM_RUNS_DUE", "nowhere")
+    monkeypatch.setenv("AUTOTM_JOBS_DUE", "nowhere")
 
 
 @pytest.fixture
@@ -46,8 +50,8 @@ def jobs() -> dict[str, Job]:
         folder.mkdir(parents=True)
         for name in ("plan", "program"):
             (folder / f"{name}.json").write_text(f"{name} of {limit}")
-        files = (str(folder / f"{name}.json") for name in ("record", "plan", "program"))
-        found[limit] = Job(*files, log=f"logs/static/{limit}/run.log")
+        record, *inputs = (str(folder / f"{name}.json") for name in ("record", "plan", "program"))
+        found[limit] = Job(record, tuple(inputs), log=f"logs/static/{limit}/run.log")
     Path("graph.json").write_text("graph")
     return found
 
@@ -58,13 +62,13 @@ def waiting(**settings: object) -> Waiting:
 
 def started(job: Job, stage: Stage, call: Call, **settings: object) -> None:
     """What rule `run` does, Snakemake's part before it too."""
-    Path(job.record).unlink(missing_ok=True)
+    Path(job.output).unlink(missing_ok=True)
     if not take(job, waiting(**settings)):
-        measure(job, waiting(**settings), stage, call)
+        work(job, waiting(**settings), stage, call)
 
 
 def files_beside(jobs: dict[str, Job]) -> set[str]:
-    return {path.name for job in jobs.values() for path in Path(job.record).parent.glob("ahead-*")}
+    return {path.name for job in jobs.values() for path in Path(job.output).parent.glob("ahead-*")}
 
 
 def test_the_first_job_measures_them_all_and_each_record_is_its_own(jobs: dict[str, Job]) -> None:
@@ -72,9 +76,9 @@ def test_the_first_job_measures_them_all_and_each_record_is_its_own(jobs: dict[s
     for job in jobs.values():
         started(job, stage, call)
         assert stage.measured == list(LIMITS), "once each"
-        assert Path(job.record).exists()
+        assert Path(job.output).exists()
     for limit, job in jobs.items():
-        assert json.loads(Path(job.record).read_text()) == [f"plan of {limit}", f"program of {limit}"]
+        assert json.loads(Path(job.output).read_text()) == [f"plan of {limit}", f"program of {limit}"]
     assert "this is 1to1" in Path(jobs["1to1"].log).read_text()
     assert "this is 0to1" not in Path(jobs["1to1"].log).read_text()
     assert files_beside(jobs) == set()
@@ -88,7 +92,7 @@ def test_what_was_measured_from_something_else_is_not_taken(jobs: dict[str, Job]
     if changed == "graph":
         Path("graph.json").write_text("another")
     elif changed != "options":
-        Path(getattr(jobs["1to1"], changed)).write_text("another")
+        Path(jobs["1to1"].output).with_name(f"{changed}.json").write_text("another")
     again = Stage()
     for limit in LIMITS[1:]:
         started(jobs[limit], again, call, **settings)
@@ -101,11 +105,11 @@ def test_a_program_that_fails_is_left_to_its_own_job(jobs: dict[str, Job]) -> No
     started(jobs["1to0"], stage, call)
     started(jobs["0to1"], stage, call)
     assert stage.measured == list(LIMITS)
-    assert Path(jobs["1to0"].record).exists()
-    assert Path(jobs["0to1"].record).exists()
+    assert Path(jobs["1to0"].output).exists()
+    assert Path(jobs["0to1"].output).exists()
     with pytest.raises(AutotmError, match="wrong"):
         started(jobs["1to1"], stage, call)
-    assert not Path(jobs["1to1"].record).exists()
+    assert not Path(jobs["1to1"].output).exists()
 
 
 def test_what_ended_one_job_does_not_end_the_next_but_one(jobs: dict[str, Job]) -> None:
@@ -127,29 +131,52 @@ def test_an_interrupted_call_keeps_what_it_had_and_the_next_goes_on(jobs: dict[s
     stage, again = Stage(), Call(2.0, call.jobs)
     for job in jobs.values():  # Snakemake removes the record of the job that was under way.
         started(job, stage, again)
-        assert Path(job.record).exists()
+        assert Path(job.output).exists()
     assert stage.measured == ["0to1"]
 
 
 def test_plans_that_the_call_makes_first_are_waited_for(jobs: dict[str, Job]) -> None:
     old = jobs["1to1"]
-    changes = Job(old.record, old.plan, old.program, old.log, made=(old.program,))
-    since_s = Path(old.program).stat().st_mtime + 5.0
+    program = old.inputs[1]
+    changes = replace(old, made=(program,))
+    since_s = Path(program).stat().st_mtime + 5.0
     call = Call(since_s, (jobs["1to0"], changes, jobs["0to1"]))
     stage = Stage()
     started(jobs["1to0"], stage, call)
     assert stage.measured == ["1to0", "0to1"]
-    os.utime(old.program, (since_s + 1, since_s + 1))
+    os.utime(program, (since_s + 1, since_s + 1))
     assert list(call.beside(jobs["0to1"])) == [jobs["1to0"], changes]
 
 
 def test_jobs_know_of_the_others_where_they_were_told(jobs: dict[str, Job], tmp_path: Path) -> None:
     assert Call.told() == Call(0.0, ()), "nobody has: each measures for itself"
     told = Call(5.0, tuple(jobs.values()))
-    told.tell(tmp_path / "logs" / "runs_due.json")
+    told.tell(tmp_path / "logs" / "jobs_due.json")
     assert Call.told() == told
-    elsewhere = Job(
-        "results/laptop-2t/tiny/vgg19/static/1to1/record.json", jobs["1to1"].plan, jobs["1to1"].program, "l"
-    )
+    elsewhere = replace(jobs["1to1"], output="results/laptop-2t/tiny/vgg19/static/1to1/record.json")
     assert list(told.beside(elsewhere)) == []
     assert list(Call(1.0, (*told.jobs, elsewhere)).beside(elsewhere)) == [], "another network"
+
+
+def test_jobs_side_by_side_make_different_outputs(jobs: dict[str, Job]) -> None:
+    """Each output is made once; a job that another one makes ahead waits for that."""
+    call, begun = Call(1.0, tuple(jobs.values())), threading.Event()
+
+    class Slow(Stage):
+        def __call__(self, job: Job, record: Path) -> None:
+            if self.measured:
+                begun.set()
+                time.sleep(0.3)
+            super().__call__(job, record)
+
+    first, second = Slow(), Stage()
+    working = threading.Thread(target=started, args=(jobs["1to0"], first, call))
+    working.start()
+    assert begun.wait(10)
+    started(jobs["1to1"], second, call)
+    working.join()
+    started(jobs["0to1"], second, call)
+    assert sorted(first.measured + second.measured) == sorted(LIMITS)
+    assert "1to1" in first.measured
+    assert all(Path(job.output).exists() for job in jobs.values())
+    assert files_beside(jobs) == set()

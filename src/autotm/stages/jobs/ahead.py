@@ -1,29 +1,31 @@
-"""Runs of a network that one call of Snakemake does: the first of its jobs measures them all, the others take theirs.
+"""Jobs of a rule for one network that one call of Snakemake does: the first of them work for all, the others take theirs.
 
-What is measured before its own job starts waits beside where its record will be, under a name that tells what it was
-measured from: contents of files, options, machine and seed. Its job takes it if all of that is the same by then, and
-measures for itself if not. A call that was interrupted leaves what it had measured for the next.
+What is made before its own job starts waits beside where its output will be, under a name that tells what it was made
+from: contents of files, options, machine and seed. Its job takes it if all of that is the same by then, and works for
+itself if not. A call that was interrupted leaves what it had made for the next. Jobs that run side by side make
+different outputs.
 
-Nothing here imports more than a job that only takes its record needs.
+Nothing here imports more than a job that only takes its output needs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-_VARIABLE = "AUTOTM_RUNS_DUE"
-"""Of the environment: names the file that says which runs a call does."""
-_WAITING, _TRIED = "ahead-{key}.json", "ahead-{key}.tried"
+_VARIABLE = "AUTOTM_JOBS_DUE"
+"""Of the environment: names the file that says which jobs a call does."""
+_WAITING, _TRIED = "ahead-{output}-{key}.json", "ahead-{output}-{key}.tried"
 
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals by which a person, Snakemake or a terminal ends a study; others mean that the process crashed."""
@@ -33,30 +35,31 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Job:
-    """The files of a run.
+    """The files of a job.
 
     Attributes:
-        record: that it writes.
-        plan, program: that it measures.
+        output: that it writes, in the folder of its network, optimizer and limit.
+        inputs: that it reads and others of its rule and network do not.
         log: of its job.
-        made: those of `plan` and `program` that jobs of the same call make first.
+        made: those of `inputs` that jobs of the same call make first.
     """
 
-    record: str
-    plan: str
-    program: str
+    output: str
+    inputs: tuple[str, ...]
     log: str
     made: tuple[str, ...] = ()
 
     @property
-    def title(self) -> str:
+    def placement(self) -> tuple[str, str]:
         """Optimizer and limit, as paths have them."""
-        return "/".join(Path(self.record).parts[-3:-1])
+        optimizer, limit = Path(self.output).parts[-3:-1]
+        return optimizer, limit
 
     def is_ready(self, since_s: float) -> bool:
-        """Whether a call that began at `since_s` has made its plan and its program as it wants them, and no record."""
-        record, *given = (_changed_s(path) for path in (self.record, self.plan, self.program))
-        return record < since_s and min(given) > 0 and all(_changed_s(path) >= since_s for path in self.made)
+        """Whether a call that began at `since_s` has made its inputs as it wants them, and no output."""
+        given = [_changed_s(path) for path in self.inputs]
+        is_due = _changed_s(self.output) < since_s
+        return is_due and all(given) and all(_changed_s(path) >= since_s for path in self.made)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class Call:
 
     Attributes:
         since_s: when it began, as files' times are given.
-        jobs: its runs.
+        jobs: those that can be done with others of their rule and network.
     """
 
     since_s: float
@@ -82,32 +85,34 @@ class Call:
         """What the call that started this process does; nothing where that was not told."""
         try:
             content = json.loads(Path(os.environ[_VARIABLE]).read_text(encoding="utf-8"))
-            jobs = (Job(**{**one, "made": tuple(one["made"])}) for one in content["jobs"])
+            jobs = (Job(**{**one, **{key: tuple(one[key]) for key in ("inputs", "made")}}) for one in content["jobs"])
             return cls(content["since_s"], tuple(jobs))
         except (KeyError, OSError, ValueError, TypeError):
             return cls(0.0, ())
 
     def beside(self, job: Job) -> Iterator[Job]:
-        """Its other runs of the same network that can be measured by now; none where it does not share its own."""
-        folder = Path(job.record).parents[2]
-        together = [other for other in self.jobs if Path(other.record).parents[2] == folder]
-        if any(other.record == job.record for other in together):
-            yield from (one for one in together if one.record != job.record and one.is_ready(self.since_s))
+        """Its other jobs of the same rule and network that can be done by now; none where it does not share its own."""
+        together = [other for other in self.jobs if _kind(other) == _kind(job)]
+        if any(other.output == job.output for other in together):
+            yield from (one for one in together if one.output != job.output and one.is_ready(self.since_s))
 
 
-class Measure(Protocol):
-    """What verifies and times a program."""
+def _kind(job: Job) -> tuple[Path, str]:
+    """Its network's folder and the name of its output, which tells the rule."""
+    path = Path(job.output)
+    return path.parents[2], path.name
 
-    def __call__(self, *, program: Path, plan: Path, record: Path) -> None:
-        """Do so, and write the record."""
+
+Make = Callable[[Job, Path], None]
+"""What makes the output of a job at a path."""
 
 
 class Waiting:
-    """Records that were measured before their own jobs started.
+    """Outputs that were made before their own jobs started.
 
     Args:
-        settings: machine, options and so on: what decides a record besides files.
-        shared: files that all runs of the network are measured from.
+        settings: machine, options and so on: what decides an output besides files, optimizer and limit.
+        shared: files that all jobs of the rule read for the network.
     """
 
     def __init__(self, settings: Mapping[str, Any], shared: Sequence[str]) -> None:
@@ -116,36 +121,37 @@ class Waiting:
         self._known = known
 
     def file(self, job: Job) -> Path:
-        """Where the record of a run waits, if it was measured from what is there now."""
+        """Where the output of a job waits, if it was made from what is there now."""
         return self._path(_WAITING, job)
 
     def take(self, job: Job) -> bool:
-        """Make the record that waits, if one does, that of its job; whatever else waited there is removed."""
+        """Make the output that waits, if one does, that of its job; what else waits there is then removed."""
         waiting = self.file(job)
-        is_there = waiting.exists()
-        if is_there:
-            waiting.replace(job.record)
+        if not waiting.exists():
+            return False
+        waiting.replace(job.output)
         self.forget(job)
-        return is_there
+        return True
 
     def forget(self, job: Job) -> None:
         """Remove what waits for a job, and what was noted of it."""
-        for path in Path(job.record).parent.glob("ahead-*"):
+        output = Path(job.output)
+        for path in output.parent.glob(f"ahead-{output.stem}-*"):
             path.unlink(missing_ok=True)
 
     def is_done(self, job: Job, number: int) -> bool:
-        """Whether a job that a signal ended had its record, whole (Snakemake removed an older one), and worked ahead.
+        """Whether a job that a signal ended had its output, whole (Snakemake removed an older one), and worked ahead.
 
         Its copy stays where the study was asked to end: Snakemake may still count the job as not done.
         """
-        if not Path(job.record).exists():
+        if not Path(job.output).exists():
             return False
         if number not in _ASKED:
             self.forget(job)
         return True
 
     def note(self, job: Job, call: Call) -> Path:
-        """Write down that a call tries a run; returns the note, to be removed where that ends well.
+        """Write down that a call tries a job; returns the note, to be removed where that ends well.
 
         So no job tries it ahead a second time: what fails, or ends this process, is left to its own job to meet.
         """
@@ -155,70 +161,93 @@ class Waiting:
         return note
 
     def was_tried(self, job: Job, call: Call) -> bool:
-        """Whether a job of that call began to measure a run, and did not come to its end."""
+        """Whether a job of that call began with this one, and did not come to its end."""
         with contextlib.suppress(OSError):
             return self._path(_TRIED, job).read_text(encoding="utf-8") == str(call.since_s)
         return False
 
     def _path(self, name: str, job: Job) -> Path:
-        known = self._known.copy()
-        known.update(_digest((job.plan, job.program)))
-        return Path(job.record).with_name(name.format(key=known.hexdigest()[:16]))
+        known, output = self._known.copy(), Path(job.output)
+        known.update(_digest(job.inputs))
+        return output.with_name(name.format(output=output.stem, key=known.hexdigest()[:16]))
 
 
 def take(job: Job, waiting: Waiting) -> bool:
-    """Make what was measured ahead the record of its job, with the log of that; False where nothing waits."""
+    """Make what was made ahead the output of its job, with the log of that; False where nothing waits."""
     if not waiting.take(job):
         return False
     own, ahead = Path(job.log), _log_ahead(job)
     text = ahead.read_text(encoding="utf-8") if ahead.exists() else ""
     own.parent.mkdir(parents=True, exist_ok=True)
-    own.write_text(f"{text}This was measured with other runs of the network, before this job.\n", encoding="utf-8")
+    own.write_text(f"{text}This was done with other jobs of the network, before this one.\n", encoding="utf-8")
     ahead.unlink(missing_ok=True)
     return True
 
 
-def measure(job: Job, waiting: Waiting, run: Measure, call: Call) -> None:
-    """Measure the run of a job; then those of other jobs that its call will start, for these to take.
+def work(job: Job, waiting: Waiting, make: Make, call: Call) -> None:
+    """Make the output of a job; then those of other jobs that its call will start, for these to take.
 
     What fails ahead of its own job is left to it, which says why.
 
     Args:
         job: the one that is due.
         waiting: where others wait.
-        run: what measures.
+        make: what makes them.
         call: says what the others are.
 
     Raises:
-        Exception: whatever `run` raises at the job's own program.
+        Exception: whatever `make` raises for the job itself.
     """
-    # Other jobs of the call do not try again what fails here.
-    waiting.note(job, call)
-    # Waits too, until the end: Snakemake removes the record of a job that is interrupted.
-    own = waiting.file(job)
-    run(program=Path(job.program), plan=Path(job.plan), record=own)
-    copy = own.with_suffix(".copy")
-    shutil.copyfile(own, copy)
-    copy.replace(job.record)
+    with _alone(job, waits=True):
+        if not take(job, waiting):  # another job may just have made it
+            # Other jobs of the call do not try again what fails here.
+            waiting.note(job, call)
+            # Waits too, until the end: Snakemake removes the output of a job that is interrupted.
+            own = waiting.file(job)
+            make(job, own)
+            copy = own.with_suffix(".copy")
+            shutil.copyfile(own, copy)
+            copy.replace(job.output)
     for other in call.beside(job):
-        if not waiting.file(other).exists() and not waiting.was_tried(other, call):
-            _measure_ahead(other, waiting, run, call)
+        with _alone(other, waits=False) as is_alone:
+            is_made = not other.is_ready(call.since_s) or waiting.file(other).exists()
+            if is_alone and not is_made and not waiting.was_tried(other, call):
+                _make_ahead(other, waiting, make, call)
     waiting.forget(job)
 
 
-def _measure_ahead(job: Job, waiting: Waiting, run: Measure, call: Call) -> None:
-    log.info("with it, for a job that comes later: %s", job.title)
+def _make_ahead(job: Job, waiting: Waiting, make: Make, call: Call) -> None:
+    log.info("with it, for a job that comes later: %s", "/".join(job.placement))
     note = waiting.note(job, call)
     try:
         with _logged(job):
-            run(program=Path(job.program), plan=Path(job.plan), record=waiting.file(job))
+            make(job, waiting.file(job))
     except KeyboardInterrupt:
-        note.unlink()
+        note.unlink(missing_ok=True)
         raise
     except Exception as error:  # noqa: BLE001 - its own job meets it too, and tells
-        log.warning("%s: %s (left to its own job)", job.title, error)
+        log.warning("%s: %s (left to its own job)", "/".join(job.placement), error)
     else:
-        note.unlink()
+        note.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _alone(job: Job, *, waits: bool) -> Iterator[bool]:
+    """Keep other processes from working on a job, after those that do if `waits`; gives whether none does."""
+    folder = Path(job.output).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        is_alone = True
+    except BlockingIOError:
+        is_alone = False
+    except OSError:
+        is_alone = True  # Some file systems have no locks; what two processes make there is the same.
+    try:
+        yield is_alone
+    finally:
+        os.close(opened)
 
 
 @contextlib.contextmanager

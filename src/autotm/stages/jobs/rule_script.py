@@ -83,7 +83,8 @@ def _context(job: Any) -> Context | None:
 
 def _log_to(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = logging.FileHandler(path, mode="w", encoding="utf-8")
+    path.write_text("", encoding="utf-8")
+    file = logging.FileHandler(path, mode="a", encoding="utf-8")  # `ahead.take` may write it anew meanwhile
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     console = logging.StreamHandler(sys.stderr)
     console.setLevel(logging.INFO)
