@@ -9,13 +9,6 @@ job = Job(snakemake.output.program, (given.plan,), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "seed")}
 waiting = Waiting(decides, (given.graph, given.profile, given.links))
 
-
-def give_addresses(one, program):
-    """Give the tensors of a job's plan their addresses."""
-    (plan,) = map(Path, one.inputs)
-    compile_stage(context, **files, plan=plan, program=program)
-
-
 if not take(job, waiting):
     # Not imported where a job only takes its program.
     from autotm.stages import compile_stage
@@ -23,4 +16,9 @@ if not take(job, waiting):
 
     files = {name: Path(given[name]) for name in ("graph", "profile", "links")}
     with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
+
+        def give_addresses(one: Job, program: Path) -> None:
+            """Give the tensors of a job's plan their addresses."""
+            compile_stage(context, **files, plan=Path(one.inputs[0]), program=program)
+
         work(job, waiting, give_addresses, Call.told())

@@ -1,4 +1,4 @@
-"""Rule ilp_solve: place the tensors of a step within a limit; with it others of the network that the same call asks for."""
+"""Rule ilp_solve: place the tensors of a step within a limit; with it others of the network that the call asks for."""
 
 from pathlib import Path
 
@@ -8,13 +8,6 @@ given = snakemake.input
 job = Job(snakemake.output.plan, (), snakemake.log[0])
 decides = {key: snakemake.params[key] for key in ("machine", "options", "seed", "counts")}
 waiting = Waiting(decides, (given.graph, given.profile, given.links))
-
-
-def solve(one, plan):
-    """Place the tensors as a job's path says."""
-    optimizer, limit = one.placement
-    ilp_solve_stage(context, optimizer, Limit.parse(limit), config, files, plan=plan)
-
 
 if not take(job, waiting):
     # Not imported where a job only takes its plan.
@@ -26,4 +19,10 @@ if not take(job, waiting):
     config = SolveConfig(**snakemake.params.options)
     files = Given(Path(given.graph), Path(given.profile), Path(given.links))
     with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
+
+        def solve(one: Job, plan: Path) -> None:
+            """Place the tensors as the path of a job says."""
+            optimizer, limit = one.placement
+            ilp_solve_stage(context, optimizer, Limit.parse(limit), config, files, plan=plan)
+
         work(job, waiting, solve, Call.told())

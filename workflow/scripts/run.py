@@ -9,13 +9,6 @@ job = Job(snakemake.output.record, (given.plan, given.program), snakemake.log[0]
 decides = {key: snakemake.params[key] for key in ("machine", "options", "seed")}
 waiting = Waiting(decides, (given.graph, given.library, given.profile, given.links))
 
-
-def measure(one, record):
-    """Measure the program of a job."""
-    plan, program = map(Path, one.inputs)
-    runs.run(program=program, plan=plan, record=record)
-
-
 if not take(job, waiting):
     # Not imported where a job only takes its record.
     from autotm.model.study import RunConfig
@@ -34,4 +27,10 @@ if not take(job, waiting):
             reference=Path(snakemake.params.reference),
         ) as runs,
     ):
+
+        def measure(one: Job, record: Path) -> None:
+            """Measure the program of a job."""
+            plan, program = map(Path, one.inputs)
+            runs.run(program=program, plan=plan, record=record)
+
         work(job, waiting, measure, Call.told())
