@@ -103,15 +103,15 @@ def links() -> Links:
     return Links(to_fast, to_slow, 2.5e12, 1.0)
 
 
-def write_links(results: Path) -> None:
-    """Put those copies where steps on `machine()` find what was timed: no bit depends on how long copies take.
+def write_links(results: Path, of: Machine | None = None) -> None:
+    """Put those copies where steps on `of`, or on `machine()`, find what was timed.
 
-    Asynchronous ones take as long, and nothing from kernels.
+    No bit depends on how long copies take. Asynchronous ones take as long, and nothing from kernels.
     """
     blocking, none = links(), dict.fromkeys(OpClass, Contention(0.0, 0.0))
     beside = AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0)
     made = replace(blocking, asynchronous=beside)
-    save(MachinePaths(results, machine()).links, "links", made, provenance(machine(), 0))
+    save(MachinePaths(results, of or machine()).links, "links", made, provenance(machine(), 0))
 
 
 def profile(step: Graph | None = None) -> Profile:

@@ -39,8 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     """A study with the path that has this `conda` first."""
     place = make_workplace(tmp_path_factory.mktemp("conda") / "place", stand_in=False)
     place.change("run", value={"min_seconds": 0.2})
-    # Each script once.
-    place.change("figures", "fig10", "limits", value=["1:1"])
+    place.change("figures", "fig10", "limits", value=["1:1", "0:1"])
     place.change("figures", "fig10", "optimizers", value=["static"])
     channel = Path(__file__).parent / "conda" / "channel.py"
     subprocess.run([RATTLER, channel, place.folder / "installation", "conda-forge", sys.executable], check=True)
