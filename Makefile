@@ -131,6 +131,8 @@ verify: setup
 # --- development -----------------------------------------------------------------------------------------------------
 # Four at most: a process with TVM and a prepared study takes half a gigabyte. Rewriting assertions takes seconds: kept.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Every target leaves slow tests out, but for SLOW=1.
+QUICK = $(if $(SLOW),,-m "not slow")
 test: setup-test
 	@# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
 	$(PYTEST) -m "not slow"
@@ -139,11 +141,11 @@ test: setup-test
 test-all: setup-test
 	@status=0
 	AUTOTM_TEST_EXAMPLES=all $(PYTEST) || status=1
-	$(MAKE) --keep-going test-torch SLOW=1 || status=1
-	$(MAKE) --keep-going test-view test-conda test-slurm test-cuda test-vm || status=1
+	$(MAKE) --keep-going test-torch test-view test-conda test-slurm test-cuda test-vm SLOW=1 || status=1
 	exit $$status
 
-# Playwright's own browsers come from a host that not everybody reaches; Debian's Chromium does as well.
+# What `make test` runs without a browser is left out. Playwright's own browsers come from a host that not everybody
+# reaches; Debian's Chromium does as well.
 test-view: setup-browser
 	@if ! command -v chromium chromium-browser google-chrome >/dev/null && command -v apt-get >/dev/null; then
 		as_root=$$([ "$$(id -u)" -eq 0 ] || echo "sudo -n")
@@ -151,18 +153,20 @@ test-view: setup-browser
 			&& $$as_root apt-get install -qq -y --no-install-recommends chromium" >/dev/null \
 			|| echo "!!! Chromium cannot be installed here: sudo apt-get install chromium"
 	fi
-	$(BIN)/pytest -q -rs tests/study/view
+	$(BIN)/pytest -q -rs $(QUICK) tests/study/view/test_page.py
 
 test-slurm: setup-test setup-slurm
-	@PYTHON=$(BIN)/python tests/slurm/run.sh
+	@PYTHON=$(BIN)/python tests/slurm/run.sh $(QUICK)
 
-# No GPU is needed; where nvcc is not installed, that of the packages is taken.
+# What NVIDIA's packages change nothing of is left out. No GPU is needed; where nvcc is not installed, that of the packages
+# is taken.
 test-cuda: setup-test setup-cuda
-	@$(BIN)/pytest -q -rs tests/kernels/cuda/test_nvcc.py tests/kernels/vendor tests/memory/gpu tests/runtime/streams/test_launching.py
+	@$(BIN)/pytest -q -rs $(QUICK) tests/kernels/cuda/test_nvcc.py tests/kernels/vendor/test_{names,real_libraries,real_planner}.py \
+		tests/memory/gpu/test_{cuda,facts,kind}.py tests/runtime/streams/test_launching.py
 
 # The guest that it boots sees this environment, read-only.
 test-vm: setup-test
-	@PYTHON=$(abspath $(BIN)/python) tests/vm/run.sh
+	@PYTHON=$(abspath $(BIN)/python) SLOW=$(SLOW) tests/vm/run.sh
 
 # PyTorch, the yardstick, has an environment of its own: TVM imports it wherever it is installed, seconds a process.
 # Everything else it finds in $(VENV). Bytecode is made of what the tests import: all of it would take minutes.
@@ -179,9 +183,8 @@ $(TORCH)/.stamp: requirements/torch.txt $(VENV)/.test-stamp
 
 setup-torch: $(TORCH)/.stamp
 
-# SLOW=1: every network, model and rule, too.
 test-torch: setup-torch
-	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(SLOW),,-m "not slow") \
+	@$(TORCH)/bin/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(QUICK) \
 		tests/test_torch_models.py tests/lower/test_training_numerics.py tests/zoo/frontend/test_{onnx,from_torch,own_torch,torch}*.py \
 		tests/lower/operators/test_against_torch.py tests/lower/test_torch_compiled.py tests/lower/test_torch_update_rules.py \
 		tests/zoo/test_twin.py tests/test_api_torch.py tests/test_torch_offload.py tests/test_torch_schedules.py \
@@ -197,7 +200,7 @@ $(CONDA)/.stamp: requirements/conda.txt $(VENV)/.test-stamp
 setup-conda: $(CONDA)/.stamp
 
 test-conda: setup-conda
-	@AUTOTM_TEST_RATTLER=$(abspath $(CONDA)/bin/python) $(BIN)/pytest -q -rs tests/pipeline/test_conda.py
+	@AUTOTM_TEST_RATTLER=$(abspath $(CONDA)/bin/python) $(BIN)/pytest -q -rs $(QUICK) tests/pipeline/test_conda.py
 
 lint: setup-test
 	@status=0

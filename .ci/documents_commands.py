@@ -1,4 +1,4 @@
-"""Print the commands of documents that are marked as checked, one script for a shell.
+"""Print the commands of documents that are marked as checked, one script for a shell; what is said again is run once.
 
 The line before a block of commands is `<!-- checked by .ci/run -->`, or says why it is not:
 `<!-- not run by .ci/run: WHY -->`.
@@ -30,9 +30,20 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
+def once(lines: list[str]) -> list[str]:
+    """Without a command of one line that came before: with its files there, it shows nothing new."""
+    kept: dict[tuple[str | int, ...], str] = {}
+    for number, line in enumerate(lines):
+        words = line.split()
+        kept.setdefault((*words,) if words[0] in {"autotm", "make"} else (number,), line)
+    return list(kept.values())
+
+
 if __name__ == "__main__":
+    every: list[str] = []
     for document in sys.argv[1:]:
         try:
-            print("\n".join(commands(Path(document).read_text(encoding="utf-8"))))
+            every += commands(Path(document).read_text(encoding="utf-8"))
         except ValueError as error:
             sys.exit(f"{document}: {error}")
+    print("\n".join(once(every)))

@@ -54,10 +54,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def library_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    import small_step
+    import small_step_kernels
 
     path = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    small_step.build_library(path)
+    small_step_kernels.build_library(path)
     return path
 
 

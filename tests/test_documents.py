@@ -76,6 +76,11 @@ def test_a_command_that_nobody_runs_is_seen() -> None:
     assert documents_commands.commands("<!-- not run by .ci/run: slow -->\n```bash\nls\n```\n") == []
 
 
+def test_a_command_that_is_said_again_runs_once() -> None:
+    said = ["autotm a", "  b", "autotm  a", "autotm b", "  b"]
+    assert documents_commands.once(said) == ["autotm a", "  b", "autotm b", "  b"]
+
+
 def test_everything_public_is_told() -> None:
     told = set(
         re.findall(r"^::: autotm(?:\.\w+)*\.(\w+)$", (ROOT / "docs" / "api.md").read_text("utf-8"), re.MULTILINE)

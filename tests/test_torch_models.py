@@ -12,13 +12,15 @@ pytest.importorskip("transformers")
 
 import small_step
 
+import imported_models
+
 COVERAGE = Path(__file__).parents[1] / "benchmarks" / "coverage.py"
 MODELS = (
     "resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "gpt2", "bert", "llama", "t5", "swin",
     "whisper",
 )  # fmt: skip
-QUICK = {"shufflenet_v2_x0_5", "llama", "whisper"}
-"""Depthwise convolutions, batch norm and shuffles; rotated positions and grouped heads; an encoder and a decoder."""
+QUICK = pytest.param("llama", 2, id="llama of two layers")
+"""A whole model, with rotated positions and grouped heads; the layers of the others are quick in test_from_torch."""
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +36,12 @@ def coverage() -> ModuleType:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+    ("name", "layers"), [QUICK, *(pytest.param(name, None, id=name, marks=pytest.mark.slow) for name in MODELS)]
 )
-def test_it_trains(name: str, coverage: ModuleType, results: Path) -> None:
+def test_it_trains(
+    name: str, layers: int | None, coverage: ModuleType, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if layers:
+        monkeypatch.setitem(imported_models._DEEP, "num_hidden_layers", layers)
     row = coverage.measure(name, "4:1", results, times=False, machine=small_step.machine())
     assert row.is_good, row

@@ -1,4 +1,4 @@
-"""A real training step, small and hand-made: two layers, squared error, SGD; compiled with TVM in about a second."""
+"""A real training step, small and hand-made: two layers, squared error, SGD; `small_step_kernels` compiles it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import tvm
-from tvm import s_tir, te
 
-from autotm.kernels.code.target import host_target
 from autotm.model.files.files import hash_of, save
 from autotm.model.machine import EmulatedTier, Machine, provenance
 from autotm.model.machine.topology import usable_cpus
@@ -93,62 +90,6 @@ def graph(batch: int = 32, width: int = 64) -> Graph:
     return Graph("small", "test", batch, kernels, tensors)
 
 
-def build_library(path: Path, batch: int = 32, width: int = 64) -> None:
-    """Compile the step's kernels into `path`."""
-    module = tvm.IRModule({name: _parallel(name, args) for name, args in _functions(batch, width).items()})
-    tvm.compile(module, target=host_target()).export_library(str(path))
-
-
-def _functions(batch: int, width: int) -> dict[str, list[te.Tensor]]:
-    rows, square = (batch, width), (width, width)
-
-    def tensor(shape: tuple[int, ...], name: str) -> te.Tensor:
-        return te.placeholder(shape, "float32", name)
-
-    def matmul(left: te.Tensor, right: te.Tensor, name: str, *, transpose: bool = False) -> te.Tensor:
-        k = te.reduce_axis((0, left.shape[0] if transpose else left.shape[1]), "k")
-        rows_out = left.shape[1] if transpose else left.shape[0]
-        return te.compute(
-            (rows_out, right.shape[1]),
-            lambda i, j: te.sum((left[k, i] if transpose else left[i, k]) * right[k, j], axis=k),
-            name=name,
-        )
-
-    x, w, act, v = tensor(rows, "x"), tensor(square, "w"), tensor(rows, "act"), tensor(square, "v")
-    out, target, error, hidden = (tensor(rows, name) for name in ("out", "target", "error", "hidden"))
-    grad = tensor(square, "grad")
-    relu = te.compute(rows, lambda i, j: te.max(act[i, j], tvm.tirx.const(0, "float32")), name="result")
-    difference = te.compute(rows, lambda i, j: out[i, j] - target[i, j], name="difference")
-    a, b = te.reduce_axis((0, batch), "a"), te.reduce_axis((0, width), "b")
-    loss = te.compute((1,), lambda _: te.sum(difference[a, b] * difference[a, b], axis=[a, b]), name="result")
-    transposed = te.compute(square, lambda i, j: v[j, i], name="transposed")
-    k = te.reduce_axis((0, width), "k")
-    gact = te.compute(
-        rows,
-        lambda i, j: te.sum(error[i, k] * transposed[k, j] * (hidden[i, j] > 0).astype("float32"), axis=k),
-        name="result",
-    )
-    sgd = te.compute(square, lambda i, j: v[i, j] - tvm.tirx.const(RATE / batch, "float32") * grad[i, j], name="result")
-    return {
-        "hidden": [x, w, matmul(x, w, "result")],
-        "relu": [act, relu],
-        "out": [act, v, matmul(act, v, "result")],
-        "loss": [out, target, difference, loss],
-        "grad_act": [error, v, hidden, gact, transposed],
-        "grad_v": [act, error, matmul(act, error, "result", transpose=True)],
-        "sgd_v": [v, grad, sgd],
-        "grad_w": [x, error, matmul(x, error, "result", transpose=True)],
-        "sgd_w": [v, grad, sgd],
-    }
-
-
-def _parallel(name: str, arguments: list[te.Tensor]) -> tvm.tirx.PrimFunc:
-    schedule = s_tir.Schedule(te.create_prim_func(arguments).with_attr("global_symbol", name))
-    if name != "loss":
-        schedule.parallel(schedule.get_loops(schedule.get_sblock("result"))[0])
-    return schedule.mod["main"].with_attr("global_symbol", name)
-
-
 def machine(threads: int = 1) -> Machine:
     """This machine with an emulated slow tier whose delays are not stretched."""
     tier = EmulatedTier(kind="emulated", device="optane-dcpmm", share="whole")
@@ -162,15 +103,15 @@ def links() -> Links:
     return Links(to_fast, to_slow, 2.5e12, 1.0)
 
 
-def write_links(results: Path) -> None:
-    """Put those copies where steps on `machine()` find what was timed: no bit depends on how long copies take.
+def write_links(results: Path, of: Machine | None = None) -> None:
+    """Put those copies where steps on `of`, or on `machine()`, find what was timed.
 
-    Asynchronous ones take as long, and nothing from kernels.
+    No bit depends on how long copies take. Asynchronous ones take as long, and nothing from kernels.
     """
     blocking, none = links(), dict.fromkeys(OpClass, Contention(0.0, 0.0))
     beside = AsynchronousLinks(blocking.to_fast, blocking.to_slow, none, none, 0.0)
     made = replace(blocking, asynchronous=beside)
-    save(MachinePaths(results, machine()).links, "links", made, provenance(machine(), 0))
+    save(MachinePaths(results, of or machine()).links, "links", made, provenance(machine(), 0))
 
 
 def profile(step: Graph | None = None) -> Profile:

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
+sys.path.insert(0, str(Path(__file__).parent))
 
+from autotm.kernels.library.library import KernelLibrary
 from autotm.model.machine import DaxTier, Machine, NumaTier
 
 HERE = Path(__file__).parent
@@ -20,6 +22,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if HERE in item.path.parents:
                 item.add_marker(pytest.mark.skip(reason="make test-vm boots the machine for these tests"))
+
+
+def kernels_of(name: str) -> KernelLibrary:
+    """What `guest_kernels.py` compiled."""
+    return KernelLibrary.load(Path(os.environ["AUTOTM_VM_KERNELS"], f"{name}.so"))
+
+
+@pytest.fixture(scope="session")
+def library() -> KernelLibrary:
+    """Kernels of the small step."""
+    return kernels_of("small")
+
+
+@pytest.fixture(scope="session")
+def wide_library() -> KernelLibrary:
+    """Kernels of the wide step."""
+    return kernels_of("wide")
 
 
 @pytest.fixture(scope="session")

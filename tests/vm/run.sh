@@ -2,10 +2,11 @@
 # The tests of this folder in a virtual machine with three memory nodes and persistent memory: make test-vm.
 # Needs root and Debian, whose kernel and QEMU it takes; says loudly where these cannot be had, and ends with 0.
 #
-#   run.sh [PYTEST ARGUMENTS]     BUILT=FOLDER keeps the guest's kernel, KEEP=1 what the guest left
+#   run.sh [PYTEST ARGUMENTS]     BUILT=FOLDER keeps the guest's kernel, KEEP=1 what the guest left; SLOW=1 adds figure 10
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 limit_s=${AUTOTM_VM_SECONDS:-1500}
+memory_mib=$([ -n "${SLOW:-}" ] && echo 2048 || echo 1152) # of the cores' node, which tests fill; figure 10 takes more
 
 skip() {
     echo "!!! SKIPPED: $1; nothing was tested on two real kinds of memory"
@@ -28,13 +29,14 @@ cleanup() { if [ -n "${KEEP:-}" ]; then echo "guest's files kept: $out"; else rm
 trap cleanup EXIT
 built=${BUILT:-$out/built}
 begun=$SECONDS
+PYTHONPATH=$here/../helpers "${PYTHON:-python3}" "$here/guest_kernels.py" "$out/kernels"
 "$here/build.sh" "$built" || skip "Debian's kernel cannot be had"
 
 # boot NAME TESTS: its status is that of the tests; all of them where TESTS is empty.
 boot() {
     local status=0
-    printf 'here=%q\npython=%q\nboot=%q\ntests=%q\n' "$here" "${PYTHON:-python3}" "$@" >"$out/asked"
-    "$here/boot.sh" "$built" "$here/guest.sh" "$out" $((limit_s - (SECONDS - begun))) || status=$?
+    printf 'here=%q\npython=%q\nslow=%q\nboot=%q\ntests=%q\n' "$here" "${PYTHON:-python3}" "${SLOW:-}" "$@" >"$out/asked"
+    MEMORY_MIB=$memory_mib "$here/boot.sh" "$built" "$here/guest.sh" "$out" $((limit_s - (SECONDS - begun))) || status=$?
     cat "$out/guest.log"
     if [ $status -eq 125 ]; then
         echo "The guest ended without a result, or took longer than the $limit_s s for all; the end of what it wrote:"

@@ -8,8 +8,10 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from forked import forked
+from holder import Holder
 
 from autotm.memory import open_tiers
 from autotm.memory.tiers import Tiers
@@ -70,7 +72,7 @@ def test_bytes_survive_in_pools(dax: Machine, device: Machine) -> None:
     for machine in dax, device:
         with opened(machine) as tiers:
             views = [pool.view(0, (FAST_BYTES // 4,), "int32") for pool in (tiers.fast, tiers.slow)]
-            views[0][:] = range(views[0].size)
+            views[0][:] = np.arange(views[0].size)
             tiers.copy(views[1], views[0], tiers.slow.tier)
             views[0][:] = 0
             tiers.copy(views[0], views[1], tiers.fast.tier)
@@ -81,7 +83,7 @@ def test_bytes_survive_in_pools(dax: Machine, device: Machine) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_run_leaves_nothing(dax: Machine, dax_folder: Path, number: signal.Signals) -> None:
     free, names = free_bytes(dax_folder), sorted(dax_folder.iterdir())
-    holder = Holder(dax)
+    holder = Holder(lambda: opened(dax))
     assert free - free_bytes(dax_folder) >= SLOW_BYTES
     holder.end(number)
     assert (free_bytes(dax_folder), sorted(dax_folder.iterdir())) == (free, names)
@@ -91,7 +93,7 @@ def test_a_killed_run_leaves_nothing(dax: Machine, dax_folder: Path, number: sig
 @pytest.mark.parametrize("kind", ["dax", "device"])
 def test_two_runs_in_one_place(kind: str, request: pytest.FixtureRequest) -> None:
     machine = request.getfixturevalue(kind)
-    holder = Holder(machine)
+    holder = Holder(lambda: opened(machine))
     try:
         with pytest.raises(BadInputError, match=rf"in use by another run \(process {holder.process}\)"):
             opened(machine)
@@ -139,26 +141,3 @@ def test_a_full_file_system_is_an_error(dax: Machine, dax_folder: Path) -> None:
             opened(dax, 200 * MIB)
     finally:
         os.close(hog)
-
-
-class Holder:
-    """Another process that has pools."""
-
-    def __init__(self, machine: Machine) -> None:
-        read, write = os.pipe()
-        self.process = os.fork()
-        if self.process == 0:
-            try:
-                tiers = opened(machine)
-                os.write(write, b"!")
-                signal.pause()
-                tiers.close()
-            finally:
-                os._exit(1)
-        os.close(write)
-        with os.fdopen(read, "rb") as pipe:
-            assert pipe.read(1), "could not open its pools"
-
-    def end(self, number: int) -> None:
-        os.kill(self.process, number)
-        os.waitpid(self.process, 0)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import pickle
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from dataclasses import replace
@@ -14,41 +11,25 @@ from pathlib import Path
 
 import pytest
 import small_step
+from guest_kernels import SIZES
+from holder import Holder
 
 from autotm.kernels.library.library import KernelLibrary
 from autotm.layout import compile_program
+from autotm.memory import PolicyTiers, open_for
+from autotm.memory.tiers import Tiers
 from autotm.model.files.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES, Machine, SystemMemory
 from autotm.model.measurement.link import MachineRates
 from autotm.model.measurement.record import Record
-from autotm.model.plan.program import Program
 from autotm.model.step.limit import Limit
 from autotm.runtime import RunOptions, run
 from autotm.solve import solve_and_pack
 
-WIDTH = 4
-GRAPH = small_step.graph(batch=131072, width=WIDTH)  # nearly all of it is tensors of 2 MiB
+GRAPH = small_step.graph(*SIZES["wide"])
 PROFILE = small_step.profile(GRAPH)
 LINKS = replace(small_step.links(), rates=MachineRates(1e12, 80e9))
 OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=1, patience_s=1.0)
-HOLDER = """
-import pickle, sys, time
-from pathlib import Path
-from autotm.memory import open_for
-program, machine, links = pickle.loads(Path(sys.argv[1]).read_bytes())
-tiers = open_for(program, machine, links, Path("config/devices"))
-tiers._limit_fast_memory(())
-print("placed", flush=True)
-time.sleep(600)
-"""
-
-
-@pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> KernelLibrary:
-    """The kernels of the larger step."""
-    path = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    small_step.build_library(path, batch=GRAPH.batch, width=WIDTH)
-    return KernelLibrary.load(path)
 
 
 def switches() -> list[str]:
@@ -59,7 +40,7 @@ def free_fast_bytes() -> int:
     return SystemMemory().nodes_named([0])[0].free_bytes
 
 
-def ran(optimizer: str, limit: str, machine: Machine, kernels: KernelLibrary) -> Record | None:
+def ran(optimizer: str, limit: str, machine: Machine, wide_library: KernelLibrary) -> Record | None:
     """The record of a run; None where it was refused, since the kernel let pages take more than the limit.
 
     Which of the two happens depends on the memory that other processes free meanwhile; both are right.
@@ -68,7 +49,7 @@ def ran(optimizer: str, limit: str, machine: Machine, kernels: KernelLibrary) ->
     plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, optimizer, Limit.parse(limit))
     program = compile_program(GRAPH, plan, layout)
     try:
-        record = run(GRAPH, kernels, program, plan, machine, LINKS, PROFILE, OPTIONS, small_step.DEVICES)
+        record = run(GRAPH, wide_library, program, plan, machine, LINKS, PROFILE, OPTIONS, small_step.DEVICES)
     except AutotmError as error:
         if "of fast memory beyond the limit" not in str(error):
             raise
@@ -91,14 +72,14 @@ def pages(record: Record, node: str, *, before: bool = False) -> int:
 def test_pages_keep_the_limit_and_stay(
     optimizer: str,
     numa: Machine,
-    kernels: KernelLibrary,
+    wide_library: KernelLibrary,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     free = free_fast_bytes()
     # The limit is 4 MiB here: huge pages are too large for it.
     placing = replace(numa, slow_tier=numa.slow_tier.model_copy(update={"huge_pages": "none"}))
-    record = ran(optimizer, "1:1", placing, kernels)
+    record = ran(optimizer, "1:1", placing, wide_library)
     assert free_fast_bytes() > free - (64 << 20), "what filled fast memory was given back"
     if record is None:
         return
@@ -119,23 +100,23 @@ def test_pages_keep_the_limit_and_stay(
 
 
 def test_weights_are_followed_where_the_kernel_has_them(
-    numa: Machine, kernels: KernelLibrary, caplog: pytest.LogCaptureFixture
+    numa: Machine, wide_library: KernelLibrary, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not SystemMemory().knows_weights:
         with pytest.raises(BadInputError, match=r"linux-weighted-interleave cannot run on .*Linux 6\.9 is the first"):
-            ran("linux-weighted-interleave", "1:1", numa, kernels)
+            ran("linux-weighted-interleave", "1:1", numa, wide_library)
         return
-    record = ran("linux-weighted-interleave", "1:1", numa, kernels)
+    record = ran("linux-weighted-interleave", "1:1", numa, wide_library)
     assert record is None or pages(record, "0") > 0 or "less than the limit allows" in caplog.text
 
 
 def test_pages_are_balanced_with_the_lower_tier(
-    numa: Machine, kernels: KernelLibrary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    numa: Machine, wide_library: KernelLibrary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("autotm.runtime.timing.linux_pages._MOST_WINDOWS", 3)  # 16 of them may take a minute
     lower = replace(numa, slow_tier=numa.slow_tier.model_copy(update={"slow_nodes": (2,)}))
     before = switches()
-    if record := ran("linux-balancing", "1:1", lower, kernels):
+    if record := ran("linux-balancing", "1:1", lower, wide_library):
         assert pages(record, "0") <= record.dram_limit_bytes // 4096 + 256
         # Node 1 is filled, yet pages were seen there: 1 MiB, as is tolerated on node 0, and a huge page.
         assert pages(record, "1") <= 256 + 512, record.pages_by_node
@@ -145,28 +126,29 @@ def test_pages_are_balanced_with_the_lower_tier(
     assert switches() == before
 
 
-def test_everything_fast_is_bound(numa: Machine, kernels: KernelLibrary) -> None:
+def test_everything_fast_is_bound(numa: Machine, wide_library: KernelLibrary) -> None:
     plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, "linux-preferred", Limit.parse("0:1"))
     program = compile_program(GRAPH, plan, layout)
-    record = run(GRAPH, kernels, program, plan, numa, LINKS, PROFILE, OPTIONS, small_step.DEVICES)
+    record = run(GRAPH, wide_library, program, plan, numa, LINKS, PROFILE, OPTIONS, small_step.DEVICES)
     assert set(record.pages_by_node["pmem"]) == {"0"}
 
 
-def test_a_killed_run_gives_fast_memory_and_settings_back(numa: Machine, tmp_path: Path) -> None:
+def test_a_killed_run_gives_fast_memory_and_settings_back(numa: Machine) -> None:
     plan, layout = solve_and_pack(GRAPH, PROFILE, LINKS, "linux-balancing", Limit.parse("1:1"))
-    program: Program = compile_program(GRAPH, plan, layout)
+    program = compile_program(GRAPH, plan, layout)
     before, free = switches(), free_fast_bytes()
-    (tmp_path / "program").write_bytes(pickle.dumps((program, numa, LINKS)))
-    (tmp_path / "holder.py").write_text(HOLDER)
-    command = [sys.executable, str(tmp_path / "holder.py"), str(tmp_path / "program")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"placed\n"
+
+    def limited() -> Tiers:
+        tiers = open_for(program, numa, LINKS, small_step.DEVICES)
+        assert isinstance(tiers, PolicyTiers)
+        tiers._limit_fast_memory(())
+        return tiers
+
+    holder = Holder(limited)
     assert switches() == ["2\n", "true\n"]
     assert free_fast_bytes() < free / 2
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    holder.end(signal.SIGKILL)
+    # The process that puts switches back ends a moment later.
     deadline = time.monotonic() + 30
     while switches() != before or free_fast_bytes() < free - (64 << 20):
         assert time.monotonic() < deadline

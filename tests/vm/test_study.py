@@ -1,80 +1,75 @@
-"""Figure 10 through Snakemake with a real second memory, a node and DAX; what commands say of this machine."""
+"""What a study takes of a real second memory, a node and DAX: copies, a profile, a plan, a verified run; and `doctor`.
+
+Without what any machine shows as well: Snakemake, figures, TVM. `test_figure_10.py` has all of it.
+"""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
+import small_step
 from confined import confine
 from forked import forked
-from workplace import Workplace, make_workplace
 
+from autotm.kernels.library.library import KernelLibrary
+from autotm.layout import compile_program
 from autotm.memory import calibrate_links, open_tiers
 from autotm.memory.calibration import Effort
-from autotm.model.files import AutotmError, load_with_provenance, save
+from autotm.model.files import AutotmError
 from autotm.model.machine import Machine, Watch, provenance
-from autotm.model.measurement import Record
-from autotm.model.step import OpClass
+from autotm.model.step import Limit, OpClass
+from autotm.model.step.counting import Counts
+from autotm.profile.step import profile_step
+from autotm.profile.store import KernelStore
+from autotm.profile.timing import ProfileOptions
+from autotm.runtime import RunOptions, run
+from autotm.solve import solve_and_pack
 from autotm.study.doctor import findings, findings_text
-from autotm.study.setup import machine_named
 
-pytestmark = pytest.mark.timeout(0)  # run.sh limits all together
-LIMITS = ["1:1", "0:1"]
-MACHINES = ("node", "dax")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory, dax_folder: Path) -> Workplace:
-    """A study of a small network, on machines whose slow memory is a node, a folder, and one that is not there."""
-    found = make_workplace(tmp_path_factory.mktemp("study") / "place", stand_in=False)
-    for key, value in {"limits": LIMITS, "optimizers": ["synchronous"]}.items():
-        found.change("figures", "fig10", key, value=value)
-    found.change("counts", value="all")
-    found.change("profile", "implementations", value="default")
-    found.change("run", "min_seconds", value=0.5)
-    tiers = {
-        "node": {"kind": "numa", "fast_nodes": [0], "slow_nodes": [1]},
-        "dax": {"kind": "dax", "path": str(dax_folder), "fast_nodes": [0]},
-        "absent": {"kind": "numa", "fast_nodes": [0], "slow_nodes": [5]},
-    }
-    for name, tier in tiers.items():
-        text = yaml.safe_dump({"description": "The guest.", "threads": 1, "slow_tier": tier})
-        (found.folder / "config" / "machines" / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return found
+GRAPH = small_step.graph()
+TIMED = ProfileOptions(
+    patience_s=1.0, min_repeats=3, max_repeats=3, step_s=0.1, kernel_s=0.005, rotation_bytes=1_000_000
+)
+OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=2, patience_s=1.0)
 
 
-def measure_links(place: Workplace, name: str) -> None:
-    """Copies of two sizes, timed once: the convolutions of `calibrate` alone take the guest minutes."""
-    machine = machine_named(place.folder / "config", name, 1)
-    numbers = np.ones(1 << 14)
-    busy = dict.fromkeys(OpClass, numbers.sum)
-    watch = Watch(machine.cpus, 1.0)
-    links = calibrate_links(machine, place.folder / "config/devices", 1e9, busy, watch, (4096, 1 << 20), Effort(1, 1))
-    path = place.folder / "results" / machine.slug / "links.json"
-    path.parent.mkdir(parents=True)
-    save(path, "links", links, provenance(machine, 20))
+@pytest.mark.parametrize("kind", ["numa", "dax"])
+def test_a_step_is_measured_planned_and_run(
+    kind: str,
+    library: KernelLibrary,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    machine: Machine = request.getfixturevalue(kind)
+    devices, counts = small_step.DEVICES, Counts.INTERMEDIATES
+    busy, watch = dict.fromkeys(OpClass, np.ones(1 << 14).sum), Watch(machine.cpus, 1.0)
+    links = calibrate_links(machine, devices, 1e9, busy, watch, (4096, 1 << 20), Effort(1, 1))
+    with KernelStore(tmp_path / "kernels.sqlite") as store:
+        profile = profile_step(GRAPH, counts, library, machine, links, store, TIMED, 1e3, devices)
+    plan, layout = solve_and_pack(GRAPH, profile, links, "synchronous", Limit.parse("1:1"))
+    program = compile_program(GRAPH, plan, layout)
+    record = run(GRAPH, library, program, plan, machine, links, profile, OPTIONS, devices)
+    with capsys.disabled():
+        print(f" {kind}: pages {json.dumps(record.pages_by_node)}, {record.pmem_alloc_size} B slow")
+    assert (record.tier_reality, record.verified_steps) == ("real", 2)
+    assert provenance(machine, 0)["slow_memory"]["kind"] == kind
+    assert set(record.pages_by_node["dram"]) == {"0"}
+    assert set(record.pages_by_node.get("pmem", {})) == ({"1"} if kind == "numa" else set())
+    assert record.pmem_alloc_size > 0
 
 
-def autotm(place: Workplace, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "autotm.cli", *words]
-    return subprocess.run(command, cwd=place.folder, capture_output=True, text=True, check=False)
-
-
-def test_doctor_tells_what_can_be_used(place: Workplace, dax_folder: Path) -> None:
-    done = autotm(place, "doctor")
-    assert done.returncode == 0, done.stderr
+def test_doctor_tells_what_can_be_used(dax_folder: Path) -> None:
+    told = findings_text(findings(Path("/run")))
     for said in ("memory node 0", "memory node 1", "memory node 2", str(dax_folder)):
-        assert said in done.stdout, done.stdout
+        assert said in told, told
 
 
 def test_doctor_in_a_container_says_what_is_forbidden(dax_folder: Path) -> None:
     def confined() -> None:
-        # Not the command: a process that was ready before answers for it here, which nobody confined.
         confine()
         raise AutotmError(findings_text(findings(Path("/run"))))
 
@@ -93,32 +88,3 @@ def test_a_run_in_a_container_ends_before_it_starts(numa: Machine) -> None:
         open_tiers(numa, None, 1 << 20, 1 << 20, Path("config/devices"))
 
     assert "docker run --cap-add SYS_NICE" in forked(confined)
-
-
-def test_a_node_that_is_not_there_ends_a_command(place: Workplace) -> None:
-    done = autotm(place, "calibrate", "--machine", "absent")
-    assert done.returncode == 1, done.stdout
-    assert "config/machines/absent.yaml: slow_tier.slow_nodes: node 5 does not exist on this machine" in done.stderr
-
-
-def test_figure_10_builds_with_both(place: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
-    for machine in MACHINES:
-        measure_links(place, machine)
-    figures = [f"figures/{machine}-1t/fig10.pdf" for machine in MACHINES]
-    command = [sys.executable, "-m", "snakemake", "--cores", "2", *figures]
-    with Path("/mnt/out/study.log").open("w") as log:  # of which run.sh shows the end, if the guest ends within it
-        done = subprocess.run(command, cwd=place.folder, stdout=log, stderr=subprocess.STDOUT, check=False)
-    assert done.returncode == 0, Path(log.name).read_text(encoding="utf-8")
-    for figure in figures:
-        assert (place.folder / figure).read_bytes().startswith(b"%PDF")
-    for machine in MACHINES:
-        for limit in LIMITS:
-            folder = place.folder / "results" / f"{machine}-1t" / "tiny" / "mlp" / "synchronous"
-            path = folder / limit.replace(":", "to") / "record.json"
-            record, came_from = load_with_provenance(path, "record", Record)
-            assert (record.tier_reality, record.verified_steps) == ("real", 2)
-            assert came_from["slow_memory"]["kind"] == {"node": "numa", "dax": "dax"}[machine]
-            with capsys.disabled():
-                print(f" {machine} {limit}: pages {json.dumps(record.pages_by_node)}, {record.pmem_alloc_size} B slow")
-            assert set(record.pages_by_node["dram"]) == {"0"}
-            assert set(record.pages_by_node.get("pmem", {})) == ({"1"} if machine == "node" else set())

@@ -129,10 +129,10 @@ def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):
         assert usage.registers * LEAST_RESIDENT_THREADS <= DEVICES["h100"].registers, usage
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
-def test_kernels_compile_within_limits(steps, tmp_path, monkeypatch):
-    more = lowered(MORE)
+@pytest.mark.parametrize("more", [{}, pytest.param(MORE, marks=pytest.mark.slow)], ids=["two", "three"])
+def test_kernels_compile_within_limits(steps, more, tmp_path, monkeypatch):
+    more = lowered(more)
     for step in more.values():
         scheduled(step)
     kernels = [kernel for step in (steps | more).values() for kernel in step.kernels.values()]
@@ -157,7 +157,6 @@ def test_a_step_that_rounds_is_another_step(steps, rounded):
     assert others == {k.function for k in plain.graph.kernels if not k.op.startswith(("conv2d", "matmul"))}
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
 def test_kernels_that_round_compile_within_limits(rounded, tmp_path):
     step, products = rounded
@@ -167,8 +166,8 @@ def test_kernels_that_round_compile_within_limits(rounded, tmp_path):
     within_limits(kernels, made, SPILLED_FOR_ANOTHER_BLOCK)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("nvcc")
+@pytest.mark.slow
 @pytest.mark.parametrize("products", ["tf32", "bf16"])
 def test_every_tile_of_warps_compiles_within_limits(products, tmp_path):
     kernels = []

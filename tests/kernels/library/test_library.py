@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import small_step
+import small_step_kernels
 
 from autotm.kernels.library.library import KernelLibrary, aligned_empty
 from autotm.model.files.errors import AutotmError, BadInputError, DamagedFileError
@@ -13,7 +13,7 @@ from autotm.model.files.errors import AutotmError, BadInputError, DamagedFileErr
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("kernels") / "kernels.so"
-    small_step.build_library(path)
+    small_step_kernels.build_library(path)
     return path
 
 

@@ -1,7 +1,8 @@
 """What Snakemake asks of `conda`, on py-rattler: solves and installs for real, from channels in local folders only.
 
-Called as `python conda.py ROOT ARGUMENTS...`: channel NAME is the folder `ROOT/channels/NAME`. As conda does, it leaves
-the `pip:` part of a file to the pip of the environment that it has just made.
+Called as `python conda.py ROOT ARGUMENTS...`: channel NAME is the folder `ROOT/channels/NAME`. The `pip:` part of a
+file, which conda leaves to the pip of the environment that it has just made, is left to uv where there is one: the same
+pins from the same index, in a tenth of the time.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +34,9 @@ def create(root: Path, file: Path, prefix: Path) -> None:
     if pins:
         listed = prefix / "pip.txt"
         listed.write_text("\n".join(pins) + "\n", encoding="utf-8")
-        subprocess.run([prefix / "bin" / "python", "-m", "pip", "install", "--quiet", "-r", listed], check=True)
+        python, uv = prefix / "bin" / "python", shutil.which("uv")
+        pip = [uv, "pip", "install", "--python", python] if uv else [python, "-m", "pip", "install"]
+        subprocess.run([*pip, "--quiet", "-r", listed], check=True)
 
 
 async def install(channels: list[rattler.Channel], specs: list[str], prefix: Path, cache: Path) -> None:

@@ -56,7 +56,7 @@ def known(limit_bytes: int, counts: str = "intermediates") -> FrameworkRecord:
         ("mlp", {"batch": 16, "width": 64}),
         ("test_vgg", {"batch": 2, "image": 64}),
         ("resnet50", {"batch": 2, "image": 64}),
-        ("inception_v4", {"batch": 2, "image": 75}),
+        pytest.param("inception_v4", {"batch": 2, "image": 75}, marks=pytest.mark.slow),
     ],
 )
 def test_the_model_copies_about_what_pytorch_saves(name: str, sizes: dict[str, int]) -> None:
