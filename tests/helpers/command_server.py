@@ -6,6 +6,7 @@ threads, and where it may it has mounts of its own (`mounts`), which are gone wh
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -13,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -372,8 +374,8 @@ if __name__ == "__main__":
     except BaseException:  # noqa: BLE001 a fork must not go on as a second server
         traceback.print_exc()
         status = 1
-    if sys.argv[0] == "snakemake":
-        sys.exit(status)  # What tells of failed jobs waits for Python's own end.
+    threading._shutdown()
+    atexit._run_exitfuncs()  # Where the pipeline tells of failed jobs.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # Python's own end would take apart all that this process has imported.

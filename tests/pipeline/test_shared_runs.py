@@ -37,11 +37,10 @@ class RunsStage:
 @pytest.fixture
 def place(fresh: Workplace) -> Workplace:
     """A study with the rule's own script, but for the stage."""
-    script = fresh.folder / "workflow" / "scripts" / "run.py"
     own = (ROOT / "workflow" / "scripts" / "run.py").read_text(encoding="utf-8")
     line = "    from autotm.stages import RunsStage\n"
     assert own.count(line) == 1
-    script.write_text(own.replace(line, textwrap.indent(STAND_IN, "    ")), encoding="utf-8")
+    fresh.set_stage("run", own.replace(line, textwrap.indent(STAND_IN, "    ")))
     set_fault(fresh)
     return fresh
 
