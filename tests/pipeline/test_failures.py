@@ -13,22 +13,21 @@ from autotm.stages.jobs.failure import Reason
 STAGE = """
 import os
 from pathlib import Path
-from autotm.model.files.errors import InfeasibleLimitError
-from autotm.stages.jobs import rule
-with rule(snakemake):
-    {fault}
-    for output in snakemake.output:
-        Path(output).write_text("done")
+given = snakemake.wildcards
+if {where}:
+    from autotm.model.files.errors import InfeasibleLimitError
+    from autotm.stages.jobs import rule
+    with rule(snakemake):
+        {fault}
+for output in snakemake.output:
+    Path(output).write_text("done")
 """
-KILLED = STAGE.format(
-    fault="""if snakemake.wildcards.limit == "1to1":
-        os.kill(os.getpid(), 9)"""
-)
+KILLED = STAGE.format(where='given.limit == "1to1"', fault="os.kill(os.getpid(), 9)")
 INFEASIBLE = STAGE.format(
-    fault="""if snakemake.wildcards.limit == "0to1" and snakemake.wildcards.optimizer == "static":
-        raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")"""
+    where='given.limit == "0to1" and given.optimizer == "static"',
+    fault='raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")',
 )
-WRONG = STAGE.format(fault='raise KeyError("never there")')
+WRONG = STAGE.format(where=True, fault='raise KeyError("never there")')
 
 
 def page_of(output: str) -> list[str]:
@@ -91,7 +90,7 @@ def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
 
 def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
     (machine,) = (path.name for path in (finished.folder / "results").iterdir())
-    finished.set_stage("tune", STAGE.format(fault="os.abort()"))
+    finished.set_stage("tune", STAGE.format(where=True, fault="os.abort()"))
     finished.change("style", "font_size_pt", value=9.0)
     done = finished.snakemake(TARGET, f"results/{machine}/tiny/test_vgg/tuned.json")
     assert done.returncode != 0
@@ -105,8 +104,8 @@ def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
 
 def page_after(place: Workplace, number: int, *, is_for_all: bool) -> list[str]:
     """The page of a study that gets a signal while a run waits, and leaves no job behind."""
-    waits = "Path('started').touch()\n    import time\n    time.sleep(60)"
-    place.set_stage("run", STAGE.format(fault=waits))
+    waits = "Path('started').touch(); import time; time.sleep(60)"
+    place.set_stage("run", STAGE.format(where=True, fault=waits))
     ended = place.forked(TARGET, signal=Signal(number, "started", is_for_all=is_for_all))
     assert ended.status != 0
     assert ended.left == 0

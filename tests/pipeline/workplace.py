@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -99,12 +100,17 @@ class Workplace:
 
     def change(self, *keys: str, value: Any) -> None:
         """Set one key of the study's config."""
-        config = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
-        place = config
-        for key in keys[:-1]:
-            place = place[key]
-        place[keys[-1]] = value
-        self.config_file.write_text(yaml.safe_dump(config), encoding="utf-8")
+        self.change_all({keys: value})
+
+    def change_all(self, changes: Mapping[tuple[str, ...], Any]) -> None:
+        """Set several keys of the study's config."""
+        config = yaml.load(self.config_file.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        for keys, value in changes.items():
+            place = config
+            for key in keys[:-1]:
+                place = place[key]
+            place[keys[-1]] = value
+        self.config_file.write_text(yaml.dump(config, Dumper=yaml.CSafeDumper), encoding="utf-8")
 
     def set_stand_in(self, stage: str, script: str) -> None:
         """Have another script of Bash stand for a stage."""
@@ -178,12 +184,13 @@ class Workplace:
         targets = (target,) if isinstance(target, str) else target
         done = self.snakemake(*targets, "--dry-run", *arguments)
         assert done.returncode == 0, done.stdout
-        due: dict[str, int] = {}
-        for line in done.stdout.splitlines():
-            words = line.split()
-            if len(words) == 2 and words[1].isdigit() and words[0] in RULES:
-                due[words[0]] = int(words[1])
-        return due
+        return jobs_in(done.stdout)
+
+
+def jobs_in(output: str) -> dict[str, int]:
+    """How many jobs of each rule a dry run says that it would start."""
+    lines = (line.split() for line in output.splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdigit() and words[0] in RULES}
 
 
 def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
@@ -204,9 +211,12 @@ def make_workplace(folder: Path, *, stand_in: bool) -> Workplace:
         for rules in (folder / "rules").glob("*.smk"):
             text = rules.read_text(encoding="utf-8")
             rules.write_text(re.sub(r"(/scripts/\w+)\.py\"", r'\1.sh"', text), encoding="utf-8")
-    place.change("scale", value="tiny")
-    for rule in ("profile", "run"):
-        place.change(rule, "patience_s", value=1.0)
-    place.change("figures", "fig10", "network", value="mlp")
-    place.change("figures", "fig10", "limits", value=LIMITS)
+    changes: dict[tuple[str, ...], Any] = {
+        ("scale",): "tiny",
+        ("profile", "patience_s"): 1.0,
+        ("run", "patience_s"): 1.0,
+        ("figures", "fig10", "network"): "mlp",
+        ("figures", "fig10", "limits"): LIMITS,
+    }
+    place.change_all(changes)
     return place
