@@ -32,7 +32,7 @@ class Asked(NamedTuple):
 
 
 def cases() -> Iterator[object]:
-    """The misuses of each command, every other one with an answer in JSON. Of `TURNS` each has its own in `make test`."""
+    """The misuses of each command, every other one answered in JSON. Of `TURNS` each has its own in `make test`."""
     total = 0
     for turn, (name, command) in enumerate(COMMANDS.items()):
         quick: list[Asked] = []

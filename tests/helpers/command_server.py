@@ -375,7 +375,7 @@ def watched(child: int, folder: Path, due: Signal | None) -> Mapping[str, object
 
 def left_of(group: int, besides: int = 0) -> int:
     """How many more processes are in a process group, and stay: what a linker started ends a little later than it."""
-    end = time.monotonic() + 1
+    end = time.monotonic() + 20
     while (found := in_group(group) - besides) and time.monotonic() < end:
         time.sleep(0.01)
     return found
