@@ -28,8 +28,13 @@ settings.register_profile("all", max_examples=100, **COMMON)
 settings.load_profile(os.environ.get("AUTOTM_TEST_EXAMPLES", "quick"))
 
 
+# Collecting tests makes objects that stay: to look for garbage among them takes seconds of each worker.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave what imports made out of collections of garbage: one is made before everything that is timed."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,14 @@ def server() -> Iterator[CommandServer]:
 
 @pytest.fixture(scope="session")
 def prepared(server: CommandServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepared_study.prepare(server, tmp_path_factory.mktemp("prepared") / "study")
+    """Made by the first worker that asks; the others wait for it."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "prepared"
+    with place.with_suffix(".lock").open("w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            prepared_study.prepare(server, place.with_name("preparing")).rename(place)
+    return place
 
 
 @pytest.fixture

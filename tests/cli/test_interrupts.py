@@ -148,7 +148,7 @@ def in_a_fresh_process(program: str, folder: Path, *arguments: str) -> Ended:
         capture_output=True, text=True, check=False, cwd=folder, start_new_session=True,
         preexec_fn=as_in_a_terminal,
     )  # fmt: skip
-    return Ended(ended.returncode, 0.0, 0, ended.stdout, ended.stderr)
+    return Ended(ended.returncode, 0, ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("moment", ["before", "click", "numpy._core._multiarray_umath"])

@@ -9,12 +9,13 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import prepared_study
 import pytest
 from command_server import CommandServer, Ended, mounts_allowed
-from misuse_cases import COMMANDS, COMMON, Command, Misuse
+from misuse_cases import COMMANDS, COMMON, LIBRARY, Command, Misuse
 
 from autotm.cli.main import CLOSED, DONE, FAULT, MISUSE, SECTIONS, autotm
 
@@ -22,19 +23,31 @@ TURNS = tuple((kind, number) for kind, most in COMMON.items() for number in rang
 """What all commands of a study can be given wrongly, and hear from the same code."""
 
 
+class Asked(NamedTuple):
+    """A misuse with the arguments that it is asked with."""
+
+    name: str
+    arguments: list[str]
+    case: Misuse
+
+
 def cases() -> Iterator[object]:
-    """Every misuse, every other one with an answer in JSON. Of `TURNS` each command has its own in `make test`."""
+    """The misuses of each command, every other one answered in JSON. Of `TURNS` each has its own in `make test`."""
     total = 0
     for turn, (name, command) in enumerate(COMMANDS.items()):
+        quick: list[Asked] = []
+        others: list[Asked] = []
         for kind in ("missing", "wrong", "unknown"):
             given = getattr(command, kind)
             for number, case in enumerate(() if isinstance(given, str) else given):
                 is_others = (kind, number) in TURNS and TURNS[turn % len(TURNS)] != (kind, number)
                 as_json = ["--json"] if total % 2 and "schema" not in name else []
-                arguments = [*command.with_options(case.arguments), *as_json]
-                marks = [pytest.mark.slow] if command.is_of_study and is_others else []
-                yield pytest.param(arguments, case, id=f"{name}-{kind}-{number}", marks=marks)
+                asked = Asked(f"{kind} {number}", [*command.with_options(case.arguments), *as_json], case)
+                (others if command.is_of_study and is_others else quick).append(asked)
                 total += 1
+        yield pytest.param(quick, id=name)
+        if others:
+            yield pytest.param(others, id=f"{name}-others", marks=pytest.mark.slow)
 
 
 def each(*quick: str) -> pytest.MarkDecorator:
@@ -72,8 +85,8 @@ def test_every_command_has_its_misuses() -> None:
 
 
 def require_one_message(ended: Ended, status: int, said: str) -> None:
-    assert ended.status == status, ended
-    assert said in ended.errors
+    assert ended.status == status, (said, ended)
+    assert said in ended.errors, ended
     assert ended.errors.endswith("\n")
     if status == MISUSE:
         assert ended.errors.count("Error: ") == 1
@@ -84,23 +97,37 @@ def require_one_message(ended: Ended, status: int, said: str) -> None:
     assert ended.left == 0
 
 
-@pytest.mark.parametrize(("arguments", "case"), list(cases()))
-def test_misuse_is_one_message_and_nothing_is_written(
-    server: CommandServer, study: Path, arguments: list[str], case: Misuse
-) -> None:
-    for name, content in case.damaged.items():
-        (study / name).unlink() if content is None else (study / name).write_bytes(content)
+@pytest.mark.parametrize("asked", list(cases()))
+def test_misuse_is_one_message_and_nothing_is_written(server: CommandServer, study: Path, asked: list[Asked]) -> None:
+    """The first is a process of its own, as is what loads a library; one process answers the others."""
+    alone = [one for one in asked if one is asked[0] or LIBRARY in one.case.damaged]
+    for one in alone:
+        require_misuse(server, study, one)
+    with server.in_turn():
+        for one in asked:
+            if one not in alone:
+                require_misuse(server, study, one)
+
+
+def require_misuse(server: CommandServer, study: Path, asked: Asked) -> None:
+    """Raise where one ends otherwise; the study is as before."""
+    name, arguments, case = asked
+    whole = {file: (study / file).read_bytes() for file in case.damaged}
+    for file, content in case.damaged.items():
+        (study / file).unlink() if content is None else (study / file).write_bytes(content)
     before = prepared_study.contents(study)
     ended = server.call(arguments, study)
     require_one_message(ended, case.status, case.said)
     if "--json" in arguments:
         told = json.loads(ended.output)
-        assert told.keys() == {"error", "exit_status"}
-        assert told["exit_status"] == case.status
-        assert told["error"] in ended.errors
+        assert told.keys() == {"error", "exit_status"}, name
+        assert told["exit_status"] == case.status, name
+        assert told["error"] in ended.errors, name
     else:
-        assert ended.output == ""
-    assert prepared_study.contents(study) == before
+        assert ended.output == "", name
+    assert prepared_study.contents(study) == before, name
+    for file, content in whole.items():
+        (study / file).write_bytes(content)
 
 
 @each(*(COMMANDS.keys() - LONG))

@@ -1,11 +1,13 @@
 """Calls `autotm` or `snakemake` in forks of a process that has imported everything: a call takes what its work takes.
 
 As a program it is that process: it reads a call a line from standard input, and answers with a line each. It starts no
-threads, and where it may it has mounts of its own (`mounts`), which are gone when it ends.
+threads, and where it may it has mounts of its own (`mounts`), which are gone when it ends. Where asked to, one fork
+answers calls in turn, which is for those whose end is all that matters: each leaves its modules and caches to the next.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -13,14 +15,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self, TextIO
 
 MODULES = {
     "autotm": (
@@ -108,13 +113,11 @@ class Ended:
 
     Attributes:
         status: as a shell reports it; None where it did not end.
-        seconds: from the fork to the end.
         left: how many processes of it are left.
         output, errors: what it wrote.
     """
 
     status: int | None
-    seconds: float
     left: int
     output: str = field(default="", repr=True)
     errors: str = field(default="", repr=True)
@@ -173,6 +176,15 @@ class CommandServer:
         }
         return Ended(**ended, **texts)
 
+    @contextmanager
+    def in_turn(self) -> Iterator[None]:
+        """Meanwhile calls are answered by one process, one after the other."""
+        self.ask(in_turn=True)
+        try:
+            yield
+        finally:
+            self.ask(in_turn=False)
+
     def shell(self, command: str) -> None:
         """Run a command of the shell where the process's mounts are."""
         found = self.ask(shell=command)
@@ -230,6 +242,12 @@ def serve(program: str) -> None:
                 become(program, call)
                 return
             told = watched(child, Path(call.folder), call.signal and Signal(**call.signal))
+        elif "in_turn" in asked:
+            child = os.fork()
+            if not child:
+                answer_in_turn(program)
+            os.waitpid(child, 0)
+            told = {"done": True}
         elif "shell" in asked:
             done = subprocess.run(asked["shell"], shell=True, capture_output=True, text=True, check=False)
             told = {"status": done.returncode, "errors": done.stderr}
@@ -239,10 +257,29 @@ def serve(program: str) -> None:
     os._exit(0)
 
 
-def tell(told: Mapping[str, object]) -> None:
+def tell(told: Mapping[str, object], file: TextIO = sys.stdout) -> None:
     """Answer a line."""
-    sys.stdout.write(json.dumps(told) + "\n")
-    sys.stdout.flush()
+    file.write(json.dumps(told) + "\n")
+    file.flush()
+
+
+def answer_in_turn(program: str) -> NoReturn:
+    """In a fork: answer calls in this process, until something else is asked for."""
+    asked_in, told_to = (os.fdopen(os.dup(file.fileno()), mode) for file, mode in ((sys.stdin, "r"), (sys.stdout, "w")))
+    os.setsid()
+    tell({"ready": True}, told_to)
+    while "call" in (asked := json.loads(asked_in.readline())):
+        begin(program, Call(**asked["call"]))
+        tempfile.tempdir = None  # That of the call before.
+        try:
+            status: int | None = run(program)
+        except BaseException:  # noqa: BLE001 an answer is waited for
+            traceback.print_exc()
+            status = None
+        sys.stdout.flush()
+        sys.stderr.flush()
+        tell({"status": status, "left": left_of(os.getpid(), besides=1)}, told_to)
+    os._exit(0)
 
 
 def import_commands() -> None:
@@ -263,6 +300,16 @@ def become(program: str, call: Call) -> None:
     """Be the process that a shell would start for the call; SIGINT waits until the program `autotm` takes it."""
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN if call.ignored else signal.default_int_handler)
+    begin(program, call)
+    os.closerange(3, 256)
+    if program != "autotm":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    if call.press:
+        press_when(Press(**call.press))
+
+
+def begin(program: str, call: Call) -> None:
+    """Have the folder, words, variables and files of the call."""
     os.chdir(call.folder)
     sys.argv = [program, *call.arguments]
     os.environ.update(call.environment)
@@ -270,11 +317,8 @@ def become(program: str, call: Call) -> None:
     files = [os.open(os.devnull, os.O_RDONLY), output, output if call.errors is None else _created(call.errors)]
     for number, file in enumerate(files):
         os.dup2(file, number)
-    os.closerange(len(files), 256)
-    if program != "autotm":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    if call.press:
-        press_when(Press(**call.press))
+    for file in {*files}:
+        os.close(file)
 
 
 def press_when(press: Press) -> None:
@@ -313,27 +357,26 @@ def _created(path: str) -> int:
 
 def watched(child: int, folder: Path, due: Signal | None) -> Mapping[str, object]:
     """Send the child its signal when it is time. Wait for its end."""
-    begun = time.monotonic()
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
-        now_s = time.monotonic() - begun
         if ended:
             code = os.waitstatus_to_exitcode(status)
-            return {"status": code if code >= 0 else 128 - code, "seconds": now_s, "left": left_of(child)}
-        if now_s > DEADLINE_S:
+            return {"status": code if code >= 0 else 128 - code, "left": left_of(child)}
+        if time.monotonic() > deadline:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
-            return {"status": None, "seconds": now_s, "left": 0}
+            return {"status": None, "left": 0}
         if due and next(folder.glob(due.file), None):
             (os.killpg if due.is_for_all else os.kill)(child, due.number)
             due = None
         time.sleep(0.002)
 
 
-def left_of(group: int) -> int:
-    """How many processes are in a process group, and stay: what a linker started ends a little later than it."""
-    end = time.monotonic() + 1
-    while (found := in_group(group)) and time.monotonic() < end:
+def left_of(group: int, besides: int = 0) -> int:
+    """How many more processes are in a process group, and stay: what a linker started ends a little later than it."""
+    end = time.monotonic() + 20
+    while (found := in_group(group) - besides) and time.monotonic() < end:
         time.sleep(0.01)
     return found
 
@@ -372,8 +415,8 @@ if __name__ == "__main__":
     except BaseException:  # noqa: BLE001 a fork must not go on as a second server
         traceback.print_exc()
         status = 1
-    if sys.argv[0] == "snakemake":
-        sys.exit(status)  # What tells of failed jobs waits for Python's own end.
+    threading._shutdown()
+    atexit._run_exitfuncs()  # Where the pipeline tells of failed jobs.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # Python's own end would take apart all that this process has imported.

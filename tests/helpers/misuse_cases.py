@@ -43,7 +43,6 @@ class Command:
         unknown: a name that nobody knows; the nearest is told.
         writes: files that the call writes into the study, or appends to; without any it needs no room there.
         is_of_study: whether it takes the options of a study.
-        seconds: that it takes on a quiet machine, where that is many.
         needs: a package or program that not everybody has.
     """
 
@@ -53,7 +52,6 @@ class Command:
     unknown: Sequence[Misuse] | str
     writes: Sequence[str] = ()
     is_of_study: bool = True
-    seconds: float = 1.0
     needs: str = ""
 
     @property
@@ -138,8 +136,8 @@ GIVEN = (GRAPH, PROFILE, LINKS)
 PLACED = (*GIVEN, f"{STATIC}/plan.json", f"{STATIC}/program.json")
 
 COMMANDS: Mapping[str, Command] = {
-    "calibrate": of_study("calibrate", [LINKS], seconds=40.0),
-    "profile": of_network("profile mlp --csv results/kernels.csv", [LIBRARY, PROFILE], [LINKS], seconds=6.0),
+    "calibrate": of_study("calibrate", [LINKS]),
+    "profile": of_network("profile mlp --csv results/kernels.csv", [LIBRARY, PROFILE], [LINKS]),
     "solve": of_placement(
         "solve mlp static 4:1",
         [f"{STATIC}/plan.json"],
@@ -151,13 +149,12 @@ COMMANDS: Mapping[str, Command] = {
         ],
     ),
     "compile": of_placement("compile mlp static 4:1", [f"{STATIC}/program.json"], PLACED[:-1]),
-    "run": of_placement("run mlp static 4:1", [f"{STATIC}/record.json"], [*PLACED, LIBRARY], seconds=4.0),
+    "run": of_placement("run mlp static 4:1", [f"{STATIC}/record.json"], [*PLACED, LIBRARY]),
     "check": of_placement("check mlp static 4:1", reads=PLACED),
     "sweep": of_placement(
         "sweep mlp static --limits 4:1,1:1",
         [f"{STATIC}/plan.json"],
         missing=[Misuse("sweep mlp static --config config/away/config.yaml", "no such study file")],
-        seconds=3.0,
     ),
     "explain": of_placement(
         "explain mlp static 4:1",
@@ -188,7 +185,6 @@ COMMANDS: Mapping[str, Command] = {
         "trace mlp static 4:1 --steps 2",
         [f"{STATIC}/trace.json"],
         [GRAPH, LINKS, *PLACED[3:], LIBRARY],
-        seconds=2.0,
     ),
     "records": of_study(
         "records --csv results/runs.csv",
@@ -204,7 +200,6 @@ COMMANDS: Mapping[str, Command] = {
     "remeasure": of_study(
         "remeasure",
         [f"{STATIC}/record.json"],
-        seconds=4.0,
         wrong=[
             Misuse("remeasure", "record.json: damaged record file", damaged={f"{STATIC}/record.json": TEXT}),
             Misuse("remeasure", "profile.parquet: damaged profile file", damaged={PROFILE: TEXT}),
@@ -238,7 +233,7 @@ COMMANDS: Mapping[str, Command] = {
         ],
         unknown=[Misuse("kernels imprt kernels.zip", "Did you mean 'import'?", MISUSE)],
     ),
-    "tune": of_network("tune mlp --trials 1 --kernels bias*", [f"{NETWORK}/tuned.json"], needs="xgboost", seconds=9.0),
+    "tune": of_network("tune mlp --trials 1 --kernels bias*", [f"{NETWORK}/tuned.json"], needs="xgboost"),
     "export": of_network("export mlp results/mlp.zip", ["results/mlp.zip"], missing=[
         Misuse("export mlp away.zip", "measure first: autotm profile mlp", damaged={GRAPH: None})
     ]),
@@ -251,7 +246,6 @@ COMMANDS: Mapping[str, Command] = {
             Misuse("bundle mlp static 4:1", "autotm profile mlp", damaged={GRAPH: None}),
         ],
         unknown=[Misuse("bundle mlp static 4:1 --python three", "--python three: give the version of CPython")],
-        seconds=8.0,
     ),
     "import": Command(
         "import mlp.zip --results results/elsewhere",

@@ -6,29 +6,28 @@ import re
 import signal
 
 from command_server import Signal
-from workplace import TARGET, Workplace
+from workplace import STAND_IN, TARGET, Workplace
 
 from autotm.stages.jobs.failure import Reason
 
 STAGE = """
 import os
 from pathlib import Path
-from autotm.model.files.errors import InfeasibleLimitError
-from autotm.stages.jobs import rule
-with rule(snakemake):
-    {fault}
-    for output in snakemake.output:
-        Path(output).write_text("done")
+given = snakemake.wildcards
+if {where}:
+    from autotm.model.files.errors import InfeasibleLimitError
+    from autotm.stages.jobs import rule
+    with rule(snakemake):
+        {fault}
+for output in snakemake.output:
+    Path(output).write_text("done")
 """
-KILLED = STAGE.format(
-    fault="""if snakemake.wildcards.limit == "1to1":
-        os.kill(os.getpid(), 9)"""
-)
+KILLED = STAGE.format(where='given.limit == "1to1"', fault="os.kill(os.getpid(), 9)")
 INFEASIBLE = STAGE.format(
-    fault="""if snakemake.wildcards.limit == "0to1" and snakemake.wildcards.optimizer == "static":
-        raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")"""
+    where='given.limit == "0to1" and given.optimizer == "static"',
+    fault='raise InfeasibleLimitError("kernel 7 needs 3 bytes more;\\n smallest feasible limit: 10 bytes")',
 )
-WRONG = STAGE.format(fault='raise KeyError("never there")')
+WRONG = STAGE.format(where=True, fault='raise KeyError("never there")')
 
 
 def page_of(output: str) -> list[str]:
@@ -39,14 +38,10 @@ def page_of(output: str) -> list[str]:
     return lines[heads[0] :]
 
 
-def set_stage(place: Workplace, name: str, script: str) -> None:
-    (place.folder / "workflow" / "scripts" / f"{name}.py").write_text(script, encoding="utf-8")
-
-
 def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
     fresh.change("figures", "fig10", "limits", value=["1:1", "0:1"])
-    set_stage(fresh, "ilp_solve", INFEASIBLE)
-    set_stage(fresh, "run", KILLED)
+    fresh.set_stage("ilp_solve", INFEASIBLE)
+    fresh.set_stage("run", KILLED)
     done = fresh.snakemake(TARGET)
     assert done.returncode != 0
     page = page_of(done.stdout)
@@ -74,12 +69,11 @@ def test_the_page_names_each_failure_and_comes_last(fresh: Workplace) -> None:
 
 
 def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
-    healthy = (fresh.folder / "workflow" / "scripts" / "compile.py").read_text(encoding="utf-8")
-    set_stage(fresh, "ilp_solve", INFEASIBLE)
-    set_stage(fresh, "run", WRONG)
+    fresh.set_stage("ilp_solve", INFEASIBLE)
+    fresh.set_stage("run", WRONG)
     record = "results/laptop-1t/tiny/mlp/static/{}/record.json"
     assert fresh.snakemake(record.format("0to1")).returncode != 0
-    set_stage(fresh, "ilp_solve", healthy)
+    fresh.set_stand_in("ilp_solve", STAND_IN)
     page = page_of(fresh.snakemake(record.format("0to1")).stdout)
     assert page[0] == "autotm: 1 job failed"
     assert page[2:5] == [
@@ -88,7 +82,7 @@ def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
         "  remedy: this is a fault of autotm: report it with the log, which says where",
     ]
     assert "Traceback" in (fresh.folder / page[5].split()[1]).read_text(encoding="utf-8")
-    set_stage(fresh, "run", healthy)
+    fresh.set_stand_in("run", STAND_IN)
     done = fresh.snakemake(record.format("0to1"))
     assert done.returncode == 0, done.stdout
     assert "failed" not in done.stdout
@@ -96,7 +90,7 @@ def test_what_was_mended_leaves_the_page(fresh: Workplace) -> None:
 
 def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
     (machine,) = (path.name for path in (finished.folder / "results").iterdir())
-    set_stage(finished, "tune", STAGE.format(fault="os.abort()"))
+    finished.set_stage("tune", STAGE.format(where=True, fault="os.abort()"))
     finished.change("style", "font_size_pt", value=9.0)
     done = finished.snakemake(TARGET, f"results/{machine}/tiny/test_vgg/tuned.json")
     assert done.returncode != 0
@@ -110,8 +104,8 @@ def test_a_figure_that_is_done_is_named(finished: Workplace) -> None:
 
 def page_after(place: Workplace, number: int, *, is_for_all: bool) -> list[str]:
     """The page of a study that gets a signal while a run waits, and leaves no job behind."""
-    waits = "Path('started').touch()\n    import time\n    time.sleep(60)"
-    set_stage(place, "run", STAGE.format(fault=waits))
+    waits = "Path('started').touch(); import time; time.sleep(60)"
+    place.set_stage("run", STAGE.format(where=True, fault=waits))
     ended = place.forked(TARGET, signal=Signal(number, "started", is_for_all=is_for_all))
     assert ended.status != 0
     assert ended.left == 0

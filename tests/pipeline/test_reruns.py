@@ -17,7 +17,15 @@ def test_a_fresh_study_needs_every_job(fresh: Workplace) -> None:
     }  # fmt: skip
 
 
-def test_a_finished_study_needs_none(finished: Workplace) -> None:
+def test_a_finished_study_needs_none_whatever_changes_elsewhere(finished: Workplace) -> None:
+    """A remark, how long tuning searches, sizes of another network: if one of them mattered, a job would be due."""
+    finished.change("tune", "trials", value=7)
+    scale = finished.folder / "config" / "scales" / "tiny.yaml"
+    contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
+    contents["networks"]["vgg19"]["batch"] += 1
+    scale.write_text(yaml.safe_dump(contents), encoding="utf-8")
+    for file in (finished.config_file, finished.folder / "config" / "machines" / "laptop.yaml"):
+        file.write_text(f"# a remark\n{file.read_text(encoding='utf-8')}", encoding="utf-8")
     assert "Nothing to be done" in finished.snakemake(TARGET).stdout
 
 
@@ -45,13 +53,8 @@ def test_counting_arguments_too_measures_more_and_places_again(finished: Workpla
     }  # fmt: skip
 
 
-def test_how_long_tuning_searches_changes_nothing(finished: Workplace) -> None:
-    finished.change("tune", "trials", value=7)
-    assert finished.jobs_due() == {}
-
-
-def test_tuning_runs_only_when_asked_and_needs_nothing(fresh: Workplace) -> None:
-    assert "tune" not in fresh.jobs_due()
+def test_tuning_needs_nothing(fresh: Workplace) -> None:
+    """That it runs only when asked, `test_a_fresh_study_needs_every_job` shows."""
     assert fresh.jobs_due(target="results/laptop-1t/tiny/mlp/tuned.json") == {"tune": 1}
 
 
@@ -80,26 +83,12 @@ def test_another_network_keeps_the_links(finished: Workplace) -> None:
     assert due["kernel_profile"] == 1
 
 
-def test_sizes_of_another_network_change_nothing(finished: Workplace) -> None:
-    scale = finished.folder / "config" / "scales" / "tiny.yaml"
-    contents = yaml.safe_load(scale.read_text(encoding="utf-8"))
-    contents["networks"]["vgg19"]["batch"] += 1
-    scale.write_text(yaml.safe_dump(contents), encoding="utf-8")
-    assert finished.jobs_due() == {}
-
-
 def test_the_device_decides_every_measurement(finished: Workplace) -> None:
     device = finished.folder / "config" / "devices" / "optane-dcpmm.yaml"
     text = device.read_text(encoding="utf-8")
     device.write_text(text.replace("to_slow_bytes_per_s: 12.0e+9", "to_slow_bytes_per_s: 6.0e+9"), encoding="utf-8")
     assert text != device.read_text(encoding="utf-8")
     assert finished.jobs_due()["calibrate"] == 1
-
-
-def test_a_remark_in_config_changes_nothing(finished: Workplace) -> None:
-    for file in (finished.config_file, finished.folder / "config" / "machines" / "laptop.yaml"):
-        file.write_text(f"# a remark\n{file.read_text(encoding='utf-8')}", encoding="utf-8")
-    assert finished.jobs_due() == {}
 
 
 def test_a_removed_record_is_made_again_alone(finished: Workplace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -13,19 +12,16 @@ GPUS = ("gpu-24t", "h100-24t")
 MEASURES = {"calibrate", "kernel_profile", "convolution_profile", "tune", "run", "timing_study", "save_on_cpu"}
 PROFILE = yaml.safe_load((ROOT / "profiles" / "slurm" / "profile.yaml").read_text(encoding="utf-8"))
 
-STAND_IN = '''
-"""Stands for a stage: writes what the job was given, and fails the first solve."""
-import json
-from pathlib import Path
-with Path("jobs.jsonl").open("a") as notes:
-    given = {key: value for key, value in snakemake.resources.items() if isinstance(value, int | str)}
-    job = {"rule": snakemake.rule, "threads": snakemake.threads, **dict(snakemake.wildcards), **given}
-    notes.write(json.dumps(job) + "\\n")
-if snakemake.rule == "ilp_solve" and snakemake.resources.mem_mb == 2000:
-    raise SystemExit("killed, say")
-for output in snakemake.output:
-    Path(output).write_text(snakemake.rule)
-'''
+STAND_IN = """
+# Stands for a stage: writes what the job was given, and fails the first solve.
+{
+    for key in rule threads; do printf '%s=%s\\n' $key "${snakemake[$key]}"; done
+    for key in "${!snakemake_wildcards[@]}"; do printf '%s=%s\\n' "$key" "${snakemake_wildcards[$key]}"; done
+    for key in "${!snakemake_resources[@]}"; do printf '%s=%s\\n' "$key" "${snakemake_resources[$key]}"; done
+} > job.$$.txt
+if [ "${snakemake[rule]} ${snakemake_resources[mem_mb]}" = "ilp_solve 2000" ]; then exit 1; fi
+for output in "${snakemake_output[@]}"; do echo made > "$output"; done
+"""
 
 
 def node(place: Workplace, name: str, slurm: dict[str, Any], **more: Any) -> None:
@@ -45,7 +41,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     node(place, "cxl", {"partition": "big", "account": "cxl-lab", "constraint": "cxl&rome", "cpus": 64})
     node(place, "gpu", {"partition": "gpus"}, slow_tier={"kind": "cuda"})
     node(place, "h100", {"gres": "gpu:h100:1"}, slow_tier={"kind": "cuda"})
-    for script in (place.folder / "workflow" / "scripts").glob("*.py"):
+    for script in (place.folder / "workflow" / "scripts").glob("*.sh"):
         script.write_text(STAND_IN, encoding="utf-8")
     defaults = ["slurm_partition=main", "slurm_account=lab"]
     targets = [
@@ -56,8 +52,9 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     done = place.snakemake(*targets, "--retries", "1", "--default-resources", *defaults, cores=64)
     assert done.returncode == 0, done.stdout
     assert all((place.folder / target).exists() for target in targets)
-    lines = (place.folder / "jobs.jsonl").read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    texts = [path.read_text(encoding="utf-8") for path in place.folder.glob("job.*.txt")]
+    jobs = [dict(line.split("=", 1) for line in text.splitlines()) for text in texts]
+    return [{key: int(value) if value.isdigit() else value for key, value in job.items()} for job in jobs]
 
 
 def test_a_node_is_asked_for_as_its_machine_file_says(jobs: list[dict[str, Any]]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import small_step
+from matplotlib.figure import Figure
 
 from autotm.kernels.library.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
@@ -20,6 +22,7 @@ from autotm.model.step.traffic import slow_traffic
 from autotm.model.study.study_config import StyleConfig
 from autotm.profile.step.timing_runs import measure
 from autotm.profile.timing.options import ProfileOptions
+from autotm.study.figures import timing_figure
 from autotm.study.figures.timing_figure import draw, make_timing_figure
 from autotm.study.tables.csv import read_table
 from autotm.study.tables.meanings import MEANINGS
@@ -90,11 +93,24 @@ def test_a_wrong_quick_way_is_not_the_quickest(tmp_path: Path) -> None:
     assert found.index[found["fastest_inside_noise"]].tolist() == [Way.ISOLATED]
 
 
-def test_the_figure_is_drawn_from_its_table_alone(study_file: Path, tmp_path: Path) -> None:
+def test_the_figure_is_drawn_from_its_table_alone(
+    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved once: files without a date are those of every figure (`test_figures.py`)."""
+    pictures = []
+
+    def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=style.dots_per_inch)
+        pictures.append((picture.getvalue(), pdf.name, png.name, text))
+
+    monkeypatch.setattr(timing_figure, "save_figure", save_figure)
     told = make(study_file, tmp_path, write_recorded(tmp_path / "r.csv.gz"))
+    study_file.unlink()
     draw(tmp_path / "t.csv", tmp_path / "again" / "t.pdf", tmp_path / "again" / "t.png", STYLE)
-    for name in ("t.pdf", "t.png"):
-        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / name).read_bytes()
+    once, again = pictures
+    assert once == again
+    assert once[1:3] == ("t.pdf", "t.png")
     written = read_table(tmp_path / "summary.csv")
     assert written["way"].tolist() == told["way"].tolist()
     assert len(written) == len(Way) + 1
