@@ -130,9 +130,9 @@ def spread(arrays: Arrays) -> None:
 
 
 @pytest.mark.parametrize("name", TRAININGS)
-def test_weights_and_states_are_as_exact_as_numpys_in_float32(name: str, tmp_path) -> None:
+def test_weights_and_states_are_as_exact_as_numpys_in_float32(name: str, tmp_path, objects) -> None:
     training = TRAININGS[name]
-    steps = plain_steps.compiled(regression(training), tmp_path).run(STEPS, change=spread)
+    steps = plain_steps.compiled(regression(training), tmp_path, objects).run(STEPS, change=spread)
     exact, kept = in_numpy(steps.start, training, np.float64)
     rounded, _ = in_numpy(steps.start, training, np.float32)
     after = steps.after[-1]

@@ -7,15 +7,17 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned_streams import STEPS, Planned
+from planned_streams import SIZES, STEPS, Planned
 from stream_cases import run_steps, same, without
 
 from autotm.memory.gpu import Delays, Interleaving, RaceError, Starving
 from autotm.runtime.streams import Schedule, schedule
 
 OPTIMIZERS = ("synchronous", "asynchronous")
+NETWORKS = pytest.mark.parametrize("planned", SIZES, indirect=True, scope="session")
 
 
+@NETWORKS
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("dead", [False, True], ids=["", "poison when dead"])
 @given(seed=st.integers(0, 2**31 - 1))
