@@ -14,12 +14,19 @@ from autotm.memory.gpu import Delays, Interleaving, RaceError, Starving
 from autotm.runtime.streams import Schedule, schedule
 
 OPTIMIZERS = ("synchronous", "asynchronous")
-NETWORKS = pytest.mark.parametrize("planned", SIZES, indirect=True, scope="session")
 
 
-@NETWORKS
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("dead", [False, True], ids=["", "poison when dead"])
+@pytest.mark.parametrize(
+    ("planned", "dead"),
+    [
+        pytest.param(name, dead, marks=pytest.mark.slow if dead and name == "mnist" else ())
+        for name in SIZES
+        for dead in (False, True)
+    ],
+    indirect=["planned"],
+    scope="session",
+)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str, dead: bool, seed: int) -> None:
     for order in (Delays(seed), Interleaving(seed)):
