@@ -13,6 +13,8 @@ from autotm.lower.operators import LEGALIZE, fold_transposes
 STEP = 1e-6
 TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})
 """Half of compiling is LLVM's optimization, which code that runs a moment does not need."""
+UNCHECKED = {"tirx.disable_assert": True}
+"""Checks of arguments are most of such code, and half of what is left of compiling."""
 Operator = Callable[..., relax.Expr]
 op = relax.op
 
@@ -31,7 +33,9 @@ def differentiated(
         builder.emit_func_output(loss, [weights, *variables])
     module = relax.transform.Gradient("main", variables)(fold_transposes(builder.finalize()))
     module = relax.transform.LegalizeOps(LEGALIZE)(module)
-    return relax.VirtualMachine(tvm.compile(module, TARGET), tvm.cpu()), tuple(int(n) for n in result.ty.shape)
+    with tvm.transform.PassContext(opt_level=2, config=UNCHECKED):
+        code = tvm.compile(module, TARGET)
+    return relax.VirtualMachine(code, tvm.cpu()), tuple(int(n) for n in result.ty.shape)
 
 
 def assert_gradients(

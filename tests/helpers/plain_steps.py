@@ -94,7 +94,8 @@ class Compiled:
         return Steps(self.graph, start, after)
 
 
-def compiled(net: Network, folder: Path) -> Compiled:
-    """The step of a network, its files in `folder`."""
-    graph = lower_network(net, "test", host_target(2), 2, folder / "graph.json", folder / "kernels.so", {})
-    return Compiled(graph, KernelLibrary.load(folder / "kernels.so"))
+def compiled(net: Network, folder: Path, objects: Path | None = None) -> Compiled:
+    """The step of a network, its files in `folder`; machine code that `objects` holds is taken from there."""
+    files = folder / "graph.json", folder / "kernels.so"
+    graph = lower_network(net, "test", host_target(2), 2, *files, {}, objects)
+    return Compiled(graph, KernelLibrary.load(files[1]))

@@ -40,10 +40,11 @@ class Planned:
     expected: Values
 
 
-def planned_step(name: str, folder: Path) -> Planned:
-    """A network of `SIZES`, its kernels compiled into a folder."""
+def planned_step(name: str, folder: Path, objects: Path) -> Planned:
+    """A network of `SIZES`, its kernels compiled into a folder, from machine code that `objects` holds."""
     library = folder / "kernels.so"
-    graph = lower_network(build(name, SIZES[name]), "tiny", host_target(1), 1, folder / "graph.json", library, {})
+    network, graph_path = build(name, SIZES[name]), folder / "graph.json"
+    graph = lower_network(network, "tiny", host_target(1), 1, graph_path, library, {}, objects)
     case = random_graphs.Case(
         graph, random_graphs.roofline_profile(graph, 0), random_graphs.make_links(29.0, 12.0, tiny=True)
     )

@@ -17,12 +17,21 @@ def functions(network: zoo.Network) -> list[str]:
     return [call.function for call in calls]
 
 
-@pytest.mark.parametrize(
-    ("name", "most"), [("resnet200", 2233), pytest.param("densenet264", 3176, marks=pytest.mark.slow)]
-)
+MOST = {"resnet200": 2233, "densenet264": 3176}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "most"), MOST.items())
 def test_no_more_kernels_than_the_original(name, most):
     # reference/solver.md §2.
     assert len(functions(zoo.build(name, {"batch": 2, "image": 32}))) <= most
+
+
+def test_blocks_of_a_deep_network_add_no_more_kernels_than_the_originals():
+    """Its stages repeat blocks: what one block more in each adds tells how many kernels ResNet-200 has."""
+    depths = (3, 24, 36, 3)
+    least, more = (len(functions(resnet("resnet", 2, 32, (count,) * len(depths)))) for count in (1, 2))
+    assert least + (sum(depths) - len(depths)) * (more - least) / len(depths) <= MOST["resnet200"]
 
 
 @pytest.mark.parametrize("build", [resnet, densenet])

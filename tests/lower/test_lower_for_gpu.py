@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from pathlib import Path
 
@@ -9,19 +10,20 @@ import pytest
 
 from autotm.kernels.cuda import ARCHITECTURES, device_named
 from autotm.kernels.library import FatbinLibrary
-from autotm.lower import lower_for_gpu
+from autotm.lower import cuda, lower_for_gpu
 from autotm.model.files import load, load_with_provenance
 from autotm.model.step import (
     SCHEDULES_KEY,
     Convolution,
     Graph,
+    Initial,
     Launch,
     Product,
     ScheduleKind,
     VendorAlgorithm,
     VendorCall,
 )
-from autotm.zoo import build
+from autotm.zoo import Network, NetworkBuilder, build
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
@@ -44,9 +46,22 @@ def offers(problem: Convolution | Product) -> list[VendorAlgorithm]:
     return [VendorAlgorithm(vendor, "9.28.1", "eng1", 100)]
 
 
+def convolutions() -> Network:
+    """Two of them, since only the second's input has a gradient; the pool keeps that of the product by itself."""
+    net = NetworkBuilder("convolutions", 2, 0.01)
+    x = net.input("images", (2, 8, 8, 3), Initial("normal"))
+    x = net.conv(net.conv(x, 8, 3, padding=1), 8, 3, padding=1)
+    x = net.reshape(net.max_pool(x, 2, 2), (2, 128))
+    return net.softmax_cross_entropy(net.dense(x, 10, relu=False))
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
-def test_what_libraries_offer_is_an_alternative_whose_launches_of_ours_are_compiled(tmp_path: Path) -> None:
-    network = build("mnist", {"batch": 2, "image": 28})
+def test_what_libraries_offer_is_an_alternative_whose_launches_of_ours_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # That there is code for every architecture is shown above, and each takes seconds.
+    monkeypatch.setattr(cuda, "fatbin", functools.partial(cuda.fatbin, architectures=("sm_90",)))
+    network = convolutions()
     files = tmp_path / "graph.json", tmp_path / "kernels.zip"
     graph = lower_for_gpu(network, "tiny", device_named("h100"), *files, {}, None, "all", offers=offers)
     library = FatbinLibrary.load(files[1])

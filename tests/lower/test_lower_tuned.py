@@ -76,15 +76,15 @@ def test_a_tuned_kernel_has_an_identity_of_its_own(own, tuned):
     assert [a.op for a, _ in pairs] == [b.op for _, b in pairs]
 
 
-def test_a_tuned_step_computes_the_same_and_says_what_was_taken(own, tuned, tmp_path):
+def test_a_tuned_step_computes_the_same_and_says_what_was_taken(own, tuned, tmp_path, objects):
     files = [(tmp_path / f"{name}.json", tmp_path / f"{name}.so") for name in ("own", "tuned")]
-    plain = lower_network(network(), "test", TARGET, 2, *files[0], {})
-    other = lower_network(network(), "test", TARGET, 2, *files[1], {}, tuned=tuned)
+    plain = lower_network(network(), "test", TARGET, 2, *files[0], {}, objects)
+    other = lower_network(network(), "test", TARGET, 2, *files[1], {}, objects, tuned=tuned)
+    step = scheduled_step(network(), "test", TARGET, 2, tuned)
     libraries = [KernelLibrary.load(path) for _, path in files]
     for kernel, twin in zip(plain.kernels, other.kernels, strict=True):
         bench = TuningBench(plain, kernel, ProfileOptions(rotation_bytes=0))
         expected = bench.results(_compiled(own, libraries[0], kernel))
-        step = scheduled_step(network(), "test", TARGET, 2, tuned)
         assert agree(bench.results(_compiled(step, libraries[1], twin)), expected), kernel.name
     kinds = [schedules_in(json.loads(path.read_text(encoding="utf-8"))["provenance"]) for path, _ in files]
     assert [set(found) for found in kinds] == [{kernel.function for kernel in step.kernels} for step in (plain, other)]

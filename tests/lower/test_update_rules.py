@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import plain_steps
@@ -129,10 +130,18 @@ def spread(arrays: Arrays) -> None:
     arrays["at"][...] = [3, 0, 10, 3, 7, 7, 3, 1]
 
 
-@pytest.mark.parametrize("name", TRAININGS)
-def test_weights_and_states_are_as_exact_as_numpys_in_float32(name: str, tmp_path) -> None:
-    training = TRAININGS[name]
-    steps = plain_steps.compiled(regression(training), tmp_path).run(STEPS, change=spread)
+@pytest.fixture(scope="module", params=TRAININGS)
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, objects: Path
+) -> tuple[str, plain_steps.Compiled]:
+    """The name of a training, and the step that trains so."""
+    net = regression(TRAININGS[request.param])
+    return request.param, plain_steps.compiled(net, tmp_path_factory.mktemp("step"), objects)
+
+
+def test_weights_and_states_are_as_exact_as_numpys_in_float32(trained: tuple[str, plain_steps.Compiled]) -> None:
+    training = TRAININGS[trained[0]]
+    steps = trained[1].run(STEPS, change=spread)
     exact, kept = in_numpy(steps.start, training, np.float64)
     rounded, _ = in_numpy(steps.start, training, np.float32)
     after = steps.after[-1]
@@ -149,10 +158,9 @@ def test_weights_and_states_are_as_exact_as_numpys_in_float32(name: str, tmp_pat
     assert states <= {tensor.name for tensor in counting(steps.graph, Counts.ALL).movable}
 
 
-@pytest.mark.parametrize("name", TRAININGS)
-def test_every_update_is_one_kernel_in_place(name: str) -> None:
+def test_every_update_is_one_kernel_in_place(trained: tuple[str, plain_steps.Compiled]) -> None:
     """The gradient of the matrix joins it, unless it waits for the others; nothing is copied."""
-    step = scheduled_step(regression(TRAININGS[name]), "test", host_target(2), 2)
+    name, step = trained
     by_name = step.graph.by_name
     makers = {}
     for parameter in ("weight", "bias", "other", "table", "scale"):

@@ -31,7 +31,8 @@ MACHINE, LINKS = small_step.machine(), small_step.links()
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=5.0)
 QUICK = RunOptions(patience_s=1.0, min_steps=1, min_seconds=0.0, poison=True)
 SIZES = yaml.safe_load((small_step.DEVICES.parent / "scales" / "tiny.yaml").read_text(encoding="utf-8"))["networks"]
-SHALLOW = {"dlrm", "mlp", "mnist"}
+SHALLOW = {"dlrm", "mlp"}
+"""Convolutions and pools are in `dense_blocks`."""
 NETWORKS = [pytest.param(name, marks=() if name in SHALLOW else pytest.mark.slow) for name in zoo.networks()]
 
 
@@ -46,14 +47,15 @@ def planned(graph: Graph, counts: Counts = Counts.INTERMEDIATES) -> tuple[Plan, 
     return plan, program
 
 
-def lowered(network: Network, folder: Path) -> tuple[Graph, KernelLibrary]:
-    graph = lower_network(network, "tiny", host_target(1), 1, folder / "graph.json", folder / "kernels.so", {})
+def lowered(network: Network, folder: Path, objects: Path) -> tuple[Graph, KernelLibrary]:
+    files = folder / "graph.json", folder / "kernels.so"
+    graph = lower_network(network, "tiny", host_target(1), 1, *files, {}, objects)
     return graph, KernelLibrary.load(folder / "kernels.so")
 
 
 @pytest.fixture(scope="module")
-def mlp(tmp_path_factory: pytest.TempPathFactory) -> tuple[Graph, KernelLibrary]:
-    return lowered(zoo.build("mlp", SIZES["mlp"]), tmp_path_factory.mktemp("mlp"))
+def mlp(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> tuple[Graph, KernelLibrary]:
+    return lowered(zoo.build("mlp", SIZES["mlp"]), tmp_path_factory.mktemp("mlp"), objects)
 
 
 def dense_blocks() -> Network:
@@ -73,8 +75,11 @@ def attention() -> Network:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("network", [*NETWORKS, dense_blocks, attention])
-def test_every_network_equals_its_plain_step(network: str | Callable[[], Network], tmp_path: Path) -> None:
-    graph, library = lowered(zoo.build(network, SIZES[network]) if isinstance(network, str) else network(), tmp_path)
+def test_every_network_equals_its_plain_step(
+    network: str | Callable[[], Network], tmp_path: Path, objects: Path
+) -> None:
+    built = zoo.build(network, SIZES[network]) if isinstance(network, str) else network()
+    graph, library = lowered(built, tmp_path, objects)
     plan, program = planned(graph)
     assert repeats(plan.calls)
     compared = verified(graph, library, program, plan.counts, MACHINE, LINKS, 1, 2, small_step.DEVICES)

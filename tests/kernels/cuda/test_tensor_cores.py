@@ -29,7 +29,7 @@ LYING = [
     ("matmul", 33, 34, 129, 2),
 ]
 """Products whose operands lie along k or not, in vectors of 4, 2 and 1; and parts of their sums."""
-QUICK_LYING = [("tf32", LYING[3]), ("bf16", LYING[0]), ("bf16", LYING[4])]
+QUICK_LYING = [("tf32", LYING[3]), ("bf16", LYING[0])]
 SLOW = pytest.mark.slow
 """Whatever compiles a library of its own takes seconds."""
 

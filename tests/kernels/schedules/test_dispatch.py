@@ -145,12 +145,18 @@ def pool(tensor, values, _axis):
     return pooling.max_pool2d(tensor, (2, 2), (1, 1), (0, 0, 0, 0)), np.max(views, axis=0)
 
 
+QUICK_SEEDS = (0, 1, 2, 9, 17, 21, 23, 26, 29, 31, 34, 39)
+"""In their graphs every step follows each that it follows in any of the 40."""
+
+
 def cut(tensor, values, axis):
     extent = int(tensor.shape[axis])
     return topi.strided_slice(tensor, [extent // 2], [extent], [1], [axis]), np.split(values, [extent // 2], axis)[1]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=() if seed in QUICK_SEEDS else pytest.mark.slow) for seed in range(40)]
+)
 def test_any_graph_gets_a_correct_schedule(seed):
     random = np.random.default_rng(seed)
     shape = tuple(int(extent) for extent in random.choice([1, 2, 3, 5, 8, 16, 19, 64], size=4))

@@ -15,6 +15,17 @@ EPSILON = 1e-5
 MASKED = -1e9
 
 
+IN_THREADS = pytest.mark.parametrize(
+    ("shape", "threads"),
+    [
+        # Each shape is quick on one number of threads, and each number with one shape at least.
+        pytest.param(shape, threads, marks=() if (row + column) % len(THREADS) == 0 else pytest.mark.slow)
+        for row, shape in enumerate(SHAPES)
+        for column, threads in enumerate(THREADS)
+    ],
+)
+
+
 def random(shape, seed):
     return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
 
@@ -32,8 +43,7 @@ def exact_softmax(x):
     return shifted / shifted.sum(-1, keepdims=True)
 
 
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("shape", SHAPES)
+@IN_THREADS
 def test_softmax_and_gradient(shape, threads):
     x = 4 * random(shape, 0)
     x[..., 1::3] = MASKED
@@ -48,8 +58,7 @@ def test_softmax_and_gradient(shape, threads):
     np.testing.assert_allclose(dx, wide * (dy - (wide * dy).sum(-1, keepdims=True)), rtol=2e-6, atol=2e-7)
 
 
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("shape", SHAPES)
+@IN_THREADS
 def test_log_softmax_and_gradient(shape, threads):
     x = 4 * random(shape, 2)
     kernel, (y,) = run(softmax.log_softmax, [x], threads)
@@ -82,8 +91,7 @@ def exact_normal(x):
     return distance * inverse, inverse
 
 
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("shape", SHAPES)
+@IN_THREADS
 def test_layer_norm_and_gradient(shape, threads):
     x, gamma, beta, dy = random(shape, 4) + 3, random(shape[-1:], 5), random(shape[-1:], 6), random(shape, 7)
     normal, inverse = exact_normal(x)

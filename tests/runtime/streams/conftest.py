@@ -1,9 +1,12 @@
 """Two networks, each planned once."""
 
+from pathlib import Path
+
 import pytest
-from planned_streams import SIZES, Planned, planned_step
+from planned_streams import Planned, planned_step
 
 
-@pytest.fixture(scope="session", params=sorted(SIZES))
-def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    return planned_step(request.param, tmp_path_factory.mktemp(request.param))
+# Convolutions are among the quick tests where orders of streams are tried, in test_waits.py.
+@pytest.fixture(scope="session", params=["mlp", pytest.param("mnist", marks=pytest.mark.slow)])
+def planned(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
+    return planned_step(request.param, tmp_path_factory.mktemp(request.param), objects)

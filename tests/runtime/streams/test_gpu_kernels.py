@@ -11,7 +11,7 @@ import pytest
 import random_graphs
 import small_step
 from emulated_cuda import EmulatedDevice
-from planned_streams import SIZES, STEPS, program_at_least_memory
+from planned_streams import STEPS, program_at_least_memory
 from played_cudart import PlayedDriver, PlayedRuntime
 from stream_cases import Values, results, same
 
@@ -42,7 +42,7 @@ def functions_of(step: CudaStep, folder: Path) -> dict[str, Callable[..., None]]
 
 @pytest.fixture(scope="module")
 def step() -> CudaStep:
-    return cuda_step(build("mlp", SIZES["mlp"]), "tiny", device_named("h100"))
+    return cuda_step(build("mlp", {"batch": 16, "width": 64}), "tiny", device_named("h100"))
 
 
 def run(step: CudaStep, functions: dict[str, Callable[..., None]], program: Program, order: Order) -> Values:
@@ -70,5 +70,5 @@ def test_planned_equals_plain(step: CudaStep, tmp_path: Path) -> None:
     expected = run(step, functions, plain_program(case.graph), Order())
     for optimizer in ("synchronous", "asynchronous"):
         program = program_at_least_memory(case, optimizer)
-        for order in (Delays(0), Delays(1), Interleaving(0), Interleaving(1)):
+        for order in (Delays(0), Interleaving(0)):
             assert same(run(step, functions, program, order), expected), (optimizer, order)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from planned_streams import STEPS, Planned
+from planned_streams import SIZES, STEPS, Planned
 from stream_cases import run_steps, same, without
 
 from autotm.memory.gpu import Delays, Interleaving, RaceError, Starving
@@ -17,7 +17,16 @@ OPTIMIZERS = ("synchronous", "asynchronous")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("dead", [False, True], ids=["", "poison when dead"])
+@pytest.mark.parametrize(
+    ("planned", "dead"),
+    [
+        pytest.param(name, dead, marks=pytest.mark.slow if dead and name == "mnist" else ())
+        for name in SIZES
+        for dead in (False, True)
+    ],
+    indirect=["planned"],
+    scope="session",
+)
 @given(seed=st.integers(0, 2**31 - 1))
 def test_planned_equals_plain_over_many_orders(planned: Planned, optimizer: str, dead: bool, seed: int) -> None:
     for order in (Delays(seed), Interleaving(seed)):

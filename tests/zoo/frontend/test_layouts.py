@@ -78,17 +78,17 @@ def attention(b: relax.BlockBuilder, x: Var, *_: Var) -> relax.Expr:
 
 
 @pytest.mark.parametrize("body", [residual, shuffled, normed, attention])
-def test_numbers_are_the_same(body: Body, tmp_path) -> None:
+def test_numbers_are_the_same(body: Body, tmp_path, objects) -> None:
     before = plain_steps.network(body, SHAPES, WEIGHTS)
     after, imported = turned(before)
-    plain = plain_steps.compiled(before, tmp_path / "before").run(1)
+    plain = plain_steps.compiled(before, tmp_path / "before", objects).run(1)
 
     def given(arrays: plain_steps.Arrays) -> None:
         for name in set(arrays) & {*SHAPES, *WEIGHTS}:
             value = plain.start[name]
             arrays[name][...] = value.transpose(imported.turned[name]) if name in imported.turned else value
 
-    found = plain_steps.compiled(after, tmp_path / "after").run(1, change=given).after[0]["output"]
+    found = plain_steps.compiled(after, tmp_path / "after", objects).run(1, change=given).after[0]["output"]
     np.testing.assert_allclose(found, plain.after[0]["output"], rtol=2e-5, atol=2e-5)
 
 
