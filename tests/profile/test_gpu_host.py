@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import small_step
@@ -25,8 +26,8 @@ COUNTS = Counts.INTERMEDIATES
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    return planned_step("mlp", tmp_path_factory.mktemp("mlp"))
+def planned(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
+    return planned_step("mlp", tmp_path_factory.mktemp("mlp"), objects)
 
 
 def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> gpu.Open:

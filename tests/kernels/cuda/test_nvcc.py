@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 from cuda_contractions import by_one_way, product
@@ -37,6 +38,9 @@ SPILLED_FOR_ANOTHER_BLOCK = 32
 """On tensor cores: ptxas would rather spill a few bytes than leave room for one thread block fewer."""
 LEAST_RESIDENT_THREADS = 256
 """Of a multiprocessor, as its registers allow."""
+
+WITH_PACKAGES = pytest.mark.skipif(find_spec("cuda") is None, reason="takes half a minute: in `make test-cuda`")
+"""NVIDIA's packages tell the environment of that target."""
 
 OUTPUT = """\
 ptxas info    : 0 bytes gmem
@@ -129,6 +133,7 @@ def within_limits(kernels, made, spilled=MOST_SPILLED_BYTES):
         assert usage.registers * LEAST_RESIDENT_THREADS <= DEVICES["h100"].registers, usage
 
 
+@WITH_PACKAGES
 @pytest.mark.usefixtures("nvcc")
 @pytest.mark.parametrize("more", [{}, pytest.param(MORE, marks=pytest.mark.slow)], ids=["two", "three"])
 def test_kernels_compile_within_limits(steps, more, tmp_path, monkeypatch):
@@ -157,6 +162,7 @@ def test_a_step_that_rounds_is_another_step(steps, rounded):
     assert others == {k.function for k in plain.graph.kernels if not k.op.startswith(("conv2d", "matmul"))}
 
 
+@WITH_PACKAGES
 @pytest.mark.usefixtures("nvcc")
 def test_kernels_that_round_compile_within_limits(rounded, tmp_path):
     step, products = rounded

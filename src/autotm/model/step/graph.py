@@ -266,7 +266,20 @@ class Graph:
         """
         if not implementations and not any(kernel.alternatives for kernel in self.kernels):
             return self
-        names = implementations or [kernel.implementation for kernel in self.kernels]
+        names = tuple(implementations or [kernel.implementation for kernel in self.kernels])
+        # Checks, prices and records of one plan ask for the same step in turn.
+        computed = self._computed.get(names)
+        if computed is None:
+            computed = self._with_implementations(names)
+            self._computed.clear()
+            self._computed[names] = computed
+        return computed
+
+    @cached_property
+    def _computed(self) -> dict[tuple[str, ...], Graph]:
+        return {}
+
+    def _with_implementations(self, names: Sequence[str]) -> Graph:
         kernels = tuple(kernel.computed_by(name) for kernel, name in zip(self.kernels, names, strict=True))
         if kernels == self.kernels:
             return self
