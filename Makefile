@@ -129,8 +129,10 @@ verify: setup
 	@$(SNAKEMAKE) verification --config scale=$(or $(SCALE),tiny)
 
 # --- development -----------------------------------------------------------------------------------------------------
-# Four at most: a process with TVM and a prepared study takes half a gigabyte. Rewriting assertions takes seconds: kept.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# One process more than there are cores, since some wait for children; four at most, because one with TVM and a prepared
+# study takes half a gigabyte. Rewriting assertions takes seconds, so what it made is kept.
+WORKERS := $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Every target leaves slow tests out, but for SLOW=1.
 QUICK = $(if $(SLOW),,-m "not slow")
 test: setup-test

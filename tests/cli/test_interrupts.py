@@ -74,7 +74,7 @@ def test_an_interrupt_is_one_line_and_what_was_interrupted_goes_on(
     prepared_study.require_whole(study)
     after = prepared_study.contents(study)
     assert after.keys() >= before.keys()
-    if after != before:
+    if after != before and not command.call.startswith("calibrate"):  # it would measure all copies
         again = server.call(command.arguments, study)
         assert again.status == DONE, again
 

@@ -68,9 +68,6 @@ def each(*quick: str) -> pytest.MarkDecorator:
     )
 
 
-LONG = {"calibrate", "bundle"}
-
-
 def all_commands() -> Iterator[str]:
     for name in (name for section in SECTIONS.values() for name in section):
         command = autotm.get_command(click.Context(autotm), name)
@@ -130,7 +127,7 @@ def require_misuse(server: CommandServer, study: Path, asked: Asked) -> None:
         (study / file).write_bytes(content)
 
 
-@each(*(COMMANDS.keys() - LONG))
+@each("profile", "run", "sweep", "explain", "potential", "doctor", "kernels list")
 def test_without_a_terminal_there_are_no_colours_and_no_progress(
     server: CommandServer, study: Path, command: Command
 ) -> None:
