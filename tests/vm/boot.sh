@@ -4,7 +4,7 @@
 # BUILT is build.sh's folder, SCRIPT a path on this computer, OUT a folder where the guest leaves guest.log and status, and
 # where pmem.img, the memory behind DAX, outlives it. The guest has no network and changes nothing else here.
 #
-#   node 0: 2 cores, MEMORY_MIB    node 1: 256 MiB without cores, 300 ns and 20 GB/s says its HMAT: a CXL card
+#   node 0: 2 cores, 2 GiB         node 1: 512 MiB without cores, 300 ns and 20 GB/s says its HMAT: a CXL card
 #   node 2: 512 MiB of persistent memory that becomes system memory (kmem), in a lower tier of Linux's
 #   pmem.img: 512 MiB of persistent memory for a file system; and 128 MiB for a DAX device
 #
@@ -12,7 +12,7 @@
 # and checks of the kernel against itself only cost time. On a loaded computer the timer ticks too late for the kernel's check
 # of it, which ends in a panic: no_timer_check.
 set -euo pipefail
-memory_mib=${MEMORY_MIB:-2048} built=$1 script=$2 out=$(readlink -f "$3") seconds=$4
+built=$1 script=$2 out=$(readlink -f "$3") seconds=$4
 rm -f "$out/status" "$out/guest.log"
 [ -e "$out/pmem.img" ] || truncate -s 514M "$out/pmem.img" # of which 2 MiB are labels
 
@@ -20,9 +20,8 @@ latency() { echo "hmat-lb,initiator=0,target=$1,hierarchy=memory,data-type=acces
 bandwidth() { echo "hmat-lb,initiator=0,target=$1,hierarchy=memory,data-type=access-bandwidth,bandwidth=$2"; }
 
 timeout -k 5 "$seconds" qemu-system-x86_64 -accel tcg,thread=multi,tb-size=1024 \
-    -cpu max,la57=off,pku=off,smap=off,smep=off -smp 2 -machine q35,nvdimm=on,hmat=on \
-    -m $((memory_mib + 256))M,slots=6,maxmem=8G \
-    -object memory-backend-ram,id=m0,size="$memory_mib"M -object memory-backend-ram,id=m1,size=256M \
+    -cpu max,la57=off,pku=off,smap=off,smep=off -smp 2 -machine q35,nvdimm=on,hmat=on -m 2560M,slots=6,maxmem=8G \
+    -object memory-backend-ram,id=m0,size=2G -object memory-backend-ram,id=m1,size=512M \
     -numa node,nodeid=0,cpus=0-1,memdev=m0 -numa node,nodeid=1,memdev=m1,initiator=0 -numa node,nodeid=2,initiator=0 \
     -numa dist,src=0,dst=1,val=28 -numa dist,src=0,dst=2,val=40 -numa dist,src=1,dst=2,val=40 \
     -numa "$(latency 0 80)" -numa "$(bandwidth 0 100G)" -numa "$(latency 1 300)" -numa "$(bandwidth 1 20G)" \

@@ -6,7 +6,6 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 limit_s=${AUTOTM_VM_SECONDS:-1500}
-memory_mib=$([ -n "${SLOW:-}" ] && echo 2048 || echo 1152) # of the cores' node, which tests fill; figure 10 takes more
 
 skip() {
     echo "!!! SKIPPED: $1; nothing was tested on two real kinds of memory"
@@ -36,7 +35,7 @@ PYTHONPATH=$here/../helpers "${PYTHON:-python3}" "$here/guest_kernels.py" "$out/
 boot() {
     local status=0
     printf 'here=%q\npython=%q\nslow=%q\nboot=%q\ntests=%q\n' "$here" "${PYTHON:-python3}" "${SLOW:-}" "$@" >"$out/asked"
-    MEMORY_MIB=$memory_mib "$here/boot.sh" "$built" "$here/guest.sh" "$out" $((limit_s - (SECONDS - begun))) || status=$?
+    "$here/boot.sh" "$built" "$here/guest.sh" "$out" $((limit_s - (SECONDS - begun))) || status=$?
     cat "$out/guest.log"
     if [ $status -eq 125 ]; then
         echo "The guest ended without a result, or took longer than the $limit_s s for all; the end of what it wrote:"
