@@ -137,7 +137,7 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n $(WORKERS) --dist loadfile
 QUICK = $(if $(SLOW),,-m "not slow")
 test: setup-test
 	@# In the order of files: those with few tests are those with long ones, and must not come last, on one core.
-	$(PYTEST) -m "not slow"
+	$(PYTEST) $(QUICK)
 
 # Every test that this computer can run, each as thoroughly as it can: those of other environments too.
 test-all: setup-test

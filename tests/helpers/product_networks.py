@@ -2,6 +2,7 @@
 
 import numpy as np
 import tvm
+from central_differences import UNCHECKED
 from tvm import relax
 
 from autotm.kernels.code.target import host_target
@@ -34,6 +35,6 @@ def step(network: Network, arrays: list[np.ndarray]) -> tuple[tvm.IRModule, list
     """The step's functions, and loss and updated parameters."""
     target = host_target(2)
     module = fused_kernels(whole_step(network).module, target)
-    with tvm.transform.PassContext(opt_level=2, config={"tirx.disable_assert": True}):
+    with tvm.transform.PassContext(opt_level=2, config=UNCHECKED):
         machine = relax.VirtualMachine(tvm.compile(module, target), tvm.cpu())
     return module, [value.numpy() for value in machine["main"](*(tvm.runtime.tensor(array) for array in arrays))]

@@ -40,7 +40,7 @@ LEAST_RESIDENT_THREADS = 256
 """Of a multiprocessor, as its registers allow."""
 
 WITH_PACKAGES = pytest.mark.skipif(find_spec("cuda") is None, reason="takes half a minute: in `make test-cuda`")
-"""NVIDIA's packages tell the environment of that target."""
+"""That target installs NVIDIA's packages; `make test` does not."""
 
 OUTPUT = """\
 ptxas info    : 0 bytes gmem

@@ -104,7 +104,7 @@ def _kind(job: Job) -> tuple[Path, str]:
 
 
 Make = Callable[[Job, Path], None]
-"""What makes the output of a job at a path."""
+"""Makes the output of a job at a path."""
 
 
 class Waiting:
