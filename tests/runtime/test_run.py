@@ -16,7 +16,7 @@ from small_programs import Trip, plan, profile, program
 from stand_in_clock import StandInClock
 
 from autotm.kernels.library.library import KernelLibrary
-from autotm.model.files.errors import BadInputError
+from autotm.model.files.errors import AutotmError, BadInputError
 from autotm.model.files.files import load, save
 from autotm.model.measurement.record import Record
 from autotm.model.plan.program import Program
@@ -94,9 +94,10 @@ MEASURED = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("in_turn", [True, False])
 @pytest.mark.parametrize("side_by_side", [True, False])
 def test_programs_that_share_the_all_fast_step_have_the_records_of_runs_alone(
-    library: KernelLibrary, tmp_path: Path, *, side_by_side: bool
+    library: KernelLibrary, tmp_path: Path, *, side_by_side: bool, in_turn: bool
 ) -> None:
     file, options = tmp_path / "reference.json", replace(QUICK, side_by_side=side_by_side)
     given = (small_step.machine(), small_step.links(), profile(GRAPH), options, small_step.DEVICES, file)
@@ -106,8 +107,12 @@ def test_programs_that_share_the_all_fast_step_have_the_records_of_runs_alone(
         program(GRAPH, frozenset({"hidden"}), {"act2": Trip(5, 6)}),
     ]
     with Runs(GRAPH, library, *given) as runs:
-        shared = [runs.run(made, plan(GRAPH)) for made in programs]
+        if in_turn:
+            shared = runs.run_in_turn([(made, plan(GRAPH)) for made in programs])
+        else:
+            shared = [runs.run(made, plan(GRAPH)) for made in programs]
     for made, record in zip(programs, shared, strict=True):
+        assert isinstance(record, Record)
         alone = run(GRAPH, library, made, plan(GRAPH), *given)
         for field in fields(Record):
             if field.name not in MEASURED:
@@ -132,6 +137,23 @@ def test_each_verified_step_counts_the_first_timed_one_too(library: KernelLibrar
             runs.run(made, plan(GRAPH))
         file.write_text(right, encoding="utf-8")
         assert runs.run(made, plan(GRAPH)).verified_steps == 2
+
+
+def test_what_fails_keeps_no_other_program_from_its_record(library: KernelLibrary) -> None:
+    right, clobbered = program(GRAPH, trips={"act2": Trip(5, 6)}), program(GRAPH, frozenset({"hidden"}))
+    # One computes something else, one belongs to another plan, and one finds too little memory beside the others.
+    wrong = replace(clobbered, steps=(clobbered.steps[1], *clobbered.steps[1:]))
+    huge = replace(right, slow_bytes=1 << 50)
+    programs = [(right, plan(GRAPH)), (wrong, plan(GRAPH)), (right, replace(plan(GRAPH), limit="2:1"))]
+    programs += [(huge, plan(GRAPH)), (clobbered, plan(GRAPH))]
+    given = (small_step.machine(), small_step.links(), profile(GRAPH), QUICK, small_step.DEVICES)
+    with Runs(GRAPH, library, *given) as runs:
+        first, *failed, last = runs.run_in_turn(programs)
+    assert isinstance(first, Record)
+    assert isinstance(last, Record)
+    assert [type(one) for one in failed] == [VerificationError, BadInputError, AutotmError]
+    assert "program's plan" in str(failed[1])
+    assert "this machine cannot give as much" in str(failed[2])
 
 
 CHILD = """

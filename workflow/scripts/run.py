@@ -1,5 +1,6 @@
 """Rule run: verify a program, time it, and record both; with it others of the network that the same call asks for."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from autotm.stages.jobs import Call, Job, Waiting, take, work
@@ -33,4 +34,8 @@ if not take(job, waiting):
             plan, program = map(Path, one.inputs)
             runs.run(program=program, plan=plan, record=record)
 
-        work(job, waiting, measure, Call.told())
+        def measure_in_turn(some: Sequence[Job]) -> None:
+            """Measure the programs of several jobs beside one all-fast step."""
+            runs.measure_in_turn([(Path(program), Path(plan)) for plan, program in (one.inputs for one in some)])
+
+        work(job, waiting, measure, Call.told(), begin=measure_in_turn, together=runs.IN_TURN)

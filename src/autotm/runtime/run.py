@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import Tiers, open_for, open_tiers, quiet_interpreter
-from autotm.model.files import BadInputError, hash_of
-from autotm.model.machine import Machine, NumaTier
+from autotm.memory import Tiers, open_for, open_tiers, quiet_interpreter, require_available
+from autotm.model.files import AutotmError, BadInputError, hash_of
+from autotm.model.machine import EmulatedTier, Machine, NumaTier
 from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Counts, Graph, Tier, counting
@@ -23,7 +23,7 @@ from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
 from autotm.runtime.poison import poisoned
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import count_pages, fill_and_settle, time_parts, time_steps
+from autotm.runtime.timing import Contender, Settled, StepTimes, count_pages, fill_and_settle, time_in_turn, time_parts
 from autotm.runtime.verify import Reference, compare, reference, verify
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def run(
 
 
 class Runs:
-    """Programs of one step, verified and timed one after another; a context manager.
+    """Programs of one step, verified and timed; a context manager.
 
     All share what does not depend on a program: the all-fast step that each is timed in turn with, its memory, and the
     arguments that a plan does not place. The pools of a program are there only while it runs.
@@ -85,50 +85,54 @@ class Runs:
             AutotmError: kernels run on fewer threads than the machine asks for, or memory is not where it was opened.
             VerificationError: the program computes something else than the plain step.
         """
-        options, machine = self._options, self._machine
-        counted = counting(self._graph, plan.counts)
-        check_pedigree(counted, program, plan, self._profile)
-        placed, chosen = program.step_of(counted), self._graph.computed_by(program.implementations)
+        (found,) = self.run_in_turn([(program, plan)])
+        if isinstance(found, AutotmError):
+            raise found
+        return found
+
+    def run_in_turn(self, programs: Sequence[tuple[Program, Plan]]) -> list[Record | AutotmError]:
+        """Verify and time programs in turn with one all-fast step; their pools are there at the same time.
+
+        One after another where they cannot share that step, or may not have slow memory together.
+
+        Returns:
+            For each its record, or what kept it from being measured, as `run` raises it; too little memory for it
+            beside the others may.
+
+        Raises:
+            AutotmError: as `run`, where it keeps all of them.
+        """
+        if len(programs) > 1 and not self._may_be_together(programs):
+            return [found for one in programs for found in self.run_in_turn([one])]
+        machine, options = self._machine, self._options
+        found: dict[int, Record | AutotmError] = {}
+        opened: dict[int, _Planned] = {}
         with pinned(machine), ExitStack() as stack:
-            expected = self._reference(chosen)
-            beside = self._all_fast(program, plan)
+            beside = self._all_fast(*programs[0])
             is_warm = beside is not None or not options.side_by_side
-            tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
-            if beside is not None and plan.counts is Counts.INTERMEDIATES:
-                arguments = Arguments(chosen, beside.arguments.places)
-            else:
-                arguments = Arguments.in_pools(chosen, placed, program, tiers)
-            if beside is None and options.side_by_side:
-                beside = self._open_all_fast(plan.counts, arguments)
+            for number, (program, plan) in enumerate(programs):
+                try:
+                    if opened:  # As much again stays free.
+                        require_available(2 * (program.fast_bytes + program.slow_bytes))
+                    opened[number] = self._open(program, plan, beside, stack)
+                except AutotmError as error:
+                    found[number] = error
+            if opened and not is_warm:
+                (alone,) = opened.values()
+                beside = self._open_all_fast(alone.plan.counts, alone.arguments)
                 stack.callback(beside.tiers.close)
-            executor = prepare(placed, self._library, program, arguments, tiers)
-            busy = self._library.busy_threads(machine.threads)
-            check_cores(machine, heaviest_call(placed, executor), busy=busy)
             others = [] if beside is None else [beside.tiers]
-            settled = fill_and_settle(executor, arguments, tiers, others, options.seed, machine.cpus)
-            passes: list[list[int]] = []
-            last = None
-            if expected is not None and options.poison:
-                checked = poisoned(placed, executor, tiers)
-                arguments.fill(options.seed, machine.cpus)
-                verify(chosen, checked, arguments, expected, options.verify_steps, machine.cpus)
-            elif expected is not None:
-                passes, last = self._verified(chosen, executor, arguments, expected, is_warm=is_warm)
-            if not passes:
-                executor.step()
+            contenders = [one.contender(others) for one in opened.values()]
             all_fast = None if beside is None else beside.executor
-            times = time_steps(executor, all_fast, machine.cpus, options, is_warm=is_warm, after_first=last)
-            for one in others:
-                one.check()
-            linux = count_pages(settled, tiers, placed, plan, len(times.samples_s) + times.disturbed)
-            parts = time_parts(placed, executor, options.instrumented_steps, passes[-options.instrumented_steps :])
-            tiers.check()
-            pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
-        against = PLAIN_STEP if options.verify_steps else ""
-        measured = Measured(times, parts, options.verify_steps, options.seed, against, pages, linux)
-        record = build_record(counted, program, plan, machine, self._links, self._profile, measured)
-        _log(record)
-        return record
+            series = time_in_turn(contenders, all_fast, machine.cpus, options, is_warm=is_warm)
+            for tiers in others:
+                tiers.check()
+            for (number, one), times in zip(opened.items(), series, strict=True):
+                try:
+                    found[number] = times if isinstance(times, AutotmError) else self._record(one, times)
+                except AutotmError as error:
+                    found[number] = error
+        return [found[number] for number in range(len(programs))]
 
     def close(self) -> None:
         """Free the memory of the all-fast step."""
@@ -144,6 +148,38 @@ class Runs:
     ) -> None:
         self.close()
 
+    def _open(self, program: Program, plan: Plan, beside: _AllFast | None, stack: ExitStack) -> _Planned:
+        """Check where a program is from, and give it memory, until `stack` ends."""
+        machine, options = self._machine, self._options
+        counted = counting(self._graph, plan.counts)
+        check_pedigree(counted, program, plan, self._profile)
+        placed, chosen = program.step_of(counted), self._graph.computed_by(program.implementations)
+        expected = self._reference(chosen)
+        tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
+        if beside is not None and plan.counts is Counts.INTERMEDIATES:
+            arguments = Arguments(chosen, beside.arguments.places)
+        else:
+            arguments = Arguments.in_pools(chosen, placed, program, tiers)
+        executor = prepare(placed, self._library, program, arguments, tiers)
+        busy = self._library.busy_threads(machine.threads)
+        check_cores(machine, heaviest_call(placed, executor), busy=busy)
+        return _Planned(plan, counted, placed, chosen, tiers, arguments, executor, expected, options, machine.cpus)
+
+    def _record(self, one: _Planned, times: StepTimes) -> Record:
+        """Of a program whose steps were timed, once its kernels are, too."""
+        options, tiers = self._options, one.tiers
+        linux = count_pages(one.settled, tiers, one.placed, one.plan, len(times.samples_s) + times.disturbed)
+        passes = one.passes[-options.instrumented_steps :]
+        parts = time_parts(one.placed, one.executor, options.instrumented_steps, passes)
+        tiers.check()
+        pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
+        against = PLAIN_STEP if options.verify_steps else ""
+        measured = Measured(times, parts, options.verify_steps, options.seed, against, pages, linux)
+        program, machine = one.executor.program, self._machine
+        record = build_record(one.counted, program, one.plan, machine, self._links, self._profile, measured)
+        _log(record)
+        return record
+
     def _reference(self, chosen: Graph) -> Reference | None:
         options = self._options
         if not options.verify_steps:
@@ -158,31 +194,27 @@ class Runs:
             self._reference_file,
         )
 
-    def _verified(
-        self, chosen: Graph, executor: Executor, arguments: Arguments, expected: Reference, *, is_warm: bool
-    ) -> tuple[list[list[int]], Callable[[], None] | None]:
-        """Verify steps, each of them instrumented; returns what it took, and what is to be called after the next step.
+    def _may_be_together(self, programs: Sequence[tuple[Program, Plan]]) -> bool:
+        """Whether several programs share an all-fast step, and their pools slow memory.
 
-        Where all memory is warm, the last step that is verified is the first that is timed.
+        A device of slow memory holds one pool, and what a machine file allows is meant for one run.
         """
-        steps, cpus = self._options.verify_steps, self._machine.cpus
-        before = steps - 1 if is_warm and steps > 1 else steps
-        passes = []
-        for number in range(1, before + 1):
-            with quiet_interpreter():
-                passes.append(executor.instrumented_step())
-            compare(chosen, executor.program, arguments, expected, number, cpus)
-        if before == steps:
-            return passes, None
-        return passes, lambda: compare(chosen, executor.program, arguments, expected, steps, cpus)
+        tier = self._machine.slow_tier
+        has_room = isinstance(tier, EmulatedTier) or (isinstance(tier, NumaTier) and tier.capacity is None)
+        by_linux = any(self._is_placed_by_linux(program) for program, _ in programs)
+        return (
+            has_room and self._options.side_by_side and not by_linux and len({plan.counts for _, plan in programs}) == 1
+        )
+
+    def _is_placed_by_linux(self, program: Program) -> bool:
+        return bool(program.paged_traffic) and isinstance(self._machine.slow_tier, NumaTier)
 
     def _all_fast(self, program: Program, plan: Plan) -> _AllFast | None:
         """The step that all programs with such plans share; None where there is none.
 
         Where Linux places a program's pages, it gets memory before all others, and nothing is shared.
         """
-        is_placed_by_linux = bool(program.paged_traffic) and isinstance(self._machine.slow_tier, NumaTier)
-        if not self._options.side_by_side or is_placed_by_linux:
+        if not self._options.side_by_side or self._is_placed_by_linux(program):
             self.close()
             return None
         if plan.counts not in self._beside:
@@ -210,6 +242,69 @@ class Runs:
                 executor.step()
             stack.pop_all()
         return _AllFast(executor, arguments, tiers)
+
+
+@dataclass
+class _Planned:
+    """A program in its memory.
+
+    Attributes:
+        plan: that it was compiled from.
+        counted: the step with all implementations, and what the limit counts.
+        placed: the same with the implementations that the program chose.
+        chosen: the step as lowered, with these.
+        tiers: its pools.
+        arguments: of the step, which programs may share.
+        executor: of the program.
+        expected: results of the plain step; None if it is not verified.
+        options: of its run.
+        cpus: that it runs on.
+        settled: where Linux had its pages when timing began, where it places them.
+        passes: what its instrumented steps took.
+    """
+
+    plan: Plan
+    counted: Graph
+    placed: Graph
+    chosen: Graph
+    tiers: Tiers
+    arguments: Arguments
+    executor: Executor
+    expected: Reference | None
+    options: RunOptions
+    cpus: Sequence[int]
+    settled: Settled | None = None
+    passes: list[list[int]] = field(default_factory=list)
+
+    def contender(self, others: Sequence[Tiers]) -> Contender:
+        """For timing: it is verified first, but for the last of several steps, which is the first that is timed.
+
+        `others` are memories that are open beside its own.
+        """
+        options = self.options
+        if self.expected is None or options.poison or options.verify_steps == 1:
+            return Contender(self.executor.step, lambda: self._warm_up(others))
+        return Contender(self.executor.step, lambda: self._warm_up(others), lambda: self._compare(options.verify_steps))
+
+    def _warm_up(self, others: Sequence[Tiers]) -> None:
+        """Fill the arguments and run steps; they are compared with the plain step's, or with poison, all of them."""
+        options, expected, executor = self.options, self.expected, self.executor
+        self.settled = fill_and_settle(executor, self.arguments, self.tiers, others, options.seed, self.cpus)
+        if expected is not None and not options.poison:
+            for number in range(1, max(options.verify_steps, 2)):
+                with quiet_interpreter():
+                    self.passes.append(executor.instrumented_step())
+                self._compare(number)
+            return
+        if expected is not None:
+            checked = poisoned(self.placed, executor, self.tiers)
+            self.arguments.fill(options.seed, self.cpus)
+            verify(self.chosen, checked, self.arguments, expected, options.verify_steps, self.cpus)
+        executor.step()
+
+    def _compare(self, number: int) -> None:
+        assert self.expected is not None
+        compare(self.chosen, self.executor.program, self.arguments, self.expected, number, self.cpus)
 
 
 @dataclass(frozen=True)

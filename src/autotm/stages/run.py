@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from autotm.check import check_program
-from autotm.model.files import hash_of, load, require_writable, save
+from autotm.model.files import AutotmError, hash_of, load, require_writable, save
 from autotm.model.machine import provenance, require_runnable
-from autotm.model.measurement import Links, StepTrace, read_profile
+from autotm.model.measurement import Links, Record, StepTrace, read_profile
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Graph, Limit, counting
 from autotm.model.study import RunConfig
@@ -51,7 +53,12 @@ class RunsStage:
     """What `run_stage` does, for one program of a network after another; a context manager.
 
     They share all that does not depend on the program (`runtime.Runs`), which is made for the first of them.
+
+    Attributes:
+        IN_TURN: programs to time beside one all-fast step: more would hardly save time, and all are near it in time.
     """
+
+    IN_TURN: ClassVar[int] = 6
 
     def __init__(
         self,
@@ -67,9 +74,33 @@ class RunsStage:
         self._given, self._config, self._graph = context, config, graph
         self._library, self._profile, self._links, self._reference = library, profile, links, reference
         self._opened: Runs | None = None
+        self._measured: dict[Path, tuple[Program, Plan, Record]] = {}
+
+    def measure_in_turn(self, programs: Sequence[tuple[Path, Path]]) -> None:
+        """Verify and time several programs, given with their plans, beside one all-fast step (`Runs.run_in_turn`).
+
+        `run` then writes their records; what could not be measured with others it measures alone.
+
+        Raises:
+            AutotmError: as `run`, where it concerns all of them.
+        """
+        if has_gpu(self._context.machine):
+            return
+        given = []
+        for program, plan in programs:
+            with contextlib.suppress(AutotmError):  # `run` meets it again
+                given.append((program, *self._checked(program, plan)))
+        if len(given) < 2:  # noqa: PLR2004 - one is measured alone
+            return
+        found = self._runs().run_in_turn([(compiled, placed) for _, compiled, placed in given])
+        for (program, compiled, placed), one in zip(given, found, strict=True):
+            if isinstance(one, Record):
+                self._measured[program] = compiled, placed, one
+            else:
+                log.info("%s: %s (tried once more alone)", program, one)
 
     def run(self, *, program: Path, plan: Path, record: Path) -> None:
-        """Check, verify and time a program, and write its record.
+        """Check, verify and time a program, unless that was done with others, and write its record.
 
         Raises:
             DamagedFileError: a file cannot be read.
@@ -77,9 +108,8 @@ class RunsStage:
         """
         config, machine, seed = self._config, self._context.machine, self._given.seed
         came_from = provenance(machine, seed, options=config.model_dump())
-        placed, compiled = load(plan, "plan", Plan), load(program, "program", Program)
-        require_runnable(machine, compiled.optimizer)
-        check_program(counting(self._step, placed.counts), placed, compiled)
+        known = self._measured.pop(program, None)
+        compiled, placed = known[:2] if known else self._checked(program, plan)
         came_from |= {"plan_hash": hash_of(placed), "program_hash": hash_of(compiled)}
         if has_gpu(machine):
             run_on_the_gpu(
@@ -97,9 +127,15 @@ class RunsStage:
             )
             return
         require_writable(record)
-        measured = self._runs().run(compiled, placed)
+        measured = known[2] if known else self._runs().run(compiled, placed)
         came_from["tier_reality"] = measured.tier_reality
         save(record, "record", measured, came_from)
+
+    def _checked(self, program: Path, plan: Path) -> tuple[Program, Plan]:
+        placed, compiled = load(plan, "plan", Plan), load(program, "program", Program)
+        require_runnable(self._context.machine, compiled.optimizer)
+        check_program(counting(self._step, placed.counts), placed, compiled)
+        return compiled, placed
 
     def close(self) -> None:
         """Free the memory that runs share."""
@@ -165,6 +201,21 @@ def runs_of_study(study: Study, context: Context, network: str) -> RunsStage:
         profile=paths.profile,
         reference=paths.reference,
     )
+
+
+def measure_with(runs: RunsStage, study: Study, network: str, plans: Sequence[Plan]) -> list[Path]:
+    """Verify and time the programs of plans by the runs of their network, in turn; returns where the records are.
+
+    Raises:
+        as `RunsStage.run`.
+    """
+    paths, records = study.paths(network), []
+    placements = [(plan.optimizer, Limit.parse(plan.limit)) for plan in plans]
+    for first in range(0, len(plans), runs.IN_TURN):
+        some = placements[first : first + runs.IN_TURN]
+        runs.measure_in_turn([(paths.program(*one), paths.plan(*one)) for one in some])
+        records += [run_with(runs, study, network, *one) for one in some]
+    return records
 
 
 def run_with(runs: RunsStage, study: Study, network: str, optimizer: str, limit: Limit) -> Path:

@@ -18,7 +18,7 @@ from autotm.stages.calibrate import calibrate_stage
 from autotm.stages.compile import program_of
 from autotm.stages.context import Context
 from autotm.stages.profile import profile_of_study
-from autotm.stages.run import run_with, runs_of_study
+from autotm.stages.run import measure_with, runs_of_study
 from autotm.stages.solve import Given, options_of, place_each, read_given, require_real_cache, tell_outcome
 from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
 
@@ -95,7 +95,7 @@ def sweep_of_study(
 
 def _records(study: Study, context: Context, network: str, plans: Sequence[Plan]) -> list[Record]:
     with runs_of_study(study, context, network) as runs:
-        paths = [run_with(runs, study, network, plan.optimizer, Limit.parse(plan.limit)) for plan in plans]
+        paths = measure_with(runs, study, network, plans)
     return [load(path, "record", Record) for path in paths]
 
 

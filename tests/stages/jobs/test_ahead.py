@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +83,31 @@ def test_the_first_job_measures_them_all_and_each_record_is_its_own(jobs: dict[s
     assert "this is 1to1" in Path(jobs["1to1"].log).read_text()
     assert "this is 0to1" not in Path(jobs["1to1"].log).read_text()
     assert files_beside(jobs) == set()
+
+
+def test_some_are_begun_together_after_the_first_and_what_fails_then_is_made_one_by_one(jobs: dict[str, Job]) -> None:
+    stage, begun = Stage(), []
+
+    def begin(some: Sequence[Job]) -> None:
+        assert Path(jobs["1to0"].output).exists(), "nothing that happens here can cost the job its output"
+        begun.append([job.placement[1] for job in some])
+        assert all(waiting().was_tried(job, call) for job in some), "a crash is met by no other job"
+        logging.getLogger("autotm").warning("all of these")
+        raise AutotmError("none of these")
+
+    call = Call(1.0, tuple(jobs.values()))
+    work(jobs["1to0"], waiting(), stage, call, begin=begin, together=2)
+    for limit in LIMITS[1:]:
+        started(jobs[limit], stage, call)
+        log = Path(jobs[limit].log).read_text()
+        assert log.count("all of these") == log.count(f"this is {limit}") == 1
+    assert begun == [["1to1", "0to1"]]
+    assert stage.measured == list(LIMITS), "once each"
+    begun.clear()
+    for job in jobs.values():
+        Path(job.output).unlink()
+    work(jobs["1to0"], waiting(), stage, call, begin=lambda some: begun.append(len(some)), together=1)
+    assert begun == [1, 1]
 
 
 @pytest.mark.parametrize("changed", ["plan", "program", "graph", "options"])

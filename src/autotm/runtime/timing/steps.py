@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from autotm.memory import quiet_interpreter
+from autotm.model.files import AutotmError
 from autotm.model.machine import Round, Watch
 from autotm.model.plan import KernelStep, MoveStep, WaitMoveStep
 from autotm.model.step import Graph
@@ -53,65 +54,145 @@ class StepTimes:
 Rounds = list[list[Round[None]]]
 
 
-class Contender(Protocol):
+class Stepping(Protocol):
     """What runs steps."""
 
     def step(self) -> None:
         """Run one to its end."""
 
 
-def time_steps(
-    executor: Contender,
-    all_fast: Contender | None,
+@dataclass(frozen=True)
+class Contender:
+    """Steps that are timed in turn with others.
+
+    Attributes:
+        step: runs one.
+        before_first: called once before any is timed: what it does makes the step warm.
+        after_first: called when the first is done. Neither's time counts.
+    """
+
+    step: Callable[[], None]
+    before_first: Callable[[], None] | None = None
+    after_first: Callable[[], None] | None = None
+
+
+def time_steps(planned: Stepping, all_fast: Stepping | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
+    """Time warm steps as `time_in_turn`, one contender alone; the all-fast step is run once before.
+
+    Raises:
+        AutotmError: whatever a step raises.
+    """
+    (found,) = time_in_turn([Contender(planned.step)], all_fast, cpus, options, is_warm=False)
+    if isinstance(found, AutotmError):
+        raise found
+    return found
+
+
+def time_in_turn(
+    contenders: Sequence[Contender],
+    all_fast: Stepping | None,
     cpus: Sequence[int],
     options: RunOptions,
     *,
-    is_warm: bool = False,
-    after_first: Callable[[], None] | None = None,
-) -> StepTimes:
-    """Time undisturbed, warm steps on `cpus`: as many, as long and as precisely as the options ask.
+    is_warm: bool,
+) -> list[StepTimes | AutotmError]:
+    """Time undisturbed, warm steps of each on `cpus`: as many, as long and as precisely as the options ask.
 
-    With `all_fast`, its step is run after each of them: the two share whatever speed the machine has at the time.
-    Rounds in which others held the cores do not count and are repeated, until the options' patience is spent.
+    A round is a step of each, with the all-fast one in their midst: all share whatever speed the machine has at the
+    time. Who is known well enough drops out, and so does who fails. A step during which others held the cores, or whose
+    all-fast step they disturbed, does not count and is repeated, until the options' patience is spent.
 
     Args:
-        executor: of the steps.
-        all_fast: what is run in turn with it, if anything.
-        cpus: that both run on.
+        contenders: in the order in which they run.
+        all_fast: what is run in turn with them, if anything.
+        cpus: that all run on.
         options: of the run.
         is_warm: whether the all-fast step has been run before, in memory that it had.
-        after_first: called when the first step is done, before the all-fast one begins; its time does not count.
+
+    Returns:
+        For each contender its times, or what it failed with.
     """
-    contenders = [executor] if all_fast is None else [executor, all_fast]
-    watch = Watch(cpus, options.patience_s)
-    quiet: Rounds = []
-    every: Rounds = []
-    with quiet_interpreter():
-        if all_fast is not None and not is_warm:
-            all_fast.step()
-        while not _enough(quiet, options) and not (watch.is_over and len(every) >= options.min_steps):
-            steps = []
-            for contender in contenders:
-                steps.append(watch.timed(contender.step))
-                if after_first is not None:
-                    after_first()
-                    after_first = None
-            every.append(steps)
-            if watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
-                quiet.append(steps)
-    disturbed, are_counted = len(every) - len(quiet), len(quiet) < options.min_steps
-    if are_counted:
-        log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
-    planned, *others = zip(*(every if are_counted else quiet), strict=True)
-    beside = others[0] if others else ()
-    return StepTimes(
-        tuple(step.wall_ns / 1e9 for step in planned),
-        tuple(step.wall_ns / 1e9 for step in beside),
-        disturbed,
-        are_counted,
-        tuple(step.lost_ns / 1e9 for step in planned),
-        tuple(step.lost_ns / 1e9 for step in beside),
+    series = [_Series(one, cpus, options) for one in contenders]
+    beside = (
+        None
+        if all_fast is None
+        else _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
     )
+    with quiet_interpreter():
+        while going := [one for one in series if one.goes_on]:
+            middle = (len(going) + 1) // 2
+            for one in going[:middle]:
+                one.time()
+            if beside is not None:
+                beside.time()
+                if beside.error is not None:
+                    raise beside.error
+            for one in going[middle:]:
+                one.time()
+            for one in going:
+                one.end_round(beside)
+    return [one.error or one.times() for one in series]
+
+
+class _Series:
+    """The steps of a contender that were timed, and the all-fast ones beside them.
+
+    Attributes:
+        latest: the last one.
+        error: what one failed with.
+    """
+
+    def __init__(self, contender: Contender, cpus: Sequence[int], options: RunOptions) -> None:
+        self._contender, self._options = contender, options
+        self._watch = Watch(cpus, options.patience_s)
+        self._quiet: Rounds = []
+        self._every: Rounds = []
+        self.latest: Round[None] | None = None
+        self.error: AutotmError | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether further steps are to be timed."""
+        if self.error is not None or _enough(self._quiet, self._options):
+            return False
+        return not (self._watch.is_over and len(self._every) >= self._options.min_steps)
+
+    def time(self) -> None:
+        """Time a step; what it fails with is kept."""
+        is_first, contender = self.latest is None, self._contender
+        try:
+            if is_first and contender.before_first is not None:
+                contender.before_first()
+            self.latest = self._watch.timed(contender.step)
+            if is_first and contender.after_first is not None:
+                contender.after_first()
+        except AutotmError as error:
+            self.error = error
+
+    def end_round(self, beside: _Series | None) -> None:
+        """Judge the step just timed, together with the all-fast one."""
+        steps = [one for one in (self.latest, beside and beside.latest) if one]
+        if self.error is None:
+            self._every.append(steps)
+            if self._watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
+                self._quiet.append(steps)
+
+    def times(self) -> StepTimes:
+        """What counts: undisturbed steps, or all where these are too few."""
+        quiet, every = self._quiet, self._every
+        disturbed, are_counted = len(every) - len(quiet), len(quiet) < self._options.min_steps
+        if are_counted:
+            log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
+        planned, *others = zip(*(every if are_counted else quiet), strict=True)
+        beside = others[0] if others else ()
+        return StepTimes(
+            tuple(step.wall_ns / 1e9 for step in planned),
+            tuple(step.wall_ns / 1e9 for step in beside),
+            disturbed,
+            are_counted,
+            tuple(step.lost_ns / 1e9 for step in planned),
+            tuple(step.lost_ns / 1e9 for step in beside),
+        )
 
 
 def _enough(quiet: Rounds, options: RunOptions) -> bool:

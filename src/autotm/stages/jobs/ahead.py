@@ -166,6 +166,11 @@ class Waiting:
             return self._path(_TRIED, job).read_text(encoding="utf-8") == str(call.since_s)
         return False
 
+    def lacks(self, job: Job, call: Call) -> bool:
+        """Whether the output of a job that is ready is still to be made ahead, and was not tried by this call."""
+        is_made = not job.is_ready(call.since_s) or self.file(job).exists()
+        return not is_made and not self.was_tried(job, call)
+
     def _path(self, name: str, job: Job) -> Path:
         known, output = self._known.copy(), Path(job.output)
         known.update(_digest(job.inputs))
@@ -184,7 +189,15 @@ def take(job: Job, waiting: Waiting) -> bool:
     return True
 
 
-def work(job: Job, waiting: Waiting, make: Make, call: Call) -> None:
+def work(
+    job: Job,
+    waiting: Waiting,
+    make: Make,
+    call: Call,
+    *,
+    begin: Callable[[Sequence[Job]], None] = lambda _: None,
+    together: int = 1,
+) -> None:
     """Make the output of a job; then those of other jobs that its call will start, for these to take.
 
     What fails ahead of its own job is left to it, which says why.
@@ -194,6 +207,8 @@ def work(job: Job, waiting: Waiting, make: Make, call: Call) -> None:
         waiting: where others wait.
         make: what makes them.
         call: says what the others are.
+        begin: called before others are made, with so many as `together` says.
+        together: how many others are made at a time.
 
     Raises:
         Exception: whatever `make` raises for the job itself.
@@ -208,27 +223,46 @@ def work(job: Job, waiting: Waiting, make: Make, call: Call) -> None:
             copy = own.with_suffix(".copy")
             shutil.copyfile(own, copy)
             copy.replace(job.output)
-    for other in call.beside(job):
-        with _alone(other, waits=False) as is_alone:
-            is_made = not other.is_ready(call.since_s) or waiting.file(other).exists()
-            if is_alone and not is_made and not waiting.was_tried(other, call):
-                _make_ahead(other, waiting, make, call)
+    seen: set[str] = set()
+    while some := [one for one in call.beside(job) if one.output not in seen][:together]:
+        seen |= {one.output for one in some}
+        with contextlib.ExitStack() as stack:
+            mine = [one for one in some if stack.enter_context(_alone(one, waits=False))]
+            _make_ahead([one for one in mine if waiting.lacks(one, call)], waiting, make, call, begin)
     waiting.forget(job)
 
 
-def _make_ahead(job: Job, waiting: Waiting, make: Make, call: Call) -> None:
-    log.info("with it, for a job that comes later: %s", "/".join(job.placement))
-    note = waiting.note(job, call)
+def _make_ahead(
+    jobs: Sequence[Job], waiting: Waiting, make: Make, call: Call, begin: Callable[[Sequence[Job]], None]
+) -> None:
+    if not jobs:
+        return
+    for job in jobs:
+        _log_ahead(job).unlink(missing_ok=True)
+        log.info("with it, for a job that comes later: %s", "/".join(job.placement))
+    notes = {job: waiting.note(job, call) for job in jobs}
     try:
-        with _logged(job):
-            make(job, waiting.file(job))
+        with _logged(jobs):
+            try:
+                begin(jobs)
+            except Exception as error:  # noqa: BLE001 - each of them meets it too
+                log.warning("%s (they are made one by one)", error)
+        for job in jobs:
+            with _logged([job]), _left_to_its_own_job(job):
+                make(job, waiting.file(job))
+                notes[job].unlink(missing_ok=True)
     except KeyboardInterrupt:
-        note.unlink(missing_ok=True)
+        for note in notes.values():
+            note.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def _left_to_its_own_job(job: Job) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # noqa: BLE001 - its own job meets it too, and tells
         log.warning("%s: %s (left to its own job)", "/".join(job.placement), error)
-    else:
-        note.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -251,19 +285,18 @@ def _alone(job: Job, *, waits: bool) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def _logged(job: Job) -> Iterator[None]:
-    """What is logged meanwhile also goes where the job will look for it."""
-    path = _log_ahead(job)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
+def _logged(jobs: Sequence[Job]) -> Iterator[None]:
+    """What is logged meanwhile also goes where these jobs will look for it."""
+    with contextlib.ExitStack() as stack:
+        for job in jobs:
+            path = _log_ahead(job)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handler = logging.FileHandler(path, encoding="utf-8")
+            stack.callback(handler.close)
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            logging.getLogger().addHandler(handler)
+            stack.callback(logging.getLogger().removeHandler, handler)
         yield
-    finally:
-        root.removeHandler(handler)
-        handler.close()
 
 
 def _log_ahead(job: Job) -> Path:
