@@ -188,6 +188,29 @@ def test_each_defect_of_a_program_is_named(
     assert caught.value.fault is fault
 
 
+def test_what_happens_between_two_kernels_has_one_order(graph: Graph) -> None:
+    """Before kernel 5: `act2` has left, `error` leaves, `hidden` comes back, and `error` starts to."""
+    stays = [
+        Stay("hidden", FAST, 0, 3), Stay("hidden", SLOW, 3, 6), Stay("hidden", FAST, 5, 6),
+        Stay("act2", FAST, 2, 5), Stay("act2", SLOW, 3, 7),
+        Stay("error", FAST, 4, 5), Stay("error", SLOW, 5, 7), Stay("error", FAST, 5, 7),
+    ]  # fmt: skip
+    moves = [Move("hidden", SLOW, 3), Move("act2", SLOW, 5, since=3), Move("error", SLOW, 5), Move("hidden", FAST, 5)]
+    crowded = plan_of(graph, (stays, [*moves, Move("error", FAST, 6, since=5)]), {5: {"error"}, 6: {"act2"}})
+    made = compile_program(graph, crowded, pack(graph, crowded))
+    before, after = (of_type(made, KernelStep)[kernel] for kernel in (4, 5))
+    right = made.steps[before + 1 : after]
+    assert [type(step) for step in right] == [WaitMoveStep, MoveStep, MoveStep, StartMoveStep]
+    for order in permutations(right):
+        changed = replace(made, steps=(*made.steps[: before + 1], *order, *made.steps[after:]))
+        if order == right:
+            check_program(graph, crowded, changed)
+        else:
+            with pytest.raises(FaultError) as caught:
+                check_program(graph, crowded, changed)
+            assert caught.value.fault is Fault.STEPS
+
+
 def test_bytes_shared_by_stays_that_meet_are_found(graph: Graph, plan: Plan) -> None:
     """Every pair of stays that hold at the same time is once put on the same bytes: none of these passes."""
     layout = pack(graph, plan)

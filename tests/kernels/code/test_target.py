@@ -1,9 +1,13 @@
 """Vector width follows the target's CPU, not the host's."""
 
+from dataclasses import replace
+
 import pytest
+import small_step
 import tvm
 
-from autotm.kernels.code.target import TargetInfo, host_target, target_info
+from autotm.kernels.code.target import TargetInfo, host_target, machine_target, target_info
+from autotm.model.files import BadInputError
 
 
 @pytest.mark.parametrize(
@@ -18,6 +22,13 @@ def test_lanes_follow_the_instruction_set(cpu: str, lanes: int, registers: int) 
 
 def test_host_target_carries_the_thread_count() -> None:
     assert int(host_target(3).attrs["num-cores"]) == 3
+
+
+@pytest.mark.parametrize("text", ["no such target", '{"kind": "llvm", "mcpu": 3}'])
+def test_a_target_that_tvm_does_not_know_is_refused_with_an_example(text: str) -> None:
+    machine = replace(small_step.machine(), target=text)
+    with pytest.raises(BadInputError, match=r"^machine 'test': target: .* is not a TVM target \(.+\); give host, or"):
+        machine_target(machine)
 
 
 def test_impossible_properties_are_refused() -> None:

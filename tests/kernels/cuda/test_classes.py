@@ -84,6 +84,17 @@ def test_what_no_rule_knows_runs_on_one_thread_and_says_so(tmp_path, caplog):
     np.testing.assert_allclose(found, 2 * (values[:, 0] + values[:, 6]))
 
 
+def test_terms_that_no_rule_combines_are_taken_in_order_a_result_by_each_thread(tmp_path):
+    less = te.comm_reducer(lambda x, y: x - y, lambda dtype: tirx.const(0, dtype), name="less")
+    x = te.placeholder((5, 300), dtype="int32", name="x")
+    along = te.reduce_axis((0, 300))
+    kernel = cuda_kernel(te.create_prim_func([x, te.compute((5,), lambda i: less(x[i, along], axis=along))]), SMALL)
+    assert kernel.kind != ScheduleKind.AS_WRITTEN
+    values = np.random.default_rng(0).integers(1 << 20, size=(5, 300), dtype=np.int32)
+    found = EmulatedDevice([kernel], tmp_path).run(kernel, [values])[1]
+    assert np.array_equal(found, -values.sum(axis=1))
+
+
 def test_positions_beyond_32_bits_are_computed_in_64():
     x = te.placeholder((70_000, 70_000), name="x")
     y = te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="y")
