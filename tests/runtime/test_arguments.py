@@ -1,8 +1,10 @@
 """What parameters and inputs are filled with: a function of seed and name alone."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import small_step
 
@@ -102,3 +104,28 @@ def test_a_parameter_without_initial_value_is_named() -> None:
     bare = tuple(replace(t, initial=None) if t.name == "w" else t for t in graph.tensors)
     with pytest.raises(AutotmError, match="'w'"):
         Arguments.allocate(Graph(graph.network, graph.scale, graph.batch, graph.kernels, bare)).fill(0)
+
+
+def test_filled_anew_from_copies_or_drawn_again_all_is_as_before_the_first_step() -> None:
+    graph = small_step.graph()
+    drawn = Arguments.allocate(graph)
+    drawn.fill(1)
+    copied = Arguments(graph, drawn.places, drawn.copied())
+    names = [tensor.name for tensor in graph.tensors if not tensor.role.is_movable and tensor.alias_of is None]
+    first = {name: drawn.value(name).copy() for name in names}
+    for arguments in (drawn, copied):
+        for name in names:
+            arguments.value(name)[...] = 7
+        arguments.fill(1)
+        for name in names:
+            assert (arguments.value(name) == first[name]).all(), name
+    results = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT and tensor.alias_of is None]
+    assert results
+    assert all((first[name] == 0).all() for name in results)
+    assert set(copied.initial) == set(names) - set(results)
+
+
+def test_nothing_is_copied_where_memory_would_be_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = Arguments.allocate(small_step.graph())
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=io_bytes(drawn.graph)))
+    assert drawn.copied() == {}

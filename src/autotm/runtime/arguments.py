@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from autotm.memory import Pool, Tiers
 from autotm.model.files import AutotmError
@@ -91,10 +92,12 @@ class Arguments:
     Attributes:
         graph: as lowered; its arguments keep their own names.
         places: by name of the tensor whose memory it is.
+        initial: copies of what `fill` makes of those that are not results, so that it need not draw again.
     """
 
     graph: Graph
     places: Mapping[str, tuple[Pool, int]]
+    initial: Mapping[str, Array] = field(default_factory=dict)
 
     @classmethod
     def allocate(
@@ -137,11 +140,19 @@ class Arguments:
             memory = self.value(tensor.name)
             if tensor.role is Role.RESULT:
                 memory[...] = 0
+            elif tensor.name in self.initial:
+                memory[...] = self.initial[tensor.name]
             else:
                 _fill(memory, tensor, seed)
 
-        own = (tensor for tensor in self.graph.tensors if not tensor.role.is_movable and tensor.alias_of is None)
-        spread(fill, own, cpus)
+        spread(fill, _own(self.graph), cpus)
+
+    def copied(self) -> dict[str, Array]:
+        """Copies of all that are not results, as they are now; none where less than their size would stay free."""
+        own = [tensor for tensor in _own(self.graph) if tensor.role is not Role.RESULT]
+        if psutil.virtual_memory().available < 2 * sum(tensor.size_bytes for tensor in own):
+            return {}
+        return {tensor.name: self.value(tensor.name).copy() for tensor in own}
 
     def value(self, name: str) -> Array:
         """The memory of argument `name`, in the tensor's own shape."""
@@ -157,4 +168,9 @@ class Arguments:
 
 def io_bytes(graph: Graph) -> int:
     """Bytes of all arguments; an updated parameter shares its parameter's memory and counts once."""
-    return sum(t.size_bytes for t in graph.tensors if not t.role.is_movable and t.alias_of is None)
+    return sum(tensor.size_bytes for tensor in _own(graph))
+
+
+def _own(graph: Graph) -> list[Tensor]:
+    """The arguments that have memory of their own."""
+    return [tensor for tensor in graph.tensors if not tensor.role.is_movable and tensor.alias_of is None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ from autotm.model.machine import EmulatedTier, Machine, NumaTier
 from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Counts, Graph, Tier, counting
-from autotm.runtime.arguments import Arguments
+from autotm.runtime.arguments import Arguments, Array
 from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
@@ -105,34 +105,32 @@ class Runs:
         if len(programs) > 1 and not self._may_be_together(programs):
             return [found for one in programs for found in self.run_in_turn([one])]
         machine, options = self._machine, self._options
-        found: dict[int, Record | AutotmError] = {}
-        opened: dict[int, _Planned] = {}
         with pinned(machine), ExitStack() as stack:
             beside = self._all_fast(*programs[0])
             is_warm = beside is not None or not options.side_by_side
-            for number, (program, plan) in enumerate(programs):
+            outcomes: list[_Planned | AutotmError] = []
+            for program, plan in programs:
                 try:
-                    if opened:  # As much again stays free.
+                    if outcomes:  # As much again stays free.
                         require_available(2 * (program.fast_bytes + program.slow_bytes))
-                    opened[number] = self._open(program, plan, beside, stack)
+                    outcomes.append(self._open(program, plan, beside, stack))
                 except AutotmError as error:
-                    found[number] = error
-            if opened and not is_warm:
-                (alone,) = opened.values()
+                    outcomes.append(error)
+            planned = [one for one in outcomes if isinstance(one, _Planned)]
+            if planned:  # All run their kernels on the same threads.
+                busy = self._library.busy_threads(machine.threads)
+                check_cores(machine, heaviest_call(planned[0].placed, planned[0].executor), busy=busy)
+            if planned and not is_warm:
+                (alone,) = planned
                 beside = self._open_all_fast(alone.plan.counts, alone.arguments)
                 stack.callback(beside.tiers.close)
             others = [] if beside is None else [beside.tiers]
-            contenders = [one.contender(others) for one in opened.values()]
+            contenders = [one.contender(others) for one in planned]
             all_fast = None if beside is None else beside.executor
-            series = time_in_turn(contenders, all_fast, machine.cpus, options, is_warm=is_warm)
+            series = iter(time_in_turn(contenders, all_fast, machine.cpus, options, is_warm=is_warm))
             for tiers in others:
                 tiers.check()
-            for (number, one), times in zip(opened.items(), series, strict=True):
-                try:
-                    found[number] = times if isinstance(times, AutotmError) else self._record(one, times)
-                except AutotmError as error:
-                    found[number] = error
-        return [found[number] for number in range(len(programs))]
+            return [self._recorded(one, next(series)) if isinstance(one, _Planned) else one for one in outcomes]
 
     def close(self) -> None:
         """Free the memory of the all-fast step."""
@@ -157,21 +155,24 @@ class Runs:
         expected = self._reference(chosen)
         tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
         if beside is not None and plan.counts is Counts.INTERMEDIATES:
-            arguments = Arguments(chosen, beside.arguments.places)
+            arguments = Arguments(chosen, beside.arguments.places, beside.initial)
         else:
             arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, self._library, program, arguments, tiers)
-        busy = self._library.busy_threads(machine.threads)
-        check_cores(machine, heaviest_call(placed, executor), busy=busy)
         return _Planned(plan, counted, placed, chosen, tiers, arguments, executor, expected, options, machine.cpus)
 
-    def _record(self, one: _Planned, times: StepTimes) -> Record:
-        """Of a program whose steps were timed, once its kernels are, too."""
+    def _recorded(self, one: _Planned, times: StepTimes | AutotmError) -> Record | AutotmError:
+        """The record of a program whose steps were timed, once its kernels are, too; or what it failed with."""
+        if isinstance(times, AutotmError):
+            return times
         options, tiers = self._options, one.tiers
-        linux = count_pages(one.settled, tiers, one.placed, one.plan, len(times.samples_s) + times.disturbed)
-        passes = one.passes[-options.instrumented_steps :]
-        parts = time_parts(one.placed, one.executor, options.instrumented_steps, passes)
-        tiers.check()
+        try:
+            linux = count_pages(one.settled, tiers, one.placed, one.plan, len(times.samples_s) + times.disturbed)
+            passes = one.passes[-options.instrumented_steps :]
+            parts = time_parts(one.placed, one.executor, options.instrumented_steps, passes)
+            tiers.check()
+        except AutotmError as error:
+            return error
         pages = {str(tier): tiers.pool(tier).pages_by_node() for tier in Tier}
         against = PLAIN_STEP if options.verify_steps else ""
         measured = Measured(times, parts, options.verify_steps, options.seed, against, pages, linux)
@@ -238,10 +239,11 @@ class Runs:
             executor = prepare(graph, self._library, program, arguments, tiers)
             if is_alone or counts is Counts.ALL:
                 arguments.fill(self._options.seed, machine.cpus)
+            initial = arguments.copied() if is_alone else {}
             if is_alone:
                 executor.step()
             stack.pop_all()
-        return _AllFast(executor, arguments, tiers)
+        return _AllFast(executor, arguments, tiers, initial)
 
 
 @dataclass
@@ -309,11 +311,19 @@ class _Planned:
 
 @dataclass(frozen=True)
 class _AllFast:
-    """The all-fast step that planned ones are timed in turn with, and its memory."""
+    """The all-fast step that planned ones are timed in turn with, and its memory.
+
+    Attributes:
+        executor: of it.
+        arguments: that it has, and planned ones may have as well.
+        tiers: its pools.
+        initial: what the arguments were before the first step, where that is kept.
+    """
 
     executor: Executor
     arguments: Arguments
     tiers: Tiers
+    initial: Mapping[str, Array]
 
 
 def _log(record: Record) -> None:
