@@ -1,16 +1,18 @@
-"""Slow-downs of runs that share a process and the all-fast step beside them, against those measured one by one.
+"""Slow-downs of runs that are timed in turn beside one all-fast step, against those measured one by one.
 
     python benchmarks/shared_runs.py --scale tiny --network inception_v4 --rounds 5 --before ../older-checkout
 
-In each round every plan is measured both ways, one right after the other, the first of the two in turn: in a process of
-its own (by the code of another checkout, if given), and in one that measures all plans. A slow-down is the ratio of the
-medians of a record. Printed are medians over rounds, how far they differ, how much the rounds scatter, and what a run
-takes. On a machine with other work only ratios of neighbours tell something. Needs the programs: they are made first.
+In each round every plan is measured both ways, a group of plans right after the other way, the first of the two in
+turn: in a process of its own (by the code of another checkout, if given), and with its group in one that measures all
+plans, as the pipeline does. A slow-down is the ratio of the medians of a record. Printed are medians over rounds, how
+far they differ, how much the rounds scatter, and what a run takes. On a machine with other work only ratios of
+neighbours tell something. Needs the programs: they are made first.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import subprocess
@@ -32,7 +34,10 @@ from autotm.model.step import Limit
 from autotm.study.setup import Study, load_study
 
 ROOT = Path(__file__).parents[1]
+GROUP = 6
+"""As many plans as the pipeline times in turn."""
 CHILD = """
+import json
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -49,13 +54,17 @@ files = {key: getattr(paths, key) for key in ("graph", "library", "profile", "li
 with ExitStack() as stack:
     runs = stack.enter_context(stages.RunsStage(context, options, **files)) if shared == "shared" else None
     for line in sys.stdin:
-        optimizer, text, record = line.split()
-        limit = Limit.parse(text)
-        of_program = {"program": paths.program(optimizer, limit), "plan": paths.plan(optimizer, limit)}
-        if runs is None:
-            stages.run_stage(context, options, **files, **of_program, record=Path(record))
-        else:
-            runs.run(**of_program, record=Path(record))
+        programs = []
+        for optimizer, text, record in json.loads(line):
+            limit = Limit.parse(text)
+            programs.append((paths.program(optimizer, limit), paths.plan(optimizer, limit), Path(record)))
+        if runs is not None:
+            runs.measure_in_turn([(program, plan) for program, plan, _ in programs])
+        for program, plan, record in programs:
+            if runs is None:
+                stages.run_stage(context, options, **files, program=program, plan=plan, record=record)
+            else:
+                runs.run(program=program, plan=plan, record=record)
         print("measured", flush=True)
 """
 
@@ -98,18 +107,23 @@ def main() -> None:
     plans = [(optimizer, limit) for optimizer in options.optimizers for limit in options.limits]
     make_programs(study, options.network, plans)
     alone, shared = Way(), Way()
+    groups = [plans[first : first + GROUP] for first in range(0, len(plans), GROUP)]
     with tempfile.TemporaryDirectory() as folder, measuring(options, ROOT, "shared") as together:
-        record = Path(folder) / "record.json"
+        records = [Path(folder) / f"{number}.json" for number in range(GROUP)]
         for number in range(options.rounds):
-            for plan in plans:
+            for group in groups:
                 for is_shared in (False, True) if number % 2 else (True, False):
+                    asked = list(zip(group, records, strict=False))
                     start_s = time.perf_counter()
                     if is_shared:
-                        ask(together, plan, record)
+                        ask(together, asked)
                     else:
-                        with measuring(options, options.before, "alone") as child:
-                            ask(child, plan, record)
-                    (shared if is_shared else alone).add(plan, record, time.perf_counter() - start_s)
+                        for one in asked:
+                            with measuring(options, options.before, "alone") as child:
+                                ask(child, [one])
+                    wall_s = (time.perf_counter() - start_s) / len(group)
+                    for plan, record in asked:
+                        (shared if is_shared else alone).add(plan, record, wall_s)
             report(plans, alone, shared)
     cpu = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"processor seconds of all: {cpu.ru_utime + cpu.ru_stime:.0f}")
@@ -137,14 +151,14 @@ def measuring(options: argparse.Namespace, checkout: Path, way: str) -> Iterator
             child.stdin.close()
 
 
-def ask(child: subprocess.Popen[str], plan: tuple[str, str], record: Path) -> None:
-    """Have it measure one."""
+def ask(child: subprocess.Popen[str], asked: list[tuple[tuple[str, str], Path]]) -> None:
+    """Have it measure plans, each into a record."""
     assert child.stdin is not None
     assert child.stdout is not None
-    child.stdin.write(f"{plan[0]} {plan[1]} {record}\n")
+    child.stdin.write(json.dumps([[*plan, str(record)] for plan, record in asked]) + "\n")
     child.stdin.flush()
     if child.stdout.readline().strip() != "measured":
-        raise SystemExit(f"{plan}: not measured")
+        raise SystemExit(f"{asked}: not measured")
 
 
 def report(plans: list[tuple[str, str]], alone: Way, shared: Way) -> None:
