@@ -73,6 +73,7 @@ class Runs:
         self._links, self._profile, self._options = links, profile, options
         self._devices_dir, self._reference_file = devices_dir, reference_file
         self._beside: dict[Counts, _AllFast] = {}
+        self._references: dict[tuple[str, ...], Reference] = {}
 
     def run(self, program: Program, plan: Plan) -> Record:
         """Verify and time `program`.
@@ -152,7 +153,7 @@ class Runs:
         counted = counting(self._graph, plan.counts)
         check_pedigree(counted, program, plan, self._profile)
         placed, chosen = program.step_of(counted), self._graph.computed_by(program.implementations)
-        expected = self._reference(chosen)
+        expected = self._reference(program.implementations)
         tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
         if beside is not None and plan.counts is Counts.INTERMEDIATES:
             arguments = Arguments(chosen, beside.arguments.places, beside.initial)
@@ -181,19 +182,22 @@ class Runs:
         _log(record)
         return record
 
-    def _reference(self, chosen: Graph) -> Reference | None:
+    def _reference(self, implementations: tuple[str, ...]) -> Reference | None:
+        """What the plain step of those computes; None where nothing is verified."""
         options = self._options
         if not options.verify_steps:
             return None
-        return reference(
-            chosen,
-            self._library,
-            self._machine,
-            options.seed,
-            options.verify_steps,
-            self._devices_dir,
-            self._reference_file,
-        )
+        if implementations not in self._references:
+            self._references[implementations] = reference(
+                self._graph.computed_by(implementations),
+                self._library,
+                self._machine,
+                options.seed,
+                options.verify_steps,
+                self._devices_dir,
+                self._reference_file,
+            )
+        return self._references[implementations]
 
     def _may_be_together(self, programs: Sequence[tuple[Program, Plan]]) -> bool:
         """Whether several programs share an all-fast step, and their pools slow memory.

@@ -15,10 +15,19 @@ def spread(work: Callable[[Item], Result], items: Iterable[Item], cpus: Sequence
     """What `work` gives for each item, in their order, with one thread for each of `cpus`; without any, in this one.
 
     Raises:
-        Exception: what `work` raises for the first item that it fails on.
+        Exception: what `work` raises for an item.
     """
     if not cpus:
         return [work(item) for item in items]
+    # Threads take the next item by themselves: a future for each of thousands of small tensors costs more than the work.
+    left, found = iter(list(enumerate(items))), {}
+
+    def work_on() -> None:
+        for number, item in left:
+            found[number] = work(item)
+
     # A thread inherits its maker's cores, and that one may be held on a single core.
     with ThreadPoolExecutor(len(cpus), initializer=os.sched_setaffinity, initargs=(0, set(cpus))) as threads:
-        return list(threads.map(work, items))
+        for thread in [threads.submit(work_on) for _ in cpus]:
+            thread.result()
+    return [found[number] for number in sorted(found)]

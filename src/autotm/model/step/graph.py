@@ -19,6 +19,9 @@ ALIGNMENT_BYTES = 64
 
 DEFAULT_IMPLEMENTATION = "default"
 
+_COMPUTED = 8
+"""Choices of implementations whose step is kept: those of the plans that are timed in turn, and the default one."""
+
 
 class OpClass(StrEnum):
     """What a kernel does to memory; the emulated tier and the schedules are chosen by it."""
@@ -271,7 +274,8 @@ class Graph:
         computed = self._computed.get(names)
         if computed is None:
             computed = self._with_implementations(names)
-            self._computed.clear()
+            if len(self._computed) >= _COMPUTED:
+                self._computed.clear()
             self._computed[names] = computed
         return computed
 
