@@ -19,7 +19,7 @@ def spread(work: Callable[[Item], Result], items: Iterable[Item], cpus: Sequence
     """
     if not cpus:
         return [work(item) for item in items]
-    # Threads take the next item by themselves: a future for each of thousands of small tensors costs more than the work.
+    # Threads take the next item by themselves: a future for each of thousands of small tensors costs more than work.
     left, found = iter(list(enumerate(items))), {}
 
     def work_on() -> None:
