@@ -166,7 +166,6 @@ CHILD = """
     sys.modules["torch"] = None  # TVM imports it where it is installed, which takes seconds
     sys.path.insert(0, {tests!r})
     from pathlib import Path
-from typing import Any
     import small_step
     from small_programs import plan, profile, program
     from autotm.kernels.library import KernelLibrary
