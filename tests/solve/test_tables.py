@@ -19,6 +19,7 @@ from autotm.model.plan.plan import Plan
 from autotm.model.step.graph import Implementation, Operand
 from autotm.model.step.limit import Limit
 from autotm.solve import SolveOptions, solve
+from autotm.solve.problem.tabulate import tabulate
 from published_formulation import solve_published
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
@@ -109,6 +110,28 @@ def test_memory_decides_where_a_workspace_is(
     assert plan.objective_us == pytest.approx(objective_us)
     assert plan.tabled == ()
     assert plan.configurations == configurations
+
+
+@pytest.mark.parametrize(("operands", "is_tabled"), [(2, True), (10, True), (11, False)])
+def test_implementations_that_slow_memory_costs_differently_are_tabled_up_to_10_operands(
+    operands: int, *, is_tabled: bool
+) -> None:
+    builder = StepBuilder()
+    inputs = {f"a{number}": 1600 for number in range(operands - 1)}
+    builder.kernel([], inputs)
+    builder.kernel(list(inputs), {"b": 1600})
+    graph = builder.graph()
+    kernel = replace(graph.kernels[1], alternatives=(Implementation("other", "f1_other", "id1_other", ()),))
+    graph = replace(graph, kernels=(graph.kernels[0], kernel))
+    timings = {}
+    for key, slow_us in ((("id0", "default"), 10), (("id1", "default"), 10), (("id1_other", "other"), 20)):
+        count = len(inputs) if key[0] == "id0" else operands
+        for place in range(count + 1):
+            us = 100 + (slow_us if place else 0)
+            configuration = "".join("P" if index == place - 1 else "D" for index in range(count))
+            timings[*key, configuration] = Timing(us * 1000, us * 1000, us * 1000, us * 1000, 5)
+    found = tabulate(graph, Profile(hash_of(graph), timings, {}), EXACT)
+    assert found.tabled == ((1,) if is_tabled else ())
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
