@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import Tiers, open_for, open_tiers, quiet_interpreter, require_available
+from autotm.memory import Tiers, open_for, open_tiers, require_available
 from autotm.model.files import AutotmError, BadInputError, hash_of
 from autotm.model.machine import EmulatedTier, Machine, NumaTier
 from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
@@ -207,9 +207,8 @@ class Runs:
         tier = self._machine.slow_tier
         has_room = isinstance(tier, EmulatedTier) or (isinstance(tier, NumaTier) and tier.capacity is None)
         by_linux = any(self._is_placed_by_linux(program) for program, _ in programs)
-        return (
-            has_room and self._options.side_by_side and not by_linux and len({plan.counts for _, plan in programs}) == 1
-        )
+        is_one_step = len({plan.counts for _, plan in programs}) == 1
+        return has_room and self._options.side_by_side and not by_linux and is_one_step
 
     def _is_placed_by_linux(self, program: Program) -> bool:
         return bool(program.paged_traffic) and isinstance(self._machine.slow_tier, NumaTier)
@@ -298,8 +297,7 @@ class _Planned:
         self.settled = fill_and_settle(executor, self.arguments, self.tiers, others, options.seed, self.cpus)
         if expected is not None and not options.poison:
             for number in range(1, max(options.verify_steps, 2)):
-                with quiet_interpreter():
-                    self.passes.append(executor.instrumented_step())
+                self.passes.append(executor.instrumented_step())
                 self._compare(number)
             return
         if expected is not None:

@@ -113,11 +113,9 @@ def time_in_turn(
         For each contender its times, or what it failed with.
     """
     series = [_Series(one, cpus, options) for one in contenders]
-    beside = (
-        None
-        if all_fast is None
-        else _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
-    )
+    beside = None
+    if all_fast is not None:
+        beside = _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
     with quiet_interpreter():
         while going := [one for one in series if one.goes_on]:
             middle = (len(going) + 1) // 2
