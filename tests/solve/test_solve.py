@@ -12,7 +12,9 @@ from random_graphs import Case, random_case, training_step_case
 
 from autotm.check import check_plan
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError
+from autotm.model.files.files import hash_of
 from autotm.model.plan.plan import Plan, Status
+from autotm.model.step.graph import Role, Tensor
 from autotm.model.step.limit import Limit
 from autotm.model.step.tier import Tier
 from autotm.solve import SolveOptions, optimizers, solve
@@ -100,9 +102,14 @@ def test_time_limit_returns_a_legal_plan_with_its_true_gap(step: Case, plans: di
     assert unhurried.bound_us <= plan.objective_us * (1 + 1e-9)
 
 
-@given(seed=st.integers(0, 2**31 - 1))
-def test_kernels_that_need_fast_operands(seed: int) -> None:
+@given(seed=st.integers(0, 2**31 - 1), unused=st.booleans())
+def test_kernels_that_need_fast_operands(seed: int, *, unused: bool) -> None:
+    """A parameter that nothing uses takes its memory, too."""
     case = random_case(seed, kernels=7)
+    if unused:
+        parameter = Tensor("unused", Role.PARAMETER, (100,), "float32", 400, None, (), held=(0, 7))
+        graph = replace(case.graph, tensors=(*case.graph.tensors, parameter))
+        case = replace(case, graph=graph, profile=replace(case.profile, graph_hash=hash_of(graph)))
     options = SolveOptions(gap=0.0, fast_operands_only=True)
     with pytest.raises(InfeasibleLimitError) as caught:
         solve(case.graph, case.profile, case.links, "synchronous", Limit(size_bytes=64), options)

@@ -218,7 +218,8 @@ def _stated_slow(prices: Prices, names: Mapping[tuple[int, str], float]) -> dict
 def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> Floats | float:
     start, stop = tensor.live.start, tensor.live.stop
     fast = charged.fast_us(tensor, start, stop)
-    if tier is Tier.DRAM:
+    # Where operands are fast, what no kernel uses is so, too: an unused parameter is on the device all the same.
+    if tier is Tier.DRAM or (tier is None and charged.step.operands_fast):
         return fast
     slow: Floats | float = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
     if tier is Tier.PMEM:
