@@ -102,6 +102,12 @@ class Case:
 
 CASES = {
     "perceptron": Case(perceptron, lambda: torch.randn(128, 16), lambda: torch.randint(5, (128,)), F.cross_entropy),
+    "one hot": Case(  # which PyTorch asserts something of, by operators without results
+        perceptron,
+        lambda: torch.randn(128, 16),
+        lambda: torch.randint(5, (128,)),
+        lambda output, labels: -(output.log_softmax(1) * F.one_hot(labels, 5)).sum(),
+    ),
     "convolutions": Case(
         convolutions, lambda: torch.randn(8, 3, 16, 16), lambda: torch.randint(5, (8,)), F.cross_entropy
     ),

@@ -98,7 +98,7 @@ class _Swapped:
     def _made(self, operator: Operator, found: object) -> list[int]:
         """The storages that it made, after a look whether they are as traced."""
         tensors = list(tensors_of(found))
-        traced = list(tensors_of(operator.node.meta["val"]))
+        traced = list(tensors_of(operator.node.meta.get("val")))
         of_traced, of_found = ([storage_of(value) for value in values] for values in (traced, tensors))
         pairs = dict(zip(of_traced, of_found, strict=False))
         is_alike = len(traced) == len(tensors) and [pairs[one] for one in of_traced] == of_found
@@ -137,7 +137,7 @@ def _identity(operator: Operator) -> str:
 
     def text(item: object) -> str:
         if isinstance(item, torch.fx.Node):
-            values = tensors_of(item.meta["val"])
+            values = tensors_of(item.meta.get("val"))
             return ",".join(f"{value.dtype}{tuple(value.shape)}{value.stride()}" for value in values)
         if isinstance(item, Sequence) and not isinstance(item, str):
             return f"[{','.join(map(text, item))}]"
