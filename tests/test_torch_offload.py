@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-
 import autotm  # noqa: E402
 from autotm.api.offload.step import OffloadedStep  # noqa: E402
 from autotm.memory.torch import ThreadCopies  # noqa: E402
+from autotm.memory.torch.timing import median_ns  # noqa: E402
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
@@ -309,3 +311,22 @@ def test_what_cannot_be_is_refused(module: Callable[[], nn.Module], options: dic
 def test_gradients_switched_off_are_refused() -> None:
     with torch.no_grad(), pytest.raises(BadInputError, match=r"torch\.no_grad"):
         autotm.offload(nn.Linear(4, 4), torch.ones(2, 4), torch.sum)
+
+
+def test_times_of_operators_are_nanoseconds_a_call() -> None:
+    """Calls that are shorter than what reading the clock costs are timed several at once."""
+
+    class Clock:
+        def __init__(self) -> None:
+            self.asked, self.took_s = [], itertools.cycle([2e-3, 4e-3, 6e-3])
+
+        def seconds(self, _call: Callable[[], object], calls: int) -> float:
+            self.asked.append(calls)
+            return calls * next(self.took_s) / 1000
+
+    clock = Clock()
+    least, median, lower, upper, count = median_ns(clock, lambda: None, 0.0)
+    assert (least, median) == (2000, 4000)
+    assert least <= lower <= median <= upper <= 6000
+    assert count == len(clock.asked) - 1 >= 3
+    assert clock.asked[0] == 1 < clock.asked[1]
