@@ -45,6 +45,19 @@ def test_labels_and_a_loss_of_pytorchs(tmp_path: Path) -> None:
     assert found.network.batch == 4
 
 
+def test_what_depends_on_constants_alone_is_computed_by_pytorch(tmp_path: Path) -> None:
+    """Operators that have no kernel here are none of the step's, then."""
+    torch.manual_seed(1)
+
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x) @ torch.linalg.matrix_exp(self.table)
+
+    module = Made(forward, line=nn.Linear(6, 3))
+    module.register_buffer("table", torch.randn(3, 3))
+    found = compare(module, images(4, 6), tmp_path)
+    assert found.is_exact(), (found.loss, found.error)
+
+
 def test_frozen_parameters_stay(tmp_path: Path) -> None:
     torch.manual_seed(1)
     module = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))

@@ -95,6 +95,17 @@ def test_inputs_that_do_not_fit(inputs: Any, message: str, tmp_path: Path) -> No
         autotm.from_onnx(written(tmp_path / "model.onnx", [PRODUCT]), inputs=inputs)
 
 
+def test_weights_under_two_names_are_weights_and_so_are_those_of_later_nodes(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["w"], ["same"]),
+        helper.make_node("MatMul", ["x", "same"], ["between"]),
+        helper.make_node("MatMul", ["between", "v"], ["y"]),
+    ]
+    weights = {"w": WEIGHT, "v": np.ones((4, 2), np.float32)}
+    network = autotm.from_onnx(written(tmp_path / "model.onnx", nodes, weights=weights), sizes={"batch": 3})
+    assert set(network.parameters) == {"w", "v"}
+
+
 def test_inputs_without_values_are_drawn(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Gather", ["w", "ids"], ["rows"]),
