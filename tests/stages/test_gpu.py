@@ -47,7 +47,7 @@ def test_from_a_machine_file_to_a_record(tmp_path: Path, monkeypatch: pytest.Mon
         plan.parent.mkdir(parents=True)
         stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=10.0), Given.of(paths), plan=plan)
         given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
-        stages.compile_stage(context, **given)
+        stages.compile_stage(context, Given.of(paths), plan=plan, program=program)
         stages.run_stage(
             context,
             RunConfig(min_seconds=0.01, patience_s=0.1),

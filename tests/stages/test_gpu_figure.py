@@ -76,7 +76,7 @@ def ran(context: Context, paths: Paths, optimizer: str) -> Path:
     plan.parent.mkdir(parents=True)
     stages.ilp_solve_stage(context, optimizer, LIMIT, SolveConfig(time_limit_s=5.0), Given.of(paths), plan=plan)
     given = {"graph": paths.graph, "profile": paths.profile, "links": paths.links, "plan": plan, "program": program}
-    stages.compile_stage(context, **given)
+    stages.compile_stage(context, Given.of(paths), plan=plan, program=program)
     stages.run_stage(context, RUN, **given, library=paths.library, reference=paths.reference, record=record)
     return record
 

@@ -106,7 +106,7 @@ def planned(computer: Computer, optimizer: str) -> tuple[Plan, dict[str, Path]]:
     files |= {"graph": paths.graph, "profile": paths.profile, "links": paths.links}
     files["plan"].parent.mkdir(parents=True, exist_ok=True)
     stages.ilp_solve_stage(context, optimizer, limit, solving, Given.of(paths), plan=files["plan"])
-    stages.compile_stage(context, **files)
+    stages.compile_stage(context, Given.of(paths), plan=files["plan"], program=files["program"])
     return load(files["plan"], "plan", Plan), files
 
 

@@ -11,14 +11,14 @@ waiting = Waiting(decides, (given.graph, given.profile, given.links))
 
 if not take(job, waiting):
     # Not imported where a job only takes its program.
-    from autotm.stages import compile_stage
+    from autotm.stages import Given, compile_stage
     from autotm.stages.jobs import rule
 
-    files = {name: Path(given[name]) for name in ("graph", "profile", "links")}
+    files = Given(Path(given.graph), Path(given.profile), Path(given.links))
     with rule(snakemake, lambda number: waiting.is_done(job, number)) as context:
 
         def give_addresses(one: Job, program: Path) -> None:
             """Give the tensors of a job's plan their addresses."""
-            compile_stage(context, **files, plan=Path(one.inputs[0]), program=program)
+            compile_stage(context, files, plan=Path(one.inputs[0]), program=program)
 
         work(job, waiting, give_addresses, Call.told())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotm.stages.calibrate import calibrate_stage
     from autotm.stages.compile import check_stage, compile_stage, program_of
-    from autotm.stages.context import Context
+    from autotm.stages.context import Context, Given
     from autotm.stages.disturbed import disturbed_before, disturbed_records, remeasure
     from autotm.stages.exchange import (
         Bundled,
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     )
     from autotm.stages.run import RunsStage, run_of_study, run_stage, trace_stage
     from autotm.stages.solve import (
-        Given,
         export_program_stage,
         ilp_solve_stage,
         place,
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Bundled": "autotm.stages.exchange",
     "Context": "autotm.stages.context",
-    "Given": "autotm.stages.solve",
+    "Given": "autotm.stages.context",
     "Imported": "autotm.stages.exchange",
     "RunsStage": "autotm.stages.run",
     "SWEEP_S": "autotm.stages.sweep",

@@ -8,21 +8,19 @@ from pathlib import Path
 from autotm.check import check_plan, check_program
 from autotm.model.files import load, save
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, read_profile
 from autotm.model.plan import Plan, Program
-from autotm.model.step import Graph, counting
-from autotm.stages.context import Context
+from autotm.model.step import Graph
+from autotm.stages.context import Context, Given
 
 log = logging.getLogger(__name__)
 
 
-def compile_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+def compile_stage(context: Context, given: Given, *, plan: Path, program: Path) -> None:
     """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
     came_from = provenance(context.machine, context.seed, plan_file=str(plan))
     placed = load(plan, "plan", Plan)
-    step = counting(load(graph, "graph", Graph), placed.counts)
-    fast_only = context.machine.fast_operands_only
-    check_plan(step, read_profile(profile), load(links, "links", Links), placed, fast_operands_only=fast_only)
+    step = given.step(placed.counts)
+    check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
     made = program_of(step, placed)
     save(program, "program", made, came_from)
     log.info(
@@ -44,14 +42,13 @@ def program_of(step: Graph, plan: Plan) -> Program:
     return compiled
 
 
-def check_stage(context: Context, *, graph: Path, profile: Path, links: Path, plan: Path, program: Path) -> None:
+def check_stage(context: Context, given: Given, *, plan: Path, program: Path) -> None:
     """Raise unless plan and program are legal on the machine.
 
     Raises:
         IllegalPlanError: names the rule that is broken, and where.
     """
     placed = load(plan, "plan", Plan)
-    step = counting(load(graph, "graph", Graph), placed.counts)
-    fast_only = context.machine.fast_operands_only
-    check_plan(step, read_profile(profile), load(links, "links", Links), placed, fast_operands_only=fast_only)
+    step = given.step(placed.counts)
+    check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
     check_program(step, placed, load(program, "program", Program))

@@ -1,12 +1,16 @@
-"""What every stage is told: machine, devices, seed, and what limits count."""
+"""What every stage is told: machine, devices, seed, and what limits count; and what a placement is made from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+from autotm.model.files import load
 from autotm.model.machine import Machine
-from autotm.model.step import Counts
+from autotm.model.measurement import Links, Profile, read_profile
+from autotm.model.step import Counts, Graph, counting
+from autotm.model.study import Paths
 
 
 @dataclass(frozen=True)
@@ -29,3 +33,39 @@ class Context:
         machine = self.machine.to_measure_on()
         open_tiers(machine, None, 0, 0, self.devices_dir, stretch=1.0).close()
         return replace(self, machine=machine)
+
+
+@dataclass(frozen=True)
+class Given:
+    """The files that placements of a network are made from; each is read once, when it is first asked for.
+
+    Raises:
+        DamagedFileError: one of them cannot be read.
+    """
+
+    graph: Path
+    profile: Path
+    links: Path
+
+    @classmethod
+    def of(cls, paths: Paths) -> Given:
+        """The files of a network."""
+        return cls(paths.graph, paths.profile, paths.links)
+
+    def step(self, counts: Counts) -> Graph:
+        """The step as limits that count so see it."""
+        return counting(self._lowered, counts)
+
+    @cached_property
+    def times(self) -> Profile:
+        """Of the step's kernels."""
+        return read_profile(self.profile)
+
+    @cached_property
+    def copies(self) -> Links:
+        """Measured between the tiers."""
+        return load(self.links, "links", Links)
+
+    @cached_property
+    def _lowered(self) -> Graph:
+        return load(self.graph, "graph", Graph)

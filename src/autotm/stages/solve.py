@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotm.check import check_plan
 from autotm.model.files import BadInputError, InfeasibleLimitError, load, require_writable, save
 from autotm.model.machine import Machine, provenance
-from autotm.model.measurement import Links, Profile, Sensitivity, read_profile
+from autotm.model.measurement import Links, Profile, Sensitivity
 from autotm.model.plan import Plan, Refusal, Status
-from autotm.model.step import Graph, Limit, counting, fixed_bytes
-from autotm.model.study import Paths, SolveConfig
-from autotm.stages.context import Context
+from autotm.model.step import Graph, Limit, fixed_bytes
+from autotm.model.study import SolveConfig
+from autotm.stages.context import Context, Given
 from autotm.study.setup import CACHED
 
 if TYPE_CHECKING:
@@ -25,20 +24,6 @@ log = logging.getLogger(__name__)
 
 SERIES = ("0:1", "1:9", "1:3", "2:3", "1:1", "2:1", "3:1", "4:1", "6:1", "8:1", "12:1", "16:1", "32:1", "1:0")
 """Limits from all fast to none at all: close together where slow-downs begin to grow."""
-
-
-@dataclass(frozen=True)
-class Given:
-    """The files that a placement is made from."""
-
-    graph: Path
-    profile: Path
-    links: Path
-
-    @classmethod
-    def of(cls, paths: Paths) -> Given:
-        """The files of a network."""
-        return cls(paths.graph, paths.profile, paths.links)
 
 
 def ilp_solve_stage(
@@ -179,8 +164,7 @@ def read_given(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
     Raises:
         DamagedFileError: one of them cannot be read.
     """
-    step = counting(load(given.graph, "graph", Graph), context.counts)
-    return step, read_profile(given.profile), load(given.links, "links", Links)
+    return given.step(context.counts), given.times, given.copies
 
 
 def options_of(context: Context, config: SolveConfig) -> SolveOptions:

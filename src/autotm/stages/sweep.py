@@ -16,10 +16,10 @@ from autotm.model.step import Limit
 from autotm.model.study import MODELLED
 from autotm.stages.calibrate import calibrate_stage
 from autotm.stages.compile import program_of
-from autotm.stages.context import Context
+from autotm.stages.context import Context, Given
 from autotm.stages.profile import profile_of_study
 from autotm.stages.run import measure_with, runs_of_study
-from autotm.stages.solve import Given, options_of, place_each, read_given, require_real_cache, tell_outcome
+from autotm.stages.solve import options_of, place_each, read_given, require_real_cache, tell_outcome
 from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from autotm.model.machine.machine import Machine
 from autotm.model.step.limit import Limit
 from autotm.model.study.study_config import SolveConfig
 from autotm.solve import optimizers
-from autotm.stages.context import Context
-from autotm.stages.solve import Given, sweep_stage
+from autotm.stages.context import Context, Given
+from autotm.stages.solve import sweep_stage
 from autotm.study.setup.machines import machine_named, machine_settings
 from autotm.study.setup.study import optimizer_names
 

@@ -54,9 +54,7 @@ def compile_(study: Study, network: str, optimizer: str, limit: str) -> Answer:
     program = paths.program(optimizer, wanted)
     stages.compile_stage(
         context_of(study),
-        graph=paths.graph,
-        profile=paths.profile,
-        links=paths.links,
+        stages.Given.of(paths),
         plan=paths.plan(optimizer, wanted),
         program=program,
     )
@@ -81,9 +79,7 @@ def check(study: Study, network: str, optimizer: str, limit: str) -> Answer:
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     stages.check_stage(
         context_of(study),
-        graph=paths.graph,
-        profile=paths.profile,
-        links=paths.links,
+        stages.Given.of(paths),
         plan=paths.plan(optimizer, wanted),
         program=paths.program(optimizer, wanted),
     )
