@@ -31,11 +31,11 @@ import yaml
 from autotm.model.files import load
 from autotm.model.measurement import Record
 from autotm.model.step import Limit
+from autotm.stages import RunsStage
 from autotm.study.setup import Study, load_study
 
 ROOT = Path(__file__).parents[1]
-GROUP = 6
-"""As many plans as the pipeline times in turn."""
+GROUP = RunsStage.IN_TURN
 CHILD = """
 import json
 import sys

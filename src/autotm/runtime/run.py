@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,7 +17,7 @@ from autotm.model.machine import EmulatedTier, Machine, NumaTier
 from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
 from autotm.model.plan import Plan, Program
 from autotm.model.step import Counts, Graph, Tier, counting
-from autotm.runtime.arguments import Arguments, Array
+from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, heaviest_call, prepare
 from autotm.runtime.options import RunOptions
 from autotm.runtime.plain import all_fast_program
@@ -97,8 +97,8 @@ class Runs:
         One after another where they cannot share that step, or may not have slow memory together.
 
         Returns:
-            For each its record, or what kept it from being measured, as `run` raises it; too little memory for it
-            beside the others may.
+            For each program its record, or the error that kept it from being measured: as `run` raises it, or that its
+            pools do not fit beside the others'.
 
         Raises:
             AutotmError: as `run`, where it keeps all of them.
@@ -156,7 +156,7 @@ class Runs:
         expected = self._reference(program.implementations)
         tiers = stack.enter_context(open_for(program, machine, self._links, self._devices_dir))
         if beside is not None and plan.counts is Counts.INTERMEDIATES:
-            arguments = Arguments(chosen, beside.arguments.places, beside.initial)
+            arguments = replace(beside.arguments, graph=chosen)
         else:
             arguments = Arguments.in_pools(chosen, placed, program, tiers)
         executor = prepare(placed, self._library, program, arguments, tiers)
@@ -242,11 +242,11 @@ class Runs:
             executor = prepare(graph, self._library, program, arguments, tiers)
             if is_alone or counts is Counts.ALL:
                 arguments.fill(self._options.seed, machine.cpus)
-            initial = arguments.copied() if is_alone else {}
             if is_alone:
+                arguments = replace(arguments, initial=arguments.copied())
                 executor.step()
             stack.pop_all()
-        return _AllFast(executor, arguments, tiers, initial)
+        return _AllFast(executor, arguments, tiers)
 
 
 @dataclass
@@ -313,19 +313,11 @@ class _Planned:
 
 @dataclass(frozen=True)
 class _AllFast:
-    """The all-fast step that planned ones are timed in turn with, and its memory.
-
-    Attributes:
-        executor: of it.
-        arguments: that it has, and planned ones may have as well.
-        tiers: its pools.
-        initial: what the arguments were before the first step, where that is kept.
-    """
+    """The all-fast step that planned ones are timed in turn with, the arguments that they may share, its pools."""
 
     executor: Executor
     arguments: Arguments
     tiers: Tiers
-    initial: Mapping[str, Array]
 
 
 def _log(record: Record) -> None:

@@ -169,8 +169,8 @@ class _Series:
 
     def end_round(self, beside: _Series | None) -> None:
         """Judge the step just timed, together with the all-fast one."""
-        steps = [one for one in (self.latest, beside and beside.latest) if one]
         if self.error is None:
+            steps = [one for one in (self.latest, beside and beside.latest) if one]
             self._every.append(steps)
             if self._watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
                 self._quiet.append(steps)
