@@ -22,7 +22,7 @@ from autotm.model.step.counting import fixed_bytes
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"batch": 8, "width": 64}
-FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,7 +58,7 @@ def test_the_example_is_the_artifacts(example: ModuleType) -> None:
 
 def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep, tmp_path: Path) -> None:
     placed = step.plan("1:1", "synchronous", gap=0.02)
-    record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2)
+    record = placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2)
     assert record.verified_steps == 2
     assert (record.network, record.scale, record.counts) == ("my_mlp", "own", "all")
     assert record.predicted_runtime_s == placed.predicted_s
@@ -81,7 +81,7 @@ def test_limits_count_parameters_unless_told_otherwise(
     )
     parameters = 4 * (3 * 64 * 64 + 64 * 10)
     assert step.peak_bytes - inner.peak_bytes >= parameters
-    assert inner.plan("4:1").run(min_seconds=0.0, patience_s=1.0, verify_steps=1).counts == "intermediates"
+    assert inner.plan("4:1").run(min_seconds=0.0, patience_s=0.05, verify_steps=1).counts == "intermediates"
     half, arguments = inner.peak_bytes // 2, fixed_bytes(inner.graph)
     assert arguments >= parameters
     assert fixed_bytes(step.graph) == 0
@@ -98,7 +98,7 @@ def test_less_memory_never_is_predicted_faster(step: autotm.TrainingStep) -> Non
 
 
 def test_a_sweep_is_a_table_a_picture_and_placements(step: autotm.TrainingStep, tmp_path: Path) -> None:
-    swept = step.sweep(["1:1", "0:1", "1:1"], "synchronous", run={"min_seconds": 0.0, "patience_s": 1.0}, gap=0.05)
+    swept = step.sweep(["1:1", "0:1", "1:1"], "synchronous", run={"min_seconds": 0.0, "patience_s": 0.05}, gap=0.05)
     assert [placed.plan.limit for placed in swept] == ["1:1", "0:1"]
     assert list(swept.table["limit"]) == ["0:1", "1:1"]
     assert (swept.table["measured_slowdown"] > 0).all()
@@ -138,7 +138,7 @@ def test_plan_does_all_at_once(example: ModuleType, results: Path) -> None:
     assert "proven" not in str(placed), "first touch has one plan, and no bound to be near"
 
 
-@pytest.mark.parametrize("optimizer", ["asynchronous", "memory-mode"])
+@pytest.mark.parametrize("optimizer", [pytest.param("asynchronous", marks=pytest.mark.slow), "memory-mode"])
 def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
     def curved(batch: int) -> autotm.Network:
         net = autotm.NetworkBuilder("curved", batch, learning_rate=0.01)
@@ -147,7 +147,7 @@ def test_operators_beyond_the_builder(optimizer: str, results: Path) -> None:
 
     given = {"sizes": {"batch": 2}, "machine": small_step.machine(), "profile": FAST, "results": results}
     placed = autotm.plan(curved, limit="2:1", optimizer=optimizer, **given)
-    assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
+    assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_adamw_with_clipping_at_a_fifth_of_the_memory(name: str, sizes: dict[str
     assert placed.program.fast_bytes <= step.peak_bytes / 5
     states = {"step", *(f"{each}.{moment}_moment" for each in network.parameters for moment in ("first", "second"))}
     assert states <= {stay.tensor for stay in placed.plan.stays}
-    record = placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=3, poison=True)
+    record = placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=3, poison=True)
     assert record.verified_steps == 3
 
 

@@ -16,7 +16,7 @@ import autotm  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
-FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}
 STEPS = 10
 ALLOWED = 3.0
 
@@ -68,7 +68,7 @@ def test_planned_steps_train_as_pytorch_does(given: dict[str, object]) -> None:
     placed = autotm.plan(
         model, images, "2:1", loss=F.cross_entropy, targets=(labels,), training=adam(model.parameters()), **given
     )
-    assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
+    assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
     losses = [placed.step(*data(seed)) for seed in range(STEPS)]
     exact, wanted = trained(torch.float64)
     single, theirs = trained(torch.float32)

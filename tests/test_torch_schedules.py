@@ -15,7 +15,7 @@ import autotm  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
-FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}
 STEPS, ALLOWED = 10, 3.0
 OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.05),
@@ -84,7 +84,7 @@ def error(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> float:
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_scheduled_steps_train_as_pytorch_does(kind: str, given: dict[str, object]) -> None:
     placed = planned(kind, given)
-    assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
+    assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
     for step in range(STEPS):
         placed.step(*data(step), rate_scale=scale(step))
     exact = trained(kind, torch.float64)

@@ -30,10 +30,10 @@ def network() -> Network:
     return net.softmax_cross_entropy(net.dense(net.global_mean(x), 10, relu=False))
 
 
-def lowered(folder: Path) -> Step:
-    """The step with all implementations, for one thread."""
+def lowered(folder: Path, objects: Path) -> Step:
+    """The step with all implementations, for one thread; machine code that `objects` holds is taken from there."""
     library = folder / "kernels.so"
     graph = lower_network(
-        network(), "test", host_target(1), 1, folder / "graph.json", library, {}, implementations="all"
+        network(), "test", host_target(1), 1, folder / "graph.json", library, {}, objects, implementations="all"
     )
     return Step(graph, KernelLibrary.load(library), folder)

@@ -20,7 +20,7 @@ from autotm.stages.figures import convolution_profile_stage
 from autotm.study.figures.kernel_plot import OPERANDS, table_of_convolution
 
 BATCH, IMAGE, CHANNELS = 2, 6, 16
-QUICK = ProfileConfig(patience_s=1.0, min_repeats=2, max_repeats=3, kernel_s=0.0, rotation_bytes=0)
+QUICK = ProfileConfig(patience_s=0.05, min_repeats=2, max_repeats=3, kernel_s=0.0, rotation_bytes=0)
 
 
 def test_it_is_one_kernel_that_convolves(tmp_path: Path) -> None:

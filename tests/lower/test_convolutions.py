@@ -30,10 +30,10 @@ def network() -> Network:
     return net.softmax_cross_entropy(net.dense(net.global_mean(x), 10, relu=False))
 
 
-def test_a_step_goes_down_the_gradient(tmp_path):
+def test_a_step_goes_down_the_gradient(tmp_path, objects):
     """To first order the loss falls by rate x the squared length of the gradient, whose steps the weights took."""
     net, library = network(), tmp_path / "kernels.so"
-    graph = lower_network(net, "test", host_target(2), 2, tmp_path / "graph.json", library, {})
+    graph = lower_network(net, "test", host_target(2), 2, tmp_path / "graph.json", library, {}, objects)
     ops = [kernel.op for kernel in graph.kernels]
     for name in ("conv2d", "conv2d_weight_gradient"):
         assert (ops.count(name), ops.count(f"depthwise_{name}")) == (1, 1)

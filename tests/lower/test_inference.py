@@ -17,7 +17,7 @@ from autotm.model.step.graph import Role
 op = relax.op
 Builder = relax.BlockBuilder
 Var = relax.Var
-FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}
 
 
 def layers(b: Builder, x: Var, w: Var, v: Var) -> relax.Expr:
@@ -71,7 +71,7 @@ def test_it_is_planned_and_run_as_a_training_step_is(results) -> None:
     step = autotm.prepare(net, machine=small_step.machine(), profile=FAST, results=results)
     for optimizer, limit in (("static", "1:1"), ("synchronous", "1:2"), ("numa", "1:1"), ("memory-mode", "1:1")):
         placed = step.plan(limit, optimizer)
-        assert placed.run(min_seconds=0.0, patience_s=1.0, verify_steps=2).verified_steps == 2
+        assert placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2).verified_steps == 2
 
 
 def test_what_has_no_kernel_is_named() -> None:

@@ -45,10 +45,10 @@ def operators(module: tvm.IRModule) -> list[str]:
     return [value.op.name for value in bindings if isinstance(value, tvm.ir.Call)]
 
 
-def lowered(kind: str, folder) -> tuple[Network, Graph, KernelLibrary]:
+def lowered(kind: str, folder, objects) -> tuple[Network, Graph, KernelLibrary]:
     net = network(kind)
     path = folder / "kernels.so"
-    graph = lower_network(net, "test", host_target(2), 2, folder / "graph.json", path, {})
+    graph = lower_network(net, "test", host_target(2), 2, folder / "graph.json", path, {}, objects)
     return net, graph, KernelLibrary.load(path)
 
 
@@ -56,9 +56,9 @@ def lowered(kind: str, folder) -> tuple[Network, Graph, KernelLibrary]:
     ("kind", "operands"),
     [("once", ["first"]), ("twice", ["first", "second"]), ("many", ["first"]), ("side_by_side", ["first", "second"])],
 )
-def test_one_kernel_updates_the_table_where_it_is(kind, operands, tmp_path):
+def test_one_kernel_updates_the_table_where_it_is(kind, operands, tmp_path, objects):
     assert "relax.grad.take_backward" not in operators(whole_step(network(kind)).module)
-    net, graph, _ = lowered(kind, tmp_path)
+    net, graph, _ = lowered(kind, tmp_path, objects)
     updates = [kernel for kernel in graph.kernels if kernel.op == "embedding_update"]
     assert len(updates) == 1
     assert sorted(item.tensor for item in updates[0].inputs if item.tensor in net.inputs) == operands
@@ -68,25 +68,25 @@ def test_one_kernel_updates_the_table_where_it_is(kind, operands, tmp_path):
     assert graph.kernels.index(updates[0]) > max(graph.by_name["table_0"].readers[:-1])
 
 
-def test_slopes_are_read_where_they_are(tmp_path):
+def test_slopes_are_read_where_they_are(tmp_path, objects):
     """The gradient of the concatenation is not cut into one piece per lookup first; nor are lookups copied."""
-    _, graph, _ = lowered("side_by_side", tmp_path)
+    _, graph, _ = lowered("side_by_side", tmp_path, objects)
     ops = [kernel.op for kernel in graph.kernels]
     assert ops.count("embedding_concat") == 1
     assert not {"copy", "concat", "embedding"} & set(ops)
 
 
-def test_tables_that_read_one_slope_are_updated_by_one_kernel(tmp_path):
-    _, graph, _ = lowered("tables", tmp_path)
+def test_tables_that_read_one_slope_are_updated_by_one_kernel(tmp_path, objects):
+    _, graph, _ = lowered("tables", tmp_path, objects)
     (update,) = [kernel for kernel in graph.kernels if kernel.op == "embedding_update"]
     assert [graph.by_name[item.tensor].alias_of for item in update.outputs] == ["table_0", "table_1"]
     assert [item.tensor for item in update.inputs[:2]] == ["table_0", "table_1"]
     assert len(update.inputs) == 2 + 1 + 2, "both tables, one slope, two sets of indices"
 
 
-def test_a_table_that_is_also_multiplied_keeps_its_whole_gradient(tmp_path):
+def test_a_table_that_is_also_multiplied_keeps_its_whole_gradient(tmp_path, objects):
     assert "relax.grad.take_backward" in operators(whole_step(network("whole")).module)
-    _, graph, _ = lowered("whole", tmp_path)
+    _, graph, _ = lowered("whole", tmp_path, objects)
     assert "embedding_update" not in [kernel.op for kernel in graph.kernels]
 
 
@@ -112,8 +112,8 @@ def loss(kind: str, table: np.ndarray, first: np.ndarray, second: np.ndarray | N
 
 
 @pytest.mark.parametrize("kind", ["once", "twice", "many", "side_by_side", "whole"])
-def test_the_updated_table_is_that_of_the_whole_gradient(kind, tmp_path):
-    _, graph, library = lowered(kind, tmp_path)
+def test_the_updated_table_is_that_of_the_whole_gradient(kind, tmp_path, objects):
+    _, graph, library = lowered(kind, tmp_path, objects)
     arguments = Arguments.allocate(graph)
     arguments.fill(3)
     operands = [arguments.value(name).copy() if name in graph.by_name else None for name in ("first", "second")]

@@ -162,13 +162,13 @@ def assert_within_margin(network: Network, arrays: Arrays, ours: float, theirs: 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in sorted(CASES)]
 )
-def test_as_close_to_float64_as_pytorch(name, tmp_path):
+def test_as_close_to_float64_as_pytorch(name, tmp_path, objects):
     case, machine = CASES[name], load_machine(ROOT / "config" / "machines" / "laptop.yaml")
     network = case.build()
     if case.rate is not None:
         network = dataclasses.replace(network, training=Training(Sgd(case.rate)))
     path = tmp_path / "kernels.so"
-    graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", path, {})
+    graph = lower_network(network, "test", host_target(), machine.threads, tmp_path / "graph.json", path, {}, objects)
     library = KernelLibrary.load(path)
     found = np.array([errors(case, network, graph, library, machine, seed) for seed in range(case.starts)])
     assert np.median(found[:, :, 1, 1]) <= LEFT_TO_COMPARE, f"nothing to compare with: {found[:, :, 1].tolist()}"

@@ -110,7 +110,7 @@ def test_a_name_of_the_zoo_is_taken(ran: Workplace) -> None:
 
 def test_the_command_compiles_and_times_it(ran: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     results = ran.folder / "made"
-    ran.change("profile", value={"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0})
+    ran.change("profile", value={"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05})
     common = ("--config", str(ran.config_file), "--results", str(results), "--scale", "tiny", "--threads", "1")
     save(results / "laptop-1t" / "links.json", "links", small_step.links(), {})
     assert main(["profile", "my_mlp", *common]) == 0, caplog.text

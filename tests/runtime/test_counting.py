@@ -24,7 +24,7 @@ from autotm.solve import SolveOptions, solve_and_pack
 
 GRAPH = small_step.graph()
 COUNTED = counting(GRAPH, Counts.ALL)
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
 
 
 @pytest.mark.parametrize("optimizer", ["static", "synchronous"])
@@ -37,7 +37,7 @@ def test_a_run_equals_the_plain_step(library: KernelLibrary, tmp_path: Path, opt
     check_plan(COUNTED, profile, links, plan)
     program = compile_program(COUNTED, plan, layout)
     check_program(COUNTED, plan, program)
-    options = RunOptions(min_seconds=0.01, poison=True, patience_s=1.0)
+    options = RunOptions(min_seconds=0.01, poison=True, patience_s=0.05)
     record = run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES)
     assert record.verified_steps == 2
     assert record.counts == "all"

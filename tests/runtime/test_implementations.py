@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import small_step
@@ -30,13 +32,13 @@ from autotm.runtime.plain import plain_program
 from autotm.solve import SolveOptions, solve_and_pack
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
-RUN = RunOptions(patience_s=1.0, min_steps=1, min_seconds=0.0, poison=True)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)
+RUN = RunOptions(patience_s=0.05, min_steps=1, min_seconds=0.0, poison=True)
 
 
 @pytest.fixture(scope="module")
-def step(tmp_path_factory: pytest.TempPathFactory) -> two_ways.Step:
-    return two_ways.lowered(tmp_path_factory.mktemp("two_ways"))
+def step(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> two_ways.Step:
+    return two_ways.lowered(tmp_path_factory.mktemp("two_ways"), objects)
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ def test_a_run_is_verified_and_says_that_pages_are_simulated(
     check_plan(GRAPH, profile, LINKS, plan)
     program = compile_program(GRAPH, plan, layout)
     check_program(GRAPH, plan, program)
-    options = RunOptions(min_seconds=0.01, poison=True, patience_s=1.0)
+    options = RunOptions(min_seconds=0.01, poison=True, patience_s=0.05)
     record = run(GRAPH, library, program, plan, small_step.machine(), LINKS, profile, options, small_step.DEVICES)
     assert (record.verified_steps, record.tier_reality) == (2, "emulated")
     assert record.pages is not None

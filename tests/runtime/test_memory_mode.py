@@ -34,7 +34,7 @@ def ran(library: KernelLibrary, limit: Limit, machine: Machine) -> Record:
     check_plan(GRAPH, profile, links, plan)
     program = compile_program(GRAPH, plan, layout)
     check_program(GRAPH, plan, program)
-    options = RunOptions(min_seconds=0.01, poison=True, patience_s=1.0)
+    options = RunOptions(min_seconds=0.01, poison=True, patience_s=0.05)
     return run(GRAPH, library, program, plan, machine, links, profile, options, small_step.DEVICES)
 
 

@@ -29,9 +29,9 @@ from autotm.zoo.paper import densenet
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=5.0)
-QUICK = RunOptions(patience_s=1.0, min_steps=1, min_seconds=0.0, poison=True)
+QUICK = RunOptions(patience_s=0.05, min_steps=1, min_seconds=0.0, poison=True)
 SIZES = yaml.safe_load((small_step.DEVICES.parent / "scales" / "tiny.yaml").read_text(encoding="utf-8"))["networks"]
-SHALLOW = {"dlrm", "mlp"}
+SHALLOW = {"mlp"}
 """Convolutions and pools are in `dense_blocks`."""
 NETWORKS = [pytest.param(name, marks=() if name in SHALLOW else pytest.mark.slow) for name in zoo.networks()]
 

@@ -25,7 +25,7 @@ from autotm.runtime import RunOptions, Runs, VerificationError, run, verify
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 GRAPH = small_step.graph()
-QUICK = RunOptions(patience_s=1.0, min_seconds=0.01)
+QUICK = RunOptions(patience_s=0.05, min_seconds=0.01)
 
 
 def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ CHILD = """
     from autotm.model.files import save
     from autotm.runtime import RunOptions, run
     graph, folder = small_step.graph(), Path({folder!r})
-    library, options = KernelLibrary.load(Path({library!r})), RunOptions(min_seconds={seconds}, patience_s=1.0)
+    library, options = KernelLibrary.load(Path({library!r})), RunOptions(min_seconds={seconds}, patience_s=0.05)
     record = run(graph, library, program(graph), plan(graph), small_step.machine(), small_step.links(), profile(graph),
                  options, small_step.DEVICES, folder / "reference.json")
     save(folder / "record.json", "record", record, {{}})

@@ -34,7 +34,7 @@ def test_deep_steps_are_steps() -> None:
 
 
 def test_solving_and_checking_grow_with_the_step() -> None:
-    small, large = deep_case(300), deep_case(1200)
+    small, large = deep_case(80), deep_case(320)
     growth = len(large.graph.kernels) / len(small.graph.kernels)
     plans = [placed(small)]  # once before, for what is only done the first time
     solving, checking = [], []

@@ -29,7 +29,7 @@ from autotm.solve import solve_and_pack
 GRAPH = small_step.graph(*SIZES["wide"])
 PROFILE = small_step.profile(GRAPH)
 LINKS = replace(small_step.links(), rates=MachineRates(1e12, 80e9))
-OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=1, patience_s=1.0)
+OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=1, patience_s=0.05)
 
 
 def switches() -> list[str]:

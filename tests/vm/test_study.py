@@ -31,9 +31,9 @@ from autotm.study.doctor import findings, findings_text
 
 GRAPH = small_step.graph()
 TIMED = ProfileOptions(
-    patience_s=1.0, min_repeats=3, max_repeats=3, step_s=0.1, kernel_s=0.005, rotation_bytes=1_000_000
+    patience_s=0.05, min_repeats=3, max_repeats=3, step_s=0.1, kernel_s=0.005, rotation_bytes=1_000_000
 )
-OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=2, patience_s=1.0)
+OPTIONS = RunOptions(min_seconds=0.01, min_steps=1, verify_steps=2, patience_s=0.05)
 
 
 @pytest.mark.parametrize("kind", ["numa", "dax"])

@@ -131,14 +131,14 @@ def network() -> Network:
 
 
 @pytest.fixture(scope="module")
-def children(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, str]]:
+def children(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> dict[str, tuple[Any, str]]:
     """What processes without a thread pool returned, None where one failed, and what they wrote on standard error."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     folder = tmp_path_factory.mktemp("children")
     for built_for in (1, 2):
         files = (folder / f"{built_for}.json", folder / f"{built_for}.so")
-        lower_network(network(), "test", host_target(built_for), built_for, *files, {})
+        lower_network(network(), "test", host_target(built_for), built_for, *files, {}, objects)
     command = [sys.executable, "-c", CHILD.format(helpers=str(HELPERS), folder=str(folder))]
     found: dict[str, tuple[Any, str]] = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
     return found

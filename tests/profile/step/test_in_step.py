@@ -22,7 +22,7 @@ from autotm.profile.store.store import KernelStore
 from autotm.profile.timing.cases import ways_of
 from autotm.profile.timing.options import ProfileOptions
 
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 GRAPH = small_step.graph()
 MACHINE, LINKS = small_step.machine(), small_step.links()
 DRAW = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from autotm.profile.store.store import KernelStore
 from autotm.profile.timing.options import ProfileOptions
 from autotm.runtime.timing.all_fast import AllFastRounds
 
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=5, max_repeats=20, step_s=0.5, rotation_bytes=1_000_000)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=5, max_repeats=20, step_s=0.5, rotation_bytes=1_000_000)
 MACHINE, LINKS = small_step.machine(), small_step.links()
 GRAPH = small_step.graph()
 

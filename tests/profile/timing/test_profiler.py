@@ -25,7 +25,7 @@ from autotm.profile.store.store import KernelStore, count
 from autotm.profile.timing.options import ProfileOptions
 from autotm.profile.timing.profiler import profile_kernels
 
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 HELPERS = Path(__file__).parents[2] / "helpers"
 
 
@@ -147,7 +147,7 @@ CHILD = """
     from autotm.profile.store import KernelStore
     cores.lost_ns = lambda _: 0  # As in conftest.py: a neighbour's work would have kernels timed again.
     options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000,
-                             patience_s=1.0)
+                             patience_s=0.05)
     with KernelStore(Path({store!r})) as store:
         profile_kernels(small_step.graph(), KernelLibrary.load(Path({library!r})), small_step.machine(),
                         small_step.links(), store, options, small_step.DEVICES)

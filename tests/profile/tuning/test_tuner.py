@@ -31,7 +31,7 @@ from autotm.profile.timing.profiler import timing_context
 from autotm.profile.tuning.coverage import coverage, table
 from autotm.profile.tuning.tuner import TuneOptions, least_gain, matching, tune_kernels
 
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=20, kernel_s=0.01, rotation_bytes=100_000)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=20, kernel_s=0.01, rotation_bytes=100_000)
 MACHINE = small_step.machine()
 TARGET = host_target(1)
 

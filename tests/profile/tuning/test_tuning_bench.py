@@ -15,7 +15,7 @@ from autotm.profile.timing.options import ProfileOptions
 from autotm.profile.tuning.tuning_bench import TuningBench, agree
 
 TARGET = host_target(2)
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=5, kernel_s=0.001, rotation_bytes=1 << 20)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=5, kernel_s=0.001, rotation_bytes=1 << 20)
 
 
 @pytest.fixture(scope="module")

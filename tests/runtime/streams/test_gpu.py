@@ -23,7 +23,7 @@ from autotm.solve import solve_and_pack
 
 MACHINE = replace(small_step.machine(), slow_tier=CudaTier(kind="cuda"))
 LINKS = random_graphs.make_links(5.0, 5.0, tiny=True)
-QUICK = RunOptions(min_seconds=0.01, patience_s=1.0)
+QUICK = RunOptions(min_seconds=0.01, patience_s=0.05)
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_rivals_equal_the_plain_step(optimizer: str, tmp_path: Path) -> None:
     limit = Limit.parse(least if optimizer == "lru-paging" else "0:1")
     plan, layout = solve_and_pack(case.graph, case.profile, case.links, optimizer, limit, ONLY_FAST)
     program = compile_program(case.graph, plan, layout)
-    options = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2)
+    options = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2)
     record, timeline = run_on_gpu(case.graph, library, program, plan, MACHINE, case.links, case.profile, options)
     assert (record.verified_steps, record.fits) == (2, True)
     assert bool(timeline.of(Lane.INWARD)) == (optimizer in {"lru-paging", "swap-all"})

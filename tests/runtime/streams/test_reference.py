@@ -37,7 +37,7 @@ from autotm.solve import solve_and_pack
 
 MACHINE = small_step.machine()
 GPU = replace(MACHINE, name="gpu", slow_tier=CudaTier(kind="cuda"))
-QUICK = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2, instrumented_steps=1)
+QUICK = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2, instrumented_steps=1)
 
 
 def reference_within(

@@ -29,7 +29,7 @@ from autotm.solve import solve_and_pack
 
 MIB = 1 << 20
 MACHINE = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda", managed_oversubscription=True))
-QUICK = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2, instrumented_steps=3)
+QUICK = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2, instrumented_steps=3)
 FITTING = {"lru-paging": None, "swap-all": "0:1", "managed-memory": "4:1", "recompute": "0:1"}
 """Limits that leave each of them something to do, and room to do it; None: the least that plans need."""
 

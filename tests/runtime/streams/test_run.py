@@ -22,7 +22,7 @@ from autotm.runtime.verify import VerificationError
 from autotm.solve import solve_and_pack
 
 MACHINE = small_step.machine()
-QUICK = RunOptions(min_seconds=0.01, patience_s=1.0, verify_steps=2, instrumented_steps=3)
+QUICK = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2, instrumented_steps=3)
 LINKS = random_graphs.make_links(5.0, 5.0, tiny=True)
 
 

@@ -20,7 +20,7 @@ OPTIMIZERS = ("synchronous", "asynchronous")
 @pytest.mark.parametrize(
     ("planned", "dead"),
     [
-        pytest.param(name, dead, marks=pytest.mark.slow if dead and name == "mnist" else ())
+        pytest.param(name, dead, marks=pytest.mark.slow if name == "mnist" else ())
         for name in SIZES
         for dead in (False, True)
     ],

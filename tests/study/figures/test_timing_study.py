@@ -30,7 +30,7 @@ from autotm.study.timing.recorded_kernels import sums_of_recorded
 from autotm.study.timing.timing_study import RECORDED, summary, timing_table
 
 STYLE = StyleConfig(dots_per_inch=60)
-QUICK = ProfileOptions(patience_s=1.0, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
+QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
 SHIFT = {Way.SINGLE: 1.0, Way.AGAIN: 1.01, Way.TOGETHER: 1.5, Way.ISOLATED: 1.02, Way.ADDITIVE: 0.98}
 SECONDS = {Way.SINGLE: 40.0, Way.AGAIN: 40.0, Way.TOGETHER: 10.0, Way.ISOLATED: 8.0, Way.ADDITIVE: 4.0}
 

@@ -77,7 +77,7 @@ def attention(b: relax.BlockBuilder, x: Var, *_: Var) -> relax.Expr:
     return b.emit(op.reshape(b.emit(op.permute_dims(found, [0, 2, 1, 3])), (2, 80, 6)))
 
 
-@pytest.mark.parametrize("body", [residual, shuffled, normed, attention])
+@pytest.mark.parametrize("body", [pytest.param(residual, marks=pytest.mark.slow), shuffled, normed, attention])
 def test_numbers_are_the_same(body: Body, tmp_path, objects) -> None:
     before = plain_steps.network(body, SHAPES, WEIGHTS)
     after, imported = turned(before)

@@ -24,7 +24,7 @@ from autotm.model.files.errors import BadInputError  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
 
 ALLOWED, RATE = 3.0, 0.1
-FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 1.0, "step_tolerance": 1000.0}
+FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}
 
 
 class Attends(nn.Module):
