@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,12 @@ def test_a_plan_runs_and_equals_the_plain_step(step: autotm.TrainingStep, tmp_pa
     assert 0 <= placed.gap <= 0.02
     assert 0 < record.dram_alloc_size <= step.peak_bytes / 2
     assert record.pmem_alloc_size > 0
+    assert re.fullmatch(
+        r"my_mlp, synchronous, limit 1:1: \S+ s a step predicted, \S+ s measured \(median of \d+\), \S+ times the "
+        r"all-fast step in turn(, while others held the cores)?; 2 steps equal the plain step bit for bit "
+        r"\(emulated slow memory, machine \w+, threads 1, seed 20\)",
+        str(record),
+    )
     assert "my_mlp, synchronous, limit 1:1" in str(placed)
     assert f"proven within {placed.gap:.2%} of the best" in str(placed)
     placed.view(tmp_path / "plan.html", record)
@@ -174,6 +181,11 @@ def test_faults_are_named(step: autotm.TrainingStep, example: ModuleType, result
     machine = small_step.machine()
     with pytest.raises(BadInputError, match="unknown optimizer 'statik'; did you mean 'static'"):
         step.plan("4:1", "statik")
+    with pytest.raises(BadInputError, match="unknown optimizer 'None'"):
+        step.plan("4:1", None)  # type: ignore[arg-type]
+    for none in ([], "4:1"):
+        with pytest.raises(BadInputError, match=r"limits: .*: give a list of at least one, or None"):
+            step.sweep(none)
     with pytest.raises(BadInputError, match="unknown key 'gapp'; did you mean 'gap'"):
         step.plan("4:1", gapp=0.1)
     with pytest.raises(BadInputError, match="unknown key 'min_second'; did you mean 'min_seconds'"):

@@ -112,6 +112,11 @@ def test_faults_are_named(given: dict[str, object]) -> None:
         placed.step(images[:2])
     with pytest.raises(BadInputError, match="unknown input 'inputs'; did you mean 'input'"):
         placed.step(inputs=images)
+    before = placed.state_dict()
+    with pytest.raises(BadInputError, match=r"input target: index 50\d is out of range: .* takes 0 to 4"):
+        placed.step(images, labels + 500)
+    torch.testing.assert_close(placed.state_dict(), before, rtol=0, atol=0)
+    assert placed.step(images.requires_grad_(), labels) > 0
     placed.close()
 
 

@@ -24,9 +24,14 @@ from autotm.model.step.limit import Limit
         ("2MiB", "2097152B", 2 * 2**20),
         ("1TiB", "1099511627776B", 2**40),
         (123, "123B", 123),
+        (1.5e9, "1500MB", 1_500_000_000),
+        ("0.5x", "1to1", 850),
+        ("0.15 x", "17to3", 255),
+        ("1x", "0to1", 1700),
+        ("0x", "1to0", 0),
     ],
 )
-def test_a_limit_is_read(text: str | int, slug: str, of_1700: int) -> None:
+def test_a_limit_is_read(text: str | float, slug: str, of_1700: int) -> None:
     limit = Limit.parse(text)
     assert limit.slug == slug
     assert limit.fast_bytes(1700) == of_1700
@@ -62,6 +67,9 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         "-1:2",
         "8",
         "4gb",
+        "1.01x",
+        "-0.5x",
+        float("nan"),
         "4 Gi",
         "kiB",
         "4kiB",
@@ -76,6 +84,6 @@ def test_arguments_that_do_not_fit_are_named() -> None:
         "1GB-",
     ],
 )
-def test_what_is_no_limit_is_named(text: str | int) -> None:
+def test_what_is_no_limit_is_named(text: str | float) -> None:
     with pytest.raises(BadInputError, match=r"is not a limit|is negative"):
         Limit.parse(text)

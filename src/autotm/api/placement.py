@@ -110,13 +110,18 @@ class Placement:
             The loss; of a network that infers, its outputs, as tensors of PyTorch if that is where it came from.
 
         Raises:
-            BadInputError: no such input, another shape or type, or a scale of rates that are fixed or that is none.
+            BadInputError: no such input, another shape or type, an index out of range, or a scale of rates that are
+                fixed or that is none.
         """
-        origin, known = self.training_step.origin, self.training_step.input_names
-        fed = origin.fed(known, [np.asarray(item) for item in inputs], {k: np.asarray(v) for k, v in named.items()})
+        origin, known, session = self.training_step.origin, self.training_step.input_names, self._session
+        fed = origin.fed(known, [_array(item) for item in inputs], {name: _array(item) for name, item in named.items()})
         if rate_scale is not None:
             fed[RATE_SCALE] = self._scale(rate_scale)
-        found = self._session.step(fed)
+        session.feed(fed)
+        by_name = self.training_step.lowered.by_name
+        whole = [name for name in known if np.issubdtype(by_name[name].dtype, np.integer)]
+        origin.check({name: origin.back(name, session.value(name)) for name in whole})
+        found = session.step()
         if "loss" in found:
             return found["loss"].item()
         outputs = [self.training_step.as_given(value) for value in found.values()]
@@ -208,3 +213,8 @@ class Placement:
             f"({fast_bytes / 1e6:.6g} MB fast, {slow_bytes / 1e6:.6g} MB slow memory): "
             f"{self.predicted_s:.6g} s a step predicted{proof}; {len(placed.moves)} moves"
         )
+
+
+def _array(value: Any) -> npt.NDArray[Any]:
+    """A value for an input: of a tensor of PyTorch its numbers, which nothing is differentiated by."""
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)

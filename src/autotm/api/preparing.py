@@ -38,7 +38,7 @@ of an ONNX file."""
 def plan(
     network: NetworkLike,
     inputs: Any = None,
-    limit: str | int = "4:1",
+    limit: str | float = "4:1",
     optimizer: str = "synchronous",
     **prepared: Any,
 ) -> Placement:
@@ -64,7 +64,7 @@ def plan(
 def sweep(
     network: NetworkLike,
     inputs: Any = None,
-    limits: Sequence[str | int] | None = None,
+    limits: Sequence[str | float] | None = None,
     optimizer: str = "synchronous",
     **prepared: Any,
 ) -> SweepResult[Placement]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from autotm.api.options import options_of
 from autotm.api.placement import Placement
 from autotm.kernels.library import KernelLibrary
+from autotm.model.files import BadInputError
 from autotm.model.machine import provenance
 from autotm.model.measurement import Links, Profile
 from autotm.model.plan import Plan, Refusal
@@ -72,11 +73,12 @@ class TrainingStep:
 
         return torch.from_numpy(np.asarray(value))
 
-    def plan(self, limit: str | int = "4:1", optimizer: str = "synchronous", **solver: Any) -> Placement:
+    def plan(self, limit: str | float = "4:1", optimizer: str = "synchronous", **solver: Any) -> Placement:
         """Place the tensors within a limit on fast memory.
 
         Args:
-            limit: a ratio slow:fast such as "8:1", or bytes: 4_500_000_000, "4500MB" or "4GiB".
+            limit: a ratio slow:fast such as "8:1", a share of the peak such as "0.5x", or bytes: 4_500_000_000,
+                "4500MB" or "4GiB".
             optimizer: static, synchronous, asynchronous, numa, all-fast or all-slow.
             solver: `gap`, `time_limit_s`, `additive_tolerance`, as under `solve` in config/config.yaml.
 
@@ -93,7 +95,7 @@ class TrainingStep:
 
     def sweep(
         self,
-        limits: Sequence[str | int] | None = None,
+        limits: Sequence[str | float] | None = None,
         optimizer: str = "synchronous",
         *,
         run: bool | Mapping[str, Any] = False,
@@ -121,6 +123,8 @@ class TrainingStep:
         from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports seaborn
 
         options = replace(self._solve_options(optimizer, solver), sweep_s=sweep_s)
+        if limits is not None and (isinstance(limits, str) or not limits):
+            raise BadInputError(f"limits: {limits!r}: give a list of at least one, or None for a series of them")
         asked = None if limits is None else list(dict.fromkeys(map(Limit.parse, limits)))
         found = list(place_each(self.graph, self.profile, self.links, optimizer, asked, options))
         refused = [one for one in found if isinstance(one, Refusal)]

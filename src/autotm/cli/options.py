@@ -63,7 +63,10 @@ def of_network(function: Command) -> Command:
 
 
 def of_placement(function: Command) -> Command:
-    """A command on what an optimizer places within a limit (a ratio slow:fast such as 8:1, or bytes such as 4500MB)."""
+    """A command on what an optimizer places within a limit.
+
+    Limits are a ratio slow:fast such as 8:1, a share such as 0.2x, or bytes such as 4500MB.
+    """
 
     @functools.wraps(function)
     def command(study: Study, *, optimizer: str, **named: Any) -> Any:

@@ -72,17 +72,17 @@ class Session:
             fill_and_settle(self._executor, self._arguments, tiers, (), seed, machine.cpus)
             self._stack = stack.pop_all()
 
-    def step(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one step; returns copies of what it is run for (a loss, or outputs) by name.
-
-        Args:
-            inputs: new values, in the shapes and types of the step's inputs; the others keep theirs.
+    def feed(self, inputs: Mapping[str, Array]) -> None:
+        """Set inputs of the steps to come; the others keep their values.
 
         Raises:
             BadInputError: no such input, or another shape or type.
         """
         for name, value in inputs.items():
             self._set(name, value)
+
+    def step(self) -> dict[str, Array]:
+        """Run one step; returns copies of what it is run for (a loss, or outputs) by name."""
         with pinned(self._machine):
             self._executor.step()
         self.steps += 1

@@ -75,7 +75,7 @@ def test_traced_steps_compute_the_step(library: KernelLibrary) -> None:
     with closing(session(library, PROGRAM)) as traced, closing(session(library, PROGRAM)) as plain:
         traced.trace(1, 1.0)
         for _ in range(traced.steps):
-            plain.step({})
+            plain.step()
         for name, value in plain.values().items():
             np.testing.assert_array_equal(traced.value(name), value)
 

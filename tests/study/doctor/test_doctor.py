@@ -84,6 +84,22 @@ def test_a_system_that_tells_nothing_has_one_memory(tmp_path: Path) -> None:
     assert not SystemMemory(root).demotes
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, (16_000 << 10, 9_000 << 10)),
+        ({f"{NODE}1/meminfo": meminfo(1, 4_000, 4_000)}, (6_000 << 10, 2_000 << 10)),
+    ],
+    ids=["one node", "two"],
+)
+def test_of_one_node_the_whole_system_is_believed_where_it_has_more(
+    tmp_path: Path, more: dict[str, str], expected: tuple[int, int]
+) -> None:
+    told = {"proc/meminfo": "MemTotal: 16000 kB\nMemAvailable: 9000 kB\n", f"{NODE}0/meminfo": meminfo(0, 6_000, 2_000)}
+    found = SystemMemory(written(tmp_path, told | more)).nodes[0]
+    assert (found.total_bytes, found.free_bytes) == expected
+
+
 def test_this_machine_can_run_a_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--results", str(tmp_path / "new" / "results"), "--json"]) == 0
     found = {one["what"]: one for one in json.loads(capsys.readouterr().out)}

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make tes
 from autotm.model.files.errors import AutotmError, BadInputError  # noqa: E402
 from autotm.zoo.frontend import from_torch  # noqa: E402
 
-nn = torch.nn
+nn, F = torch.nn, torch.nn.functional
 X = torch.randn(4, 6)
 
 
@@ -31,6 +31,52 @@ def decided(y: torch.Tensor) -> torch.Tensor:
 
 def total(y: torch.Tensor) -> torch.Tensor:
     return y.sum()
+
+
+class Picked(nn.Module):
+    """Entries of a layer's output, by the indices of some operator."""
+
+    def __init__(self, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.pick = nn.Linear(6, 6), pick
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return self.pick(self.layer(x), places).sum()
+
+
+PICKS = {
+    "lookup": (lambda y, i: F.embedding(i, y), 4, r"takes 0 to 3"),
+    "lookup before the first": (lambda y, i: F.embedding(i, y), -1, r"takes 0 to 3"),
+    "past what 32 bits hold": (lambda y, i: F.embedding(i, y), 2**32 + 1, r"takes 0 to 3"),
+    "gathered": (lambda y, i: y.gather(1, i[:, None]), 6, r"takes 0 to 5"),
+    "selected": (lambda y, i: y.index_select(1, i), 6, r"takes 0 to 5"),
+    "indexed": (lambda y, i: y[i], 4, r"takes -4 to 3"),
+    "indexed from the end": (lambda y, i: y[:, i], -7, r"takes -6 to 5"),
+    "computed": (lambda y, i: y[2 * i + 1], 2, r"index 5 is out of range: .*takes -4 to 3"),
+    "scattered": (lambda y, i: torch.zeros(4, 6).scatter_add(1, i[:, None], y[:, :1]), 6, r"takes 0 to 5"),
+    "labels": (F.cross_entropy, 6, r"takes 0 to 5"),
+    "one hot": (lambda y, i: y * F.one_hot(i, 6), 6, "Class values must be smaller than num_classes"),
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_an_index_out_of_range_is_named_with_its_input_and_range(name: str) -> None:
+    pick, wrong, message = PICKS[name]
+    places = torch.tensor([0, 1, 1, 0])
+    network = from_torch(Picked(pick), (X, places))
+    network.origin.check({"places": places.numpy()})
+    places[2] = wrong
+    with pytest.raises(BadInputError, match=rf"^input places: .*{message}"):
+        network.origin.check({"places": places.numpy()})
+    with pytest.raises(BadInputError, match=message):
+        from_torch(Picked(pick), (X, places))
+
+
+def test_the_last_indices_and_those_that_count_for_nothing_are_taken() -> None:
+    places = torch.tensor([0, 5, -100, -100])
+    from_torch(Picked(F.cross_entropy), (X, places))
+    from_torch(Picked(lambda y, i: y[i % 4]), (X, places))
+    from_torch(Picked(lambda y, i: y[i]), (X, torch.tensor([-4, 3])))
 
 
 FAULTS: dict[str, tuple[Callable[[], object], str]] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from autotm.model.study import SolveConfig
 if TYPE_CHECKING:
     from autotm.api.offload.step import OffloadedStep
 
-_SHARE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*x\s*$")
 _OPTIMIZERS = ("asynchronous", "synchronous")
 
 
@@ -42,7 +40,8 @@ def offload(
         module: in the mode, training or evaluation, in which it is to run.
         inputs: a tensor, or a tuple of tensors: an example of what the module is called with.
         loss: gives a scalar from the module's output and the targets; without it the module returns its loss.
-        budget: bytes, as `8GB`, `4GiB` or a number; or a share of what the step needs with nothing moved, as `0.5x`.
+        budget: bytes, as `8GB`, `4GiB` or a number; or a part of what the step needs with nothing moved, as `0.5x` or,
+            the same, `1:1`.
         targets: what the loss takes behind the module's output.
         optimizer: `asynchronous`, whose copies run beside kernels, or `synchronous`.
         kernel_s: seconds for which each distinct operator is timed.
@@ -91,16 +90,13 @@ def _budget(budget: str | float) -> tuple[float | None, int]:
     """A share of the plain step's memory, or bytes."""
     from autotm.model.step import Limit  # noqa: PLC0415 - only here
 
-    wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, as 0.5x"
-    if match := _SHARE.match(str(budget)):
-        share = float(match[1])
-        if not share > 0:
-            raise BadInputError(f"offload: a budget of {budget} is nothing; {wanted}")
-        return share, 0
+    wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, as 0.5x (or 1:1)"
     try:
-        limit = Limit.parse(int(budget) if isinstance(budget, int | float) else budget)
+        limit = Limit.parse(budget)
     except BadInputError:
         raise BadInputError(f"offload: '{budget}' is no budget; {wanted}") from None
-    if limit.size_bytes is None or limit.less_io or limit.size_bytes <= 0:
+    if limit.slow is not None and limit.fast:
+        return limit.fast / (limit.slow + limit.fast), 0
+    if limit.less_io or not limit.size_bytes:
         raise BadInputError(f"offload: '{budget}' is no budget; {wanted}")
     return None, limit.size_bytes

@@ -18,7 +18,9 @@ log = logging.getLogger("autotm")
 
 @click.command()
 @of_network
-@click.option("--limit", required=True, help="Fast memory: a ratio slow:fast such as 4:1, or bytes.")
+@click.option(
+    "--limit", required=True, help="Fast memory: a ratio slow:fast such as 4:1, a share such as 0.2x, or bytes."
+)
 @click.option("--draws", type=click.IntRange(min=1), default=20, show_default=True, help="How often times are drawn.")
 @click.option("--optimizers", default="static,synchronous", show_default=True, help="Whose plans.")
 @answering

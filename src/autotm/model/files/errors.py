@@ -45,9 +45,9 @@ class IllegalPlanError(AutotmError):
     """A plan, layout or program breaks a rule; raised by `check` only."""
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> BadInputError:
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> BadInputError:
     """An error that names the nearest known name, and all of them."""
-    return BadInputError(f"unknown {kind} '{name}'{_nearest(name, known)}")
+    return BadInputError(f"unknown {kind} '{name}'{_nearest(str(name), known)}")
 
 
 def no_such_file(kind: str, path: Path) -> BadInputError:

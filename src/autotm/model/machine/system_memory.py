@@ -6,7 +6,7 @@ import mmap
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -93,7 +93,13 @@ class SystemMemory:
             info = self._text("proc/meminfo")
             free = _size(info, "MemAvailable")
             return [MemoryNode(0, _size(info, "MemTotal"), free, "all", (10,), {}, _count(info, "HugePages_Free"))]
-        return [found for found in map(self._node, self.numbers) if found.total_bytes]
+        found = [node for node in map(self._node, self.numbers) if node.total_bytes]
+        if len(found) == 1:
+            # Linux tells of it twice. In a virtual machine whose memory grew, what it tells by node may lag behind.
+            info = self._text("proc/meminfo")
+            if (total := _size(info, "MemTotal")) > found[0].total_bytes:
+                return [replace(found[0], total_bytes=total, free_bytes=_size(info, "MemAvailable"))]
+        return found
 
     def nodes_named(self, numbers: Iterable[int]) -> list[MemoryNode]:
         """Those of `nodes` with these numbers."""

@@ -190,3 +190,19 @@ class Record:
         """
         measured_s, predicted_s = self.all_fast_runtime_median_s, self.all_fast_predicted_s
         return None if measured_s is None or predicted_s is None else measured_s - predicted_s
+
+    def __str__(self) -> str:
+        """One line: what ran, what it took, what was predicted. All fields, thousands of samples among them: repr."""
+        what = f"{self.network}, {self.optimizer}, limit {self.limit}"
+        what += f": {self.predicted_runtime_s:.6g} s a step predicted"
+        memory = f"{self.tier_reality} slow memory, machine {self.machine}, threads {self.threads}, seed {self.seed}"
+        if self.actual_runtime_median_s is None:
+            return f"{what}; it exceeds its limit, nothing ran ({memory})"
+        found = f"{what}, {self.actual_runtime_median_s:.6g} s measured (median of {len(self.samples_s)})"
+        if all_fast_s := self.all_fast_runtime_median_s:
+            found += f", {self.actual_runtime_median_s / all_fast_s:.4g} times the all-fast step in turn"
+        if self.disturbed_steps_count:
+            found += ", while others held the cores"
+        if self.verified_steps:
+            found += f"; {self.verified_steps} steps equal the {self.verified_against or PLAIN_STEP} bit for bit"
+        return f"{found} ({memory})"

@@ -1,7 +1,8 @@
-"""A fast-memory budget: a ratio of slow to fast, or bytes."""
+"""A fast-memory budget: a ratio of slow to fast, a share of the peak, or bytes."""
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -10,11 +11,13 @@ from autotm.model.files import BadInputError, InfeasibleLimitError
 
 _BYTES = re.compile(r"^(\d+(?:\.\d+)?)\s*(|[kMGT]|[KMGT]i)B$")
 _RATIO = re.compile(r"^(\d+)\s*(?::|to|//)\s*(\d+)$")
+_SHARE = re.compile(r"^(\d+(?:\.\d+)?)\s*x$")
 _UNIT = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _IO = "io"
 _ACCEPTED = (
-    "a ratio slow:fast of whole numbers such as 8:1 (not 0:0), or bytes such as 4500MB, or 11GB-1GB-io: a memory of "
-    "11 GB less 1 GB that others take and the step's parameters, inputs and results"
+    "a ratio slow:fast of whole numbers such as 8:1 (not 0:0), a share of the peak such as 0.5x (at most 1x), bytes "
+    "such as 4500MB, or 11GB-1GB-io: a memory of 11 GB less 1 GB that others take and the step's parameters, inputs "
+    "and results"
 )
 
 
@@ -39,19 +42,22 @@ class Limit:
             raise BadInputError(f"limit: {self.size_bytes} bytes is negative; give {_ACCEPTED}")
 
     @classmethod
-    def parse(cls, text: str | int) -> Limit:
-        """Read a ratio, bytes, or bytes less others, and less the step's arguments.
+    def parse(cls, text: str | float) -> Limit:
+        """Read a ratio, a share of the peak, bytes, or bytes less others, and less the step's arguments.
 
-        `8:1`, `8to1`, `8//1`; `4500MB` (10^6 bytes each), `4GiB` (2^30 each) or a whole number of bytes; `11GB-1GB-io`.
+        `8:1`, `8to1`, `8//1`; `0.5x`, which is 1:1; `4500MB` (10^6 bytes each), `4GiB` (2^30 each) or a number of
+        bytes; `11GB-1GB-io`.
 
         Raises:
-            BadInputError: the text is none of these, or is 0:0.
+            BadInputError: the text is none of these, is 0:0, or a share above one.
         """
-        if isinstance(text, int) and not isinstance(text, bool):
-            return cls(size_bytes=text)
+        if isinstance(text, int | float) and not isinstance(text, bool) and math.isfinite(text):
+            return cls(size_bytes=int(text))
         stripped = str(text).strip()
         if match := _RATIO.match(stripped):
             return cls(slow=int(match[1]), fast=int(match[2]))
+        if (match := _SHARE.match(stripped)) and (share := Fraction(match[1])) <= 1:
+            return cls(slow=share.denominator - share.numerator, fast=share.numerator)
         first, *less = (part.strip() for part in stripped.split("-"))
         less_io = less[-1:] == [_IO]
         sizes = [_bytes(part) for part in (first, *less[: len(less) - less_io])]

@@ -161,10 +161,7 @@ def _run_on_gpu(contents: Contents, machine: Machine, to: Path | None) -> None:
 
 
 def _tell_record(record: Record, file: Path) -> None:
-    sys.stdout.write(
-        f"{record.predicted_runtime_s:.6g} s predicted, {record.actual_runtime_median_s:.6g} s measured a step "
-        f"({record.tier_reality} slow memory); {file}\n"
-    )
+    sys.stdout.write(f"{record}; {file}\n")
 
 
 def _opener(contents: Contents, machine: Machine) -> gpu.Open:

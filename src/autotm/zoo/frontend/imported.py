@@ -10,7 +10,7 @@ import tvm
 
 from autotm.zoo.frontend.layout_rules import RULES
 from autotm.zoo.frontend.layouts import CONSTANT, Layouts, Order
-from autotm.zoo.network import Fill
+from autotm.zoo.network import Check, Fill, unchecked
 
 __all__ = ["CONSTANT", "Imported", "channels_last"]
 
@@ -25,6 +25,7 @@ class Imported:
         turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
             `turned[name][j]` there.
         lines: where in its source an operator is first used, by name of the operator.
+        check: holds values of inputs against what the step does with them, as `Origin.check`.
     """
 
     module: tvm.IRModule
@@ -33,6 +34,7 @@ class Imported:
     states: Mapping[str, Fill]
     turned: Mapping[str, Order] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)
+    check: Check = unchecked
 
 
 def channels_last(imported: Imported) -> Imported:

@@ -2,7 +2,7 @@
 
 from autotm.zoo.network.builder import NetworkBuilder
 from autotm.zoo.network.network import Fill, Network
-from autotm.zoo.network.origin import Origin
+from autotm.zoo.network.origin import Check, Origin, unchecked
 from autotm.zoo.network.values import with_values_stored
 
-__all__ = ["Fill", "Network", "NetworkBuilder", "Origin", "with_values_stored"]
+__all__ = ["Check", "Fill", "Network", "NetworkBuilder", "Origin", "unchecked", "with_values_stored"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,12 @@ from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import STEP
 
 Array = npt.NDArray[Any]
+Check = Callable[[Mapping[str, Array]], None]
+
+
+def unchecked(values: Mapping[str, Array]) -> None:
+    """Of a source that says nothing of the values of its inputs."""
+    del values
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class Origin:
         counters: of these, whole numbers that every step adds one to.
         is_torch: whether the source is a module of PyTorch.
         lines: where in the source an operator is first used, by name of the operator.
+        check: called with the whole numbers among the inputs, by name, as they lie in the source; raises BadInputError
+            where one would be an index out of range.
     """
 
     inputs: tuple[str, ...] = ()
@@ -38,6 +46,7 @@ class Origin:
     counters: tuple[str, ...] = ()
     is_torch: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
+    check: Check = unchecked
 
     def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
         """New values of a step's inputs, by name, turned as the step has them.
@@ -65,7 +74,7 @@ class Origin:
 
     def state(self, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
         """The source's state after so many steps: every tensor by its name there, as it lies there."""
-        back = {name: self._back(name, value) for name, value in values.items() if name in self.tensors}
+        back = {name: self.back(name, value) for name, value in values.items() if name in self.tensors}
         counted = {name: self.kept[name] + steps for name in self.counters}
         others = {other: back[name] for other, name in self.same.items()}
         return {**self.kept, **counted, **back, **others}
@@ -81,7 +90,7 @@ class Origin:
         for name, value in values.items():
             parameter, _, state = name.rpartition(".")
             if parameter in parameters and name not in parameters:
-                found.setdefault(parameter, {})[state] = self._back(parameter, value)
+                found.setdefault(parameter, {})[state] = self.back(parameter, value)
         return found
 
     def from_rule_state(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
@@ -114,8 +123,8 @@ class Origin:
                 found[f"{name}.{state}"] = value.transpose(self.turned[name]) if name in self.turned else value
         return found
 
-    def _back(self, name: str, value: Array) -> Array:
-        """As an argument lies in the source."""
+    def back(self, name: str, value: Array) -> Array:
+        """An argument's value as it lies in the source."""
         return np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
 
     @staticmethod

@@ -23,11 +23,12 @@ def constant_values(program: torch.export.ExportedProgram, given: Mapping[str, t
         for node in program.graph.nodes:
             if node.op == "placeholder" and node.name in given:
                 found[node] = given[node.name]
-            elif node.op == "call_function" and _is_pure(node) and all(item in found for item in node.all_input_nodes):
+            elif node.op == "call_function" and is_pure(node) and all(item in found for item in node.all_input_nodes):
                 arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
                 found[node] = node.target(*arguments, **named)
     return found
 
 
-def _is_pure(node: fx.Node) -> bool:
+def is_pure(node: fx.Node) -> bool:
+    """Whether its operator gives the same for the same arguments, and does nothing else."""
     return _RANDOM not in getattr(node.target, "tags", ()) and "assert" not in getattr(node.target, "__name__", "")

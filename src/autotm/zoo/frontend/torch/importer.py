@@ -18,7 +18,9 @@ from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.lined import LinedBuilder
 from autotm.zoo.frontend.random_numbers import COUNTER, Draws
 from autotm.zoo.frontend.torch.constants import constant_values
+from autotm.zoo.frontend.torch.indices import IndexChecks
 from autotm.zoo.frontend.torch.operators import TrainingImporter
+from autotm.zoo.frontend.torch.program import where
 
 Array = npt.NDArray[Any]
 _PREFIX = "module."
@@ -75,7 +77,8 @@ def imported_program(
         builder.emit_func_output(output, [*variables.values(), *counter])
     inputs = {roles.names[name]: _array(value) for name, value in roles.inputs.items()}
     parameters = {roles.names[name]: _array(value) for name, value in roles.parameters.items()}
-    return Imported(builder.finalize(), inputs, parameters, states, lines=builder.lines)
+    checks = IndexChecks(program.graph, {name: roles.names[name] for name in roles.inputs}, known)
+    return Imported(builder.finalize(), inputs, parameters, states, lines=builder.lines, check=checks)
 
 
 def _arguments(roles: _Roles) -> dict[str, torch.Tensor]:
@@ -177,14 +180,3 @@ def _converted(importer: TrainingImporter, node: fx.Node) -> Any:
             f"{where(node)}: operator {node.target} cannot be imported here: {type(error).__name__}: "
             f"{text[-1] if text else ''}; write it with others"
         ) from error
-
-
-def where(node: fx.Node) -> str:
-    """The line of the user's code that a node comes from: the innermost one outside of PyTorch."""
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
-    places = [(place, lines[index + 1 : index + 2]) for index, place in enumerate(lines) if place.startswith("File ")]
-    outside = [item for item in places if "/torch/" not in item[0] and "autotm/zoo/frontend" not in item[0]]
-    if not (outside or places):
-        return node.name
-    place, code = (outside or places)[-1]
-    return f"{place.removeprefix('File ')}: {code[0]}" if code else place.removeprefix("File ")

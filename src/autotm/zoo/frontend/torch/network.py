@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -50,7 +51,8 @@ def from_torch(
         name: of the network, in small letters, digits and _; by default the class's.
 
     Raises:
-        BadInputError: what cannot be imported, with the line of the module's code; see `exported`.
+        BadInputError: what cannot be imported, or an index out of range, with the line of the module's code; see
+            `exported`.
     """
     if mode not in ("train", "inference"):
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
@@ -58,7 +60,9 @@ def from_torch(
     program = exported(module, inputs, targets, loss, mode)
     positional, named = arguments_of(inputs)
     names, values = _leaves(_input_names(module, inputs, len(targets)), [*positional, *named.values(), *targets])
-    found = channels_last(imported_program(program, names, values, trains=trains))
+    found = imported_program(program, names, values, trains=trains)
+    found.check({name: value for name, value in found.inputs.items() if np.issubdtype(value.dtype, np.integer)})
+    found = channels_last(found)
     rules = training_of(training or _DEFAULT, module, found) if trains else None
     return _network(name or _own_name(module), found, rules, _origin(module, names, found, trains=trains))
 
@@ -88,6 +92,7 @@ def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported, *, t
         tuple(name for name in kept if trains and _counts(module, name)),
         is_torch=True,
         lines=found.lines,
+        check=found.check,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from autotm.model.files import BadInputError
@@ -20,6 +23,10 @@ _KEPT = (
     "softplus", "upsample_bilinear2d", "upsample_nearest2d",
 )  # fmt: skip
 """Operators of PyTorch that stay whole: what they are made of would compile to slower kernels."""
+
+_PYTORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parents[3])
+"""This package; a user's folder may be called `torch` as well."""
 
 
 class Step(torch.nn.Module):
@@ -58,7 +65,9 @@ def exported(
     values = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), values)
     step = Step(module, loss, len(targets), list(named))
     what = type(module).__name__
-    with _in_mode(module, mode):
+    with _in_mode(module, mode), warnings.catch_warnings():
+        # PyTorch's own, of how it copies its programs: nobody else can do anything about them.
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"copyreg|torch\.")
         try:
             program = torch.export.export(step, tuple(values), strict=False)
             program = program.run_decompositions(_decompositions())
@@ -145,3 +154,14 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
         for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
     return table
+
+
+def where(node: fx.Node) -> str:
+    """The innermost line of the user's code that a node comes from; where there is none, its operator."""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    places = [(place, lines[index + 1 : index + 2]) for index, place in enumerate(lines) if place.startswith("File ")]
+    outside = [item for item in places if not any(f'"{folder}/' in item[0] for folder in (_PYTORCH, _OWN))]
+    if not outside:
+        return f"operator {node.target} of PyTorch's own code"
+    place, code = outside[-1]
+    return f"{place.removeprefix('File ')}: {code[0]}" if code else place.removeprefix("File ")

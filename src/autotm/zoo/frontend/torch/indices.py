@@ -1,0 +1,134 @@
+"""What a step takes for granted of its inputs: indices within what they index, and what the module itself asserts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx
+
+from autotm.model.files import BadInputError
+from autotm.zoo.frontend.torch.constants import is_pure
+from autotm.zoo.frontend.torch.program import where
+
+Array = npt.NDArray[Any]
+_ALONG_AN_AXIS = {"gather", "index_select", "scatter", "scatter_add", "scatter_reduce"}
+"""Operators whose arguments are a tensor, an axis, and indices along it, from 0 on."""
+_FROM_THE_END_TOO = {"index", "index_put"}
+"""Operators whose arguments are a tensor and indices along its first axes, which may be negative."""
+
+
+@dataclass(frozen=True)
+class _Use:
+    """Indices of a node, and the first and the last that its operator takes."""
+
+    indices: fx.Node
+    node: fx.Node
+    first: int
+    last: int
+
+
+class IndexChecks:
+    """What a graph does with whole numbers that it computes from its inputs alone."""
+
+    def __init__(self, graph: fx.Graph, inputs: Mapping[str, str], known: Mapping[fx.Node, Any]) -> None:
+        """Find them.
+
+        Args:
+            graph: of PyTorch's operators.
+            inputs: the name of the input behind a placeholder, by the placeholder's.
+            known: the values of nodes that depend on no argument.
+        """
+        self._known, self._inputs = known, inputs
+        self._names: dict[fx.Node, frozenset[str]] = dict.fromkeys(known, frozenset())
+        for node in graph.nodes:
+            if node in known or not _is_whole(node):
+                continue
+            if node.op == "placeholder" and node.name in inputs:
+                self._names[node] = frozenset({inputs[node.name]})
+            elif node.op == "call_function" and is_pure(node):
+                arguments = [self._names.get(item) for item in node.all_input_nodes]
+                if all(names is not None for names in arguments):
+                    self._names[node] = frozenset().union(*arguments)
+        self._asserted = [
+            node
+            for node in graph.nodes
+            if node.target == torch.ops.aten._assert_async.msg and self._names.get(node.args[0])  # noqa: SLF001 - its name
+        ]
+        self._uses = [use for node in graph.nodes for use in _uses(node) if self._names.get(use.indices)]
+
+    def __call__(self, values: Mapping[str, Array]) -> None:
+        """Hold the indices against what they index.
+
+        Args:
+            values: of inputs by name, as the source has them; indices that come from others are not looked at.
+
+        Raises:
+            BadInputError: one is out of range; names it, its input, the range, and the line of the user's code.
+        """
+        found = {
+            node: torch.from_numpy(np.ascontiguousarray(values[name]))
+            for node in self._names
+            if node.op == "placeholder" and (name := self._inputs.get(node.name)) in values
+        }
+        for node in self._asserted:
+            if self._names[node.args[0]] <= values.keys() and not self._value(node.args[0], found).all():
+                raise BadInputError(f"{_of(self._names[node.args[0]])}: {where(node)}: {node.args[1]}")
+        for use in self._uses:
+            names = self._names[use.indices]
+            if names <= values.keys():
+                indices = self._value(use.indices, found)
+                outside = indices[(indices < use.first) | (indices > use.last)]
+                if outside.numel():
+                    raise BadInputError(
+                        f"{_of(names)}: index {outside[0].item()} is out of range: {where(use.node)} takes "
+                        f"{use.first} to {use.last}"
+                    )
+
+    def _value(self, node: fx.Node, found: dict[fx.Node, Any]) -> Any:
+        if node in self._known:
+            return self._known[node]
+        if node not in found:
+            arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), lambda item: self._value(item, found))
+            found[node] = node.target(*arguments, **named)  # type: ignore[operator]
+        return found[node]
+
+
+def _of(names: Iterable[str]) -> str:
+    return f"input {' and '.join(sorted(names))}"
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """Whether it gives one tensor of whole numbers or truth values."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+
+
+def _uses(node: fx.Node) -> Iterator[_Use]:
+    """The indices among a node's arguments."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - no other name
+        return
+    name = node.target.overloadpacket.__name__
+    if name == "embedding":
+        table, indices = node.args[:2]
+        yield _use(node, indices, _shape(table)[0], is_signed=False)
+    elif name in _ALONG_AN_AXIS:
+        tensor, axis, indices = node.args[:3]
+        yield _use(node, indices, _shape(tensor)[axis] if _shape(tensor) else 1, is_signed=False)
+    elif name in _FROM_THE_END_TOO:
+        tensor, several = node.args[:2]
+        for axis, indices in enumerate(several):
+            if isinstance(indices, fx.Node) and indices.meta["val"].dtype != torch.bool:
+                yield _use(node, indices, _shape(tensor)[axis], is_signed=True)
+
+
+def _use(node: fx.Node, indices: Any, extent: int, *, is_signed: bool) -> _Use:
+    return _Use(indices, node, -extent if is_signed else 0, extent - 1)
+
+
+def _shape(node: Any) -> Sequence[int]:
+    return [int(extent) for extent in node.meta["val"].shape]
