@@ -26,6 +26,7 @@ from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.contraction.choice import others
 from autotm.kernels.schedules.rows import bias
+from autotm.lower.operators.moving import places
 from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
 from autotm.model.step.training import AdamW, Sgd
 
@@ -35,13 +36,20 @@ SETTINGS = [(1, None), (2, None), (3, "core-avx2")]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel: its inputs and outputs, the name it must get, exclusive bounds of integer inputs, shared memory."""
+    """A kernel: its inputs and outputs, the name it must get, exclusive bounds of integer inputs, shared memory.
+
+    Indices are drawn from beyond their bounds too, where kernels must not follow them; counts are not.
+    """
 
     family: str
     tensors: list[te.Tensor]
     bounds: dict[int, int] = field(default_factory=dict)
     shared: dict[int, int] = field(default_factory=dict)
     """Output slot -> input slot whose memory it takes."""
+
+    def drawn_from(self, slot: int) -> tuple[int, int]:
+        bound = self.bounds[slot]
+        return (0, bound) if self.family == "step_factor" else (-5 * bound, 5 * bound)
 
     def __str__(self) -> str:
         inputs = (str(tuple(int(e) for e in t.shape)) for t in self.tensors if isinstance(t.op, te.PlaceholderOp))
@@ -185,7 +193,10 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     (cube,) = floats((3, rows, width))
     inner = Case("taken", [cube, indices, taken(cube, indices, 1)], {1: rows})
     concat = Case("embedding_concat", [matrix, other, indices, joined], {2: rows})
-    return [lookup, inner, concat, update, scattered, running]
+    each = te.placeholder((count, width), "int64", "indices")
+    gathered = Case("copy", [table, each, places._gathered(table, each, 0)], {1: rows})
+    indexed = Case("copy", [table, indices, places._indexed(table, [indices], (count, width))], {1: rows})
+    return [lookup, inner, concat, update, scattered, running, gathered, indexed]
 
 
 def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
@@ -239,11 +250,11 @@ CASES = [
 
 
 def values(case: Case) -> list[np.ndarray]:
-    """Random inputs, indices within their bounds."""
+    """Random inputs."""
     random = np.random.default_rng(1)
     inputs = [tensor for tensor in case.tensors if isinstance(tensor.op, te.PlaceholderOp)]
     return [
-        random.integers(case.bounds[slot], size=tuple(map(int, tensor.shape)))
+        random.integers(*case.drawn_from(slot), size=tuple(map(int, tensor.shape)))
         if slot in case.bounds
         else random.random(tuple(map(int, tensor.shape)), "float32")
         for slot, tensor in enumerate(inputs)

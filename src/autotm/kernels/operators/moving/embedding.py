@@ -1,6 +1,6 @@
 """Rows of a table: looked up, and updated where they were looked up. Float32 tables (rows, width), integer indices.
 
-Indices lie in [0, rows); updates do not check that at run time.
+Indices lie in [0, rows). One that does not stands for the nearest that does: no kernel leaves its operands.
 """
 
 from __future__ import annotations
@@ -52,13 +52,17 @@ def taken(x: te.Tensor, indices: te.Tensor, axis: int, name: str = "taken") -> t
     An index beyond the last takes the nearest. TVM needs to see bounds: where it sees none, it makes addresses of
     two widths out of one loop, and finds fault with that.
     """
-    last, end = tirx.const(int(x.shape[axis]) - 1, "int64"), axis + len(indices.shape)
+    end = axis + len(indices.shape)
 
     def entry(*at: tirx.Var) -> tirx.Expr:
-        index = indices(*at[axis:end]).astype("int64")
-        return x(*at[:axis], tirx.max(tirx.min(index, last), tirx.const(0, "int64")), *at[end:])
+        return x(*at[:axis], nearest(indices(*at[axis:end]), x.shape[axis]), *at[end:])
 
     return te.compute((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), entry, name=name)
+
+
+def nearest(index: tirx.Expr, extent: tir.Index) -> tirx.Expr:
+    """An index as int64, or the one nearest to it in [0, extent)."""
+    return tirx.max(tirx.min(index.astype("int64"), tir.number(int(extent) - 1)), tir.number(0))
 
 
 def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[relax.Expr, ...]]) -> relax.Expr:
@@ -121,7 +125,7 @@ def _copy_row(
 
         return tir.loop(width, element, "element")
 
-    return copy(at) if indices is None else tir.bind(tirx.Cast("int64", tir.load(indices, at)), copy, "row")
+    return copy(at) if indices is None else tir.bind(nearest(tir.load(indices, at), source.shape[0]), copy, "row")
 
 
 def call_embedding_update(builder: relax.BlockBuilder, lookups: Sequence[Lookup], rate: float) -> relax.Expr:
@@ -224,7 +228,8 @@ class UpdateLoops:
                 change = self._subtract(use, row, occurrence, lanes, column)
                 return change if mine is None else tir.choose(mine(row), change, None)
 
-            return tir.bind(tirx.Cast("int64", tir.load(self.others[use.indices], occurrence)), subtract, "row")
+            index = tir.load(self.others[use.indices], occurrence)
+            return tir.bind(nearest(index, self.tables[use.table].shape[0]), subtract, "row")
 
         return tir.sequence(
             [tir.loop(self._count(use), lambda at, use=use: one(use, at), "occurrence") for use in self.uses]

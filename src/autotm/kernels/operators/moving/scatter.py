@@ -2,7 +2,7 @@
 
 The gradient, seen as (outer, entries, inner), is added up in (outer, places, inner): entry e of it goes to the place
 that the indices name. Entries of one place are added in their order, whatever the number of threads. Negative indices
-count from the end; nothing checks at run time that they lie within the tensor.
+count from the end. One beyond either end stands for the nearest within: no kernel leaves its operands.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tvm import s_tir, te, tirx
 
 from autotm.kernels.code import PARALLEL_BYTES, Code, TargetInfo, parameters, replace_body, tir
+from autotm.kernels.operators.moving.embedding import nearest
 
 
 @dataclass(frozen=True)
@@ -235,4 +236,4 @@ class ScatterLoops:
 def _counted(value: tirx.Expr, extent: int) -> tirx.Expr:
     """An index, from the end where it is negative."""
     wide = tirx.Cast("int64", value)
-    return tirx.Select(wide < tir.number(0), wide + tir.number(extent), wide)
+    return nearest(tirx.Select(wide < tir.number(0), wide + tir.number(extent), wide), extent)

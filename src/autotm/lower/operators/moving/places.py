@@ -8,7 +8,7 @@ from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
 from autotm.kernels.code import OPAQUE
-from autotm.kernels.operators import Scatter, scatter_sum
+from autotm.kernels.operators import Scatter, embedding, scatter_sum
 from autotm.lower.operators.rules import Ints, differentiates, fitted, legalizes, shape_of
 
 _FEW = 4
@@ -42,6 +42,21 @@ def _take_backward(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         indices = builder.emit(relax.op.reshape(indices, (math.prod(places),)))
     scatter = Scatter.of_axis(shape_of(dy), shape, axis, places)
     return call_scatter_sum(builder, dy, [indices], shape_of(x), scatter)
+
+
+@legalizes("relax.gather_elements")
+def _read_each(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # Relax reads past the tensor where an index is negative or too large.
+    x, indices = call.args
+    return builder.call_te(_gathered, x, indices, int(call.attrs.axis) % len(shape_of(x)))
+
+
+def _gathered(x: te.Tensor, indices: te.Tensor, axis: int) -> te.Tensor:
+    def element(*at: tirx.Var) -> tirx.Expr:
+        index = _counted(indices(*at), int(x.shape[axis]), indices.dtype)
+        return x(*at[:axis], embedding.nearest(index, x.shape[axis]), *at[axis + 1 :])
+
+    return te.compute(indices.shape, element, name="gather_elements")
 
 
 @differentiates("relax.gather_elements")
@@ -116,10 +131,10 @@ def _indexed(x: te.Tensor, indices: list[te.Tensor], shape: Ints) -> te.Tensor:
 
 
 def _value(index: te.Tensor, entries: list[tirx.Var], extent: tirx.Expr) -> tirx.Expr:
-    """The index at an entry of the broadcast indices, from the end where it is negative."""
+    """The index at an entry of the broadcast indices, from the end where it is negative, or the nearest to it."""
     lead = len(entries) - len(index.shape)
     value = index(*(0 if int(own) == 1 else entry for own, entry in zip(index.shape, entries[lead:], strict=True)))
-    return _counted(value, int(extent), index.dtype)
+    return embedding.nearest(_counted(value, int(extent), index.dtype), extent)
 
 
 @differentiates("relax.index_tensor")
