@@ -98,6 +98,55 @@ def positions() -> Module:
 
 
 MASK = torch.from_numpy(np.random.default_rng(1).random((8, 8)) > 0.3)
+NO_PLACE = MASK & (torch.arange(8) % 3 != 1)[:, None]
+"""Rows that may attend to nothing get nothing."""
+
+
+def options() -> Module:
+    """Operators with the options and cases that an importer may lose."""
+
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        y = self.line(x)
+        summed = torch.add(y, y.sin(), alpha=0.1) + torch.sub(y, y.cos(), alpha=3) + torch.rsub(y, y.tanh(), alpha=2)
+        summed = summed + torch.add(y, 2, alpha=3) + torch.addmm(y, y, y.t(), beta=0.5, alpha=2)
+        counts = torch.arange(36).view(6, 6)
+        bounded = y * torch.clamp(counts, max=9) + y * torch.clamp(counts, min=4) + y * counts.clamp(3, 20)
+        curved = (
+            torch.lerp(y, y.sin(), 0.3) + torch.cosh(y) + torch.sinh(0.3 * y) + torch.sinh(3 * y) + torch.hypot(y, x)
+        )
+        blocks = torch.block_diag(y, y[:2])[:6, :6] + (y / 0).isinf().to(x.dtype)
+        picked = y[:, [1, -1, 0, 2, 2, -6]] + y[[0, -1, 2, 3, 3, 1]] + y[[0, 1], :][:, [3, 2]].sum()
+        return summed + bounded + curved + blocks + picked
+
+    return Made(forward, line=nn.Linear(6, 6))
+
+
+def resized() -> Module:
+    """By scales that are not those of the sizes; means by a divisor of one's own; padding that cuts; windows."""
+
+    def forward(self: Made, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.line(x)
+        return (
+            F.interpolate(y, scale_factor=1.3, mode="bilinear"),
+            F.interpolate(y, scale_factor=0.75, mode="bilinear"),
+            F.interpolate(y, scale_factor=(1.3, 0.6), mode="nearest"),
+            F.avg_pool2d(y, 2, divisor_override=3),
+            F.pad(y, (-1, 1, 2, -2)),
+            F.unfold(y, 3, stride=2),
+            y[:, :, [[0], [1]], [2, -1, 3]],
+        )
+
+    return Made(forward, line=nn.Conv2d(3, 4, 1))
+
+
+def volumes() -> Module:
+    """Resized volumes, and norms of groups of their channels, with scale and without."""
+    return nn.Sequential(
+        nn.Conv3d(3, 4, 1), nn.GroupNorm(2, 4, affine=False), nn.Upsample(scale_factor=2, mode="trilinear"),
+        nn.GroupNorm(2, 4), nn.Upsample(scale_factor=2),
+    )  # fmt: skip
+
+
 MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
     "batch norm": (
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)),
@@ -157,6 +206,10 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
     "positions and masks": (positions, words(20, 3, 8)),
     "attention": (attended, images(2, 8, 32)),
     "causal attention": (lambda: attended(is_causal=True), images(2, 8, 32)),
+    "attention to nothing": (lambda: attended(attn_mask=NO_PLACE), images(2, 8, 32)),
+    "options": (options, images(6, 6)),
+    "images resized by scales": (resized, images(2, 3, 9, 10)),
+    "resized volumes": (volumes, images(2, 3, 4, 5, 3)),
     "masked attention": (lambda: attended(attn_mask=MASK, scale=0.2), images(2, 8, 32)),
     "biased attention": (lambda: attended(attn_mask=torch.linspace(-1, 1, 64).view(8, 8)), images(2, 8, 32)),
     "multi-head attention": (

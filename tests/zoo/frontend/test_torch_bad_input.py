@@ -94,6 +94,20 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X),
         r"test_torch_bad_input.py.*linalg_svd.* cannot be imported",
     ),
+    "an option of an operator": (
+        lambda: from_torch(nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), loss=total),
+        r"aten.embedding.default: scale_grad_by_freq=True has no kernel here",
+    ),
+    "places of maxima": (
+        lambda: from_torch(Function(lambda y: (F.max_pool1d(y, 2, return_indices=True)[1] * y[:, :3]).sum()), X),
+        r"test_torch_bad_input.py.*return_indices=True has no kernel here",
+    ),
+    "averages of pixels": (
+        lambda: from_torch(
+            Function(lambda y: F.interpolate(y[None, None], size=(2, 3), mode="bilinear", antialias=True).sum()), X
+        ),
+        r"test_torch_bad_input.py.*_upsample_bilinear2d_aa.* cannot be imported",
+    ),
     "an optimizer": (
         lambda: from_torch((module := Function(total)), X, training=torch.optim.Adagrad(module.parameters())),
         "Adagrad has no rule here; SGD, Adam and AdamW have",

@@ -36,6 +36,8 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
     call = builder.lookup_binding(value) if isinstance(value, relax.Var) else None
     if not isinstance(call, tvm.ir.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
         return None
+    if not len(call.args[1].fields):
+        return None
     table, *indices = call.args[1].fields
     is_lookup = _KERNEL.fullmatch(call.args[0].name_hint) and len(shape_of(indices[0])) == 1
     return (table, indices[0]) if is_lookup else None

@@ -56,17 +56,16 @@ def _where(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     # Relax would pass scalar constants as tensors; as immediates they need no memory.
     shape, dtype = shape_of(call), dtype_of(call)
 
-    def select(condition: te.Tensor, *branches: te.Tensor | float) -> te.Tensor:
+    def select(condition: te.Tensor | bool, *branches: te.Tensor | float) -> te.Tensor:
         def at(value: te.Tensor | float, index: tuple[tirx.Var, ...]) -> tirx.PrimExpr:
             if not isinstance(value, te.Tensor):
-                return tirx.const(value, dtype)
+                return tirx.const(value, "bool" if isinstance(value, bool) else dtype)
             lead = len(index) - len(value.shape)
             return value(*(0 if int(extent) == 1 else i for i, extent in zip(index[lead:], value.shape, strict=True)))
 
         return te.compute(shape, lambda *i: tirx.Select(at(condition, i), *(at(b, i) for b in branches)), name="where")
 
-    condition, *branches = call.args
-    return builder.call_te(select, condition, *(_immediate(branch) for branch in branches))
+    return builder.call_te(select, *map(_immediate, call.args))
 
 
 def _immediate(argument: relax.Expr) -> relax.Expr | float:

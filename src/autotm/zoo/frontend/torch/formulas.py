@@ -6,15 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import fx
 from tvm import relax
-from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from autotm.model.files import BadInputError
 from autotm.zoo.frontend.random_numbers import Draws
+from autotm.zoo.frontend.torch.corrected import Corrected, given
 
 
-class Formulas(ExportedProgramImporter):
+class Formulas(Corrected):
     """TVM's importer, with PyTorch's formulas.
 
     Attributes:
@@ -25,8 +27,9 @@ class Formulas(ExportedProgramImporter):
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Conversions by name of PyTorch's operator."""
+        base = super().create_convert_map()
         return {
-            **super().create_convert_map(),
+            **base,
             "adaptive_max_pool2d.default": self._adaptive_max_pool,
             "amax.default": self._extremum(relax.op.max),
             "amin.default": self._extremum(relax.op.min),
@@ -42,14 +45,9 @@ class Formulas(ExportedProgramImporter):
             "roll.default": self._rolled,
             "scatter_add.default": self._scattered,
             "select.int": self._selected,
+            "upsample_bilinear2d.vec": self._bilinear(base["upsample_bilinear2d.vec"]),
             "upsample_nearest2d.vec": self._nearest,
         }
-
-    def _emit(self, expression: relax.Expr) -> relax.Var:
-        return self.block_builder.emit(expression)
-
-    def _number(self, value: float, like: relax.Expr) -> relax.Expr:
-        return relax.const(value, str(like.ty.dtype.dtype))
 
     def uniform(self, shape: Sequence[int]) -> relax.Var:
         """Numbers in [0, 1) of the step's own generator."""
@@ -123,14 +121,52 @@ class Formulas(ExportedProgramImporter):
         return found if scale == 1 else self._emit(op.multiply(found, self._number(scale, x)))
 
     def _nearest(self, node: fx.Node) -> relax.Var:
-        """Output i takes input floor(i * in / out)."""
-        size = tuple(int(extent) for extent in node.meta["val"].shape[-2:])
+        """Output i takes input floor(i * in / out), or floor(i / scale) where a scale is given."""
+        x, size = self.env[node.args[0]], tuple(int(extent) for extent in node.meta["val"].shape[-2:])
+        if (scales := self._other_scales(node)) is not None:
+            for axis, (extent, scale) in enumerate(zip(size, scales, strict=True), start=2):
+                places = (np.arange(extent, dtype=np.float32) * np.float32(1 / scale)).astype(np.int64)
+                x = self._entries(x, np.minimum(places, int(self.shape_of(x)[axis]) - 1), axis)
+            return x
         mode, rounding = "asymmetric", "floor"
         found = relax.op.image.resize2d(
-            self.env[node.args[0]], size, layout="NCHW", method="nearest_neighbor", rounding_method=rounding,
+            x, size, layout="NCHW", method="nearest_neighbor", rounding_method=rounding,
             coordinate_transformation_mode=mode,
         )  # fmt: skip
         return self._emit(found)
+
+    def _bilinear(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """Between neighbours of (i + 1/2) * in / out - 1/2, or of (i + 1/2) / scale - 1/2 where a scale is given."""
+
+        def converted(node: fx.Node) -> Any:
+            scales = None if given(node, 2, "align_corners") else self._other_scales(node)
+            if scales is None:
+                return convert(node)
+            x, size = self.env[node.args[0]], node.meta["val"].shape[-2:]
+            for axis, (extent, scale) in enumerate(zip(size, scales, strict=True), start=2):
+                last = int(self.shape_of(x)[axis]) - 1
+                source = (np.arange(int(extent), dtype=np.float32) + np.float32(0.5)) * np.float32(1 / scale)
+                source = np.maximum(source - np.float32(0.5), 0)
+                below = np.minimum(source.astype(np.int64), last)
+                share = (source - below).reshape(-1, *[1] * (3 - axis)).astype(np.float32)
+                near, far = (self._entries(x, places, axis) for places in (below, np.minimum(below + 1, last)))
+                step = self._emit(relax.op.subtract(far, near))
+                x = self._emit(relax.op.add(near, self._emit(relax.op.multiply(step, relax.const(share, "float32")))))
+            return x
+
+        return converted
+
+    def _other_scales(self, node: fx.Node) -> Sequence[float] | None:
+        """The scales of resized images, where they are not those of their sizes: our kernels know sizes only."""
+        scales = node.args[-1]
+        extents = node.args[0].meta["val"].shape[-2:]
+        if not isinstance(scales, list | tuple) or node.args[1] is not None:
+            return None
+        is_whole = all(int(extent * scale) == extent * scale for extent, scale in zip(extents, scales, strict=True))
+        return None if is_whole else scales
+
+    def _entries(self, x: relax.Expr, places: npt.NDArray[np.int64], axis: int) -> relax.Var:
+        return self._emit(relax.op.take(x, relax.const(places, "int64"), axis=axis, mode="fast"))
 
     def _selected(self, node: fx.Node) -> relax.Var:
         """One place of an axis, as a slice: where an axis lies does not matter to it."""

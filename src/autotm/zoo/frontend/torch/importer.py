@@ -58,7 +58,7 @@ def imported_program(
     roles = _roles(program, zip(input_names, values, strict=True), trains)
     importer = TrainingImporter()
     importer.draws = Draws()
-    known = constant_values(program, roles.fixed)
+    known = importer.known = constant_values(program, roles.fixed)
     variables = {name: _variable(roles.names[name], value) for name, value in _arguments(roles).items()}
     builder = importer.block_builder = LinedBuilder.empty()
     with builder.function("main"):
@@ -172,8 +172,8 @@ def _converted(importer: TrainingImporter, node: fx.Node) -> Any:
         raise BadInputError(f"{where(node)}: operator {node.target} cannot be imported yet; write it with others")
     try:
         return importer.convert_map[name](node)
-    except AutotmError:
-        raise
+    except BadInputError as error:
+        raise BadInputError(f"{where(node)}: operator {node.target}: {error}") from None
     except Exception as error:
         text = str(error).strip().splitlines()
         raise BadInputError(

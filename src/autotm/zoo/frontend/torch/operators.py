@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from tvm import relax
 
 from autotm.kernels.operators import batch_norm
 from autotm.model.files import BadInputError
+from autotm.zoo.frontend.torch.corrected import given
 from autotm.zoo.frontend.torch.formulas import Formulas
 
 
@@ -90,11 +91,6 @@ class TrainingImporter(Formulas):
         scale, shift = (self._whole(item, shape, value) for item, value in ((weight, 1.0), (bias, 0.0)))
         return self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, axes=axes, epsilon=epsilon))
 
-    def _whole(self, node: fx.Node | None, shape: Sequence[int], value: float) -> relax.Expr:
-        if node is not None:
-            return self.env[node]
-        return self._emit(relax.op.full(list(shape), relax.const(value, "float32"), "float32"))
-
     def _concat(self, node: fx.Node) -> relax.Var:
         """Without the empty parts, which PyTorch takes in any shape."""
         parts = [self.env[part] for part in node.args[0] if math.prod(part.meta["val"].shape)]
@@ -104,7 +100,9 @@ class TrainingImporter(Formulas):
     def _lookup(self, node: fx.Node) -> relax.Var:
         """Rows of a table; the row for padding passes no gradient on."""
         table, indices = (self.env[argument] for argument in node.args[:2])
-        (padding, *_) = (*node.args[2:], node.kwargs.get("padding_idx", -1))
+        if given(node, 3, "scale_grad_by_freq"):
+            raise BadInputError("scale_grad_by_freq=True has no kernel here")
+        padding = given(node, 2, "padding_idx", -1)
         if indices.ty.dtype != "int32":
             indices = self._emit(relax.op.astype(indices, "int32"))
         rows = self._emit(relax.op.take(table, indices, axis=0, mode="fast"))
@@ -152,6 +150,8 @@ class TrainingImporter(Formulas):
             rows, columns = [int(extent) for extent in self.shape_of(scores)][-2:]
             scores = self._masked(scores, self.constant(torch.ones(rows, columns, dtype=torch.bool).tril()))
         shares = self._emit(relax.op.nn.softmax(scores, axis=-1))
+        if mask is not None and not (mask in self.known and self.known[mask].any(-1).all()):
+            shares = self._attended(shares, self.env[mask])
         if given.get("dropout_p"):
             shares = self._dropped(shares, given["dropout_p"])
         return self._emit(relax.op.matmul(shares, value))
@@ -159,8 +159,16 @@ class TrainingImporter(Formulas):
     def _masked(self, scores: relax.Var, mask: relax.Expr) -> relax.Var:
         if mask.ty.dtype != "bool":
             return self._emit(relax.op.add(scores, mask))
-        # Not -inf: a row without any place left would become NaN, and it is nobody's.
+        # Not -inf: a row without any place left would become NaN; `_attended` makes it zero.
         return self._emit(relax.op.where(mask, scores, relax.const(-1e30, "float32")))
+
+    def _attended(self, shares: relax.Var, mask: relax.Expr) -> relax.Var:
+        """Shares of places, none where a row of the mask leaves no place."""
+        if mask.ty.dtype != "bool":
+            return shares
+        op, counts = relax.op, self._emit(relax.op.astype(mask, "float32"))
+        is_any = self._emit(op.greater(self._emit(op.max(counts, -1, keepdims=True)), relax.const(0.0, "float32")))
+        return self._emit(op.where(is_any, shares, relax.const(0.0, "float32")))
 
     def constant(self, value: torch.Tensor) -> relax.Expr:
         """A tensor known before the step; where all its elements are equal, it takes no memory.
