@@ -216,5 +216,5 @@ class Placement:
 
 
 def _array(value: Any) -> npt.NDArray[Any]:
-    """A value for an input: of a tensor of PyTorch its numbers, which nothing is differentiated by."""
+    """Return an input's value as an array; a tensor of PyTorch is detached and copied to the host first."""
     return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)

@@ -90,7 +90,7 @@ def _budget(budget: str | float) -> tuple[float | None, int]:
     """A share of the plain step's memory, or bytes."""
     from autotm.model.step import Limit  # noqa: PLC0415 - only here
 
-    wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, as 0.5x (or 1:1)"
+    wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, at most 1x, as 0.5x (or 1:1)"
     try:
         limit = Limit.parse(budget)
     except BadInputError:

@@ -25,7 +25,7 @@ class Imported:
         turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
             `turned[name][j]` there.
         lines: where in its source an operator is first used, by name of the operator.
-        check: holds values of inputs against what the step does with them, as `Origin.check`.
+        check: checks the values of integer inputs, as `Origin.check`.
     """
 
     module: tvm.IRModule

@@ -17,7 +17,7 @@ Check = Callable[[Mapping[str, Array]], None]
 
 
 def unchecked(values: Mapping[str, Array]) -> None:
-    """Of a source that says nothing of the values of its inputs."""
+    """Accept any values: the source states nothing about those of its inputs."""
     del values
 
 

@@ -1,4 +1,4 @@
-"""What a step takes for granted of its inputs: indices within what they index, and what the module itself asserts."""
+"""Checks of a step's inputs before it runs: indices lie within what they index, the module's assertions hold."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Use:
 
 
 class IndexChecks:
-    """What a graph does with whole numbers that it computes from its inputs alone."""
+    """Checks of the indices and assertions that a graph computes from its integer inputs alone."""
 
     def __init__(self, graph: fx.Graph, inputs: Mapping[str, str], known: Mapping[fx.Node, Any]) -> None:
-        """Find them.
+        """Collect them from a graph.
 
         Args:
             graph: of PyTorch's operators.
@@ -62,26 +62,26 @@ class IndexChecks:
         self._uses = [use for node in graph.nodes for use in _uses(node) if self._names.get(use.indices)]
 
     def __call__(self, values: Mapping[str, Array]) -> None:
-        """Hold the indices against what they index.
+        """Check the indices and assertions.
 
         Args:
-            values: of inputs by name, as the source has them; indices that come from others are not looked at.
+            values: of inputs by name, as the source has them; indices that come from others are not checked.
 
         Raises:
             BadInputError: one is out of range; names it, its input, the range, and the line of the user's code.
         """
-        found = {
+        evaluated = {
             node: torch.from_numpy(np.ascontiguousarray(values[name]))
             for node in self._names
             if node.op == "placeholder" and (name := self._inputs.get(node.name)) in values
         }
         for node in self._asserted:
-            if self._names[node.args[0]] <= values.keys() and not self._value(node.args[0], found).all():
+            if self._names[node.args[0]] <= values.keys() and not self._value(node.args[0], evaluated).all():
                 raise BadInputError(f"{_of(self._names[node.args[0]])}: {where(node)}: {node.args[1]}")
         for use in self._uses:
             names = self._names[use.indices]
             if names <= values.keys():
-                indices = self._value(use.indices, found)
+                indices = self._value(use.indices, evaluated)
                 outside = indices[(indices < use.first) | (indices > use.last)]
                 if outside.numel():
                     raise BadInputError(
@@ -89,13 +89,15 @@ class IndexChecks:
                         f"{use.first} to {use.last}"
                     )
 
-    def _value(self, node: fx.Node, found: dict[fx.Node, Any]) -> Any:
+    def _value(self, node: fx.Node, evaluated: dict[fx.Node, Any]) -> Any:
         if node in self._known:
             return self._known[node]
-        if node not in found:
-            arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), lambda item: self._value(item, found))
-            found[node] = node.target(*arguments, **named)  # type: ignore[operator]
-        return found[node]
+        if node not in evaluated:
+            arguments, named = fx.node.map_arg(
+                (node.args, dict(node.kwargs)), lambda item: self._value(item, evaluated)
+            )
+            evaluated[node] = node.target(*arguments, **named)  # type: ignore[operator]
+        return evaluated[node]
 
 
 def _of(names: Iterable[str]) -> str:

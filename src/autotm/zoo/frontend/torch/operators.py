@@ -12,8 +12,7 @@ from tvm import relax
 
 from autotm.kernels.operators import batch_norm
 from autotm.model.files import BadInputError
-from autotm.zoo.frontend.torch.corrected import given
-from autotm.zoo.frontend.torch.formulas import Formulas
+from autotm.zoo.frontend.torch.formulas import Formulas, argument
 
 
 class TrainingImporter(Formulas):
@@ -100,9 +99,9 @@ class TrainingImporter(Formulas):
     def _lookup(self, node: fx.Node) -> relax.Var:
         """Rows of a table; the row for padding passes no gradient on."""
         table, indices = (self.env[argument] for argument in node.args[:2])
-        if given(node, 3, "scale_grad_by_freq"):
+        if argument(node, 3, "scale_grad_by_freq"):
             raise BadInputError("scale_grad_by_freq=True has no kernel here")
-        padding = given(node, 2, "padding_idx", -1)
+        padding = argument(node, 2, "padding_idx", -1)
         if indices.ty.dtype != "int32":
             indices = self._emit(relax.op.astype(indices, "int32"))
         rows = self._emit(relax.op.take(table, indices, axis=0, mode="fast"))
