@@ -102,6 +102,99 @@ NO_PLACE = MASK & (torch.arange(8) % 3 != 1)[:, None]
 """Rows that may attend to nothing get nothing."""
 
 
+class Rounded(torch.autograd.Function):
+    """Rounding with a gradient of one's own."""
+
+    @staticmethod
+    def forward(context: object, x: torch.Tensor) -> torch.Tensor:
+        del context
+        return x.round()
+
+    @staticmethod
+    def backward(context: object, slope: torch.Tensor) -> torch.Tensor:
+        del context
+        return 2 * slope
+
+
+def stopped() -> Module:
+    """Gradients that end, pass where the formula has none, or are changed on their way."""
+
+    def forward(self: Made, x: torch.Tensor) -> object:
+        y, z = self.first(x), self.second(x)
+        with torch.no_grad():
+            target = self.second(x).square()
+        y.register_hook(lambda slope: 3 * slope)
+        straight = y + (y.round() - y).detach()
+        return y * z.detach(), straight * target, Rounded.apply(4 * z) + self.first.weight.data.sum(), z - z.detach()
+
+    return Made(forward, first=nn.Linear(6, 5), second=nn.Linear(6, 5))
+
+
+def in_place() -> Module:
+    """A buffer that follows averages, and tensors that are changed after they were read."""
+
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        y = self.dense(x)
+        self.average.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+        early = y.sin()
+        y = y * 2
+        y[:, 0] = 1.0
+        y[1:3] += early[:2]
+        y[:, ::2].mul_(3)
+        y[[0, 2]] = early[[3, 1]]
+        y[y > 1] = 0.5
+        y.t()[1].copy_(early[:, 2])
+        return y + self.average
+
+    module = Made(forward, dense=nn.Linear(6, 6))
+    module.register_buffer("average", torch.zeros(6))
+    return module
+
+
+def remembered() -> Module:
+    """State that is assigned, or written, or a parameter that nothing trains."""
+
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        y = self.dense(x)
+        with torch.no_grad():
+            for old, new in zip(self.teacher.parameters(), self.dense.parameters(), strict=True):
+                old.mul_(0.9).add_(new, alpha=0.1)
+            target = self.teacher(x)
+        self.mean = 0.5 * self.mean + y.detach().mean(0)
+        self.total.add_(y.detach().sum(0))
+        return y * self.mean - target + self.other(self.total)
+
+    other = torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 5))
+    module = Made(forward, dense=nn.Linear(6, 5), teacher=nn.Linear(6, 5).requires_grad_(False), other=other)
+    module.register_buffer("mean", torch.ones(5))
+    module.register_buffer("total", torch.zeros(5))
+    return module
+
+
+def places() -> Module:
+    """Entries read and written along axes, windows, strides, orders."""
+
+    def forward(self: Made, x: torch.Tensor) -> object:
+        y, at = self.dense(x), torch.tensor([[0, 1, 2], [2, 2, 0], [3, 1, 1], [5, 5, 4]])
+        return (
+            y.gather(1, at),
+            torch.zeros_like(y).scatter_add(1, at, y[:, :3]) + y.scatter_add(1, at, y[:, 3:]),
+            y.topk(2)[0] + y.sort(0)[0][:, :2] + y.min(1, keepdim=True)[0],
+            y.scatter(1, at[:, :1], 0.0) + y.index_add(0, at[:2, 0], y[:2]),
+            y.unfold(1, 3, 2).sin() * y.contiguous().as_strided((4, 2, 3), (6, 2, 1), 1),
+            y.cumprod(1) + y.flip(1),
+        )
+
+    return Made(forward, dense=nn.Linear(6, 6))
+
+
+def recurrent() -> Module:
+    def forward(self: Made, x: torch.Tensor) -> torch.Tensor:
+        return self.gated(self.long(x)[0])[0]
+
+    return Made(forward, long=nn.LSTM(6, 5, batch_first=True), gated=nn.GRU(5, 4, batch_first=True))
+
+
 def options() -> Module:
     """Operators with the options and cases that an importer may lose."""
 
@@ -241,6 +334,11 @@ MODULES: dict[str, tuple[Callable[[], Module], tuple[torch.Tensor, ...]]] = {
         ),
         images(2, 2, 9, 9),
     ),
+    "stopped gradients": (stopped, images(4, 6)),
+    "changes in place": (in_place, images(4, 6)),
+    "state of its own": (remembered, images(4, 6)),
+    "places": (places, images(4, 6)),
+    "recurrent": (recurrent, images(2, 3, 6)),
     "counted": (
         lambda: Made(lambda self, x: self.dense(x) * (x > 0).cumsum(1)[:, -1:], dense=nn.Linear(6, 8)),
         images(4, 6),

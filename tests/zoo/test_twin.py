@@ -16,6 +16,7 @@ from tvm import relax  # noqa: E402
 from autotm import zoo  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402
 from autotm.model.step.training import Adam, Sgd, Training  # noqa: E402
+from autotm.zoo.frontend import from_torch  # noqa: E402
 from autotm.zoo.twin import TorchNetwork, optimizer_of, require_twin  # noqa: E402
 
 
@@ -74,3 +75,23 @@ def test_rules_are_groups_of_one_optimizer() -> None:
     optimizer = optimizer_of(several, TorchNetwork(several, start_of(several), torch.float32))
     found = {(group["lr"], group["momentum"]): len(group["params"]) for group in optimizer.param_groups}
     assert found == {(0.3, 0.5): 1, (0.1, 0.0): len(network.parameters) - 1}
+
+
+class Scaled(torch.nn.Module):
+    """One parameter for each element of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.linspace(-1, 1, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.scale).sum()
+
+
+def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_twin_that_trains() -> None:
+    module, x = Scaled(), torch.arange(6.0)
+    network = from_torch(module, x)
+    found = TorchNetwork(network, {**network.inputs, **network.parameters}, torch.float32)()
+    torch.testing.assert_close(found, module(x))
+    with pytest.raises(BadInputError, match=r"scaled: it comes from PyTorch with its gradients"):
+        require_twin(network)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
+from autotm.lower.marks import NoGradientError, with_gradients
 from autotm.lower.operators import fold_transposes  # (the import registers our gradient rules)
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.files import AutotmError
@@ -16,6 +17,7 @@ from autotm.model.step import RATE_SCALE, Initial, Role, Training
 from autotm.zoo import Fill, Network
 
 _OPERATOR = re.compile(r"relax(\.\w+)+")
+_REMEDY = "write it with operators that have one, or register one as src/autotm/lower/operators do"
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")
 
 
@@ -68,7 +70,10 @@ def whole_step(network: Network) -> Step:
         **{name: Argument(Role.STATE, initial) for name, initial in network.states.items()},
     }
     results = [*map(Result, network.results), *map(Result.new, network.states)]
-    module = fold_transposes(_replaced(network.module, main))
+    try:
+        module = fold_transposes(with_gradients(_replaced(network.module, main)))
+    except NoGradientError as error:
+        raise _without_gradient(network, str(error)) from None
     if network.training is not None:
         module, updates = _trained(network, module, network.training)
         for added in updates.arguments:
@@ -97,12 +102,22 @@ def _with_results(main: relax.Function) -> relax.Function:
 
 def _trained(network: Network, module: tvm.IRModule, training: Training) -> tuple[tvm.IRModule, Updates]:
     """The step with gradients and updates."""
-    differentiated = _differentiated(network, module)
-    adjoint = differentiated["main_adjoint"]
-    bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
-    bound = {binding.var: binding.value for binding in bindings}
-    results, gradients = (list(_value(item, bound).fields) for item in _value(adjoint.body.body, bound).fields)
-    trained = [var for var in adjoint.params if var.name in network.parameters]
+    if network.gradients is None:
+        differentiated = _differentiated(network, module)
+        adjoint = differentiated["main_adjoint"]
+        bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
+        bound = {binding.var: binding.value for binding in bindings}
+        results, gradients = (list(_value(item, bound).fields) for item in _value(adjoint.body.body, bound).fields)
+        trained = [var for var in adjoint.params if var.name in network.parameters]
+    else:
+        differentiated, adjoint = module, module["main"]
+        bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
+        bound = {binding.var: binding.value for binding in bindings}
+        returned = list(_value(adjoint.body.body, bound).fields)
+        count = len(returned) - len(network.gradients)
+        results, gradients = returned[:count], returned[count:]
+        by_name = {var.name: var for var in adjoint.params}
+        trained = [by_name[name] for name in network.gradients]
     # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
     pairs = [(old, slope) for old, slope in zip(trained, gradients, strict=True) if not _is_zero(slope, bound)]
     builder = relax.BlockBuilder(differentiated)
@@ -114,19 +129,23 @@ def _trained(network: Network, module: tvm.IRModule, training: Training) -> tupl
 
 def _differentiated(network: Network, module: tvm.IRModule) -> tvm.IRModule:
     trained = [var for var in module["main"].params if var.name in network.parameters]
-    remedy = "write it with operators that have one, or register one as src/autotm/lower/operators do"
     try:
         return relax.transform.Gradient("main", trained, target_index=0)(module)
     except NotImplementedError as error:
         place = first_use(network, str(error))
         raise AutotmError(
-            f"network {network.name}: {error}{place}; without this there is no gradient: {remedy}"
+            f"network {network.name}: {error}{place}; without this there is no gradient: {_REMEDY}"
         ) from None
     except RuntimeError as error:
         if (found := _NO_GRADIENT.search(str(error))) is None:
             raise
-        place = first_use(network, found[1])
-        raise AutotmError(f"network {network.name}: {found[1]} has no gradient here{place}; {remedy}") from None
+        raise _without_gradient(network, found[1]) from None
+
+
+def _without_gradient(network: Network, operator: str) -> AutotmError:
+    return AutotmError(
+        f"network {network.name}: {operator} has no gradient here{first_use(network, operator)}; {_REMEDY}"
+    )
 
 
 def first_use(network: Network, fault: str) -> str:

@@ -86,6 +86,17 @@ def test_state_goes_back_under_its_own_names(tmp_path: Path) -> None:
     module.load_state_dict({name: torch.as_tensor(value) for name, value in found.state.items()})
 
 
+def test_one_buffer_under_two_names_is_one_state() -> None:
+    module = Made(lambda self, x: (self.dense(x) + self.first.add_(x.mean(0))).sum(), dense=nn.Linear(6, 6))
+    module.register_buffer("first", torch.zeros(6))
+    module.register_buffer("second", module.first)
+    network = from_torch(module, images(4, 6))
+    assert list(network.states) == ["first"]
+    assert network.origin is not None
+    found = network.origin.state({"first": np.ones(6), **network.parameters}, 1)
+    np.testing.assert_array_equal(found["second"], np.ones(6))
+
+
 @pytest.mark.parametrize("share", [0.25, 0.9])
 def test_dropout_draws_from_the_runs_seed(share: float, tmp_path: Path) -> None:
     torch.manual_seed(1)

@@ -33,6 +33,31 @@ def total(y: torch.Tensor) -> torch.Tensor:
     return y.sum()
 
 
+class Assigning(nn.Module):
+    """Keeps what it computed last, as no buffer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x * 2
+        return self.last.sum()
+
+
+class Writing(nn.Module):
+    """Writes into its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.mul_(2)).sum()
+
+
+def hooked() -> nn.Module:
+    module = Function(total)
+    module.layer.weight.register_hook(lambda slope: 2 * slope)
+    return module
+
+
 class Picked(nn.Module):
     """Entries of a layer's output, by the indices of some operator."""
 
@@ -85,10 +110,19 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "bfloat16": (lambda: from_torch(nn.Linear(6, 6).bfloat16(), X), "weight is bfloat16"),
     "half inputs": (lambda: from_torch(nn.Linear(6, 6), X.half()), "input 0 is float16"),
     "control flow": (lambda: from_torch(Function(decided), X), "control flow depends on values of tensors"),
-    "wrong shape": (lambda: from_torch(nn.Linear(5, 6), X), "Linear: torch.export cannot export it: RuntimeError"),
+    "wrong shape": (lambda: from_torch(nn.Linear(5, 6), X), "Linear: PyTorch cannot trace it: RuntimeError"),
     "no loss": (lambda: from_torch(nn.Linear(6, 6), X), r"its step returns \(4, 6\); give a loss"),
     "two losses": (lambda: from_torch(Function(lambda y: (y.sum(), y.mean())), X), r"returns \(\), \(\)"),
     "no tensor": (lambda: from_torch(Function(lambda _: 3.0), X), "returns"),
+    "a hook on a parameter": (lambda: from_torch(hooked(), X), "layer.weight has a hook on its gradient"),
+    "an attribute that forward assigns": (
+        lambda: from_torch(Assigning(), X),
+        "forward assigns the tensor last, which a step would lose; make it a buffer",
+    ),
+    "an input that forward writes": (
+        lambda: from_torch(Writing(), X),
+        "the step overwrites its input x",
+    ),
     "unknown mode": (lambda: from_torch(Function(total), X, mode="eval"), "mode: 'eval' is neither"),
     "an operator": (
         lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X),
@@ -135,6 +169,6 @@ def test_it_is_named(name: str) -> None:
 def test_an_operator_without_a_gradient_is_named_with_its_line() -> None:
     from autotm.lower.step import whole_step
 
-    network = from_torch(Function(lambda y: y.cumprod(0).sum()), X)
-    with pytest.raises(AutotmError, match=r"cumprod has no gradient.*test_torch_bad_input.py"):
+    network = from_torch(Function(lambda y: F.max_pool3d(y[None, None], (1, 2, 2)).sum()), X)
+    with pytest.raises(AutotmError, match=r"max_pool3d has no gradient.*test_torch_bad_input.py"):
         whole_step(network)

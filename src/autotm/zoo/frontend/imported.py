@@ -25,6 +25,7 @@ class Imported:
         turned: arguments whose axes lie in another order than in their source: axis j of ours is axis
             `turned[name][j]` there.
         lines: where in its source an operator is first used, by name of the operator.
+        gradients: parameters whose gradients `main` returns, behind the new states; None where it returns none.
         check: checks the values of integer inputs, as `Origin.check`.
     """
 
@@ -35,16 +36,17 @@ class Imported:
     turned: Mapping[str, Order] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)
     check: Check = unchecked
+    gradients: tuple[str, ...] | None = None
 
 
 def channels_last(imported: Imported) -> Imported:
     """The same step with channels last. An argument that is only read turned is kept turned, and costs no kernel."""
     first = Layouts(RULES, {})
-    first.rewrite(imported.module)
+    first.rewrite(imported.module, imported.gradients or ())
     turned = {name: next(iter(orders)) for name, orders in first.asked.items() if len(orders) == 1}
     turned = {name: order for name, order in turned.items() if order != tuple(range(len(order)))}
     second = Layouts(RULES, turned)
-    module = second.rewrite(imported.module)
+    module = second.rewrite(imported.module, imported.gradients or ())
 
     def lying(values: Mapping[str, Fill]) -> dict[str, Fill]:
         return {

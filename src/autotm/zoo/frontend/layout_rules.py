@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from autotm.zoo.frontend.layouts import Laid, Layouts, Order, Value, plain
+from autotm.zoo.network import gradient_of
 
 _UNARY = (
     "abs", "acos", "asin", "atan", "bitwise_not", "ceil", "clip", "cos", "cosh", "erf", "exp", "floor",
@@ -29,7 +30,15 @@ def _elementwise(layouts: Layouts, call: relax.Call) -> Value:
     values = [layouts.at(argument) for argument in call.args]
     shape = _shape(call)
     order = _common(values, len(shape))
-    return Laid(layouts.call(call, *(_broadcast(layouts, value, values, shape, order) for value in values)), order)
+    operands = [_broadcast(layouts, value, values, shape, order) for value in values]
+    found = relax.Call(call.op, operands, call.attrs, call.ty_args)
+    return Laid(layouts.apply(found, order, *(_lying(operand, order) for operand in operands)), order)
+
+
+def _lying(operand: relax.Expr, order: Order) -> Order:
+    """The order of an operand of full rank; one of fewer axes lies as it is written."""
+    rank = len(operand.ty.shape) if isinstance(operand.ty, relax.TensorType) else 0
+    return order if rank == len(order) else tuple(range(rank))
 
 
 def _cast(layouts: Layouts, call: relax.Call) -> Value:
@@ -89,8 +98,14 @@ def _reduction(layouts: Layouts, call: relax.Call) -> Value:
     rank, attrs = len(value.order), call.attrs
     axes = [int(axis) % rank for axis in attrs.axis] if attrs.axis is not None else list(range(rank))
     lying = sorted(value.order.index(axis) for axis in axes)
-    operator = getattr(relax.op, call.op.name.removeprefix("relax."))
-    found = layouts.emit(operator(value.tensor, lying, keepdims=bool(attrs.keepdims)))
+    extents = [int(extent) for extent in value.tensor.ty.shape]
+    if call.op.name == "relax.sum" and rank > 1 and lying == list(range(rank - 1)):
+        # As gradients of biases are: these have a kernel of their own.
+        found = layouts.emit(relax.op.collapse_sum_to(value.tensor, extents[-1:]))
+        found = layouts.in_shape(found, [1] * (rank - 1) + extents[-1:]) if attrs.keepdims else found
+    else:
+        operator = getattr(relax.op, call.op.name.removeprefix("relax."))
+        found = layouts.emit(operator(value.tensor, lying, keepdims=bool(attrs.keepdims)))
     if attrs.keepdims:
         return Laid(found, value.order)
     kept = [axis for axis in range(rank) if axis not in axes]
@@ -100,7 +115,7 @@ def _reduction(layouts: Layouts, call: relax.Call) -> Value:
 def _softmax(layouts: Layouts, call: relax.Call) -> Value:
     value, order = _with_last(layouts, call.args[0], [int(call.attrs.axis)])
     operator = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
-    return Laid(layouts.emit(operator(value, axis=len(order) - 1)), order)
+    return Laid(layouts.apply(operator(value, axis=len(order) - 1), order, order), order)
 
 
 def _layer_norm(layouts: Layouts, call: relax.Call) -> Value:
@@ -109,7 +124,9 @@ def _layer_norm(layouts: Layouts, call: relax.Call) -> Value:
     rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
     last = list(range(len(order) - len(axes), len(order)))
     operator = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
-    return Laid(layouts.emit(operator(value, *rest, axes=last, epsilon=call.attrs.epsilon)), order)
+    written = tuple(range(len(axes)))
+    found = operator(value, *rest, axes=last, epsilon=call.attrs.epsilon)
+    return Laid(layouts.apply(found, order, order, written, written), order)
 
 
 def _batch_norm(layouts: Layouts, call: relax.Call) -> Value:
@@ -117,7 +134,8 @@ def _batch_norm(layouts: Layouts, call: relax.Call) -> Value:
     rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
     names = ("epsilon", "center", "scale", "momentum", "training")
     attrs = {name: getattr(call.attrs, name) for name in names}
-    found = layouts.emit(relax.op.nn.batch_norm(value, *rest, axis=len(order) - 1, **attrs))
+    found = relax.op.nn.batch_norm(value, *rest, axis=len(order) - 1, **attrs)
+    found = layouts.apply(found, order, order, (0,), (0,))
     y, *moments = (layouts.emit(relax.TupleGetItem(found, index)) for index in range(3))
     return (Laid(y, order), *map(plain, moments))
 
@@ -139,7 +157,7 @@ def _conv2d(layouts: Layouts, call: relax.Call) -> Value:
     found = relax.op.nn.conv2d(
         layouts.tensor(data, _NHWC), layouts.tensor(weight, _HWIO), data_layout="NHWC", kernel_layout="HWIO", **attrs
     )
-    return Laid(layouts.emit(found), _NHWC)
+    return Laid(layouts.apply(found, _NHWC, _NHWC, _HWIO), _NHWC)
 
 
 def _conv1d(layouts: Layouts, call: relax.Call) -> Value:
@@ -155,7 +173,7 @@ def _conv1d(layouts: Layouts, call: relax.Call) -> Value:
         padding=(0, before, 0, after), dilation=(1, dilation), groups=call.attrs.groups,
         data_layout="NHWC", kernel_layout="HWIO",
     )  # fmt: skip
-    wide = Laid(layouts.emit(found), _NHWC)
+    wide = Laid(layouts.apply(found, _NHWC, _NHWC, _HWIO), _NHWC)
     batch, channels, _, width = wide.shape
     return layouts.reshape(wide, (batch, channels, width))
 
@@ -170,7 +188,7 @@ def _pool(layouts: Layouts, call: relax.Call) -> Value:
     else:
         names = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
         attrs = {name: getattr(call.attrs, name) for name in names}
-    return Laid(layouts.emit(operator(layouts.tensor(value, _NHWC), layout="NHWC", **attrs)), _NHWC)
+    return Laid(layouts.apply(operator(layouts.tensor(value, _NHWC), layout="NHWC", **attrs), _NHWC, _NHWC), _NHWC)
 
 
 def _concat(layouts: Layouts, call: relax.Call) -> Value:
@@ -198,7 +216,8 @@ def _slice(layouts: Layouts, call: relax.Call) -> Value:
     is_forward = all(step > 0 for steps in bounds[2:] for step in steps)
     if tuple(int(extent) for extent in call.ty.shape) == value.shape and is_forward:
         return value
-    return Laid(layouts.emit(relax.op.strided_slice(value.tensor, lying, *bounds)), value.order)
+    found = relax.op.strided_slice(value.tensor, lying, *bounds)
+    return Laid(layouts.apply(found, value.order, value.order), value.order)
 
 
 def _pad(layouts: Layouts, call: relax.Call) -> Value:
@@ -226,7 +245,7 @@ def _resize(layouts: Layouts, call: relax.Call) -> Value:
     rest = {name: getattr(attrs, name) for name in (*names, "extrapolation_value")}
     rest["roi"] = tuple(map(float, attrs.roi))
     found = relax.op.image.resize2d(layouts.tensor(data, _NHWC), call.args[1], layout="NHWC", **rest)
-    return Laid(layouts.emit(found), _NHWC)
+    return Laid(layouts.apply(found, _NHWC, _NHWC), _NHWC)
 
 
 def _matmul(layouts: Layouts, call: relax.Call) -> Value:
@@ -251,6 +270,22 @@ def _product_order(right: Order, rank: int) -> Order:
     return right if right[-1] == rank - 1 else tuple(range(rank))
 
 
+def _gradient(layouts: Layouts, call: relax.Call) -> Value:
+    """Of an operator as it was rewritten: the slope as its result lies, gradients as its operands do."""
+    applied = layouts.applied[call.args[1]]
+    first = applied.result
+    if isinstance(first.ty, relax.TupleType):
+        first = layouts.emit(relax.TupleGetItem(first, 0))
+    slope = layouts.reshape(layouts.at(call.args[2]), Laid(first, applied.order).shape)
+    count = len(call.ty.fields)
+    operands = layouts.builder.lookup_binding(applied.result).args[:count]
+    found = gradient_of(layouts.builder, applied.result, layouts.tensor(slope, applied.order), operands)
+    return tuple(
+        layouts.reshape(Laid(gradient, order), tuple(int(extent) for extent in wanted.shape))
+        for gradient, order, wanted in zip(found, applied.orders, call.ty.fields, strict=False)
+    )
+
+
 def _shape(call: relax.Call) -> Order:
     return tuple(int(extent) for extent in call.ty.shape)
 
@@ -263,6 +298,7 @@ RULES = {
     **{f"relax.nn.{name}": _softmax for name in ("log_softmax", "softmax")},
     **{f"relax.nn.{name}": _layer_norm for name in ("layer_norm", "rms_norm")},
     "relax.astype": _cast,
+    "relax.call_pure_packed": _gradient,
     "relax.broadcast_to": _broadcast_to,
     "relax.concat": _concat,
     "relax.image.resize2d": _resize,

@@ -41,6 +41,21 @@ class Laid:
         return self.order == tuple(range(len(self.order)))
 
 
+@dataclass(frozen=True)
+class Applied:
+    """A call of an operator as it was rewritten, for the gradients that refer to it.
+
+    Attributes:
+        result: what it gave, a tensor or a tuple.
+        order: of the result, or of its first part.
+        orders: of its first operands.
+    """
+
+    result: relax.Var
+    order: Order
+    orders: tuple[Order, ...]
+
+
 Value = Laid | tuple["Value", ...] | relax.Expr
 
 
@@ -58,17 +73,33 @@ class Layouts:
         self.constants: dict[str, npt.NDArray[Any]] = {}
         self._lifted: dict[tuple[object, ...], relax.Var] = {}
         self.asked: dict[str, set[Order]] = {}
+        self.applied: dict[relax.Var, Applied] = {}
+        self._bound: relax.Var | None = None
 
-    def rewrite(self, module: tvm.IRModule) -> tvm.IRModule:
-        """A module with the same results, its insides turned; constants but for numbers become arguments, the last."""
+    def rewrite(self, module: tvm.IRModule, gradients: Sequence[str] = ()) -> tvm.IRModule:
+        """A module with the same results, its insides turned; constants but for numbers become arguments, the last.
+
+        Its last results are the gradients by these arguments, and lie as the arguments do.
+        """
         main = module["main"]
         with self.builder.function("main"):
             with self.builder.dataflow():
                 arguments = [self._argument(var) for var in main.params]
                 for block in main.body.blocks:
                     for binding in block.bindings:
+                        self._bound = binding.var
                         self._values[binding.var] = self._value(binding.value)
-                output = self.builder.emit_output(self._whole(self._value(main.body.body)))
+                results = self._value(main.body.body)
+                if gradients:
+                    first = len(results) - len(gradients)
+                    turned = [
+                        self._gradient(each, self._lying.get(name))
+                        for each, name in zip(results[first:], gradients, strict=True)
+                    ]
+                    output = relax.Tuple([*(self._whole(each) for each in results[:first]), *turned])
+                else:
+                    output = self._whole(results)
+                output = self.builder.emit_output(output)
             self.builder.emit_func_output(output, [*arguments, *self._lifted.values()])
         found = self.builder.finalize()
         kept = {name: function for name, function in module.functions.items() if name.name_hint != "main"}
@@ -101,6 +132,12 @@ class Layouts:
         """Bind an expression to a variable."""
         return self.builder.emit(expression)
 
+    def apply(self, expression: relax.Expr, order: Order, *orders: Order) -> relax.Var:
+        """Bind a call of an operator that may be differentiated, with the orders of its result and operands."""
+        found = self.emit(expression)
+        self.applied[self._bound] = Applied(found, order, orders)
+        return found
+
     def call(self, original: relax.Call, *arguments: relax.Expr) -> relax.Var:
         """The same operator with the same attributes on other arguments."""
         return self.emit(relax.Call(original.op, list(arguments), original.attrs, original.ty_args))
@@ -128,6 +165,16 @@ class Layouts:
         if moved == sorted(moved):
             return self.in_shape(tensor, [extents[axis] for axis in axes])
         return self.emit(relax.op.permute_dims(tensor, axes))
+
+    def _gradient(self, value: Laid, order: Order | None) -> relax.Expr:
+        """The gradient by an argument that lies in that order; a product of matrices is worked out turned."""
+        product = self.builder.lookup_binding(value.tensor) if isinstance(value.tensor, relax.Var) else None
+        is_product = isinstance(product, relax.Call) and product.op == tvm.ir.Op.get("relax.matmul")
+        is_product = is_product and len(value.order) == 2  # noqa: PLR2004 - rows and columns
+        if order is None or value.order == order or not is_product:
+            return self.tensor(value, order)
+        left, right = (self.emit(relax.op.permute_dims(each)) for each in product.args)
+        return self.emit(relax.op.matmul(right, left))
 
     def _argument(self, var: relax.Var) -> relax.Var:
         self.asked[var.name] = set()
@@ -164,12 +211,20 @@ class Layouts:
         if rule is not None:
             return rule(self, expression)
         found = self.call(expression, *(self._whole(self.at(argument)) for argument in expression.args))
+        first = found.ty.fields[0] if isinstance(found.ty, relax.TupleType) else found.ty
+        if isinstance(first, relax.TensorType):
+            tensors = [item.ty for item in expression.args if isinstance(item.ty, relax.TensorType)]
+            self.applied[self._bound] = Applied(found, _written(first), tuple(map(_written, tensors)))
         return plain(found)
 
     def _whole(self, value: Value) -> relax.Expr:
         if isinstance(value, Laid):
             return self.tensor(value)
         return relax.Tuple([self._whole(part) for part in value]) if isinstance(value, tuple) else value
+
+
+def _written(tensor: relax.TensorType) -> Order:
+    return tuple(range(len(tensor.shape)))
 
 
 def plain(tensor: relax.Expr) -> Value:

@@ -33,6 +33,7 @@ class Network:
         training: the rules by which it does; None: nothing is differentiated, and parameters stay as they are.
         states: initial fill of every argument that a step replaces by what `main` computes for it (running averages,
             counters), by argument name; training does not differentiate by them.
+        gradients: parameters whose gradients `main` returns, behind the new states; None: lowering differentiates it.
         origin: of a network that came from elsewhere, the way back.
 
     Raises:
@@ -49,6 +50,7 @@ class Network:
     training: Training | None
     states: Mapping[str, Fill] = field(default_factory=dict)
     origin: Origin | None = None
+    gradients: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if "main" not in {variable.name_hint for variable in self.module.functions}:
@@ -62,7 +64,7 @@ class Network:
         """Names of what a step is run for: `loss`; or without training `output`, or `output.0` and so on."""
         if self.training:
             return ("loss",)
-        count = len(_fields(self.module["main"].ret_ty)) - len(self.states)
+        count = len(_fields(self.module["main"].ret_ty)) - len(self.states)  # without training, without gradients
         return ("output",) if count == 1 else tuple(f"output.{index}" for index in range(count))
 
     def _check_training(self) -> None:
@@ -92,6 +94,7 @@ class Network:
     def _check_returned(self) -> None:
         main = self.module["main"]
         returned, states = _fields(main.ret_ty), len(self.states)
+        returned = returned[: len(returned) - len(self.gradients or ())]
         first, new = returned[: len(returned) - states], returned[len(returned) - states :]
         if self.training and (len(first) != 1 or _described(first[0]) != ((), "float32")):
             raise BadInputError(

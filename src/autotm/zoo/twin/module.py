@@ -111,7 +111,7 @@ def _value(values: Mapping[str, Any], argument: Any) -> Any:
 
 def _instructions(main: relax.Function, network: str, *, sparse: bool) -> list[Instruction]:
     """An operator each; a bias addition joins the product before it."""
-    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bindings = _leading_to_the_loss(main)
     names: dict[relax.Var, str] = {var: var.name for var in main.params}
     plan: list[Instruction] = []
     for index, binding in enumerate(bindings):
@@ -129,6 +129,18 @@ def _instructions(main: relax.Function, network: str, *, sparse: bool) -> list[I
         else:
             plan.append(Instruction(name, function_of(value, network, sparse=sparse), arguments))
     return plan
+
+
+def _leading_to_the_loss(main: relax.Function) -> list[relax.VarBinding]:
+    """The bindings of a function that its first result needs, in order."""
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    bound = {binding.var: binding.value for binding in bindings}
+    result = bound.get(main.body.body, main.body.body)
+    needed = {result.fields[0] if isinstance(result, relax.Tuple) else main.body.body}
+    for binding in reversed(bindings):
+        if binding.var in needed:
+            needed.update(relax.analysis.free_vars(binding.value))
+    return [binding for binding in bindings if binding.var in needed]
 
 
 def _with_last_uses(plan: list[Instruction]) -> list[Instruction]:

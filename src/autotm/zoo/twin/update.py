@@ -48,6 +48,8 @@ def _rules(network: Network) -> dict[UpdateRule, list[str]]:
     """Parameters by rule."""
     if network.training is None:
         raise BadInputError(f"network {network.name}: it is not trained, so there is nothing to update")
+    if network.gradients is not None:
+        raise BadInputError(f"network {network.name}: it comes from PyTorch with its gradients; run the module itself")
     groups: dict[UpdateRule, list[str]] = defaultdict(list)
     for name in network.parameters:
         groups[network.training.rule_of(name)].append(name)

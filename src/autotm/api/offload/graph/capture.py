@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.func import functional_call
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
+from autotm.zoo.frontend.torch import Step, argument_of
 
 aten = torch.ops.aten
 
@@ -47,37 +47,6 @@ class Captured:
         return (self.loss, *self.gradients.values(), *(node for _, node in self.updates))
 
 
-class _Step(nn.Module):
-    """The module with its loss, each parameter and buffer once, however many names it has."""
-
-    def __init__(self, module: nn.Module, loss: Callable[..., Any] | None, taken: int) -> None:
-        super().__init__()
-        named = list(module.named_parameters(remove_duplicate=False))
-        buffers = list(module.named_buffers(remove_duplicate=False))
-        self.weights = nn.ParameterList(dict.fromkeys(weight for _, weight in named))
-        self.states = list(dict.fromkeys(buffer for _, buffer in buffers))
-        for place, buffer in enumerate(self.states):
-            self.register_buffer(f"state{place}", buffer)
-        weights = {id(weight): place for place, weight in enumerate(self.weights)}
-        states = {id(buffer): place for place, buffer in enumerate(self.states)}
-        self._places = {name: weights[id(weight)] for name, weight in named}
-        self._state_places = {name: states[id(buffer)] for name, buffer in buffers}
-        object.__setattr__(self, "_module", module)  # Not as a submodule: its parameters would appear twice.
-        self._loss, self._taken = loss, taken
-
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        tensors = {name: self.weights[place] for name, place in self._places.items()}
-        tensors |= {name: getattr(self, f"state{place}") for name, place in self._state_places.items()}
-        output = functional_call(self._module, tensors, given[: self._taken])
-        loss = output if self._loss is None else self._loss(output, *given[self._taken :])
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
-            what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise BadInputError(f"offload: the loss is {what}; it must be one floating-point number")
-        if not loss.requires_grad:
-            raise BadInputError("offload: the loss does not depend on a parameter that requires a gradient")
-        return loss
-
-
 def capture(
     module: nn.Module,
     inputs: Sequence[torch.Tensor],
@@ -90,7 +59,12 @@ def capture(
     Raises:
         BadInputError: it depends on the values of tensors, or PyTorch cannot trace it.
     """
-    step = _Step(module, loss, len(inputs))
+
+    def call(applied: Callable[..., Any], given: Sequence[torch.Tensor]) -> torch.Tensor:
+        output = applied(*given[: len(inputs)])
+        return _checked(output if loss is None else loss(output, *given[len(inputs) :]))
+
+    step = Step(module, call)
     decompositions = _EAGER_DROPOUT if device.type == "cpu" else {}
     with contextlib.ExitStack() as stack:
         try:
@@ -116,12 +90,21 @@ def capture(
         return _captured(joint, step)
 
 
-def _captured(joint: Any, step: _Step) -> Captured:
+def _checked(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise BadInputError(f"offload: the loss is {what}; it must be one floating-point number")
+    if not loss.requires_grad:
+        raise BadInputError("offload: the loss does not depend on a parameter that requires a gradient")
+    return loss
+
+
+def _captured(joint: Any, step: Step) -> Captured:
     """What descriptors say of arguments and results."""
     graph: torch.fx.Graph = joint.graph_module.graph
     arguments: dict[torch.fx.Node, tuple[Role, int]] = {}
     for node in graph.find_nodes(op="placeholder"):
-        arguments[node] = _argument(node.meta["desc"])
+        arguments[node] = argument_of(node.meta["desc"])
     (output,) = graph.find_nodes(op="output")
     loss, gradients, updates = None, {}, []
     for node, what in zip(output.args[0], output.meta["desc"], strict=True):
@@ -129,12 +112,12 @@ def _captured(joint: Any, step: _Step) -> Captured:
             continue
         kind = type(what).__name__
         if kind == "InputMutationAOTOutput":
-            role, place = _argument(what.mutated_input)
+            role, place = argument_of(what.mutated_input)
             if role is not Role.STATE:
                 raise BadInputError(f"offload: the step overwrites its {role} {place}; give a module that does not")
             updates.append((place, node))
         elif kind == "GradAOTOutput":
-            gradients[_argument(what.grad_of)[1]] = node
+            gradients[argument_of(what.grad_of)[1]] = node
         elif kind == "PlainAOTOutput":
             loss = node
         else:
@@ -174,19 +157,6 @@ class _Own:
 def storage_of(value: torch.Tensor) -> int:
     """What tensors that share memory share; valid as long as one of them lives."""
     return value.untyped_storage()._cdata  # noqa: SLF001 - as PyTorch's partitioners tell storages apart
-
-
-def _argument(what: Any) -> tuple[Role, int]:
-    kind = type(what).__name__
-    if kind == "ParamAOTInput":
-        return Role.PARAMETER, int(what.target.removeprefix("weights."))
-    if kind == "BufferAOTInput":
-        return Role.STATE, int(what.target.removeprefix("state"))
-    if kind == "PlainAOTInput":
-        return Role.INPUT, what.idx
-    if kind == "TangentAOTInput":
-        return Role.CONSTANT, 0
-    raise BadInputError(f"offload: PyTorch's graph takes a {kind}, which is not known here")
 
 
 def _where(error: BaseException) -> str:

@@ -16,6 +16,12 @@ def _cumsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return _summed(builder, call, call.args[0], dtype_of(call), exclusive=bool(call.attrs.exclusive), reverse=False)
 
 
+@legalizes("relax.cumprod")
+def _cumprod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    exclusive = bool(call.attrs.exclusive)
+    return _summed(builder, call, call.args[0], dtype_of(call), exclusive=exclusive, reverse=False, multiplies=True)
+
+
 @differentiates("relax.cumsum")
 def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
     (x,) = call.args
@@ -26,7 +32,14 @@ def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: re
 
 
 def _summed(
-    builder: relax.BlockBuilder, call: relax.Call, x: relax.Expr, dtype: str, *, exclusive: bool, reverse: bool
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    x: relax.Expr,
+    dtype: str,
+    *,
+    exclusive: bool,
+    reverse: bool,
+    multiplies: bool = False,
 ) -> relax.Expr:
     axis = call.attrs.axis
     if axis is None:
@@ -38,6 +51,7 @@ def _summed(
         dtype,
         exclusive=exclusive,
         reverse=reverse,
+        multiplies=multiplies,
         primfunc_attrs=OPAQUE,
     )
 

@@ -1,5 +1,6 @@
 """PyTorch modules, as networks of ours."""
 
+from autotm.zoo.frontend.torch.capture import Step, argument_of
 from autotm.zoo.frontend.torch.network import from_torch
 
-__all__ = ["from_torch"]
+__all__ = ["Step", "argument_of", "from_torch"]

@@ -11,18 +11,20 @@ from torch import fx
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
-def constant_values(program: torch.export.ExportedProgram, given: Mapping[str, torch.Tensor]) -> dict[fx.Node, Any]:
+def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, Any]:
     """The value of every node of the graph that depends on no argument of the step.
 
     Args:
-        program: as exported.
-        given: tensors that training does not change, by name of their placeholder.
+        graph: of PyTorch's operators.
+        given: tensors that training does not change, by placeholder.
     """
     found: dict[fx.Node, Any] = {}
     with torch.no_grad():
-        for node in program.graph.nodes:
-            if node.op == "placeholder" and node.name in given:
-                found[node] = given[node.name]
+        for node in graph.nodes:
+            if node in given:
+                found[node] = given[node]
+            elif node.op == "get_attr":
+                found[node] = getattr(graph.owning_module, node.target)
             elif node.op == "call_function" and is_pure(node) and all(item in found for item in node.all_input_nodes):
                 arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
                 found[node] = node.target(*arguments, **named)

@@ -20,10 +20,6 @@ _SMALL = 0.5
 """Below it, the series of sinh to x^7 is off by less than float32 rounds; above, the difference of powers is."""
 
 
-_NEGATIVE = torch.tensor(-1)
-"""Stands for indices whose values are not known before the step: they may be negative."""
-
-
 class Formulas(ExportedProgramImporter):
     """TVM's importer, with PyTorch's formulas.
 
@@ -59,21 +55,20 @@ class Formulas(ExportedProgramImporter):
             "div.Tensor_mode": self._divided,
             "elu.default": self._elu_scaled,
             "hypot.default": self._hypot,
-            "index.Tensor": self._indexed(base["index.Tensor"]),
             "linalg_vector_norm.default": self._norm,
-            "max_pool2d_with_indices.default": self._largest_of_windows(base["max_pool2d_with_indices.default"]),
+            "max_pool2d_with_indices.default": self._largest_of_windows,
+            "max_pool3d_with_indices.default": self._largest_of_windows,
             "native_group_norm.default": self._group_norm_any,
             "prod.dim_int": self._product,
+            "relu.default": self._relu(base["relu.default"]),
             "rand.default": self._rand,
             "rand_like.default": self._rand,
             "randn.default": self._randn,
             "randn_like.default": self._randn,
             "roll.default": self._rolled,
-            "scatter_add.default": self._scattered,
-            "select.int": self._selected,
             "sinh.default": self._sinh,
-            "upsample_bilinear2d.vec": self._bilinear(base["upsample_bilinear2d.vec"]),
-            "upsample_nearest2d.vec": self._nearest,
+            "upsample_bilinear2d.default": self._resized,
+            "upsample_nearest2d.default": self._resized,
         }
 
     def _emit(self, expression: relax.Expr) -> relax.Var:
@@ -133,6 +128,16 @@ class Formulas(ExportedProgramImporter):
 
         return converted
 
+    def _relu(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """The positive part, of whole numbers too."""
+
+        def converted(node: fx.Node) -> Any:
+            if node.meta["val"].is_floating_point():
+                return convert(node)
+            return self._emit(relax.op.maximum(self.env[node.args[0]], relax.const(0, dtype_of(node))))
+
+        return converted
+
     def _mean_of_windows(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
         """A mean of windows whose sums may be divided by a number of one's own."""
 
@@ -148,15 +153,25 @@ class Formulas(ExportedProgramImporter):
 
         return converted
 
-    def _largest_of_windows(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        """The largest of windows; TVM gives zeros for where they are."""
-
-        def converted(node: fx.Node) -> Any:
-            if any(user.args[1] == 1 for user in node.users):
-                raise BadInputError("return_indices=True has no kernel here")
-            return convert(node)
-
-        return converted
+    def _largest_of_windows(self, node: fx.Node) -> tuple[relax.Var, None]:
+        """The largest of windows, of images or volumes; where they are is for their gradient alone."""
+        places = [user for user in node.users if user.args[1] == 1]
+        if any("backward" not in user.target.__name__ for place in places for user in place.users):
+            raise BadInputError("return_indices=True has no kernel here")
+        size = argument(node, 1, "kernel_size")
+        strides, padding, dilation = (
+            argument(node, position, name) or [default] * len(size)
+            for position, name, default in ((2, "stride", None), (3, "padding", 0), (4, "dilation", 1))
+        )
+        strides = size if None in strides else strides
+        x = self.env[node.args[0]]
+        is_single = len(self.shape_of(x)) == len(size) + 1
+        if is_single:
+            x = self._emit(relax.op.expand_dims(x, 0))
+        pool = relax.op.nn.max_pool2d if len(size) == 2 else relax.op.nn.max_pool3d  # noqa: PLR2004 - axes of an image
+        around = [*padding, *padding]
+        y = self._emit(pool(x, size, strides, around, dilation, bool(argument(node, 5, "ceil_mode"))))
+        return (self._emit(relax.op.squeeze(y, [0])) if is_single else y), None
 
     def _padded(self, node: fx.Node) -> relax.Var:
         """Constants around a tensor; of a negative width, less of the tensor."""
@@ -172,34 +187,11 @@ class Formulas(ExportedProgramImporter):
         around = [max(0, width) for axis in range(rank) for width in pairs.get(axis, (0, 0))]
         return self._emit(relax.op.nn.pad(found, around, "constant", value)) if any(around) else found
 
-    def _indexed(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        """Entries that indices name, along some axes together; from the end where an index is negative."""
-
-        def converted(node: fx.Node) -> Any:
-            x, several = self.env[node.args[0]], node.args[1]
-            axes = [axis for axis, item in enumerate(several) if item is not None]
-            if any(several[axis].meta["val"].dtype == torch.bool for axis in axes):
-                return convert(node)
-            indices = [self.env[several[axis]] for axis in axes]
-            if len(axes) == 1 and (self.known.get(several[axes[0]], _NEGATIVE) >= 0).all():
-                return self._emit(relax.op.take(x, indices[0], axis=axes[0], mode="fast"))
-            others = [axis for axis in range(len(self.shape_of(x))) if axis not in axes]
-            first = self._emit(relax.op.permute_dims(x, [*axes, *others])) if axes != list(range(len(axes))) else x
-            found = self._emit(relax.op.index_tensor(first, indices))
-            # Where the indexed axes are neighbours, what they become stays in their place; else it comes first.
-            if axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
-                return found
-            rank = len(self.shape_of(found)) - len(others)
-            order = [rank + place for place in range(axes[0])] + list(range(rank))
-            return self._emit(relax.op.permute_dims(found, [*order, *range(rank + axes[0], rank + len(others))]))
-
-        return converted
-
-    def _group_norm_any(self, node: fx.Node) -> tuple[relax.Var]:
+    def _group_norm_any(self, node: fx.Node) -> tuple[Any, ...]:
         x, weight, bias, _, channels, _, groups, epsilon = node.args
         scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
         axes = list(range(2, len(self.shape_of(self.env[x]))))
-        return (self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)),)
+        return (self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)), None, None)
 
     def _whole(self, node: fx.Node | None, shape: list[int], value: float) -> relax.Expr:
         """A scale or shift, or ones or zeros in place of none."""
@@ -303,61 +295,57 @@ class Formulas(ExportedProgramImporter):
         found = self._emit(op.where(self._emit(op.greater(x, zero)), x, below))
         return found if scale == 1 else self._emit(op.multiply(found, self._number(scale, x)))
 
-    def _nearest(self, node: fx.Node) -> relax.Var:
-        """Output i takes input floor(i * in / out), or floor(i / scale) where a scale is given."""
-        x, size = self.env[node.args[0]], tuple(int(extent) for extent in node.meta["val"].shape[-2:])
-        if (scales := self._other_scales(node)) is not None:
-            for axis, (extent, scale) in enumerate(zip(size, scales, strict=True), start=2):
-                places = (np.arange(extent, dtype=np.float32) * np.float32(1 / scale)).astype(np.int64)
-                x = self._entries(x, np.minimum(places, int(self.shape_of(x)[axis]) - 1), axis)
-            return x
-        mode, rounding = "asymmetric", "floor"
-        found = relax.op.image.resize2d(
-            x, size, layout="NCHW", method="nearest_neighbor", rounding_method=rounding,
-            coordinate_transformation_mode=mode,
-        )  # fmt: skip
-        return self._emit(found)
+    def _resized(self, node: fx.Node) -> relax.Var:
+        x, size, *rest = node.args
+        if "bilinear" in node.target.__name__:
+            is_aligned, *scales = (*rest, None, None)[:3]
+            return self.bilinear(self.env[x], size, scales, is_aligned=is_aligned)
+        return self.nearest(self.env[x], size, (*rest, None, None)[:2])
 
-    def _bilinear(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        """Between neighbours of (i + 1/2) * in / out - 1/2, or of (i + 1/2) / scale - 1/2 where a scale is given."""
+    def nearest(self, x: relax.Expr, size: Sequence[int], scales: Sequence[float | None]) -> relax.Var:
+        """Images resized: output i takes input floor(i * in / out), or floor(i / scale) where a scale is given."""
+        if not self._is_other(x, scales):
+            found = relax.op.image.resize2d(
+                x, size, layout="NCHW", method="nearest_neighbor", rounding_method="floor",
+                coordinate_transformation_mode="asymmetric",
+            )  # fmt: skip
+            return self._emit(found)
+        for axis, (extent, scale) in enumerate(zip(size, scales, strict=True), start=2):
+            places = (np.arange(extent, dtype=np.float32) * np.float32(1 / scale)).astype(np.int64)
+            x = self._entries(x, np.minimum(places, int(self.shape_of(x)[axis]) - 1), axis)
+        return x
 
-        def converted(node: fx.Node) -> Any:
-            scales = None if argument(node, 2, "align_corners") else self._other_scales(node)
-            if scales is None:
-                return convert(node)
-            x, size = self.env[node.args[0]], node.meta["val"].shape[-2:]
-            for axis, (extent, scale) in enumerate(zip(size, scales, strict=True), start=2):
-                last = int(self.shape_of(x)[axis]) - 1
-                source = (np.arange(int(extent), dtype=np.float32) + np.float32(0.5)) * np.float32(1 / scale)
-                source = np.maximum(source - np.float32(0.5), 0)
-                below = np.minimum(source.astype(np.int64), last)
-                share = (source - below).reshape(-1, *[1] * (3 - axis)).astype(np.float32)
-                near, far = (self._entries(x, places, axis) for places in (below, np.minimum(below + 1, last)))
-                step = self._emit(relax.op.subtract(far, near))
-                x = self._emit(relax.op.add(near, self._emit(relax.op.multiply(step, relax.const(share, "float32")))))
-            return x
+    def bilinear(
+        self, x: relax.Expr, size: Sequence[int], scales: Sequence[float | None], *, is_aligned: bool
+    ) -> relax.Var:
+        """Images resized: between neighbours of (i + 1/2) * in / out - 1/2, or of (i + 1/2) / scale - 1/2."""
+        if is_aligned or not self._is_other(x, scales):
+            mode = "align_corners" if is_aligned else "half_pixel"
+            found = relax.op.image.resize2d(
+                x, size, layout="NCHW", method="linear", coordinate_transformation_mode=mode
+            )
+            return self._emit(found)
+        for axis, (extent, scale) in enumerate(zip(size, scales, strict=True), start=2):
+            last = int(self.shape_of(x)[axis]) - 1
+            source = (np.arange(int(extent), dtype=np.float32) + np.float32(0.5)) * np.float32(1 / scale)
+            source = np.maximum(source - np.float32(0.5), 0)
+            below = np.minimum(source.astype(np.int64), last)
+            share = (source - below).reshape(-1, *[1] * (3 - axis)).astype(np.float32)
+            near, far = (self._entries(x, places, axis) for places in (below, np.minimum(below + 1, last)))
+            step = self._emit(relax.op.subtract(far, near))
+            x = self._emit(relax.op.add(near, self._emit(relax.op.multiply(step, relax.const(share, "float32")))))
+        return x
 
-        return converted
-
-    def _other_scales(self, node: fx.Node) -> Sequence[float] | None:
-        """The scales of resized images, where they are not those of their sizes: our kernels know sizes only."""
-        scales = node.args[-1]
-        extents = node.args[0].meta["val"].shape[-2:]
-        if not isinstance(scales, list | tuple) or node.args[1] is not None:
-            return None
-        is_whole = all(int(extent * scale) == extent * scale for extent, scale in zip(extents, scales, strict=True))
-        return None if is_whole else scales
+    def _is_other(self, x: relax.Expr, scales: Sequence[float | None]) -> bool:
+        """Whether scales are given that are not those of the images' sizes: our kernels know sizes only."""
+        extents = [int(extent) for extent in self.shape_of(x)][-2:]
+        return any(
+            scale is not None and int(extent * scale) != extent * scale
+            for extent, scale in zip(extents, scales, strict=True)
+        )
 
     def _entries(self, x: relax.Expr, places: npt.NDArray[np.int64], axis: int) -> relax.Var:
         return self._emit(relax.op.take(x, relax.const(places, "int64"), axis=axis, mode="fast"))
-
-    def _selected(self, node: fx.Node) -> relax.Var:
-        """One place of an axis, as a slice: where an axis lies does not matter to it."""
-        x, axis, place = self.env[node.args[0]], node.args[1], node.args[2]
-        shape = [int(extent) for extent in self.shape_of(x)]
-        axis, place = axis % len(shape), place % shape[axis]
-        part = self._emit(relax.op.strided_slice(x, [axis], [place], [place + 1]))
-        return self._emit(relax.op.reshape(part, [*shape[:axis], *shape[axis + 1 :]]))
 
     def _rolled(self, node: fx.Node) -> relax.Var:
         """Along each axis, the last places before the first ones."""
@@ -375,13 +363,8 @@ class Formulas(ExportedProgramImporter):
                 found = self._emit(relax.op.concat(parts, axis % len(self.shape_of(found))))
         return self._emit(relax.op.reshape(found, shape))
 
-    def _scattered(self, node: fx.Node) -> relax.Var:
-        x, axis, indices, source = node.args
-        given = (self.env[item] for item in (x, indices, source))
-        return self._emit(relax.op.scatter_elements(*given, axis=axis, reduction="add"))
-
     def _rand(self, node: fx.Node) -> relax.Var:
-        return self._emit(relax.op.grad.no_grad(self.uniform(tuple(node.meta["val"].shape))))
+        return self.uniform(tuple(node.meta["val"].shape))
 
     def _randn(self, node: fx.Node) -> relax.Var:
         """Normal numbers of two uniform ones (Box and Muller, 1958)."""
@@ -390,7 +373,7 @@ class Formulas(ExportedProgramImporter):
         above_zero = self._emit(op.subtract(relax.const(1.0, "float32"), first))
         length = self._emit(op.multiply(self._emit(op.log(above_zero)), relax.const(-2.0, "float32")))
         turn = self._emit(op.cos(self._emit(op.multiply(second, relax.const(2 * math.pi, "float32")))))
-        return self._emit(op.grad.no_grad(self._emit(op.multiply(self._emit(op.sqrt(length)), turn))))
+        return self._emit(op.multiply(self._emit(op.sqrt(length)), turn))
 
 
 def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:

@@ -1,9 +1,8 @@
-"""An exported program as a step in Relax."""
+"""A captured step in Relax."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,76 +12,83 @@ import torch
 from torch import fx
 from tvm import relax
 
-from autotm.model.files import AutotmError, BadInputError
+from autotm.model.files import BadInputError
+from autotm.model.step import Role
 from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.lined import LinedBuilder
 from autotm.zoo.frontend.random_numbers import COUNTER, Draws
+from autotm.zoo.frontend.torch.backward import JointImporter
+from autotm.zoo.frontend.torch.capture import Captured
 from autotm.zoo.frontend.torch.constants import constant_values
 from autotm.zoo.frontend.torch.indices import IndexChecks
-from autotm.zoo.frontend.torch.operators import TrainingImporter
 from autotm.zoo.frontend.torch.program import where
 
 Array = npt.NDArray[Any]
-_PREFIX = "module."
-"""Of names in the exported step: the user's module is a part of it."""
 COUNTERS = "num_batches_tracked"
 """Batch norm counts its steps in these, for nobody: kernels for them would be a waste."""
 
 
-@dataclass(frozen=True)
-class _Roles:
-    """What the placeholders of a program are: the tensor behind each, by name of the placeholder."""
-
-    inputs: Mapping[str, torch.Tensor]
-    parameters: Mapping[str, torch.Tensor]
-    states: Mapping[str, torch.Tensor]
-    fixed: Mapping[str, torch.Tensor]
-    new_states: Mapping[str, str]
-    names: Mapping[str, str]
-
-
-def imported_program(
-    program: torch.export.ExportedProgram, input_names: Sequence[str], values: Sequence[Any], *, trains: bool
-) -> Imported:
-    """The step that a program computes, with its parameters, running averages and inputs.
+def imported_step(captured: Captured, *, trains: bool) -> Imported:
+    """A captured step in Relax, with its parameters, running averages and inputs.
 
     Args:
-        program: of `program.exported`.
-        input_names: of the inputs that it was exported with.
-        values: theirs.
+        captured: by `capture`.
         trains: whether parameters are trained; else everything that has a value but the inputs is a parameter.
 
     Raises:
         BadInputError: an operator that cannot be imported, with the line of the user's code that it comes from.
     """
-    roles = _roles(program, zip(input_names, values, strict=True), trains)
-    importer = TrainingImporter()
-    importer.draws = Draws()
-    known = importer.known = constant_values(program, roles.fixed)
-    variables = {name: _variable(roles.names[name], value) for name, value in _arguments(roles).items()}
+    updates = {name: node for name, node in captured.updates.items() if not name.endswith(COUNTERS)}
+    kinds: dict[Role, dict[str, torch.Tensor]] = {role: {} for role in (Role.INPUT, Role.PARAMETER, Role.STATE)}
+    variables: dict[fx.Node, relax.Var] = {}
+    fixed: dict[fx.Node, torch.Tensor] = {}
+    for node, (role, name) in captured.arguments.items():
+        if role is Role.CONSTANT:
+            fixed[node] = torch.ones(())
+            continue
+        value = captured.values[name]
+        used_as = _role(role, value, trains=trains, changes=name in updates)
+        if used_as is Role.CONSTANT:
+            fixed[node] = value.detach()
+        elif node.users or used_as is Role.STATE:
+            kinds[used_as][name] = value
+            variables[node] = _variable(name, value)
+    order = [node for role in kinds for node in variables if captured.arguments[node][1] in kinds[role]]
+    importer = JointImporter()
+    importer.draws, importer.forwards, importer.products = Draws(), {}, {}
+    known = importer.known = constant_values(captured.graph, fixed)
     builder = importer.block_builder = LinedBuilder.empty()
+    gradients = {name: node for name, node in captured.gradients.items() if name in kinds[Role.PARAMETER]}
+    states = {name: _array(value) for name, value in kinds[Role.STATE].items()}
     with builder.function("main"):
         with builder.dataflow():
-            outputs = _translate(program, importer, variables, known)
-            by_name = dict(outputs)
-            news = [by_name[name] for name in roles.new_states]
-            states = {roles.names[old]: _array(roles.states[old]) for old in roles.new_states.values()}
+            wanted = [*captured.outputs, *(updates[name] for name in states), *gradients.values()]
+            returned = _translate(captured.graph, importer, variables, known, wanted)
             if importer.draws.is_used:
-                news.append(importer.draws.next_counter(builder))
+                returned.insert(len(returned) - len(gradients), importer.draws.next_counter(builder))
                 states[COUNTER] = np.zeros(1, np.int32)
-            kept = [expression for name, expression in outputs if name not in roles.new_states]
-            returned = [*kept, *news]
             output = builder.emit_output(returned[0] if len(returned) == 1 else relax.Tuple(returned))
         counter = [importer.draws.counter] if importer.draws.is_used else []
-        builder.emit_func_output(output, [*variables.values(), *counter])
-    inputs = {roles.names[name]: _array(value) for name, value in roles.inputs.items()}
-    parameters = {roles.names[name]: _array(value) for name, value in roles.parameters.items()}
-    checks = IndexChecks(program.graph, {name: roles.names[name] for name in roles.inputs}, known)
-    return Imported(builder.finalize(), inputs, parameters, states, lines=builder.lines, check=checks)
+        builder.emit_func_output(output, [*(variables[node] for node in order), *counter])
+    inputs, parameters = (
+        {name: _array(value) for name, value in kinds[role].items()} for role in (Role.INPUT, Role.PARAMETER)
+    )
+    checks = IndexChecks(
+        captured.graph,
+        {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT},
+        known,
+    )
+    return Imported(
+        builder.finalize(), inputs, parameters, states, lines=builder.lines, check=checks,
+        gradients=tuple(gradients) if trains else None,
+    )  # fmt: skip
 
 
-def _arguments(roles: _Roles) -> dict[str, torch.Tensor]:
-    return {**roles.inputs, **roles.parameters, **roles.states}
+def _role(role: Role, value: torch.Tensor, *, trains: bool, changes: bool) -> Role:
+    """What a tensor of the module is to the step: what a step that trains leaves as it is becomes a constant."""
+    if role is Role.STATE and not changes:
+        return Role.CONSTANT if trains or not value.is_floating_point() else Role.PARAMETER
+    return Role.CONSTANT if role is Role.PARAMETER and trains and not value.requires_grad else role
 
 
 def _variable(name: str, value: torch.Tensor) -> relax.Var:
@@ -94,75 +100,39 @@ def _array(value: torch.Tensor) -> Array:
     return found
 
 
-def _roles(program: torch.export.ExportedProgram, user: Iterator[tuple[str, Any]], trains: bool) -> _Roles:
-    """Sort a program's placeholders by what they are to a step."""
-    kinds = torch.export.graph_signature.InputKind
-    signature = program.graph_signature
-    used = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
-    outputs = torch.export.graph_signature.OutputKind
-    changed = {
-        spec.target: spec.arg.name
-        for spec in signature.output_specs
-        if spec.kind is outputs.BUFFER_MUTATION and not (spec.target or "").endswith(COUNTERS)
-    }
-    inputs, parameters, states, fixed, names, new = {}, {}, {}, {}, {}, {}
-    for spec in signature.input_specs:
-        name, target = spec.arg.name, spec.target or ""
-        names[name] = target.removeprefix(_PREFIX) or name
-        if spec.kind is kinds.USER_INPUT:
-            names[name], value = next(user)
-            if name in used and isinstance(value, torch.Tensor):
-                inputs[name] = value
-            continue
-        value = _value_of(program, spec)
-        if spec.kind is kinds.PARAMETER and (value.requires_grad or not trains):
-            parameters |= {name: value} if name in used else {}
-        elif target in changed:
-            states[name] = value
-            new[changed[target]] = name
-        else:
-            fixed[name] = value
-    return _Roles(inputs, parameters, states, fixed, new, names)
-
-
-def _value_of(program: torch.export.ExportedProgram, spec: Any) -> torch.Tensor:
-    for known in (program.state_dict, program.constants):
-        if spec.target in known:
-            found: torch.Tensor = known[spec.target]
-            return found
-    raise AutotmError(f"exported program: no value for {spec.target}")
-
-
 def _translate(
-    program: torch.export.ExportedProgram,
-    importer: TrainingImporter,
-    variables: Mapping[str, relax.Var],
+    graph: fx.Graph,
+    importer: JointImporter,
+    variables: Mapping[fx.Node, relax.Var],
     known: Mapping[fx.Node, Any],
-) -> list[tuple[str, relax.Expr]]:
-    """The results of the graph with their names: those the user asked for, and new values of buffers."""
+    wanted: Sequence[fx.Node],
+) -> list[relax.Expr]:
+    """The results that are wanted of a graph."""
     importer._check_unsupported_func_type = lambda _nodes: None  # noqa: SLF001  (we name the line of each)
-    returned: list[fx.Node] = []
-    for node in program.graph.nodes:
-        if node.op == "output":
-            returned = [item for item in node.args[0] if isinstance(item, fx.Node)]
-        elif node in known:
-            if any(user not in known for user in node.users):
+    importer.env |= variables
+    needed = _needed(graph, wanted)
+    for node in graph.nodes:
+        if node not in needed or node in variables:
+            continue
+        if node in known:
+            if node in wanted or any(user in needed and user not in known for user in node.users):
                 value = known[node]
                 importer.env[node] = importer.constant(value) if isinstance(value, torch.Tensor) else value
-        elif node.op == "placeholder":
-            if node.name in variables:
-                importer.env[node] = variables[node.name]
-        elif node.op == "call_function" and (node.users or node in returned):
+        elif node.op == "call_function":
             importer.block_builder.place = partial(where, node)
             importer.env[node] = _converted(importer, node)
-    counted = {spec.arg.name for spec in program.graph_signature.output_specs if (spec.target or "").endswith(COUNTERS)}
-    for node in returned:
-        if node in known and node not in importer.env:
-            importer.env[node] = importer.constant(known[node])
-    return [(node.name, importer.env[node]) for node in returned if node.name not in counted]
+    return [importer.env[node] for node in wanted]
 
 
-def _converted(importer: TrainingImporter, node: fx.Node) -> Any:
+def _needed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
+    found = set(wanted)
+    for node in reversed(graph.nodes):
+        if node in found:
+            found.update(node.all_input_nodes)
+    return found
+
+
+def _converted(importer: JointImporter, node: fx.Node) -> Any:
     name = node.target.__name__
     if name == "getitem":
         source, index = node.args

@@ -15,8 +15,8 @@ from autotm.model.files import BadInputError
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
 from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
 from autotm.zoo.frontend.random_numbers import COUNTER
-from autotm.zoo.frontend.torch.importer import COUNTERS, imported_program
-from autotm.zoo.frontend.torch.program import Inputs, Loss, Mode, arguments_of, exported
+from autotm.zoo.frontend.torch.importer import COUNTERS, imported_step
+from autotm.zoo.frontend.torch.program import Inputs, Loss, Mode, arguments_of, captured_step
 from autotm.zoo.frontend.torch.training import training_of
 from autotm.zoo.network import Network, Origin
 
@@ -52,15 +52,18 @@ def from_torch(
 
     Raises:
         BadInputError: what cannot be imported, or an index out of range, with the line of the module's code; see
-            `exported`.
+            `captured_step`.
     """
     if mode not in ("train", "inference"):
         raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
+    if not isinstance(module, torch.nn.Module):
+        what = type(module).__name__
+        raise BadInputError(f"a {what} is no torch.nn.Module; give the module itself, not what it returns")
     trains = mode == "train"
-    program = exported(module, inputs, targets, loss, mode)
     positional, named = arguments_of(inputs)
     names, values = _leaves(_input_names(module, inputs, len(targets)), [*positional, *named.values(), *targets])
-    found = imported_program(program, names, values, trains=trains)
+    captured = captured_step(module, inputs, targets, loss, mode, names, values)
+    found = imported_step(captured, trains=trains)
     found.check({name: value for name, value in found.inputs.items() if np.issubdtype(value.dtype, np.integer)})
     found = channels_last(found)
     rules = training_of(training or _DEFAULT, module, found) if trains else None
@@ -73,7 +76,7 @@ def _network(name: str, found: Imported, training: Training | None, origin: Orig
     counter = {COUNTER: Initial("integers", _COUNTS)}
     states = {name: counter.get(name, value) for name, value in found.states.items()}
     batch = batches[0] if batches else 1
-    return Network(name, batch, found.module, found.inputs, found.parameters, training, states, origin)
+    return Network(name, batch, found.module, found.inputs, found.parameters, training, states, origin, found.gradients)
 
 
 def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported, *, trains: bool) -> Origin:

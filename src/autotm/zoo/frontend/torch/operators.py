@@ -1,4 +1,4 @@
-"""What TVM's importer leaves out of training: running averages, dropout, attention as products, lookups."""
+"""What TVM's importer leaves out of training: running averages, norms, softmax of masked scores, lookups."""
 
 from __future__ import annotations
 
@@ -12,29 +12,31 @@ from tvm import relax
 
 from autotm.kernels.operators import batch_norm
 from autotm.model.files import BadInputError
-from autotm.zoo.frontend.torch.formulas import Formulas, argument
+from autotm.zoo.frontend.torch.formulas import argument
+from autotm.zoo.frontend.torch.places import Places
 
 
-class TrainingImporter(Formulas):
-    """TVM's importer, with operators as they are in training."""
+class TrainingImporter(Places):
+    """TVM's importer, with operators as they are in training.
+
+    Attributes:
+        forwards: what operators gave whose gradients need it.
+    """
+
+    forwards: dict[fx.Node, relax.Var]
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
         """Conversions by name of PyTorch's operator."""
         return {
             **super().create_convert_map(),
+            "_safe_softmax.default": self._safe_softmax,
             "_native_batch_norm_legit_functional.default": self._batch_norm_training,
             "_native_batch_norm_legit.no_stats": self._batch_norm_of_batch,
             "_native_batch_norm_legit_no_training.default": self._batch_norm_fixed,
-            "batch_norm.default": self._batch_norm_fixed,
             "bernoulli.p": self._bernoulli,
             "cat.default": self._concat,
-            "clone.default": lambda node: self.env[node.args[0]],
-            "dropout.default": self._dropout,
             "embedding.default": self._lookup,
-            "layer_norm.default": self._layer_norm_any,
-            "native_dropout.default": lambda node: (self._dropout(node),),
-            "native_layer_norm.default": lambda node: (self._layer_norm_any(node),),
-            "scaled_dot_product_attention.default": self._attention,
+            "native_layer_norm.default": lambda node: (self._layer_norm_any(node), None, None),
         }
 
     def _batch_norm_training(self, node: fx.Node) -> tuple[Any, ...]:
@@ -43,7 +45,7 @@ class TrainingImporter(Formulas):
         if not training:
             fixed = self._batch_norm_by(x, weight, bias, mean, variance, epsilon)
             return (fixed, None, None, self.env[mean], self.env[variance])
-        y, *moments = self._normalised(x, weight, bias, epsilon)
+        y, *moments = self._normalised(node, x, weight, bias, epsilon)
         batch, _, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
         old = (self.env[mean], self.env[variance])
         count = batch * math.prod(rest)
@@ -56,9 +58,9 @@ class TrainingImporter(Formulas):
     def _batch_norm_of_batch(self, node: fx.Node) -> tuple[Any, ...]:
         """Without running averages: the batch's own statistics, in training and after it."""
         x, weight, bias, _training, _momentum, epsilon = node.args
-        return (self._normalised(x, weight, bias, epsilon)[0], None, None)
+        return (self._normalised(node, x, weight, bias, epsilon)[0], None, None)
 
-    def _normalised(self, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
+    def _normalised(self, node: fx.Node, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
         """(y, mean, 1 / sqrt(variance + epsilon)): what our rules make of a batch norm without running averages."""
         channels = int(self.shape_of(self.env[x])[1])
         scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
@@ -66,6 +68,7 @@ class TrainingImporter(Formulas):
         found = self._emit(
             relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
         )
+        self.forwards[node] = found
         return tuple(self._emit(relax.TupleGetItem(found, index)) for index in range(3))
 
     def _batch_norm_fixed(self, node: fx.Node) -> tuple[Any, ...]:
@@ -97,77 +100,39 @@ class TrainingImporter(Formulas):
         return parts[0] if len(parts) == 1 else self._emit(relax.op.concat(parts, axis))
 
     def _lookup(self, node: fx.Node) -> relax.Var:
-        """Rows of a table; the row for padding passes no gradient on."""
+        """Rows of a table."""
         table, indices = (self.env[argument] for argument in node.args[:2])
         if argument(node, 3, "scale_grad_by_freq"):
             raise BadInputError("scale_grad_by_freq=True has no kernel here")
-        padding = argument(node, 2, "padding_idx", -1)
         if indices.ty.dtype != "int32":
             indices = self._emit(relax.op.astype(indices, "int32"))
-        rows = self._emit(relax.op.take(table, indices, axis=0, mode="fast"))
-        if padding is None or padding < 0:
-            return rows
-        is_padding = self._emit(relax.op.equal(indices, relax.const(padding, "int32")))
-        is_padding = self._emit(relax.op.expand_dims(is_padding, -1))
-        return self._emit(relax.op.where(is_padding, self._emit(relax.op.grad.no_grad(rows)), rows))
-
-    def _dropout(self, node: fx.Node) -> relax.Var:
-        x, share, training = (*node.args, True)[:3]
-        return self._dropped(self.env[x], share) if training and share else self.env[x]
-
-    def _dropped(self, x: relax.Expr, share: float) -> relax.Var:
-        """Zero with that probability, else divided by the probability that it is not."""
-        op = relax.op
-        if share >= 1:
-            return self._emit(op.multiply(x, relax.const(0.0, "float32")))
-        is_kept = self.draws.at_least(self.block_builder, self.shape_of(x), share)
-        scaled = self._emit(op.multiply(x, relax.const(1 / (1 - share), "float32")))
-        return self._emit(op.where(is_kept, scaled, relax.const(0.0, "float32")))
+        return self._emit(relax.op.take(table, indices, axis=0, mode="fast"))
 
     def _bernoulli(self, node: fx.Node) -> relax.Var:
         share = node.args[1] if len(node.args) > 1 else node.kwargs["p"]
         drawn = self.draws.at_least(self.block_builder, tuple(node.meta["val"].shape), 1 - share)
         return self._emit(relax.op.astype(drawn, "float32"))
 
-    def _attention(self, node: fx.Node) -> relax.Var:
-        """softmax(scale q k^T + mask) v, as `torch.nn.functional.scaled_dot_product_attention` defines it."""
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-        query, key, value = (self.env[given[name]] for name in names[:3])
-        if given.get("enable_gqa"):
-            times = int(self.shape_of(query)[-3]) // int(self.shape_of(key)[-3])
-            key, value = (self._emit(relax.op.repeat(item, times, axis=-3)) for item in (key, value))
-        rank = len(self.shape_of(query))
-        scale = given.get("scale") or 1 / math.sqrt(int(self.shape_of(query)[-1]))
-        turned = self._emit(relax.op.permute_dims(key, [*range(rank - 2), rank - 1, rank - 2]))
-        scores = self._emit(relax.op.matmul(query, turned))
-        scores = self._emit(relax.op.multiply(scores, relax.const(scale, "float32")))
-        mask = given.get("attn_mask")
-        if mask is not None:
-            scores = self._masked(scores, self.env[mask])
-        if given.get("is_causal"):
-            rows, columns = [int(extent) for extent in self.shape_of(scores)][-2:]
-            scores = self._masked(scores, self.constant(torch.ones(rows, columns, dtype=torch.bool).tril()))
-        shares = self._emit(relax.op.nn.softmax(scores, axis=-1))
-        if mask is not None and not (mask in self.known and self.known[mask].any(-1).all()):
-            shares = self._attended(shares, self.env[mask])
-        if given.get("dropout_p"):
-            shares = self._dropped(shares, given["dropout_p"])
-        return self._emit(relax.op.matmul(shares, value))
-
-    def _masked(self, scores: relax.Var, mask: relax.Expr) -> relax.Var:
-        if mask.ty.dtype != "bool":
-            return self._emit(relax.op.add(scores, mask))
-        # Not -inf: a row without any place left would become NaN; `_attended` makes it zero.
-        return self._emit(relax.op.where(mask, scores, relax.const(-1e30, "float32")))
-
-    def _attended(self, shares: relax.Var, mask: relax.Expr) -> relax.Var:
-        """Shares of places, none where a row of the mask leaves no place."""
-        if mask.ty.dtype != "bool":
+    def _safe_softmax(self, node: fx.Node) -> relax.Var:
+        """Softmax; zeros in a row that is -inf all over."""
+        x, op = self.env[node.args[0]], relax.op
+        shares = self._emit(op.nn.softmax(x, axis=-1))
+        if self._is_attending(node.args[0]):
+            self.forwards[node] = shares
             return shares
-        op, counts = relax.op, self._emit(relax.op.astype(mask, "float32"))
-        is_any = self._emit(op.greater(self._emit(op.max(counts, -1, keepdims=True)), relax.const(0.0, "float32")))
+        # Counted, for the maximum of a row of -inf is the lowest finite number here.
+        places = self._emit(op.astype(self._emit(op.greater(x, relax.const(-math.inf, "float32"))), "float32"))
+        is_any = self._emit(op.greater(self._emit(op.max(places, -1, keepdims=True)), relax.const(0.0, "float32")))
         return self._emit(op.where(is_any, shares, relax.const(0.0, "float32")))
+
+    def _is_attending(self, node: fx.Node) -> bool:
+        """Whether no row of these scores is -inf all over: nothing masks them, or a mask that is known."""
+        name = node.target.__name__ if node.op == "call_function" else ""
+        if name.startswith(("view", "_unsafe_view", "expand", "mul", "div")):
+            return self._is_attending(node.args[0])
+        if name.startswith("add") and isinstance(node.args[1], fx.Node) and node.args[1] in self.known:
+            return bool((self.known[node.args[1]] > -math.inf).any(-1).all()) and self._is_attending(node.args[0])
+        return name.startswith("bmm")
 
     def constant(self, value: torch.Tensor) -> relax.Expr:
         """A tensor known before the step; where all its elements are equal, it takes no memory.

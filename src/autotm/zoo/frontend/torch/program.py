@@ -1,81 +1,74 @@
-"""A PyTorch module and its inputs as an exported program: one graph without side effects, checked before it is used."""
+"""A PyTorch module and its inputs as one graph without side effects, checked before it is captured and after."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import fx
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch import fx, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from autotm.model.files import BadInputError
+from autotm.zoo.frontend.torch.capture import Captured, capture, is_own
 
 Mode = Literal["train", "inference"]
 Loss = Callable[..., torch.Tensor]
 Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
 
-_KEPT = (
-    "gelu", "layer_norm", "linear", "matmul", "max_pool2d", "prelu", "roll", "scaled_dot_product_attention", "silu",
-    "softplus", "upsample_bilinear2d", "upsample_nearest2d",
-)  # fmt: skip
-"""Operators of PyTorch that stay whole: what they are made of would compile to slower kernels."""
 
-_PYTORCH = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parents[3])
-"""This package; a user's folder may be called `torch` as well."""
+def captured_step(
+    module: nn.Module,
+    inputs: Inputs,
+    targets: Sequence[Any],
+    loss: Loss | None,
+    mode: Mode,
+    names: Sequence[str],
+    leaves: Sequence[Any],
+) -> Captured:
+    """The step of a module, captured by PyTorch.
 
-
-class Step(torch.nn.Module):
-    """What a step computes of a module: its loss, or its outputs."""
-
-    def __init__(self, module: torch.nn.Module, loss: Loss | None, targets: int, keywords: Sequence[str]) -> None:
-        """The last `targets` inputs go to the loss, those before to the module, the last of them by `keywords`."""
-        super().__init__()
-        self.module, self.loss, self._targets, self._keywords = module, loss, targets, tuple(keywords)
-
-    def forward(self, *inputs: Any) -> Any:
-        """The loss of the module's output and the targets, or the output."""
-        given, targets = inputs[: len(inputs) - self._targets], inputs[len(inputs) - self._targets :]
-        positional = len(given) - len(self._keywords)
-        named = dict(zip(self._keywords, given[positional:], strict=True))
-        output = self.module(*given[:positional], **named)
-        return output if self.loss is None else self.loss(output, *targets)
-
-
-def exported(
-    module: torch.nn.Module, inputs: Inputs, targets: Sequence[Any], loss: Loss | None, mode: Mode
-) -> torch.export.ExportedProgram:
-    """The module's forward pass, with the loss behind it, as one graph of PyTorch's operators.
+    Args:
+        module: in any mode; it is in `mode` for as long as it is captured.
+        inputs: as in `from_torch`.
+        targets: what the loss takes behind the module's output.
+        loss: of the output and the targets; None if the module returns its loss itself.
+        mode: `train`, or `inference`.
+        names: of every leaf of inputs and targets.
+        leaves: these leaves.
 
     Raises:
-        BadInputError: the module is none, or has tensors that no kernel takes (float64, bfloat16, on another device);
-            it fails, or its control flow depends on data; its result is no loss.
+        BadInputError: the module has tensors that no kernel takes (float64, bfloat16, on another device); it fails, or
+            its control flow depends on data; its result is no loss.
     """
-    if not isinstance(module, torch.nn.Module):
-        what = type(module).__name__
-        raise BadInputError(f"a {what} is no torch.nn.Module; give the module itself, not what it returns")
+    if mode == "train":
+        _check_hooks(module)
     positional, named = arguments_of(inputs)
-    values = [*positional, *named.values(), *targets]
-    _check(module, values)
-    # One tensor given twice would become one input.
-    values = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), values)
-    step = Step(module, loss, len(targets), list(named))
+    _check(module, [*positional, *named.values(), *targets])
+    _, spec = tree_flatten((tuple(positional), named, tuple(targets)))
+    tensors = {
+        name: leaf.detach().clone() for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
+    }
+
+    def call(applied: Callable[..., Any], given: Sequence[torch.Tensor]) -> Any:
+        rest = iter(given)
+        filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        arguments, keywords, wanted = tree_unflatten(filled, spec)
+        output = applied(*arguments, **keywords)
+        return output if loss is None else loss(output, *wanted)
+
     what = type(module).__name__
-    with _in_mode(module, mode), warnings.catch_warnings():
-        # PyTorch's own, of how it copies its programs: nobody else can do anything about them.
-        warnings.filterwarnings("ignore", category=FutureWarning, module=r"copyreg|torch\.")
+    with _in_mode(module, mode):
         try:
-            program = torch.export.export(step, tuple(values), strict=False)
-            program = program.run_decompositions(_decompositions())
+            found = capture(module, call, tensors, trains=mode == "train")
+        except BadInputError:
+            raise
         except Exception as error:
             raise BadInputError(_why_not(what, error)) from error
     if mode == "train":
-        _check_loss(what, program)
-    return program
+        _check_loss(what, found)
+    return found
 
 
 @contextmanager
@@ -110,6 +103,16 @@ def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
                 _check_tensor(f"{what}: input {number}", leaf)
 
 
+def _check_hooks(module: torch.nn.Module) -> None:
+    """Hooks on parameters see gradients that only PyTorch's own backward pass hands them."""
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no other name
+            raise BadInputError(
+                f"{type(module).__name__}: {name} has a hook on its gradient, which a step here would leave out; "
+                "change the gradient by a hook on a tensor in forward, or by the optimizer's options"
+            )
+
+
 def _check_tensor(what: str, tensor: torch.Tensor) -> None:
     if tensor.device.type not in {"cpu", "meta"}:
         raise BadInputError(f"{what} is on device {tensor.device}; kernels are compiled for the processor: call .cpu()")
@@ -120,11 +123,8 @@ def _check_tensor(what: str, tensor: torch.Tensor) -> None:
         raise BadInputError(f"{what} is complex, sparse or quantized; only dense float32 and integers have kernels")
 
 
-def _check_loss(what: str, program: torch.export.ExportedProgram) -> None:
-    kinds = torch.export.graph_signature.OutputKind
-    names = [spec.arg.name for spec in program.graph_signature.output_specs if spec.kind is kinds.USER_OUTPUT]
-    values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.name in names}
-    shapes = [tuple(values[name].shape) if name in values else None for name in names]
+def _check_loss(what: str, captured: Captured) -> None:
+    shapes = [tuple(node.meta["val"].shape) for node in captured.outputs]
     if shapes != [()]:
         found = ", ".join(map(str, shapes))
         raise BadInputError(
@@ -136,31 +136,22 @@ def _check_loss(what: str, program: torch.export.ExportedProgram) -> None:
 def _why_not(what: str, error: Exception) -> str:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    if "data-dependent" in text or "GuardOnDataDependent" in type(error).__name__:
+    if "data-dependent" in text or "DataDependent" in type(error).__name__:
         return (
             f"{what}: its control flow depends on values of tensors ({first}); a step has one fixed order of kernels: "
             "use torch.where, or pass what decides as a Python number"
         )
     return (
-        f"{what}: torch.export cannot export it: {type(error).__name__}: {first}; torch.export.export(module, inputs, "
-        "strict=False) by itself shows more"
+        f"{what}: PyTorch cannot trace it: {type(error).__name__}: {first}; calling the module with these inputs, or "
+        "torch.export.export(module, inputs, strict=False), by itself shows more"
     )
-
-
-def _decompositions() -> dict[Any, Callable[..., Any]]:
-    table = torch.export.default_decompositions()
-    for name in _KEPT:
-        packet = getattr(torch.ops.aten, name)
-        for overload in packet.overloads():
-            table.pop(getattr(packet, overload), None)
-    return table
 
 
 def where(node: fx.Node) -> str:
     """The innermost line of the user's code that a node comes from; where there is none, its operator."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
     places = [(place, lines[index + 1 : index + 2]) for index, place in enumerate(lines) if place.startswith("File ")]
-    outside = [item for item in places if not any(f'"{folder}/' in item[0] for folder in (_PYTORCH, _OWN))]
+    outside = [item for item in places if not is_own(item[0].split('"')[1])]
     if not outside:
         return f"operator {node.target} of PyTorch's own code"
     place, code = outside[-1]

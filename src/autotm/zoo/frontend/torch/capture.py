@@ -1,0 +1,299 @@
+"""A step of a module as one graph of PyTorch's operators, forward and backward: PyTorch's own capture.
+
+PyTorch decides what is differentiated: `detach`, `no_grad`, functions with gradients of their own and hooks on tensors
+are in the graph as it computes them. Changes in place are results of the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._C import DispatchKey
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.fx import traceback as fx_traceback
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import TreeSpec, tree_flatten
+
+from autotm.model.files import BadInputError
+from autotm.model.step import Role
+
+_PYTORCH = str(Path(torch.__file__).parent)
+_OWN = str(Path(__file__).parents[3])
+"""This package; a user's folder may be called `torch` as well."""
+
+
+def is_own(file: str) -> bool:
+    """Whether a file of code is PyTorch's or autotm's, not the user's."""
+    return file.startswith((f"{_PYTORCH}/", f"{_OWN}/", "<"))
+
+
+class _Lines(TorchFunctionMode):
+    """Notes the line of the user's code that each call of PyTorch comes from; the backward pass inherits it.
+
+    The norm of a weight is written out: PyTorch has no decomposition of its gradient.
+    """
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        frame = sys._getframe(1)  # noqa: SLF001 - as `inspect` does, without reading sources
+        while frame is not None and frame.f_code is not Step.forward.__code__ and is_own(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is not None and frame.f_code is not Step.forward.__code__:
+            file, number, name = frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            code = linecache.getline(file, number).strip()
+            fx_traceback.set_stack_trace(f'File "{file}", line {number}, in {name}\n{code}')
+        if function is torch._weight_norm:  # noqa: SLF001 - the name it has
+            return _weight_norm(*args, **(kwargs or {}))
+        return function(*args, **(kwargs or {}))
+
+
+def _weight_norm(direction: torch.Tensor, length: torch.Tensor, dim: int = 0) -> torch.Tensor:
+    return direction * (length / torch.norm_except_dim(direction, 2, dim))
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A functional graph, and what its arguments and results are.
+
+    Attributes:
+        graph: `meta["val"]` of each node has its shape and type, `meta["stack_trace"]` the user's line.
+        arguments: of each placeholder, role and name.
+        values: of arguments by name.
+        outputs: the module's, in order of `spec`; of a step that trains the loss alone.
+        spec: how the module nests its outputs.
+        gradients: of parameters, by name; those that the loss does not depend on are left out.
+        updates: the new values of states, by name.
+    """
+
+    graph: fx.Graph
+    arguments: Mapping[fx.Node, tuple[Role, str]]
+    values: Mapping[str, torch.Tensor]
+    outputs: Sequence[fx.Node]
+    spec: TreeSpec
+    gradients: Mapping[str, fx.Node] = field(default_factory=dict)
+    updates: Mapping[str, fx.Node] = field(default_factory=dict)
+
+
+class Step(nn.Module):
+    """A module and what is computed with it, as PyTorch captures both: each parameter and buffer once.
+
+    Attributes:
+        weights, states: parameters and buffers, however many names each has.
+        names: the first name of each, by its `id`.
+        spec: how the step nests its outputs, once it was called.
+    """
+
+    def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+        """`call` computes the step, of a function that applies the module, and the flat inputs."""
+        super().__init__()
+        named = list(module.named_parameters(remove_duplicate=False))
+        buffers = list(module.named_buffers(remove_duplicate=False))
+        self.names = {id(tensor): name for name, tensor in reversed([*named, *buffers])}
+        self.weights = nn.ParameterList(dict.fromkeys(weight for _, weight in named))
+        self.states = list(dict.fromkeys(buffer for _, buffer in buffers))
+        for place, buffer in enumerate(self.states):
+            self.register_buffer(f"state{place}", buffer)
+        places = {id(weight): place for place, weight in enumerate(self.weights)}
+        self._weight_places = {name: places[id(weight)] for name, weight in named}
+        places = {id(buffer): place for place, buffer in enumerate(self.states)}
+        self._state_places = {name: places[id(buffer)] for name, buffer in buffers}
+        object.__setattr__(self, "_module", module)  # Not as a submodule: its parameters would appear twice.
+        self._call = call
+        self.spec: TreeSpec | None = None
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        """The step's outputs, flat."""
+        tensors = {name: self.weights[place] for name, place in self._weight_places.items()}
+        tensors |= {name: getattr(self, f"state{place}") for name, place in self._state_places.items()}
+
+        def module(*positional: Any, **named: Any) -> Any:
+            found = functional_call(self._module, tensors, positional, named)
+            # A buffer that was given another tensor keeps its value as one that was written in place does.
+            for name, place in self._state_places.items():
+                state = getattr(self, f"state{place}")
+                if tensors[name] is not state:
+                    state.copy_(tensors[name].detach())
+                    tensors[name] = state
+            return found
+
+        found, self.spec = tree_flatten(self._call(module, inputs))
+        return tuple(found)
+
+
+def capture(
+    module: nn.Module, call: Callable[..., Any], inputs: Mapping[str, torch.Tensor], *, trains: bool
+) -> Captured:
+    """Trace a step.
+
+    Args:
+        module: in the mode that the step is in.
+        call: what a step computes, of the module and the inputs' values in order.
+        inputs: by name.
+        trains: whether to differentiate by parameters that want a gradient.
+    """
+
+    def with_lines(applied: Callable[..., Any], flat: Sequence[torch.Tensor]) -> Any:
+        with _Lines():
+            return call(applied, flat)
+
+    step = Step(module, with_lines)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_attributes_kept(module))
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(_resizing_whole())
+        stack.enter_context(_without_onednn())
+        stack.enter_context(fx_traceback.preserve_node_meta())
+        stack.enter_context(torch.set_grad_enabled(trains))
+        # Tensors that the module holds as plain attributes are constants of the step.
+        context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True))
+        stack.enter_context(tracing(context))
+        joint = aot_export_joint_with_descriptors(
+            stack, step, tuple(inputs.values()), decompositions=decompositions(), ignore_shape_env=True
+        )
+        return _captured(joint, step, inputs)
+
+
+@contextlib.contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[None]:
+    """Gives a module's attributes back that its forward pass assigns.
+
+    Raises:
+        BadInputError: such an attribute is a tensor: its value would be lost after each step.
+    """
+    before = {part: dict(vars(part)) for part in module.modules()}
+    try:
+        yield
+        for name, part in module.named_modules():
+            for attribute, value in vars(part).items():
+                if isinstance(value, torch.Tensor) and value is not before.get(part, {}).get(attribute):
+                    where = f"{name}.{attribute}" if name else attribute
+                    raise BadInputError(
+                        f"{type(module).__name__}: forward assigns the tensor {where}, which a step would lose; make "
+                        "it a buffer with register_buffer"
+                    )
+    finally:
+        for part, attributes in before.items():
+            vars(part).update(attributes)
+            for added in vars(part).keys() - attributes.keys():
+                del vars(part)[added]
+
+
+@contextlib.contextmanager
+def _resizing_whole() -> Iterator[None]:
+    """Keeps PyTorch from taking resizing apart before any table of decompositions is asked."""
+    overloads = [
+        getattr(packet, name)
+        for packet in (torch.ops.aten.upsample_nearest2d, torch.ops.aten.upsample_bilinear2d)
+        for name in ("default", "vec")
+    ]
+    kept = [dict(overload.py_kernels) for overload in overloads]
+    for overload in overloads:
+        for key in (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd):
+            overload.py_kernels.pop(key, None)
+        overload._dispatch_cache.clear()  # noqa: SLF001 - as torch.export does where it keeps operators
+    try:
+        yield
+    finally:
+        for overload, kernels in zip(overloads, kept, strict=True):
+            overload.py_kernels.update(kernels)
+            overload._dispatch_cache.clear()  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Recurrent layers as operators that every kernel library has, not as one of oneDNN's."""
+    was_enabled = torch._C._get_mkldnn_enabled()  # noqa: SLF001 - torch.backends.mkldnn.flags sets more, and warns
+    torch._C._set_mkldnn_enabled(False)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(was_enabled)  # noqa: SLF001
+
+
+def argument_of(description: Any) -> tuple[Role, int]:
+    """What an argument of a joint graph is, and the place of its tensor among those of that role.
+
+    Raises:
+        BadInputError: it is none that a step here has.
+    """
+    kind = type(description).__name__
+    if kind == "ParamAOTInput":
+        return Role.PARAMETER, int(description.target.removeprefix("weights."))
+    if kind == "BufferAOTInput":
+        return Role.STATE, int(description.target.removeprefix("state"))
+    if kind == "PlainAOTInput":
+        return Role.INPUT, description.idx
+    if kind == "TangentAOTInput":
+        return Role.CONSTANT, 0
+    raise BadInputError(f"PyTorch's graph takes a {kind}, which is not known here")
+
+
+def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Captured:
+    """What PyTorch's descriptions say of arguments and results."""
+    graph: fx.Graph = joint.graph_module.graph
+    weights, states = (
+        [(step.names[id(tensor)], tensor) for tensor in tensors] for tensors in (step.weights, step.states)
+    )
+    tensors = {
+        Role.PARAMETER: weights, Role.STATE: states, Role.INPUT: list(inputs.items()),
+        Role.CONSTANT: [("tangent", torch.ones(()))],
+    }  # fmt: skip
+
+    def named(description: Any) -> tuple[Role, str]:
+        role, place = argument_of(description)
+        return role, tensors[role][place][0]
+
+    arguments = {node: named(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
+    (output,) = graph.find_nodes(op="output")
+    outputs, gradients, updates = [], {}, {}
+    for node, what in zip(output.args[0], output.meta["desc"], strict=True):
+        kind = type(what).__name__
+        if not isinstance(node, fx.Node):  # No gradient, or a number of Python's.
+            continue
+        if kind == "InputMutationAOTOutput":
+            role, name = named(what.mutated_input)
+            if role is Role.INPUT or (role is Role.PARAMETER and dict(weights)[name].requires_grad):
+                raise BadInputError(f"the step overwrites its {role} {name}; give a module that does not")
+            updates[name] = node
+        elif kind == "GradAOTOutput":
+            gradients[named(what.grad_of)[1]] = node
+        elif kind == "PlainAOTOutput":
+            outputs.append(node)
+        else:
+            raise BadInputError(f"PyTorch's graph returns a {kind}, which is not known here")
+    assert step.spec is not None
+    # Parameters that are not trained but written are states, a teacher's running averages say.
+    arguments = {node: (Role.STATE if name in updates else role, name) for node, (role, name) in arguments.items()}
+    values = {name: tensor for several in tensors.values() for name, tensor in several}
+    return Captured(graph, arguments, values, outputs, step.spec, gradients, updates)
+
+
+_WHOLE = (
+    "_safe_softmax", "gelu", "native_layer_norm", "native_layer_norm_backward", "native_batch_norm_backward",
+    "native_group_norm", "native_group_norm_backward", "native_dropout", "native_dropout_backward", "silu", "softplus",
+    "upsample_bilinear2d", "upsample_nearest2d", "_softmax_backward_data", "_log_softmax_backward_data", "prelu",
+    "max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d_backward", "embedding_dense_backward",
+)  # fmt: skip
+"""Operators of PyTorch that stay whole: what they are made of would compile to slower kernels."""
+
+
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's own, but for what stays whole."""
+    table = dict(torch.export.default_decompositions())
+    for name in _WHOLE:
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in packet.overloads() if packet is not None else ():
+            table.pop(getattr(packet, overload), None)
+    return table
