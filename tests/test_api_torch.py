@@ -95,6 +95,30 @@ def test_inference_gives_the_modules_output(given: dict[str, object]) -> None:
     placed.close()
 
 
+class Nested(torch.nn.Module):
+    """Returns its outputs in another order than it computes them, among what is no tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, object]:
+        y = self.dense(x)
+        return {"last": y.sum(), "first": (y, None, {"twice": [y, y]}), "kind": "nested", "count": 3}
+
+
+def test_outputs_are_nested_as_the_modules_are(given: dict[str, object]) -> None:
+    model, x = Nested(), torch.randn(5, 6)
+    placed = autotm.plan(model, x, limit="1:1", mode="inference", **given)
+    other = torch.randn(5, 6)
+    found = placed.step(other)
+    assert found.pop("kind") == "nested"
+    with torch.no_grad():
+        wanted = {name: value for name, value in model(other).items() if name != "kind"}
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    placed.close()
+
+
 def test_a_sweep_of_a_module(given: dict[str, object]) -> None:
     images, labels = data(1)
     swept = autotm.sweep(module(), images, ["0:1", "2:1"], loss=F.cross_entropy, targets=(labels,), **given)

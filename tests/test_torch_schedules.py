@@ -121,6 +121,27 @@ def test_training_goes_on_elsewhere(kind: str, given: dict[str, object], tmp_pat
         placed.close()
 
 
+@pytest.mark.parametrize("kind", ["nesterov", "adamw"])
+def test_training_goes_on_from_what_an_optimizer_of_pytorchs_keeps(kind: str, given: dict[str, object]) -> None:
+    model, (words, labels) = module(), data(99)
+    optimizer = OPTIMIZERS[kind](groups(model))
+
+    def train(step: int) -> float:
+        words, labels = data(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(words), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    for step in range(3):
+        train(step)
+    placed = autotm.plan(model, words, "1:1", loss=F.cross_entropy, targets=(labels,), training=optimizer, **given)
+    found = [placed.step(*data(step)) for step in range(3, STEPS)]
+    assert found == pytest.approx([train(step) for step in range(3, STEPS)], rel=1e-5)
+    placed.close()
+
+
 def test_what_rules_keep_is_what_pytorchs_keep(given: dict[str, object]) -> None:
     placed, model = planned("adam", given), module()
     optimizer = OPTIMIZERS["adam"](groups(model))

@@ -162,12 +162,14 @@ def remembered() -> Module:
             target = self.teacher(x)
         self.mean = 0.5 * self.mean + y.detach().mean(0)
         self.total.add_(y.detach().sum(0))
-        return y * self.mean - target + self.other(self.total)
+        self.num_batches_tracked += 1
+        return y * self.mean / self.num_batches_tracked - target + self.other(self.total)
 
     other = torch.nn.utils.parametrizations.weight_norm(nn.Linear(5, 5))
     module = Made(forward, dense=nn.Linear(6, 5), teacher=nn.Linear(6, 5).requires_grad_(False), other=other)
     module.register_buffer("mean", torch.ones(5))
     module.register_buffer("total", torch.zeros(5))
+    module.register_buffer("num_batches_tracked", torch.tensor(1))
     return module
 
 

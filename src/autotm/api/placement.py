@@ -107,7 +107,8 @@ class Placement:
             named: the same by name.
 
         Returns:
-            The loss; of a network that infers, its outputs, as tensors of PyTorch if that is where it came from.
+            The loss; of a network that infers, its outputs. Those of a module of PyTorch are tensors, nested as the
+            module nests them.
 
         Raises:
             BadInputError: no such input, another shape or type, an index out of range, or a scale of rates that are
@@ -124,8 +125,7 @@ class Placement:
         found = session.step()
         if "loss" in found:
             return found["loss"].item()
-        outputs = [self.training_step.as_given(value) for value in found.values()]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return origin.outputs([self.training_step.as_given(value) for value in found.values()])
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and running averages as they are after the steps run so far, by their names in the source.

@@ -80,7 +80,7 @@ def whole_step(network: Network) -> Step:
             if added.name in arguments:
                 raise AutotmError(f"network {network.name}: '{added.name}' is what its update rules keep; rename it")
         for state in updates.states:
-            arguments[state.name] = Argument(Role.STATE, Initial("zeros"))
+            arguments[state.name] = Argument(Role.STATE, network.rule_states.get(state.name, Initial("zeros")))
         if updates.rate_scale is not None:
             arguments[RATE_SCALE] = Argument(Role.INPUT, Initial("ones"))
         results += [Result.new(str(old.name)) for old in updates.new]

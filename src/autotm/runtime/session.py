@@ -82,11 +82,12 @@ class Session:
             self._set(name, value)
 
     def step(self) -> dict[str, Array]:
-        """Run one step; returns copies of what it is run for (a loss, or outputs) by name."""
+        """Run one step; returns copies of what it is run for, by name: a loss, or outputs in the network's order."""
         with pinned(self._machine):
             self._executor.step()
         self.steps += 1
-        return {name: self.value(name) for name in results(self._graph) if self._graph.by_name[name].alias_of is None}
+        names = [name for name in results(self._graph) if self._graph.by_name[name].alias_of is None]
+        return {name: self.value(name) for name in sorted(names, key=_place)}
 
     def trace(self, rounds: int, patience_s: float) -> StepTrace:
         """Run steps on the data at hand, in `rounds` of them with the clock read between all calls.
@@ -128,3 +129,9 @@ class Session:
                 f"compiled for {memory.dtype}{list(memory.shape)}: give the same shape, or plan again"
             )
         memory[...] = value
+
+
+def _place(result: str) -> int:
+    """The number of an output among those of its network: they are called `output.0` and so on."""
+    number = result.rpartition(".")[2]
+    return int(number) if number.isdigit() else 0

@@ -177,7 +177,7 @@ def test_parts_in_evaluation_mode_stay_so_and_modes_are_given_back() -> None:
     network = from_torch(module, torch.randn(4, 3, 9, 9), loss=lambda y: (y * y).sum())
     assert set(network.states) == {"3.running_mean", "3.running_var"}
     assert network.origin is not None
-    assert network.origin.counters == ("3.num_batches_tracked",)
+    assert network.origin.counters == {"3.num_batches_tracked": 1}
     assert [part.training for part in module] == [True, False, True, True]
     from_torch(module, torch.randn(4, 3, 9, 9), mode="inference")
     assert [part.training for part in module] == [True, False, True, True]

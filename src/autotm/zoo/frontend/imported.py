@@ -27,6 +27,7 @@ class Imported:
         lines: where in its source an operator is first used, by name of the operator.
         gradients: parameters whose gradients `main` returns, behind the new states; None where it returns none.
         check: checks the values of integer inputs, as `Origin.check`.
+        counters: as `Origin.counters`.
     """
 
     module: tvm.IRModule
@@ -37,6 +38,7 @@ class Imported:
     lines: Mapping[str, str] = field(default_factory=dict)
     check: Check = unchecked
     gradients: tuple[str, ...] | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 def channels_last(imported: Imported) -> Imported:

@@ -35,6 +35,8 @@ class Network:
             counters), by argument name; training does not differentiate by them.
         gradients: parameters whose gradients `main` returns, behind the new states; None: lowering differentiates it.
         origin: of a network that came from elsewhere, the way back.
+        rule_states: what the rules of training keep before the first step, by name of the state (`w.momentum`, `step`);
+            zeros where nothing is named.
 
     Raises:
         BadInputError: the module has no `main`; its arguments are not exactly the inputs, parameters and states; it
@@ -51,6 +53,7 @@ class Network:
     states: Mapping[str, Fill] = field(default_factory=dict)
     origin: Origin | None = None
     gradients: tuple[str, ...] | None = None
+    rule_states: Mapping[str, Fill] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if "main" not in {variable.name_hint for variable in self.module.functions}:

@@ -16,6 +16,11 @@ Array = npt.NDArray[Any]
 Check = Callable[[Mapping[str, Array]], None]
 
 
+def one_or_all(outputs: Sequence[Any]) -> Any:
+    """The output of a step that has one, or a tuple of all."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
 def unchecked(values: Mapping[str, Array]) -> None:
     """Accept any values: the source states nothing about those of its inputs."""
     del values
@@ -31,11 +36,12 @@ class Origin:
         tensors: those of the source's state that a step may change.
         same: other names that the source has for one of them.
         kept: tensors of the source's state that no step changes.
-        counters: of these, whole numbers that every step adds one to.
+        counters: of these, whole numbers, and what every step adds to them.
         is_torch: whether the source is a module of PyTorch.
         lines: where in the source an operator is first used, by name of the operator.
         check: called with the whole numbers among the inputs, by name, as they lie in the source; raises BadInputError
             where one would be an index out of range.
+        outputs: called with the outputs of a step that infers; returns them nested as the source nests its own.
     """
 
     inputs: tuple[str, ...] = ()
@@ -43,10 +49,11 @@ class Origin:
     tensors: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, Array] = field(default_factory=dict)
-    counters: tuple[str, ...] = ()
+    counters: Mapping[str, int] = field(default_factory=dict)
     is_torch: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
     check: Check = unchecked
+    outputs: Callable[[Sequence[Any]], Any] = one_or_all
 
     def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
         """New values of a step's inputs, by name, turned as the step has them.
@@ -75,7 +82,7 @@ class Origin:
     def state(self, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
         """The source's state after so many steps: every tensor by its name there, as it lies there."""
         back = {name: self.back(name, value) for name, value in values.items() if name in self.tensors}
-        counted = {name: self.kept[name] + steps for name in self.counters}
+        counted = {name: self.kept[name] + steps * added for name, added in self.counters.items()}
         others = {other: back[name] for other, name in self.same.items()}
         return {**self.kept, **counted, **back, **others}
 

@@ -25,4 +25,5 @@ def with_values_stored(network: Network, folder: Path) -> Network:
         inputs=stored(network.inputs),
         parameters=stored(network.parameters),
         states=stored(network.states),
+        rule_states=stored(network.rule_states),
     )

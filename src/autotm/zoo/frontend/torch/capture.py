@@ -24,7 +24,7 @@ from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
@@ -32,6 +32,8 @@ from autotm.model.step import Role
 _PYTORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[3])
 """This package; a user's folder may be called `torch` as well."""
+_TENSOR = object()
+"""Stands for a tensor among outputs; the others are the same in every step."""
 
 
 def is_own(file: str) -> bool:
@@ -71,8 +73,8 @@ class Captured:
         graph: `meta["val"]` of each node has its shape and type, `meta["stack_trace"]` the user's line.
         arguments: of each placeholder, role and name.
         values: of arguments by name.
-        outputs: the module's, in order of `spec`; of a step that trains the loss alone.
-        spec: how the module nests its outputs.
+        outputs: the module's tensors, in order; of a step that trains the loss alone.
+        nested: called with as many values, returns them nested as the module nests its outputs.
         gradients: of parameters, by name; those that the loss does not depend on are left out.
         updates: the new values of states, by name.
     """
@@ -81,7 +83,7 @@ class Captured:
     arguments: Mapping[fx.Node, tuple[Role, str]]
     values: Mapping[str, torch.Tensor]
     outputs: Sequence[fx.Node]
-    spec: TreeSpec
+    nested: Callable[[Sequence[Any]], Any]
     gradients: Mapping[str, fx.Node] = field(default_factory=dict)
     updates: Mapping[str, fx.Node] = field(default_factory=dict)
 
@@ -257,27 +259,39 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
 
     arguments = {node: named(node.meta["desc"]) for node in graph.find_nodes(op="placeholder")}
     (output,) = graph.find_nodes(op="output")
-    outputs, gradients, updates = [], {}, {}
+    leaves, gradients, updates = [], {}, {}
     for node, what in zip(output.args[0], output.meta["desc"], strict=True):
         kind = type(what).__name__
-        if not isinstance(node, fx.Node):  # No gradient, or a number of Python's.
+        if kind == "PlainAOTOutput":
+            leaves.append(node)
+        elif not isinstance(node, fx.Node):  # A gradient that there is none of.
             continue
-        if kind == "InputMutationAOTOutput":
+        elif kind == "InputMutationAOTOutput":
             role, name = named(what.mutated_input)
             if role is Role.INPUT or (role is Role.PARAMETER and dict(weights)[name].requires_grad):
                 raise BadInputError(f"the step overwrites its {role} {name}; give a module that does not")
             updates[name] = node
         elif kind == "GradAOTOutput":
             gradients[named(what.grad_of)[1]] = node
-        elif kind == "PlainAOTOutput":
-            outputs.append(node)
         else:
             raise BadInputError(f"PyTorch's graph returns a {kind}, which is not known here")
-    assert step.spec is not None
     # Parameters that are not trained but written are states, a teacher's running averages say.
     arguments = {node: (Role.STATE if name in updates else role, name) for node, (role, name) in arguments.items()}
     values = {name: tensor for several in tensors.values() for name, tensor in several}
-    return Captured(graph, arguments, values, outputs, step.spec, gradients, updates)
+    outputs = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
+    return Captured(graph, arguments, values, outputs, _nested(leaves, step.spec), gradients, updates)
+
+
+def _nested(leaves: Sequence[Any], spec: TreeSpec | None) -> Callable[[Sequence[Any]], Any]:
+    """A function that puts values in the place of the nodes among some leaves, and nests these."""
+    fixed = [_TENSOR if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
+    assert spec is not None, "the step was called"
+
+    def nested(values: Sequence[Any]) -> Any:
+        following = iter(values)
+        return tree_unflatten([next(following) if leaf is _TENSOR else leaf for leaf in fixed], spec)
+
+    return nested
 
 
 _WHOLE = (

@@ -24,8 +24,6 @@ from autotm.zoo.frontend.torch.indices import IndexChecks
 from autotm.zoo.frontend.torch.program import where
 
 Array = npt.NDArray[Any]
-COUNTERS = "num_batches_tracked"
-"""Batch norm counts its steps in these, for nobody: kernels for them would be a waste."""
 
 
 def imported_step(captured: Captured, *, trains: bool) -> Imported:
@@ -38,7 +36,9 @@ def imported_step(captured: Captured, *, trains: bool) -> Imported:
     Raises:
         BadInputError: an operator that cannot be imported, with the line of the user's code that it comes from.
     """
-    updates = {name: node for name, node in captured.updates.items() if not name.endswith(COUNTERS)}
+    added = {name: _added(captured.graph, node) for name, node in captured.updates.items()}
+    counters = {name: number for name, number in added.items() if number}
+    updates = {name: node for name, node in captured.updates.items() if name not in counters}
     kinds: dict[Role, dict[str, torch.Tensor]] = {role: {} for role in (Role.INPUT, Role.PARAMETER, Role.STATE)}
     variables: dict[fx.Node, relax.Var] = {}
     fixed: dict[fx.Node, torch.Tensor] = {}
@@ -80,8 +80,23 @@ def imported_step(captured: Captured, *, trains: bool) -> Imported:
     )
     return Imported(
         builder.finalize(), inputs, parameters, states, lines=builder.lines, check=checks,
-        gradients=tuple(gradients) if trains else None,
+        gradients=tuple(gradients) if trains else None, counters=counters,
     )  # fmt: skip
+
+
+def _added(graph: fx.Graph, node: fx.Node) -> int | None:
+    """What a step adds to a state whose new value a node is, if that is all that is done with the state.
+
+    Batch norm counts its steps so, for nobody: a kernel for that would be a waste.
+    """
+    added, (user,) = 0, graph.find_nodes(op="output")
+    while set(node.users) == {user}:
+        if node.op == "placeholder":
+            return added
+        if node.target is not torch.ops.aten.add.Tensor or not isinstance(node.args[1], int):
+            return None
+        added, user, node = added + node.args[1], node, node.args[0]
+    return None
 
 
 def _role(role: Role, value: torch.Tensor, *, trains: bool, changes: bool) -> Role:

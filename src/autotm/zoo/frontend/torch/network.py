@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,9 @@ from autotm.model.files import BadInputError
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
 from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
 from autotm.zoo.frontend.random_numbers import COUNTER
-from autotm.zoo.frontend.torch.importer import COUNTERS, imported_step
+from autotm.zoo.frontend.torch.importer import imported_step
 from autotm.zoo.frontend.torch.program import Inputs, Loss, Mode, arguments_of, captured_step
-from autotm.zoo.frontend.torch.training import training_of
+from autotm.zoo.frontend.torch.training import rule_states_of, training_of
 from autotm.zoo.network import Network, Origin
 
 _COUNTS = 2**30
@@ -45,8 +46,8 @@ def from_torch(
         inputs: one tensor, a sequence of positional arguments, or a mapping of named ones.
         loss: of the module's output and the targets; None if the module returns its loss itself.
         targets: what `loss` takes behind the output: labels, say.
-        training: rules of ours, or an optimizer of PyTorch over the module's parameters (SGD, Adam, AdamW); plain SGD
-            with a learning rate of 0.001 if None.
+        training: rules of ours, or an optimizer of PyTorch over the module's parameters (SGD, Adam, AdamW), which goes
+            on from the steps that it has taken; plain SGD with a learning rate of 0.001 if None.
         mode: `train`, or `inference`: forward only, the module in evaluation mode.
         name: of the network, in small letters, digits and _; by default the class's.
 
@@ -67,7 +68,9 @@ def from_torch(
     found.check({name: value for name, value in found.inputs.items() if np.issubdtype(value.dtype, np.integer)})
     found = channels_last(found)
     rules = training_of(training or _DEFAULT, module, found) if trains else None
-    return _network(name or _own_name(module), found, rules, _origin(module, names, found, trains=trains))
+    kept = rule_states_of(training or _DEFAULT, module, found) if trains else {}
+    network = _network(name or _own_name(module), found, rules, _origin(module, names, found, captured.nested))
+    return replace(network, rule_states=kept)
 
 
 def _network(name: str, found: Imported, training: Training | None, origin: Origin) -> Network:
@@ -79,7 +82,9 @@ def _network(name: str, found: Imported, training: Training | None, origin: Orig
     return Network(name, batch, found.module, found.inputs, found.parameters, training, states, origin, found.gradients)
 
 
-def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported, *, trains: bool) -> Origin:
+def _origin(
+    module: torch.nn.Module, names: Sequence[str], found: Imported, nested: Callable[[Sequence[Any]], Any]
+) -> Origin:
     """The way back to the module's own state."""
     state = module.state_dict(keep_vars=True)
     tensors = tuple(name for name in (*found.parameters, *found.states) if name in state)
@@ -92,18 +97,12 @@ def _origin(module: torch.nn.Module, names: Sequence[str], found: Imported, *, t
         tensors,
         same,
         {name: item.detach().cpu().numpy().copy() for name, item in kept.items()},
-        tuple(name for name in kept if trains and _counts(module, name)),
+        {name: added for name, added in found.counters.items() if name in kept},
         is_torch=True,
         lines=found.lines,
         check=found.check,
+        outputs=nested,
     )
-
-
-def _counts(module: torch.nn.Module, name: str) -> bool:
-    """Whether a tensor of the state is a counter of a batch norm in training mode."""
-    if not name.endswith(f".{COUNTERS}"):
-        return name == COUNTERS
-    return module.get_submodule(name.removesuffix(f".{COUNTERS}")).training or not module.training
 
 
 def _leaves(names: Sequence[str], values: Sequence[Any]) -> tuple[list[str], list[Any]]:
