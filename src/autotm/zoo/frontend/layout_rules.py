@@ -271,7 +271,7 @@ def _product_order(right: Order, rank: int) -> Order:
 
 
 def _gradient(layouts: Layouts, call: relax.Call) -> Value:
-    """Of an operator as it was rewritten: the slope as its result lies, gradients as its operands do."""
+    """Mark the gradients of the operator as it was rewritten: the slope lies as its result, they as its operands."""
     applied = layouts.applied[call.args[1]]
     first = applied.result
     if isinstance(first.ty, relax.TupleType):

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -17,14 +16,13 @@ from tvm import relax
 
 from autotm.model.files import BadInputError
 from autotm.zoo.frontend.torch.operators import TrainingImporter
+from autotm.zoo.frontend.torch.places import SAME, source_of
 from autotm.zoo.network import gradient_by, gradient_of
 
 _LINES, _KERNELS = ("NCW", "NCHW", "NCDHW"), ("OIW", "OIHW", "OIDHW")
 _TRANSPOSED = ("IOW", "IOHW", "IODHW")
 _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.reshape.default)  # noqa: SLF001 - an operator's name
-_SAME = (_ATEN.alias.default, _ATEN.detach.default, _ATEN.clone.default)
-"""Operators that give what they get."""
 
 
 class JointImporter(TrainingImporter):
@@ -46,7 +44,6 @@ class JointImporter(TrainingImporter):
                 "adaptive_max_pool2d.default", "max_pool2d_with_indices.default", "max_pool3d_with_indices.default",
                 "native_group_norm.default", "native_layer_norm.default",
             )
-            if name in base
         }  # fmt: skip
         return {
             **base,
@@ -74,7 +71,7 @@ class JointImporter(TrainingImporter):
         }
 
     def _kept(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        """A forward operator; what it gives is kept for its gradient."""
+        """Return a conversion that also keeps the operator's result for its gradient."""
 
         def converted(node: fx.Node) -> Any:
             found = convert(node)
@@ -84,8 +81,8 @@ class JointImporter(TrainingImporter):
         return converted
 
     def _forward_of(self, node: fx.Node) -> relax.Var:
-        """What the forward operator gave that a node, or one of its results, is of."""
-        source = _source(node)
+        """Return the result of the forward operator that a node is a result of."""
+        source = source_of(node)
         if source not in self.forwards:
             raise BadInputError("what it is the gradient of is not in the graph")
         return self.forwards[source]
@@ -108,7 +105,7 @@ class JointImporter(TrainingImporter):
         return (*slopes, by_bias)
 
     def _batch_norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
-        """By data, scale and shift."""
+        """Compute a batch norm's gradients by data, scale and shift."""
         dy, x, weight, mean, variance, saved, _, is_training, epsilon, _ = node.args
         x, channels = self.env[x], [int(extent) for extent in node.args[1].meta["val"].shape[1:2]]
         scale, shift = self._whole(weight, channels, 1.0), self._whole(None, channels, 0.0)
@@ -122,7 +119,7 @@ class JointImporter(TrainingImporter):
         return tuple(gradient_of(self.block_builder, results, self.env[dy], [x, scale, shift]))
 
     def _norm_gradient(self, node: fx.Node) -> tuple[Any, ...]:
-        """Of a layer norm or a group norm, by data, scale and shift."""
+        """Compute the gradients of a layer norm or a group norm by data, scale and shift."""
         name = node.target.overloadpacket.__name__
         saved = node.args[3] if "layer" in name else node.args[2]
         weight = node.args[5] if "layer" in name else node.args[4]
@@ -135,7 +132,7 @@ class JointImporter(TrainingImporter):
 
     def _softmax_gradient(self, node: fx.Node) -> relax.Var:
         dy, y = (self.env[item] for item in node.args[:2])
-        if (source := _source(node.args[1])) in self.forwards:
+        if (source := source_of(node.args[1])) in self.forwards:
             return gradient_of(self.block_builder, self.forwards[source], dy, [y])[0]
         op, axis, is_log = relax.op, node.args[2], "log" in node.target.__name__
         total = self._emit(op.sum(dy if is_log else self._emit(op.multiply(dy, y)), axis, keepdims=True))
@@ -162,17 +159,12 @@ class JointImporter(TrainingImporter):
         return gradient_of(self.block_builder, y, slope, [x])[0]
 
     def _resized_gradient(self, node: fx.Node) -> relax.Var:
-        slope, size, shape, *rest = node.args
+        slope, size, shape, *options = node.args
         x = self.zeros(shape)
-        if "bilinear" in node.target.__name__:
-            is_aligned, *scales = (*rest, None, None)[:3]
-            y = self.bilinear(x, size, scales, is_aligned=is_aligned)
-        else:
-            y = self.nearest(x, size, (*rest, None, None)[:2])
-        return gradient_by(self.block_builder, x, y, self.env[slope])
+        return gradient_by(self.block_builder, x, self.resized(node, x, size, options), self.env[slope])
 
     def _replicated_gradient(self, node: fx.Node) -> relax.Var:
-        """Of padding with the outermost elements."""
+        """Compute the gradient of padding with the outermost elements."""
         slope, x, widths = node.args
         shape = [int(extent) for extent in x.meta["val"].shape]
         zeros = y = self.zeros(shape)
@@ -206,7 +198,7 @@ class JointImporter(TrainingImporter):
         return self._emit(relax.op.reshape(self.env[node.args[0]], shape))
 
     def _unmerged(self, node: fx.Node) -> relax.Expr | None:
-        """What a node views with its leading axes as one."""
+        """Return the tensor that a node views with its leading axes merged, or None."""
         if node in self.products:
             return self.products[node]
         op, shape = node.target, tuple(node.meta["val"].shape)
@@ -214,7 +206,7 @@ class JointImporter(TrainingImporter):
             source = node.args[0]
             before = tuple(source.meta["val"].shape)
             return self.env[source] if before[-2:] == shape[-2:] and len(before) > len(shape) else None
-        if op in _SAME:
+        if op in SAME:
             return self._unmerged(node.args[0])
         inner = self._unmerged(node.args[0]) if _is_transposition(node) else None
         return None if inner is None else self._turned(inner)
@@ -256,13 +248,6 @@ class JointImporter(TrainingImporter):
         return self._emit(relax.op.where(is_kept, scaled, self._number(0.0, dy)))
 
 
-def _source(node: fx.Node) -> fx.Node:
-    """The node that computes what a node gives on."""
-    while node.target is operator.getitem or node.target in _SAME:
-        node = node.args[0]
-    return node
-
-
 def _is_transposition(node: fx.Node) -> bool:
     """Whether a node exchanges the last two axes."""
     rank = len(node.meta["val"].shape)
@@ -279,6 +264,6 @@ def _is_turned(node: fx.Node) -> bool:
         (node,) = node.users
         if node.op == "call_function" and _is_transposition(node):
             return True
-        if node.target not in (*_VIEWS, *_SAME, _ATEN.mul.Scalar, _ATEN.mul.Tensor):
+        if node.target not in (*_VIEWS, *SAME, _ATEN.mul.Scalar, _ATEN.mul.Tensor):
             return False
     return False

@@ -307,7 +307,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's own, but for what stays whole."""
     table = dict(torch.export.default_decompositions())
     for name in _WHOLE:
-        packet = getattr(torch.ops.aten, name, None)
-        for overload in packet.overloads() if packet is not None else ():
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
             table.pop(getattr(packet, overload), None)
     return table

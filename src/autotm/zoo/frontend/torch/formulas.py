@@ -296,13 +296,17 @@ class Formulas(ExportedProgramImporter):
         return found if scale == 1 else self._emit(op.multiply(found, self._number(scale, x)))
 
     def _resized(self, node: fx.Node) -> relax.Var:
-        x, size, *rest = node.args
-        if "bilinear" in node.target.__name__:
-            is_aligned, *scales = (*rest, None, None)[:3]
-            return self.bilinear(self.env[x], size, scales, is_aligned=is_aligned)
-        return self.nearest(self.env[x], size, (*rest, None, None)[:2])
+        x, size, *options = node.args
+        return self.resized(node, self.env[x], size, options)
 
-    def nearest(self, x: relax.Expr, size: Sequence[int], scales: Sequence[float | None]) -> relax.Var:
+    def resized(self, node: fx.Node, x: relax.Expr, size: Sequence[int], options: Sequence[Any]) -> relax.Var:
+        """Resize images as a node's operator does, forward or backward, by its arguments behind the sizes."""
+        if "bilinear" in node.target.__name__:
+            is_aligned, *scales = (*options, None, None)[:3]
+            return self._bilinear(x, size, scales, is_aligned=is_aligned)
+        return self._nearest(x, size, (*options, None, None)[:2])
+
+    def _nearest(self, x: relax.Expr, size: Sequence[int], scales: Sequence[float | None]) -> relax.Var:
         """Images resized: output i takes input floor(i * in / out), or floor(i / scale) where a scale is given."""
         if not self._is_other(x, scales):
             found = relax.op.image.resize2d(
@@ -315,7 +319,7 @@ class Formulas(ExportedProgramImporter):
             x = self._entries(x, np.minimum(places, int(self.shape_of(x)[axis]) - 1), axis)
         return x
 
-    def bilinear(
+    def _bilinear(
         self, x: relax.Expr, size: Sequence[int], scales: Sequence[float | None], *, is_aligned: bool
     ) -> relax.Var:
         """Images resized: between neighbours of (i + 1/2) * in / out - 1/2, or of (i + 1/2) / scale - 1/2."""

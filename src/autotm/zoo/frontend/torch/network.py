@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -69,17 +69,21 @@ def from_torch(
     found = channels_last(found)
     rules = training_of(training or _DEFAULT, module, found) if trains else None
     kept = rule_states_of(training or _DEFAULT, module, found) if trains else {}
-    network = _network(name or _own_name(module), found, rules, _origin(module, names, found, captured.nested))
-    return replace(network, rule_states=kept)
+    origin = _origin(module, names, found, captured.nested)
+    return _network(name or _own_name(module), found, rules, origin, kept)
 
 
-def _network(name: str, found: Imported, training: Training | None, origin: Origin) -> Network:
+def _network(
+    name: str, found: Imported, training: Training | None, origin: Origin, kept: Mapping[str, npt.NDArray[Any]]
+) -> Network:
     data = (value for name, value in found.inputs.items() if not name.startswith(CONSTANT))
     batches = [value.shape[0] for value in data if value.shape]
     counter = {COUNTER: Initial("integers", _COUNTS)}
     states = {name: counter.get(name, value) for name, value in found.states.items()}
     batch = batches[0] if batches else 1
-    return Network(name, batch, found.module, found.inputs, found.parameters, training, states, origin, found.gradients)
+    return Network(
+        name, batch, found.module, found.inputs, found.parameters, training, states, origin, found.gradients, kept
+    )
 
 
 def _origin(

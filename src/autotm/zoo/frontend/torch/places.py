@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from autotm.model.files import BadInputError
 from autotm.zoo.frontend.torch.formulas import Formulas, argument, dtype_of
 from autotm.zoo.network import gradient_by
 
+SAME = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten.clone.default)
+"""Operators whose result equals their operand."""
 _NEGATIVE = torch.tensor(-1)
 """Stands for indices whose values are not known before the step: they may be negative."""
 _RANKED = ("sort", "topk", "max.dim", "min.dim", "argmax", "argmin", "kthvalue", "median.dim")
@@ -112,7 +115,7 @@ class Places(Formulas):
                 is_here = self._emit(relax.op.equal(self.env[indices], numbers))
                 value, rest = (self._argument_as(each, dtype_of(node)) for each in (source, tensor))
                 return self._emit(relax.op.where(is_here, value, rest))
-            is_ranked = str(_source(indices).target).removeprefix("aten.").startswith(_RANKED)
+            is_ranked = str(source_of(indices).target).removeprefix("aten.").startswith(_RANKED)
             same = [extent for other, extent in enumerate(own) if other != axis] == others
             if is_ranked and same and self.is_zero(tensor) and isinstance(source, fx.Node):
                 x = self.zeros(shape, dtype_of(tensor))
@@ -248,8 +251,11 @@ def _is_mask(index: fx.Node | None) -> bool:
     return index is not None and index.meta["val"].dtype == torch.bool
 
 
-def _source(node: fx.Node) -> fx.Node:
-    return node.args[0] if node.op == "call_function" and node.target.__name__ == "getitem" else node
+def source_of(node: fx.Node) -> fx.Node:
+    """Return the node whose operator computes what a node passes on."""
+    while node.target is operator.getitem or node.target in SAME:
+        node = node.args[0]
+    return node
 
 
 def _numbers(node: fx.Node, size: Sequence[int], stride: Sequence[int], offset: int | None = 0) -> npt.NDArray[Any]:

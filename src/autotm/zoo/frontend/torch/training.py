@@ -14,7 +14,7 @@ from autotm.model.step import STEP, Adam, AdamW, Sgd, Training, UpdateRule
 from autotm.zoo.frontend.imported import Imported
 
 _KEPT = {"momentum_buffer": "momentum", "exp_avg": "first_moment", "exp_avg_sq": "second_moment"}
-"""What rules of ours call what an optimizer keeps of a parameter."""
+"""Names here of the tensors that an optimizer keeps for a parameter."""
 _REFUSED = ("maximize", "amsgrad", "differentiable")
 
 
@@ -67,7 +67,7 @@ def rule_states_of(
         if name not in (found.gradients or ()):
             continue
         kept = given.state.get(parameter, {})
-        # SGD counts no steps; what it dampens is not the first gradient, which is all that a count is for.
+        # SGD counts no steps. A step here only asks whether it is the first, whose gradient is not dampened.
         steps.setdefault(int(kept.get("step", kept.get("momentum_buffer") is not None)), name)
         for key, value in kept.items():
             if key in _KEPT and value is not None:
