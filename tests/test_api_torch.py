@@ -85,6 +85,27 @@ def test_planned_steps_train_as_pytorch_does(given: dict[str, object]) -> None:
     placed.close()
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_a_step_with_pytorchs_kernels_is_placed_verified_and_compared(kernels: str, given: dict[str, object]) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.line, self.other = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cdist(torch.tanh(self.line(x)), self.other(x))
+            return torch.linalg.inv(y + 40 * torch.eye(20)).square().mean()
+
+    torch.manual_seed(0)
+    placed = autotm.plan(Mixed(), torch.randn(20, 16), "4:1", kernels=kernels, **given)
+    ops = {kernel.op for kernel in placed.training_step.lowered.kernels}
+    assert {"torch__cdist_forward", "torch_linalg_inv_ex"} <= ops
+    assert ("torch_tanh" in ops) == (kernels == "torch")
+    record = placed.run(min_seconds=0.0, patience_s=0.05, verify_steps=2)
+    assert record.verified_steps == 2
+    assert record.compared_with.startswith(f"PyTorch {torch.__version__}: ")
+
+
 def test_inference_gives_the_modules_output(given: dict[str, object]) -> None:
     model, (images, _) = module(), data(1)
     placed = autotm.plan(model, images, limit="2:1", mode="inference", **given)

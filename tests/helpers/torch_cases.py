@@ -14,6 +14,7 @@ import torch
 from autotm.model.step.training import Sgd, Training
 from autotm.zoo import with_values_stored
 from autotm.zoo.frontend import from_torch
+from autotm.zoo.frontend.torch import Kernels
 from autotm.zoo.network import Network
 from imported_models import Given
 from torch_steps import RATE, change_error, state_of, torch_step
@@ -59,11 +60,12 @@ def compare(
     folder: Path,
     targets: tuple[torch.Tensor, ...] = (),
     loss: Callable[..., torch.Tensor] = squares,
+    kernels: Kernels = "auto",
 ) -> Compared:
     """One step of plain descent."""
     given = Given(module, inputs, targets, loss)
     before = state_of(module)
-    network = from_torch(module, inputs, loss=loss, targets=targets, training=Training(Sgd(RATE)))
+    network = from_torch(module, inputs, loss=loss, targets=targets, training=Training(Sgd(RATE)), kernels=kernels)
     after = plain_steps.compiled(with_values_stored(network, folder / "values"), folder).run(1).after[0]
     exact, single = (torch_step(given, dtype) for dtype in (torch.float64, torch.float32))
     assert network.origin is not None

@@ -98,6 +98,7 @@ def prepare(
     targets: Sequence[Any] = (),
     training: Training | UpdateRule | Any = None,
     mode: str | None = None,
+    kernels: str | None = None,
     scheduled: bool = False,
     counts: str = "all",
     machine: str | Path | Machine = "laptop",
@@ -118,6 +119,7 @@ def prepare(
         targets: what the loss of a module takes besides.
         training: by which rules it is trained.
         mode: `train` or `inference`; by default a module is trained, a file where it is given a loss or training.
+        kernels: of a module: `auto`, `tvm` or `torch`, as in `from_torch`.
         scheduled: whether `Placement.step` takes a `rate_scale`, which all learning rates are multiplied by.
         counts: what limits count: `all`, or `intermediates` without parameters, inputs and results, as in the paper.
         machine: a file in config/machines without .yaml, a path, or a machine.
@@ -141,7 +143,7 @@ def prepare(
         raise unknown_name("value of counts", counts, list(Counts))
     context = Context(on, folder / "devices", seed, Counts(counts)).to_measure()
     on = context.machine
-    options = {"loss": loss, "targets": targets, "training": training, "mode": mode}
+    options = {"loss": loss, "targets": targets, "training": training, "mode": mode, "kernels": kernels}
     built = _built(network, inputs, sizes or {}, options)
     if scheduled:
         built = _with_scheduled_rates(built)
@@ -178,6 +180,8 @@ def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapp
     from autotm.zoo.frontend import from_onnx  # noqa: PLC0415 - only where such a file is given
 
     given = dict(options)
+    if given.pop("kernels"):
+        raise BadInputError(f"{path}: kernels: goes with a module of PyTorch")
     if len(given.pop("targets")):
         raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
     if callable(given["loss"]):
@@ -200,7 +204,9 @@ def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network
         )
     if isinstance(options["loss"], str):
         raise BadInputError(f"loss: {options['loss']!r}: a module takes a function, such as torch's cross_entropy")
-    return from_torch(module, inputs, **{**options, "mode": options["mode"] or "train"})
+    defaults = {"mode": "train", "kernels": "auto"}
+    given = {name: options[name] or default for name, default in defaults.items()}
+    return from_torch(module, inputs, **{**options, **given})
 
 
 def _network(network: NetworkLike, inputs: object, sizes: Mapping[str, Any]) -> zoo.Network:

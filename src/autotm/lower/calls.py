@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 
 from autotm.lower.operators import LEGALIZE
 from autotm.model.step import Operand
@@ -43,6 +43,7 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
         relax.transform.LegalizeOps(LEGALIZE),
         # Tuples of what an operator became are taken apart, or their parts would count as used outside and not fuse.
         relax.transform.CanonicalizeBindings(),
+        _numbers_filled,
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.DeadCodeElimination(["main"]),
         relax.transform.FuseOps(),
@@ -51,6 +52,47 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
     ]
     with target, tvm.transform.PassContext(opt_level=3):
         return tvm.transform.Sequential(passes)(step)
+
+
+@tvm.ir.transform.module_pass(opt_level=0)
+def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
+    """Let kernels write the numbers that others read as tensors, or that the step returns: only tensors have memory."""
+    main, builder = module["main"], relax.BlockBuilder(module)
+    bindings: list[relax.Binding] = []
+    held: dict[tuple[str, str], relax.Var] = {}
+
+    def filled(expression: relax.Expr) -> relax.Expr:
+        if not isinstance(expression, tvm.ir.Constant):
+            return expression
+        array = expression.value.numpy()
+        key = (str(array.dtype), array.tobytes())
+        if key not in held:
+            number = tirx.const(array.item(), str(array.dtype))
+            func = te.create_prim_func([te.compute((), lambda: number, name="number")])
+            held[key] = relax.Var("number", expression.ty)
+            call = relax.call_tir(builder.add_func(func, "number"), relax.Tuple([]), out_ty=expression.ty)
+            bindings.append(relax.VarBinding(held[key], call))
+        return held[key]
+
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            value = binding.value
+            if isinstance(value, relax.Tuple):
+                value = relax.Tuple([filled(field) for field in value.fields])
+            elif isinstance(value, relax.Call) and value.op == call_tir:
+                operands = relax.Tuple([filled(field) for field in value.args[1].fields])
+                value = relax.Call(value.op, [value.args[0], operands, *value.args[2:]], value.attrs, value.ty_args)
+            elif isinstance(value, relax.Call) and value.op == tvm.ir.Op.get("relax.reshape"):
+                value = relax.Call(value.op, [filled(value.args[0]), *value.args[1:]], value.attrs, value.ty_args)
+            bindings.append(relax.VarBinding(binding.var, filled(value)))
+    result = main.body.body
+    if isinstance(result, relax.Tuple):
+        result = relax.Tuple([filled(field) for field in result.fields])
+    body = relax.SeqExpr([relax.DataflowBlock(bindings)], filled(result))
+    functions = {var: item for var, item in builder.get().functions.items() if var.name_hint != "main"}
+    whole = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
+    return relax.transform.Normalize()(tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): whole}))
 
 
 def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:

@@ -12,6 +12,7 @@ from tvm import ir, s_tir, te, tirx, topi
 from tvm.s_tir import Schedule
 
 from autotm.kernels.code import top_blocks
+from autotm.kernels.schedules import FRAMEWORK
 from autotm.lower.calls import Call
 from autotm.lower.order import early_updates
 from autotm.lower.step import Result
@@ -106,6 +107,8 @@ def _may_replace(functions: Functions, call: Call, operand: Operand, result: Res
     if not slots:
         return True
     func = functions[call.function]
+    if FRAMEWORK in func.attrs:
+        return False
     output = next(slot for slot, item in enumerate(call.outputs) if item.tensor == operand.tensor)
     return all(_is_in_place(func, func.params[slot], func.params[len(call.inputs) + output]) for slot in slots)
 

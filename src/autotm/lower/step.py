@@ -70,6 +70,8 @@ def whole_step(network: Network) -> Step:
         **{name: Argument(Role.STATE, initial) for name, initial in network.states.items()},
     }
     results = [*map(Result, network.results), *map(Result.new, network.states)]
+    if network.training is None:
+        results += [Result(f"{name}.gradient") for name in network.gradients or ()]
     try:
         module = fold_transposes(with_gradients(_replaced(network.module, main)))
     except NoGradientError as error:

@@ -8,7 +8,7 @@ from autotm.runtime.record import unfit_record
 from autotm.runtime.run import Runs, run
 from autotm.runtime.session import Session
 from autotm.runtime.timing import Effort, time_all_fast
-from autotm.runtime.verify import VerificationError, verified
+from autotm.runtime.verify import VerificationError, plain_steps, verified
 
 __all__ = [
     "Arguments",
@@ -21,6 +21,7 @@ __all__ = [
     "all_fast_program",
     "initial_value",
     "plain_program",
+    "plain_steps",
     "prepare",
     "run",
     "time_all_fast",

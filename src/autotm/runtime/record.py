@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links, Profile, Record
+from autotm.model.measurement import COMPARED_WITH, Links, Profile, Record
 from autotm.model.plan import (
     MANAGED_MEMORY,
     Address,
@@ -87,6 +87,7 @@ def build_record(
         disturbed_steps=measured.steps.disturbed,
         disturbed_steps_count=measured.steps.disturbed_count,
         disturbed_before=(*([f"kernels of {graph.network}"] if profile.is_disturbed else ()), *links.disturbed),
+        compared_with=profile.provenance.get(COMPARED_WITH, "nothing"),
         kernel_times_us=measured.parts.kernels_us,
         repeated_share=_repeated_share(chosen, program, measured.parts.kernels_us),
         stall_time_us=measured.parts.stall_us,

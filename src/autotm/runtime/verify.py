@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -91,17 +91,27 @@ def plain_reference(
     Raises:
         VerificationError: a result is not finite.
     """
+    found: list[dict[str, str]] = []
+    for number, arguments in enumerate(plain_steps(graph, library, machine, seed, steps, devices_dir)):
+        if number:
+            check_finite(graph, arguments, number)
+            found.append(digests(graph, arguments, machine.cpus))
+    return Reference(hash_of(graph), library.content_hash, machine.threads, seed, tuple(found))
+
+
+def plain_steps(
+    graph: Graph, library: KernelLibrary, machine: Machine, seed: int, steps: int, devices_dir: Path
+) -> Iterator[Arguments]:
+    """Run `steps` plain steps; gives arguments and results before the first and after each. Call inside `pinned`."""
     program = plain_program(graph)
     with open_tiers(machine, None, program.fast_bytes, 0, devices_dir, stretch=1.0) as tiers:
         arguments = Arguments.allocate(graph, tiers=tiers)
         arguments.fill(seed, machine.cpus)
         executor = prepare(graph, library, program, arguments, tiers)
-        found = []
-        for number in range(1, steps + 1):
+        yield arguments
+        for _ in range(steps):
             executor.step()
-            check_finite(graph, arguments, number)
-            found.append(digests(graph, arguments, machine.cpus))
-    return Reference(hash_of(graph), library.content_hash, machine.threads, seed, tuple(found))
+            yield arguments
 
 
 def reference(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotm.model.files import load, load_with_provenance, require_writable, save
 from autotm.model.machine import provenance
-from autotm.model.measurement import Links, Profile, read_profile, write_profile
+from autotm.model.measurement import COMPARED_WITH, Links, Profile, read_profile, write_profile
 from autotm.model.step import Graph, NetworkSource, schedules_in
 from autotm.model.study import ProfileConfig
+from autotm.stages.compare import NOTHING, compare_with_source
 from autotm.stages.context import Context
 from autotm.stages.gpu import compile_and_profile_on_gpu, has_gpu
 from autotm.study.setup import Study
@@ -98,6 +100,7 @@ def compile_and_profile(
     """Write graph and library of a training step, and time its kernels; gives the step as lowered, and their times.
 
     Values that came with the network are kept in the folder `values`, where every step finds them.
+    A network that came from a source with a step of its own is compared with it first (`compare_with_source`).
     Kernels are timed within the step (`autotm.profile.step`). Tuned schedules in the store are taken where ours was
     measured to take longer by more than `min_gain`.
     """
@@ -112,6 +115,10 @@ def compile_and_profile(
     machine = context.machine
     target = machine_target(machine)
     options = ProfileOptions(**config.timing, seed=context.seed)
+    compared = (
+        compare_with_source(context, network, target, objects=objects, values=values) if config.compare else NOTHING
+    )
+    came_from = {**came_from, COMPARED_WITH: compared}
     with KernelStore(store) as opened:
         tuned = opened.schedules.usable(Where.of(machine, target), min_gain)
         step = lower_network(
@@ -137,7 +144,7 @@ def compile_and_profile(
             config.step_tolerance,
             context.devices_dir,
         )
-    return step, timed
+    return step, replace(timed, provenance={**timed.provenance, COMPARED_WITH: compared})
 
 
 def kernel_report_stage(*, graph: Path, profile: Path, links: Path) -> tuple[KernelReport, Mapping[str, Any]]:

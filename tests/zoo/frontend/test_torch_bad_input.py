@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
-from autotm.model.files.errors import AutotmError, BadInputError  # noqa: E402
+from autotm.model.files.errors import BadInputError  # noqa: E402
 from autotm.zoo.frontend import from_torch  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
@@ -108,7 +108,21 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "no module": (lambda: from_torch(total, X), "function is no torch.nn.Module"),
     "float64": (lambda: from_torch(nn.Linear(6, 6).double(), X), r"Linear: weight is float64; .*call .float\(\)"),
     "bfloat16": (lambda: from_torch(nn.Linear(6, 6).bfloat16(), X), "weight is bfloat16"),
-    "half inputs": (lambda: from_torch(nn.Linear(6, 6), X.half()), "input 0 is float16"),
+    "bfloat16 inputs": (lambda: from_torch(nn.Linear(6, 6), X.bfloat16()), "input 0 is bfloat16"),
+    "complex inputs": (lambda: from_torch(nn.Linear(6, 6), X + 1j), "input 0 is complex"),
+    "unknown kernels": (lambda: from_torch(Function(total), X, kernels="oneDNN"), "unknown value of kernels 'oneDNN'"),
+    "nothing to compute": (
+        lambda: from_torch(Function(lambda y: y[:, 6:]), X, mode="inference"),
+        "no tensor that holds anything",
+    ),
+    "half precision": (
+        lambda: from_torch(Function(lambda y: y.half().float().sum()), X, kernels="tvm"),
+        r"test_torch_bad_input.py.*of a type that no kernel here computes with",
+    ),
+    "indices that a step computes": (
+        lambda: from_torch(Function(lambda y: y[y[0].long().abs()].sum()), X, kernels="tvm"),
+        r"test_torch_bad_input.py.*its indices, .*, are computed in the step, where nothing checks them",
+    ),
     "control flow": (lambda: from_torch(Function(decided), X), "control flow depends on values of tensors"),
     "wrong shape": (lambda: from_torch(nn.Linear(5, 6), X), "Linear: PyTorch cannot trace it: RuntimeError"),
     "no loss": (lambda: from_torch(nn.Linear(6, 6), X), r"its step returns \(4, 6\); give a loss"),
@@ -125,20 +139,26 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "unknown mode": (lambda: from_torch(Function(total), X, mode="eval"), "mode: 'eval' is neither"),
     "an operator": (
-        lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X),
+        lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm"),
         r"test_torch_bad_input.py.*linalg_svd.* cannot be imported",
     ),
     "an option of an operator": (
-        lambda: from_torch(nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), loss=total),
-        r"aten.embedding.default: scale_grad_by_freq=True has no kernel here",
+        lambda: from_torch(
+            nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), loss=total, kernels="tvm"
+        ),
+        r"aten.embedding.default cannot be imported here: scale_grad_by_freq=True has no kernel here",
     ),
     "places of maxima": (
-        lambda: from_torch(Function(lambda y: (F.max_pool1d(y, 2, return_indices=True)[1] * y[:, :3]).sum()), X),
+        lambda: from_torch(
+            Function(lambda y: (F.max_pool1d(y, 2, return_indices=True)[1] * y[:, :3]).sum()), X, kernels="tvm"
+        ),
         r"test_torch_bad_input.py.*return_indices=True has no kernel here",
     ),
     "averages of pixels": (
         lambda: from_torch(
-            Function(lambda y: F.interpolate(y[None, None], size=(2, 3), mode="bilinear", antialias=True).sum()), X
+            Function(lambda y: F.interpolate(y[None, None], size=(2, 3), mode="bilinear", antialias=True).sum()),
+            X,
+            kernels="tvm",
         ),
         r"test_torch_bad_input.py.*_upsample_bilinear2d_aa.* cannot be imported",
     ),
@@ -167,8 +187,5 @@ def test_it_is_named(name: str) -> None:
 
 
 def test_an_operator_without_a_gradient_is_named_with_its_line() -> None:
-    from autotm.lower.step import whole_step
-
-    network = from_torch(Function(lambda y: F.max_pool3d(y[None, None], (1, 2, 2)).sum()), X)
-    with pytest.raises(AutotmError, match=r"max_pool3d has no gradient.*test_torch_bad_input.py"):
-        whole_step(network)
+    with pytest.raises(BadInputError, match=r"test_torch_bad_input.py.*max_pool3d.*_backward.* it has no kernel here"):
+        from_torch(Function(lambda y: F.max_pool3d(y[None, None], (1, 2, 2)).sum()), X, kernels="tvm")

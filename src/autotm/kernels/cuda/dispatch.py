@@ -18,7 +18,15 @@ from autotm.kernels.cuda.rows import rows_of
 from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
 from autotm.kernels.cuda.stage import Stage
 from autotm.kernels.cuda.written import copies, embedding_update, scatter_sum, single_thread
-from autotm.kernels.schedules import CONTRACTIONS, described, inline_intermediates, problem_of, surround_scalars
+from autotm.kernels.schedules import (
+    CONTRACTIONS,
+    FRAMEWORK,
+    described,
+    inline_intermediates,
+    problem_of,
+    surround_scalars,
+)
+from autotm.model.files import AutotmError
 from autotm.model.machine import Products
 from autotm.model.step import DEFAULT_IMPLEMENTATION, ScheduleKind
 
@@ -42,7 +50,13 @@ def cuda_kernel(
 
     Raises:
         ValueError: there is no such implementation of it.
+        AutotmError: PyTorch computes it, on the processor.
     """
+    if FRAMEWORK in func.attrs:
+        raise AutotmError(
+            f"operator {func.attrs[FRAMEWORK]} has no kernel here, and PyTorch's runs on the processor: steps on a GPU "
+            "take kernels='tvm'"
+        )
     sch = Schedule(tvm.IRModule({"main": func}))
     op, op_class, flops = described(sch)
     parameters = list(func.params)

@@ -52,6 +52,10 @@ class Reducer:
 def reducer_of(block: Loops) -> Reducer | None:
     """How a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
     combine, value = _COMBINES.get(block.nest.combines), block.store.value
+    if isinstance(value, tirx.Select) and block.init is not None and is_own_load(value.true_value, block):
+        combine = _extremum(value)
+        if combine is not None and not any(variables_of(block.init.value)):
+            return Reducer(combine, block.init.value, value.false_value, str(block.result.dtype))
     if combine is None or block.init is None:
         return None
     own = [is_own_load(side, block) for side in (value.a, value.b)]
@@ -59,6 +63,15 @@ def reducer_of(block: Loops) -> Reducer | None:
         return None
     term = value.b if own[0] else value.a
     return Reducer(combine, block.init.value, term, str(block.result.dtype))
+
+
+def _extremum(value: tirx.Select) -> Combine | None:
+    """The maximum or minimum in which NaN stays, of which `value` is one step; None of another choice."""
+    order = getattr(value.condition, "a", None)
+    if not isinstance(order, tirx.GT | tirx.LT):
+        return None
+    is_largest = isinstance(order, tirx.GT)
+    return lambda a, b: tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
 
 
 def is_own_load(expression: tirx.Expr, block: Loops) -> bool:

@@ -1,7 +1,12 @@
 """Compiled kernels as libraries: linked, loaded, called on a number of threads."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from autotm.kernels.library.fatbin_library import FatbinLibrary, Launches
-from autotm.kernels.library.library import Array, BoundKernel, KernelLibrary, aligned_empty
+from autotm.kernels.library.library import FRAMEWORK_CALL, Array, BoundKernel, KernelLibrary, aligned_empty
 from autotm.kernels.library.link import link
 from autotm.kernels.library.processes import cores, in_processes
 from autotm.kernels.library.threads import check_cores, pinned
@@ -15,23 +20,41 @@ from autotm.kernels.library.yardsticks import (
     multiply_add_flop_per_s,
 )
 
+if TYPE_CHECKING:
+    from autotm.kernels.library.framework import Operation, bound, constant_as_text, encoded, seeded
+
+_OF_FRAMEWORK = ("Operation", "bound", "constant_as_text", "encoded", "seeded")
+
 __all__ = [
+    "FRAMEWORK_CALL",
     "MULTIPLY_ADDS",
     "Array",
     "BoundKernel",
     "FatbinLibrary",
     "KernelLibrary",
     "Launches",
+    "Operation",
     "Yardstick",
     "Yardsticks",
     "aligned_empty",
+    "bound",
     "check_cores",
     "co_runners",
+    "constant_as_text",
     "contraction_flop_per_s",
     "cores",
+    "encoded",
     "in_processes",
     "launching_on",
     "link",
     "multiply_add_flop_per_s",
     "pinned",
+    "seeded",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs PyTorch when it is first used: few processes run kernels of PyTorch's."""
+    if name not in _OF_FRAMEWORK:
+        raise AttributeError(f"module 'autotm.kernels.library' has no attribute '{name}'")
+    return getattr(import_module("autotm.kernels.library.framework"), name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from autotm.model.files import AutotmError, BadInputError, DamagedFileError
 from autotm.model.step import ALIGNMENT_BYTES
 
 _LOG = logging.getLogger(__name__)
+
+FRAMEWORK_CALL = "autotm.framework"
+"""What compiled code calls where PyTorch computes a kernel (`framework.py`)."""
 
 Array = npt.NDArray[Any]
 BoundKernel = Callable[[], None]
@@ -52,6 +56,8 @@ class KernelLibrary:
             raise DamagedFileError(f"{path}: no such kernel library; build it with: snakemake {path}") from None
         digest = hashlib.sha256(content).hexdigest()[:16]
         try:
+            if FRAMEWORK_CALL.encode() in content:
+                _require_framework(path)
             return cls(path, digest, threads_of(content), load_module(path))
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
@@ -110,6 +116,23 @@ class KernelLibrary:
         for slot, view in enumerate(views):
             _check_view(symbol, slot, view)
         return functools.partial(self.function(symbol), *(tensor(view) for view in views))
+
+
+def _require_framework(path: Path) -> None:
+    """Let the kernels of a library call PyTorch.
+
+    Raises:
+        AutotmError: PyTorch is not installed here.
+    """
+    try:
+        importlib.import_module("autotm.kernels.library.framework")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise AutotmError(
+            f"{path}: some of its kernels are operators of PyTorch, which is not installed here; "
+            "pip install 'autotm[torch]'"
+        ) from None
 
 
 def _check_view(symbol: str, slot: int, view: Any) -> None:

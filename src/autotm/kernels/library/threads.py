@@ -22,6 +22,9 @@ _ENOUGH = 0.75
 """A warning tells where kernels keep less than this share of their cores busy."""
 
 
+_PINNED = threading.local()
+
+
 @contextmanager
 def pinned(machine: Machine) -> Iterator[None]:
     """Give TVM's thread pool `machine.threads` threads on `machine.cpus`, and hold the calling thread on the first.
@@ -48,10 +51,17 @@ def pinned(machine: Machine) -> Iterator[None]:
         raise AutotmError(
             f"machine '{machine.name}': cpus: cannot run on core {machine.cpus[0]} ({error}); usable: {sorted(before)}"
         ) from None
+    previous, _PINNED.machine = getattr(_PINNED, "machine", None), machine
     try:
         yield
     finally:
+        _PINNED.machine = previous
         os.sched_setaffinity(0, before)
+
+
+def pinned_machine() -> Machine | None:
+    """The machine whose threads this thread's kernels run on, within `pinned`."""
+    return getattr(_PINNED, "machine", None)
 
 
 def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> None:

@@ -26,6 +26,7 @@ from autotm.kernels.code import (
 )
 from autotm.kernels.operators import schedule_embedding_update, schedule_scatter_sum
 from autotm.kernels.schedules.contraction import schedule_contraction
+from autotm.kernels.schedules.framework import FRAMEWORK, costs_of, with_workspace
 from autotm.kernels.schedules.generic import inline_intermediates, schedule_blocks, write_out
 from autotm.kernels.schedules.rows import (
     schedule_bias_gradient,
@@ -126,6 +127,9 @@ class ScheduledKernel:
 
 def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> ScheduledKernel:
     """Schedule a function by its main block; one that no rule knows gets correct, plainer code."""
+    if FRAMEWORK in func.attrs:
+        ready, workspaces = with_workspace(func)
+        return ScheduledKernel(ready, workspaces, *costs_of(func), (), ScheduleKind.FRAMEWORK)
     sch = Schedule(tvm.IRModule({"main": func}))
     nests, names = _survey(sch)
     op, op_class = classify(nests, names)
@@ -138,6 +142,8 @@ def schedule(func: tirx.PrimFunc, target: tvm.target.Target, threads: int) -> Sc
 
 def outline(func: tirx.PrimFunc) -> ScheduledKernel:
     """What is known of a function without a schedule, for steps that are modelled and never compiled."""
+    if FRAMEWORK in func.attrs:
+        return ScheduledKernel(func, (), *costs_of(func), (), ScheduleKind.FRAMEWORK)
     op, op_class, flops = described(Schedule(tvm.IRModule({"main": func})))
     return ScheduledKernel(func, (), op, op_class, flops, (), ScheduleKind.AS_WRITTEN)
 
@@ -184,7 +190,9 @@ def classify(nests: list[Nest], names: list[str]) -> tuple[str, OpClass]:
 
 def _combination(nest: Nest) -> str:
     """What a reduction computes; TVM names such blocks after variables of the program, which say nothing."""
-    return {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}.get(nest.combines, "reduction")
+    return {"Add": "sum", "Max": "max", "Min": "min", "Mul": "product"}.get(
+        nest.combines, nest.name if nest.name in {"max", "min"} else "reduction"
+    )
 
 
 def _survey(sch: Schedule) -> tuple[list[Nest], list[str]]:

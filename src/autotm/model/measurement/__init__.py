@@ -3,7 +3,7 @@
 from autotm.model.measurement.beside import BesideKernels
 from autotm.model.measurement.framework_record import FrameworkRecord
 from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCurve, Link, Links, MachineRates
-from autotm.model.measurement.profile import Profile, Timing, TimingKey
+from autotm.model.measurement.profile import COMPARED_WITH, Profile, Timing, TimingKey
 from autotm.model.measurement.profile_file import KEY_COLUMNS, read_profile, write_profile
 from autotm.model.measurement.record import KERNEL_BY_KERNEL, PLAIN_STEP, Record
 from autotm.model.measurement.sensitivity import Draw, Sensitivity
@@ -14,6 +14,7 @@ from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy
 from autotm.model.measurement.tuning import TunedKernel, TunedSchedule, TuningReport
 
 __all__ = [
+    "COMPARED_WITH",
     "KERNEL_BY_KERNEL",
     "KEY_COLUMNS",
     "PLAIN_STEP",

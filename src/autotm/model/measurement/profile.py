@@ -49,6 +49,10 @@ TimingKey = tuple[str, str, Configuration]
 """(kernel identity, implementation, configuration)."""
 
 
+COMPARED_WITH = "compared_with"
+"""The key under which provenance says what the step was compared with before it was timed."""
+
+
 @dataclass(frozen=True)
 class Profile:
     """Times of every distinct kernel of a graph on one machine with one thread count.

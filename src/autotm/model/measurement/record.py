@@ -63,6 +63,7 @@ class Record:
         disturbed_steps: timed steps kept from their cores by others for more than a tenth of their time.
         disturbed_steps_count: whether those are among the samples, for want of others; else they are left out.
         disturbed_before: what the plan was made from that was measured while others held the cores, in words.
+        compared_with: what the plain step was compared with before anything was timed, and how near it came.
         num_kernels: calls in the step.
         num_input_tensors, num_output_tensors: slots over all kernels.
         num_dram_input_tensors, num_dram_output_tensors: those of them in fast memory.
@@ -154,6 +155,7 @@ class Record:
     verified_steps: int
     seed: int
     disturbed_before: tuple[str, ...] = ()
+    compared_with: str = "nothing"
     stall_time_us: float = 0.0
     ratio: str | None = None
     num_dram_async_move_nodes: int = 0

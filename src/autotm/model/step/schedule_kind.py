@@ -21,6 +21,8 @@ class ScheduleKind(StrEnum):
     """A search found it (`autotm tune`)."""
     VENDOR = "vendor"
     """None of ours: an algorithm of a library of the GPU's maker."""
+    FRAMEWORK = "framework"
+    """None of ours: an operator of PyTorch."""
     AS_WRITTEN = "as written"
     """None of these worked: compiled nearly as written, on one thread."""
 

@@ -65,10 +65,15 @@ class ProfileConfig(Strict):
         "than this share",
     )
 
+    compare: bool = Field(
+        True,
+        description="a step that came from a module of PyTorch is compared with PyTorch before its kernels are timed",
+    )
+
     @property
     def timing(self) -> dict[str, Any]:
         """What concerns the timing of a kernel, whatever its implementation."""
-        return self.model_dump(exclude={"implementations", "step_tolerance"})
+        return self.model_dump(exclude={"implementations", "step_tolerance", "compare"})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -30,6 +30,11 @@ class Draws:
         self._places = 0
 
     @property
+    def places(self) -> int:
+        """How many places there are."""
+        return self._places
+
+    @property
     def is_used(self) -> bool:
         """Whether any place draws."""
         return self._places > 0
@@ -42,13 +47,17 @@ class Draws:
         """Whether such numbers are at least `share`: a byte each, where the numbers would take four."""
         return self._drawn(builder, _at_least, shape, share)
 
+    def take_place(self) -> int:
+        """Take the next number of a place, for one that draws with a generator of its own."""
+        self._places += 1
+        return self._places
+
     def _drawn(
         self, builder: relax.BlockBuilder, draw: Callable[..., te.Tensor], shape: Sequence[int], *options: float
     ) -> relax.Var:
-        self._places += 1
-        extents = [int(extent) for extent in shape]
+        place, extents = self.take_place(), [int(extent) for extent in shape]
         # Behind a contraction it would be drawn element by element, and again in the backward pass.
-        call = builder.call_te(draw, self.counter, extents, self._places, *options, primfunc_attrs=OPAQUE)
+        call = builder.call_te(draw, self.counter, extents, place, *options, primfunc_attrs=OPAQUE)
         return builder.emit(call)
 
     def next_counter(self, builder: relax.BlockBuilder) -> relax.Var:

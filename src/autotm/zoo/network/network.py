@@ -34,6 +34,7 @@ class Network:
         states: initial fill of every argument that a step replaces by what `main` computes for it (running averages,
             counters), by argument name; training does not differentiate by them.
         gradients: parameters whose gradients `main` returns, behind the new states; None: lowering differentiates it.
+            Without training they are results of the step, `w.gradient` and so on.
         origin: of a network that came from elsewhere, the way back.
         rule_states: what the rules of training keep before the first step, by name of the state (`w.momentum`, `step`);
             zeros where nothing is named.
@@ -67,7 +68,7 @@ class Network:
         """Names of what a step is run for: `loss`; or without training `output`, or `output.0` and so on."""
         if self.training:
             return ("loss",)
-        count = len(_fields(self.module["main"].ret_ty)) - len(self.states)  # without training, without gradients
+        count = len(_fields(self.module["main"].ret_ty)) - len(self.states) - len(self.gradients or ())
         return ("output",) if count == 1 else tuple(f"output.{index}" for index in range(count))
 
     def _check_training(self) -> None:

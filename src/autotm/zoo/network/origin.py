@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,30 @@ from autotm.model.step import STEP
 
 Array = npt.NDArray[Any]
 Check = Callable[[Mapping[str, Array]], None]
+
+
+class Reference(Protocol):
+    """The source of a network, computing a step itself.
+
+    Attributes:
+        name: of the source, with its version.
+        eager: computes the step's results on the source's own values, in another way than `step`; may be None.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def eager(self) -> Callable[[], dict[str, Array]] | None: ...  # noqa: D102 - above
+
+    def step(self, values: Mapping[str, Array], *, precise: bool) -> dict[str, Array]:
+        """Compute the results by their names here, from arguments by name, in float64 or in float32."""
+
+    def in_detail(self) -> tuple[Any, Sequence[Any]]:
+        """Import the step with the value of every operator as an output; gives the operators too."""
+
+    def first_difference(self, values: Mapping[str, Array], found: Mapping[Any, Array]) -> str | None:
+        """Say which operator is the first that differs from the source's on the same operands, if any does."""
 
 
 def one_or_all(outputs: Sequence[Any]) -> Any:
@@ -41,6 +65,7 @@ class Origin:
         lines: where in the source an operator is first used, by name of the operator.
         check: called with the whole numbers among the inputs, by name, as they lie in the source; raises BadInputError
             where one would be an index out of range.
+        reference: computes the step as the source does; None where nothing does.
         outputs: called with the outputs of a step that infers; returns them nested as the source nests its own.
     """
 
@@ -54,6 +79,7 @@ class Origin:
     lines: Mapping[str, str] = field(default_factory=dict)
     check: Check = unchecked
     outputs: Callable[[Sequence[Any]], Any] = one_or_all
+    reference: Reference | None = None
 
     def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
         """New values of a step's inputs, by name, turned as the step has them.

@@ -93,7 +93,7 @@ def total(rows: Rows) -> Fold:
 
 def largest(rows: Rows) -> Fold:
     """A maximum."""
-    return Fold(rows, tirx.max, tirx.min_value("float32"))
+    return Fold(rows, tirx.max, tirx.FloatImm("float32", 0.0) - tirx.infinity("float32"))
 
 
 def fold(
@@ -132,7 +132,8 @@ def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:
     floats = "float32" if lanes == 1 else f"float32x{lanes}"
     inside = tirx.max(tirx.min(x, constant(_LARGEST)), constant(_SMALLEST))
     n = tirx.floor(inside * constant(1.0 / math.log(2.0)) + constant(0.5))
-    r = inside - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
+    # Not of `inside`, which is a number where x is NaN.
+    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
     value = constant(_POLYNOMIAL[0])
     for coefficient in _POLYNOMIAL[1:]:
         value = value * r + constant(coefficient)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+
+import tvm
+import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
-from autotm.lower.operators.rules import Ints, differentiates, ints, shape_of
+from autotm.lower.operators.rules import Ints, builtin, differentiates, ints, is_float, legalizes, shape_of
 
 
 @differentiates("relax.squeeze")
@@ -75,6 +80,57 @@ def _tile(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBu
     apart = [extent for pair in zip(times, shape, strict=True) for extent in pair]
     summed = builder.emit(relax.op.sum(builder.emit(relax.op.reshape(dy, apart)), list(range(0, 2 * rank, 2))))
     return [relax.op.reshape(summed, own)]
+
+
+@legalizes("relax.max")
+@legalizes("relax.min")
+def _reduced(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # Relax's own give the other number where one is NaN, and a finite one where all are infinite.
+    if not is_float(call):
+        return builtin(builder, call)
+    shape, is_largest = shape_of(call.args[0]), call.op.name == "relax.max"
+    axes = call.attrs.axis
+    over = {axis % len(shape) for axis in ints(axes)} if axes is not None else set(range(len(shape)))
+
+    def reduced(x: te.Tensor) -> te.Tensor:
+        terms = {axis: te.reduce_axis((0, shape[axis])) for axis in sorted(over)}
+
+        def element(*at: tirx.Var) -> tirx.Expr:
+            left = iter(at)
+            if call.attrs.keepdims:
+                index = [terms.get(axis, item) for axis, item in enumerate(at)]
+            else:
+                index = [terms[axis] if axis in terms else next(left) for axis in range(len(shape))]
+            return _REDUCERS[is_largest](x(*index), list(terms.values()))
+
+        return te.compute(shape_of(call), element, name="max" if is_largest else "min")
+
+    return builder.call_te(reduced, call.args[0])
+
+
+def _reducer(is_largest: bool) -> Callable[..., tirx.Expr]:
+    """A maximum or minimum in which NaN stays and infinities count; known to the schedules that share sums."""
+
+    def combined(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+        # A comparison with NaN is false, which chooses `b`.
+        return tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
+
+    def least(dtype: str) -> tirx.Expr:
+        infinity = tirx.infinity(dtype)
+        return tirx.const(0, dtype) - infinity if is_largest else infinity
+
+    known = [
+        tvm_ffi.convert(lambda some, others: [combined(*some, *others)]),
+        tvm_ffi.convert(lambda values: [least(str(values[0].ty.dtype))]),
+    ]
+    for function in known:
+        # TVM frees what it registered after Python has ended, which it would call for that: kept for good.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(function))
+    tvm.get_global_func("s_tir.schedule.RegisterReducer")(1, *known)
+    return te.comm_reducer(combined, least, name="max" if is_largest else "min")
+
+
+_REDUCERS = {is_largest: _reducer(is_largest) for is_largest in (True, False)}
 
 
 @differentiates("relax.max")

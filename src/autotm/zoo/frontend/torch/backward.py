@@ -59,7 +59,6 @@ class JointImporter(TrainingImporter):
             "convolution_backward.default": self._convolution_gradient,
             "embedding_dense_backward.default": self._lookup_gradient,
             "max_pool2d_with_indices_backward.default": self._maximum_gradient,
-            "max_pool3d_with_indices_backward.default": self._maximum_gradient,
             "native_batch_norm_backward.default": self._batch_norm_gradient,
             "native_dropout.default": self._dropout_with_mask,
             "native_dropout_backward.default": self._dropout_gradient,
@@ -97,6 +96,8 @@ class JointImporter(TrainingImporter):
         }  # fmt: skip
         if is_transposed:
             named["output_padding"] = more
+        if is_transposed and rank == len("DHW"):
+            raise BadInputError("a transposed convolution of volumes has no gradient here")
         convolution = getattr(relax.op.nn, f"conv{rank}d{'_transpose' if is_transposed else ''}")
         slopes: list[Any] = [None, None]
         if any(wanted[:2]):
@@ -153,6 +154,8 @@ class JointImporter(TrainingImporter):
         dy, x, size, strides, padding, is_ceiled, counts, divisor = node.args
         slope, x = self.env[dy], self.env[x]
         if divisor is not None:
+            if is_ceiled or not counts:
+                raise BadInputError("divisor_override goes with ceil_mode=False and count_include_pad=True here")
             slope = self._emit(relax.op.multiply(slope, self._number(math.prod(size) / divisor, slope)))
         options = {"ceil_mode": is_ceiled, "count_include_pad": counts}
         y = self._emit(relax.op.nn.avg_pool2d(x, size, strides or size, [*padding, *padding], **options))

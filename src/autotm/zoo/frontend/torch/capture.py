@@ -7,6 +7,7 @@ are in the graph as it computes them. Changes in place are results of the graph.
 from __future__ import annotations
 
 import contextlib
+import copy
 import linecache
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,10 +25,11 @@ from torch.func import functional_call
 from torch.fx import traceback as fx_traceback
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
+from autotm.zoo.frontend.torch.constants import is_empty
 
 _PYTORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[3])
@@ -77,6 +79,7 @@ class Captured:
         nested: called with as many values, returns them nested as the module nests its outputs.
         gradients: of parameters, by name; those that the loss does not depend on are left out.
         updates: the new values of states, by name.
+        eager: calls the module itself, as `eager_step`.
     """
 
     graph: fx.Graph
@@ -86,6 +89,7 @@ class Captured:
     nested: Callable[[Sequence[Any]], Any]
     gradients: Mapping[str, fx.Node] = field(default_factory=dict)
     updates: Mapping[str, fx.Node] = field(default_factory=dict)
+    eager: Callable[[], dict[str, Any]] | None = None
 
 
 class Step(nn.Module):
@@ -135,7 +139,12 @@ class Step(nn.Module):
 
 
 def capture(
-    module: nn.Module, call: Callable[..., Any], inputs: Mapping[str, torch.Tensor], *, trains: bool
+    module: nn.Module,
+    call: Callable[..., Any],
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    trains: bool,
+    decomposed: bool = True,
 ) -> Captured:
     """Trace a step.
 
@@ -144,6 +153,7 @@ def capture(
         call: what a step computes, of the module and the inputs' values in order.
         inputs: by name.
         trains: whether to differentiate by parameters that want a gradient.
+        decomposed: whether to take operators apart that have no kernels here; else all are as PyTorch calls them.
     """
 
     def with_lines(applied: Callable[..., Any], flat: Sequence[torch.Tensor]) -> Any:
@@ -153,8 +163,9 @@ def capture(
     step = Step(module, with_lines)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_attributes_kept(module))
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(_resizing_whole())
+        if decomposed:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(_resizing_whole())
         stack.enter_context(_without_onednn())
         stack.enter_context(fx_traceback.preserve_node_meta())
         stack.enter_context(torch.set_grad_enabled(trains))
@@ -162,9 +173,13 @@ def capture(
         context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(tracing(context))
         joint = aot_export_joint_with_descriptors(
-            stack, step, tuple(inputs.values()), decompositions=decompositions(), ignore_shape_env=True
+            stack,
+            step,
+            tuple(inputs.values()),
+            decompositions=decompositions() if decomposed else {},
+            ignore_shape_env=True,
         )
-        return _captured(joint, step, inputs)
+    return _captured(joint, step, inputs)
 
 
 @contextlib.contextmanager
@@ -237,7 +252,7 @@ def argument_of(description: Any) -> tuple[Role, int]:
         return Role.STATE, int(description.target.removeprefix("state"))
     if kind == "PlainAOTInput":
         return Role.INPUT, description.idx
-    if kind == "TangentAOTInput":
+    if kind in {"TangentAOTInput", "ForwardTokenAOTInput", "BackwardTokenAOTInput"}:
         return Role.CONSTANT, 0
     raise BadInputError(f"PyTorch's graph takes a {kind}, which is not known here")
 
@@ -263,9 +278,10 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
     for node, what in zip(output.args[0], output.meta["desc"], strict=True):
         kind = type(what).__name__
         if kind == "PlainAOTOutput":
-            leaves.append(node)
-        elif not isinstance(node, fx.Node):  # A gradient that there is none of.
-            continue
+            value = node.meta["val"] if isinstance(node, fx.Node) else None
+            leaves.append(torch.empty(value.shape, dtype=value.dtype) if is_empty(node) else node)
+        elif not isinstance(node, fx.Node) or is_empty(node) or kind.endswith("TokenAOTOutput"):
+            continue  # A gradient that there is none of, or has no elements; the order of checks.
         elif kind == "InputMutationAOTOutput":
             role, name = named(what.mutated_input)
             if role is Role.INPUT or (role is Role.PARAMETER and dict(weights)[name].requires_grad):
@@ -292,6 +308,33 @@ def _nested(leaves: Sequence[Any], spec: TreeSpec | None) -> Callable[[Sequence[
         return tree_unflatten([next(following) if leaf is _TENSOR else leaf for leaf in fixed], spec)
 
     return nested
+
+
+def eager_step(
+    module: torch.nn.Module, call: Callable[..., Any], tensors: Sequence[torch.Tensor], *, trains: bool
+) -> dict[str, Any]:
+    """Call a module itself, once, on a copy: its outputs, or its loss and the gradients of its parameters.
+
+    Args:
+        module: in the mode of the step.
+        call: what a step computes, of a function that applies the module and the inputs' values.
+        tensors: these values.
+        trains: whether to differentiate.
+    """
+    own = copy.deepcopy(module)
+    with torch.set_grad_enabled(trains):
+        found = call(own, [tensor.clone() for tensor in tensors])
+        leaves = [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+        if trains:
+            leaves[0].backward()
+    leaves = [leaf for leaf in leaves if leaf.numel()]
+    names = ["output"] if len(leaves) == 1 else [f"output.{number}" for number in range(len(leaves))]
+    gradients = {
+        f"{name}.gradient": parameter.grad.numpy()
+        for name, parameter in own.named_parameters()
+        if parameter.grad is not None
+    }
+    return {name: leaf.detach().numpy() for name, leaf in zip(names, leaves, strict=True)} | gradients
 
 
 _WHOLE = (

@@ -12,7 +12,7 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 
 
 def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, Any]:
-    """The value of every node of the graph that depends on no argument of the step.
+    """The value of every node of the graph that depends on no argument of the step, or holds nothing.
 
     Args:
         graph: of PyTorch's operators.
@@ -23,12 +23,20 @@ def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> d
         for node in graph.nodes:
             if node in given:
                 found[node] = given[node]
+            elif is_empty(node):
+                found[node] = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
             elif node.op == "get_attr":
                 found[node] = getattr(graph.owning_module, node.target)
             elif node.op == "call_function" and is_pure(node) and all(item in found for item in node.all_input_nodes):
                 arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
                 found[node] = node.target(*arguments, **named)
     return found
+
+
+def is_empty(node: Any) -> bool:
+    """Whether it is a node that gives one tensor without elements."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.numel() == 0
 
 
 def is_pure(node: fx.Node) -> bool:

@@ -16,6 +16,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from autotm.model.files import BadInputError
 from autotm.zoo.frontend.random_numbers import Draws
 
+_OF_REAL = ("isfinite", "isinf", "isnan")
 _SMALL = 0.5
 """Below it, the series of sinh to x^7 is off by less than float32 rounds; above, the difference of powers is."""
 
@@ -45,10 +46,14 @@ class Formulas(ExportedProgramImporter):
             **clamps,
             **quotients,
             **sums,
+            **{f"{name}.default": self._of_real(base[f"{name}.default"]) for name in _OF_REAL},
+            **{name: self._parts_of_any(base[name]) for name in ("split.Tensor", "split_with_sizes.default")},
+            **{name: self._compared(base[name]) for name in ("eq.Tensor", "ne.Tensor")},
+            "mul.Tensor": self._product_of_any(base["mul.Tensor"]),
             "adaptive_max_pool2d.default": self._adaptive_max_pool,
             "amax.default": self._extremum(relax.op.max),
             "amin.default": self._extremum(relax.op.min),
-            "avg_pool2d.default": self._mean_of_windows(base["avg_pool2d.default"]),
+            **{f"avg_pool{rank}d.default": self._mean_of_windows(base[f"avg_pool{rank}d.default"]) for rank in (2, 3)},
             "constant_pad_nd.default": self._padded,
             "cosh.default": self._cosh,
             "cumsum.default": self._running_sum,
@@ -89,6 +94,8 @@ class Formulas(ExportedProgramImporter):
 
         def converted(node: fx.Node) -> Any:
             alpha = node.kwargs.get("alpha", node.args[2] if len(node.args) > 2 else 1)  # noqa: PLR2004 - add.Scalar's
+            if node.meta["val"].dtype == torch.bool:
+                raise BadInputError("of truth values it has no kernel here")
             if alpha == 1:
                 return convert(node)
             dtype, (first, second, *_) = dtype_of(node), node.args
@@ -128,6 +135,48 @@ class Formulas(ExportedProgramImporter):
 
         return converted
 
+    def _of_real(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """An operator whose kernel takes real numbers alone."""
+
+        def converted(node: fx.Node) -> Any:
+            if not node.args[0].meta["val"].is_floating_point():
+                raise BadInputError("of whole numbers it has no kernel here")
+            return convert(node)
+
+        return converted
+
+    def _parts_of_any(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """The parts of a tensor; TVM's operator gives no tuple of one."""
+
+        def converted(node: fx.Node) -> Any:
+            return convert(node) if len(node.meta["val"]) > 1 else (self.env[node.args[0]],)
+
+        return converted
+
+    def _compared(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """Whether numbers are equal; TVM takes for granted that each equals itself, which NaN does not."""
+
+        def converted(node: fx.Node) -> Any:
+            first, second = node.args
+            is_itself = isinstance(second, fx.Node) and self.env[first].same_as(self.env[second])
+            if not is_itself or not first.meta["val"].is_floating_point():
+                return convert(node)
+            is_nan = self._emit(relax.op.isnan(self.env[first]))
+            is_ne = node.target.overloadpacket is torch.ops.aten.ne
+            return is_nan if is_ne else self._emit(relax.op.logical_not(is_nan))
+
+        return converted
+
+    def _product_of_any(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """A product, of truth values too."""
+
+        def converted(node: fx.Node) -> Any:
+            if node.meta["val"].dtype != torch.bool:
+                return convert(node)
+            return self._emit(relax.op.logical_and(*(self._argument_as(item, "bool") for item in node.args[:2])))
+
+        return converted
+
     def _relu(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
         """The positive part, of whole numbers too."""
 
@@ -145,7 +194,11 @@ class Formulas(ExportedProgramImporter):
             divisor = argument(node, 6, "divisor_override")
             if divisor is None:
                 return convert(node)
-            if argument(node, 4, "ceil_mode") or not argument(node, 5, "count_include_pad", default=True):
+            if (
+                len(node.meta["val"].shape) > len("NCHW")
+                or argument(node, 4, "ceil_mode")
+                or not argument(node, 5, "count_include_pad", default=True)
+            ):
                 raise BadInputError("divisor_override goes with ceil_mode=False and count_include_pad=True here")
             size = argument(node, 1, "kernel_size")
             area = math.prod(size) if len(size) > 1 else size[0] ** 2

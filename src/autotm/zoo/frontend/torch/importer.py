@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,18 +20,22 @@ from autotm.zoo.frontend.random_numbers import COUNTER, Draws
 from autotm.zoo.frontend.torch.backward import JointImporter
 from autotm.zoo.frontend.torch.capture import Captured
 from autotm.zoo.frontend.torch.constants import constant_values
+from autotm.zoo.frontend.torch.framework import FrameworkKernels, is_degenerate, is_foreign, is_view, lies_as
 from autotm.zoo.frontend.torch.indices import IndexChecks
 from autotm.zoo.frontend.torch.program import where
 
 Array = npt.NDArray[Any]
+Kernels = Literal["auto", "tvm", "torch"]
 
 
-def imported_step(captured: Captured, *, trains: bool) -> Imported:
+def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Imported:
     """A captured step in Relax, with its parameters, running averages and inputs.
 
     Args:
         captured: by `capture`.
         trains: whether parameters are trained; else everything that has a value but the inputs is a parameter.
+        kernels: whose: `auto` (ours, and PyTorch's for operators that have none here), `tvm` (ours alone), or `torch`
+            (PyTorch's alone).
 
     Raises:
         BadInputError: an operator that cannot be imported, with the line of the user's code that it comes from.
@@ -48,7 +52,7 @@ def imported_step(captured: Captured, *, trains: bool) -> Imported:
             continue
         value = captured.values[name]
         used_as = _role(role, value, trains=trains, changes=name in updates)
-        if used_as is Role.CONSTANT:
+        if used_as is Role.CONSTANT or not value.numel():
             fixed[node] = value.detach()
         elif node.users or used_as is Role.STATE:
             kinds[used_as][name] = value
@@ -56,14 +60,21 @@ def imported_step(captured: Captured, *, trains: bool) -> Imported:
     order = [node for role in kinds for node in variables if captured.arguments[node][1] in kinds[role]]
     importer = JointImporter()
     importer.draws, importer.forwards, importer.products = Draws(), {}, {}
+    framework = None if kernels == "tvm" else FrameworkKernels(importer, all_of_them=kernels == "torch")
     known = importer.known = constant_values(captured.graph, fixed)
+    checks = IndexChecks(
+        captured.graph,
+        {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT},
+        known,
+    )
     builder = importer.block_builder = LinedBuilder.empty()
+    places: dict[str, int] = {}
     gradients = {name: node for name, node in captured.gradients.items() if name in kinds[Role.PARAMETER]}
     states = {name: _array(value) for name, value in kinds[Role.STATE].items()}
     with builder.function("main"):
         with builder.dataflow():
             wanted = [*captured.outputs, *(updates[name] for name in states), *gradients.values()]
-            returned = _translate(captured.graph, importer, variables, known, wanted)
+            returned = _translate(captured.graph, importer, framework, checks, variables, wanted, places)
             if importer.draws.is_used:
                 returned.insert(len(returned) - len(gradients), importer.draws.next_counter(builder))
                 states[COUNTER] = np.zeros(1, np.int32)
@@ -73,14 +84,10 @@ def imported_step(captured: Captured, *, trains: bool) -> Imported:
     inputs, parameters = (
         {name: _array(value) for name, value in kinds[role].items()} for role in (Role.INPUT, Role.PARAMETER)
     )
-    checks = IndexChecks(
-        captured.graph,
-        {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT},
-        known,
-    )
     return Imported(
         builder.finalize(), inputs, parameters, states, lines=builder.lines, check=checks,
         gradients=tuple(gradients) if trains else None, counters=counters,
+        places=places,
     )  # fmt: skip
 
 
@@ -118,14 +125,16 @@ def _array(value: torch.Tensor) -> Array:
 def _translate(
     graph: fx.Graph,
     importer: JointImporter,
+    framework: FrameworkKernels | None,
+    checks: IndexChecks,
     variables: Mapping[fx.Node, relax.Var],
-    known: Mapping[fx.Node, Any],
     wanted: Sequence[fx.Node],
+    places: dict[str, int],
 ) -> list[relax.Expr]:
-    """The results that are wanted of a graph."""
+    """The results that are wanted of a graph; notes the places where it draws random numbers."""
     importer._check_unsupported_func_type = lambda _nodes: None  # noqa: SLF001  (we name the line of each)
     importer.env |= variables
-    needed = _needed(graph, wanted)
+    needed, known = _needed(graph, wanted), importer.known
     for node in graph.nodes:
         if node not in needed or node in variables:
             continue
@@ -133,9 +142,19 @@ def _translate(
             if node in wanted or any(user in needed and user not in known for user in node.users):
                 value = known[node]
                 importer.env[node] = importer.constant(value) if isinstance(value, torch.Tensor) else value
+        elif framework is not None and framework.all_of_them and node not in wanted and is_view(node):
+            continue
         elif node.op == "call_function":
             importer.block_builder.place = partial(where, node)
-            importer.env[node] = _converted(importer, node)
+            drawn = importer.draws.places
+            importer.env[node] = _converted(importer, framework, checks, node)
+            if importer.draws.places > drawn:
+                places[node.name] = drawn + 1
+    missing = [node for node in wanted if importer.env.get(node) is None]
+    if missing and framework is None:
+        raise _refused(missing[0], BadInputError("its kernel here leaves it out"))
+    # What kernels of ours leave out, places of maxima say, PyTorch computes.
+    importer.env |= {node: framework.value(node) for node in missing if framework is not None}
     return [importer.env[node] for node in wanted]
 
 
@@ -147,21 +166,52 @@ def _needed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _converted(importer: JointImporter, node: fx.Node) -> Any:
-    name = node.target.__name__
-    if name == "getitem":
-        source, index = node.args
-        found = importer.env[source]
-        return found[index] if isinstance(found, tuple | list) else importer.convert_map[name](node)
-    if name not in importer.convert_map:
-        raise BadInputError(f"{where(node)}: operator {node.target} cannot be imported yet; write it with others")
+def _converted(importer: JointImporter, framework: FrameworkKernels | None, checks: IndexChecks, node: fx.Node) -> Any:
+    """What a node computes, by kernels of ours or of PyTorch."""
+    own: Exception | None = None
+    if framework is None or not (framework.all_of_them or is_foreign(node) or is_degenerate(node)):
+        try:
+            return _own(importer, checks, node)
+        except Exception as error:
+            if framework is None:
+                raise _refused(node, error) from error
+            own = error
     try:
-        return importer.convert_map[name](node)
+        return framework.convert(node)
     except BadInputError as error:
-        raise BadInputError(f"{where(node)}: operator {node.target}: {error}") from None
-    except Exception as error:
-        text = str(error).strip().splitlines()
-        raise BadInputError(
-            f"{where(node)}: operator {node.target} cannot be imported here: {type(error).__name__}: "
-            f"{text[-1] if text else ''}; write it with others"
-        ) from error
+        raise _refused(node, own or error, error) from own
+
+
+def _own(importer: JointImporter, checks: IndexChecks, node: fx.Node) -> Any:
+    if is_foreign(node):
+        raise BadInputError("it takes or gives numbers of a type that no kernel here computes with: call .float()")
+    checks.check_sources(node)
+    name = node.target.__name__
+    if name == "getitem" and isinstance(found := importer.env[node.args[0]], tuple | list):
+        return found[node.args[1]]
+    if name not in importer.convert_map:
+        raise BadInputError("it has no kernel here")
+    found = importer.convert_map[name](node)
+    types = [getattr(item, "ty", None) for item in found] if isinstance(found, tuple | list) else _types(found)
+    examples = node.meta["val"]
+    examples = list(examples) if isinstance(examples, tuple | list) else [examples]
+    for kind, example in zip(types, examples, strict=False):
+        if kind is not None and isinstance(example, torch.Tensor) and not lies_as(kind, example):
+            raise BadInputError(f"its kernel here gives {kind}")
+    return found
+
+
+def _types(found: Any) -> list[Any]:
+    """Types of the parts of a value."""
+    if not isinstance(found, relax.Expr):
+        return []
+    return list(found.ty.fields) if isinstance(found.ty, relax.TupleType) else [found.ty]
+
+
+def _refused(node: fx.Node, error: Exception, by_pytorch: Exception | None = None) -> BadInputError:
+    text = str(error).strip().splitlines()
+    why = str(error) if isinstance(error, BadInputError) else f"{type(error).__name__}: {text[-1] if text else ''}"
+    more = f"; PyTorch's own operator cannot be called either: {by_pytorch}" if by_pytorch not in (None, error) else ""
+    return BadInputError(
+        f"{where(node)}: operator {node.target} cannot be imported here: {why}{more}; write it with others"
+    )

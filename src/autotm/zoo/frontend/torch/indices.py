@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,15 @@ _ALONG_AN_AXIS = {"gather", "index_select", "scatter", "scatter_add", "scatter_r
 """Operators whose arguments are a tensor, an axis, and indices along it, from 0 on."""
 _FROM_THE_END_TOO = {"index", "index_put"}
 """Operators whose arguments are a tensor and indices along its first axes, which may be negative."""
+
+
+_RANKING = {"kthvalue": 2, "max": 1, "median": 1, "min": 1, "mode": 1, "sort": 1, "topk": 2}
+"""Operators whose second result is places along an axis, and the position of that axis among their arguments."""
+_MOVING = {
+    "_to_copy", "_unsafe_view", "alias", "clone", "detach", "expand", "permute", "reshape", "select", "slice",
+    "squeeze", "t", "transpose", "unsqueeze", "view",
+}  # fmt: skip
+"""Operators that give elements of a tensor as they are."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,18 @@ class IndexChecks:
             if node.target == torch.ops.aten._assert_async.msg and self._names.get(node.args[0])  # noqa: SLF001 - its name
         ]
         self._uses = [use for node in graph.nodes for use in _uses(node) if self._names.get(use.indices)]
+
+    def check_sources(self, node: fx.Node) -> None:
+        """Refuse an operator of ours whose indices nobody checks.
+
+        Raises:
+            BadInputError: they come from other operators, which may give any; kernels of ours would read elsewhere.
+        """
+        for use in _uses(node):
+            if use.indices not in self._names and not _is_rank(use.indices, use.last + 1):
+                raise BadInputError(
+                    f"its indices, {use.indices.name}, are computed in the step, where nothing checks them"
+                )
 
     def __call__(self, values: Mapping[str, Array]) -> None:
         """Check the indices and assertions.
@@ -126,6 +148,26 @@ def _uses(node: fx.Node) -> Iterator[_Use]:
         for axis, indices in enumerate(several):
             if isinstance(indices, fx.Node) and indices.meta["val"].dtype != torch.bool:
                 yield _use(node, indices, _shape(tensor)[axis], is_signed=True)
+
+
+def _is_rank(node: fx.Node, extent: int) -> bool:
+    """Whether indices are places along an axis of no more than so many elements: of largest ones, or in an order."""
+    while _name(node) in _MOVING and node.args:
+        node = node.args[0]
+    if _name(node) in {"argmax", "argmin"}:
+        shape, axis = _shape(node.args[0]), node.args[1] if len(node.args) > 1 else None
+        return (math.prod(shape) if axis is None else shape[axis]) <= extent
+    if _name(node) != "getitem" or node.args[1] != 1 or _name(node.args[0]) not in _RANKING:
+        return False
+    source = node.args[0]
+    shape, position = _shape(source.args[0]), _RANKING[_name(source)]
+    axis = source.args[position] if len(source.args) > position else source.kwargs.get("dim", -1)
+    return (shape[axis] if shape else 1) <= extent
+
+
+def _name(node: Any) -> str:
+    target = getattr(node, "target", None)
+    return str(getattr(getattr(target, "overloadpacket", target), "__name__", ""))
 
 
 def _use(node: fx.Node, indices: Any, extent: int, *, is_signed: bool) -> _Use:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch.utils._pytree import tree_leaves
 
-from autotm.model.files import BadInputError
+from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import Initial, Sgd, Training, UpdateRule
 from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
 from autotm.zoo.frontend.random_numbers import COUNTER
-from autotm.zoo.frontend.torch.importer import imported_step
+from autotm.zoo.frontend.torch.framework import restored
+from autotm.zoo.frontend.torch.importer import Kernels, imported_step
 from autotm.zoo.frontend.torch.program import Inputs, Loss, Mode, arguments_of, captured_step
+from autotm.zoo.frontend.torch.reference import TorchReference
 from autotm.zoo.frontend.torch.training import rule_states_of, training_of
 from autotm.zoo.network import Network, Origin
 
@@ -34,6 +37,7 @@ def from_torch(
     targets: Sequence[Any] = (),
     training: Training | UpdateRule | torch.optim.Optimizer | None = None,
     mode: Mode = "train",
+    kernels: Kernels = "auto",
     name: str | None = None,
 ) -> Network:
     """The step that trains a module, or infers with it, at the shapes of the inputs.
@@ -49,6 +53,8 @@ def from_torch(
         training: rules of ours, or an optimizer of PyTorch over the module's parameters (SGD, Adam, AdamW), which goes
             on from the steps that it has taken; plain SGD with a learning rate of 0.001 if None.
         mode: `train`, or `inference`: forward only, the module in evaluation mode.
+        kernels: `auto`: ours, and PyTorch's own for operators that have none here; `tvm`: ours alone; `torch`:
+            PyTorch's alone, but for the updates of parameters.
         name: of the network, in small letters, digits and _; by default the class's.
 
     Raises:
@@ -60,16 +66,29 @@ def from_torch(
     if not isinstance(module, torch.nn.Module):
         what = type(module).__name__
         raise BadInputError(f"a {what} is no torch.nn.Module; give the module itself, not what it returns")
+    if kernels not in get_args(Kernels):
+        raise unknown_name("value of kernels", kernels, get_args(Kernels))
     trains = mode == "train"
     positional, named = arguments_of(inputs)
     names, values = _leaves(_input_names(module, inputs, len(targets)), [*positional, *named.values(), *targets])
-    captured = captured_step(module, inputs, targets, loss, mode, names, values)
-    found = imported_step(captured, trains=trains)
+    captured = captured_step(module, inputs, targets, loss, mode, names, values, decomposed=kernels != "torch")
+    found = imported_step(captured, trains=trains, kernels=kernels)
     found.check({name: value for name, value in found.inputs.items() if np.issubdtype(value.dtype, np.integer)})
+    reference = TorchReference(
+        captured,
+        found,
+        lambda detailed: channels_last(imported_step(detailed, trains=trains, kernels=kernels)),
+        None if found.places else captured.eager,
+    )
     found = channels_last(found)
     rules = training_of(training or _DEFAULT, module, found) if trains else None
     kept = rule_states_of(training or _DEFAULT, module, found) if trains else {}
-    origin = _origin(module, names, found, captured.nested)
+    examples = [node.meta["val"] for node in captured.outputs]
+
+    def outputs(several: Sequence[torch.Tensor]) -> Any:
+        return captured.nested([restored(value, one) for value, one in zip(several, examples, strict=True)])
+
+    origin = replace(_origin(module, names, found, outputs), reference=reference)
     return _network(name or _own_name(module), found, rules, origin, kept)
 
 

@@ -13,6 +13,7 @@ from tvm import relax
 from autotm.kernels.operators import batch_norm
 from autotm.model.files import BadInputError
 from autotm.zoo.frontend.torch.formulas import argument
+from autotm.zoo.frontend.torch.framework import has_own_type, stored_constant
 from autotm.zoo.frontend.torch.places import Places
 
 
@@ -114,15 +115,15 @@ class TrainingImporter(Places):
         return self._emit(relax.op.astype(drawn, "float32"))
 
     def _safe_softmax(self, node: fx.Node) -> relax.Var:
-        """Softmax; zeros in a row that is -inf all over."""
-        x, op = self.env[node.args[0]], relax.op
-        shares = self._emit(op.nn.softmax(x, axis=-1))
-        if self._is_attending(node.args[0]):
+        """Softmax; zeros where all numbers that share an axis are -inf."""
+        x, axis, op = self.env[node.args[0]], node.args[1], relax.op
+        shares = self._emit(op.nn.softmax(x, axis=axis))
+        if axis in (-1, len(self.shape_of(x)) - 1) and self._is_attending(node.args[0]):
             self.forwards[node] = shares
             return shares
         # Counted, for the maximum of a row of -inf is the lowest finite number here.
         places = self._emit(op.astype(self._emit(op.greater(x, relax.const(-math.inf, "float32"))), "float32"))
-        is_any = self._emit(op.greater(self._emit(op.max(places, -1, keepdims=True)), relax.const(0.0, "float32")))
+        is_any = self._emit(op.greater(self._emit(op.max(places, axis, keepdims=True)), relax.const(0.0, "float32")))
         return self._emit(op.where(is_any, shares, relax.const(0.0, "float32")))
 
     def _is_attending(self, node: fx.Node) -> bool:
@@ -135,13 +136,11 @@ class TrainingImporter(Places):
         return name.startswith("bmm")
 
     def constant(self, value: torch.Tensor) -> relax.Expr:
-        """A tensor known before the step; where all its elements are equal, it takes no memory.
-
-        Raises:
-            BadInputError: it is of a kind that has no kernels.
-        """
-        if value.is_floating_point() and value.dtype != torch.float32:
-            raise BadInputError(f"a constant of the module is {value.dtype}; kernels compute in float32: call .float()")
+        """A tensor known before the step; where all its elements are equal, it takes no memory."""
+        if not has_own_type(value):
+            return stored_constant(value)
+        if value._is_zerotensor():  # noqa: SLF001 - no other name
+            value = torch.zeros(value.shape, dtype=value.dtype)
         array, dtype = value.detach().cpu().contiguous().numpy(), str(value.dtype).removeprefix("torch.")
         if array.ndim == 0:
             return relax.const(array, dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,7 @@ from torch import fx, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from autotm.model.files import BadInputError
-from autotm.zoo.frontend.torch.capture import Captured, capture, is_own
+from autotm.zoo.frontend.torch.capture import Captured, capture, eager_step, is_own
 
 Mode = Literal["train", "inference"]
 Loss = Callable[..., torch.Tensor]
@@ -26,6 +27,8 @@ def captured_step(
     mode: Mode,
     names: Sequence[str],
     leaves: Sequence[Any],
+    *,
+    decomposed: bool = True,
 ) -> Captured:
     """The step of a module, captured by PyTorch.
 
@@ -37,6 +40,7 @@ def captured_step(
         mode: `train`, or `inference`.
         names: of every leaf of inputs and targets.
         leaves: these leaves.
+        decomposed: as in `capture`.
 
     Raises:
         BadInputError: the module has tensors that no kernel takes (float64, bfloat16, on another device); it fails, or
@@ -61,14 +65,21 @@ def captured_step(
     what = type(module).__name__
     with _in_mode(module, mode):
         try:
-            found = capture(module, call, tensors, trains=mode == "train")
+            found = capture(module, call, tensors, trains=mode == "train", decomposed=decomposed)
         except BadInputError:
             raise
         except Exception as error:
             raise BadInputError(_why_not(what, error)) from error
     if mode == "train":
         _check_loss(what, found)
-    return found
+    elif not found.outputs:
+        raise BadInputError(f"{what}: it returns no tensor that holds anything, so there is nothing to compute")
+
+    def eager() -> dict[str, Any]:
+        with _in_mode(module, mode):
+            return eager_step(module, call, list(tensors.values()), trains=mode == "train")
+
+    return replace(found, eager=eager)
 
 
 @contextmanager
@@ -96,7 +107,7 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
     what = type(module).__name__
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        _check_tensor(f"{what}: {name}", tensor)
+        _check_tensor(f"{what}: {name}", tensor, is_trained=tensor.requires_grad)
     for number, value in enumerate(values):
         for leaf in tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
@@ -113,10 +124,11 @@ def _check_hooks(module: torch.nn.Module) -> None:
             )
 
 
-def _check_tensor(what: str, tensor: torch.Tensor) -> None:
+def _check_tensor(what: str, tensor: torch.Tensor, *, is_trained: bool = False) -> None:
     if tensor.device.type not in {"cpu", "meta"}:
         raise BadInputError(f"{what} is on device {tensor.device}; kernels are compiled for the processor: call .cpu()")
-    if tensor.is_floating_point() and tensor.dtype != torch.float32:
+    allowed = {torch.float32} if is_trained else {torch.float32, torch.float64, torch.float16}
+    if tensor.is_floating_point() and tensor.dtype not in allowed:
         kind = str(tensor.dtype).removeprefix("torch.")
         raise BadInputError(f"{what} is {kind}; kernels compute in float32: call .float()")
     if tensor.is_complex() or tensor.is_sparse or tensor.is_quantized:

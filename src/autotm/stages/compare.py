@@ -1,0 +1,231 @@
+"""The stage that compares an imported step with its source, before anything is timed."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.model.files import AutotmError
+from autotm.stages.context import Context
+
+if TYPE_CHECKING:
+    import tvm
+
+    from autotm.zoo import Network
+    from autotm.zoo.network import Reference
+
+_LOG = logging.getLogger(__name__)
+Array = npt.NDArray[Any]
+Values = Mapping[str, Array]
+NOTHING = "nothing"
+"""What the record says of a step that was compared with no source."""
+STEPS = 2
+_ALLOWED = 3.0
+"""Times the error of the source's own float32."""
+_ROUNDING = 1e-5
+"""Of a result's norm, and of the typical size of all gradients: sums in another order."""
+_LARGE = 0.5
+"""Relative errors beyond come from no roundings: results that are taken for each other, say. Roundings that decide
+whether a ReLU lets a value through made 0.07 of a gradient (Inception v3, batch norm over four values)."""
+_MOVED = 0.01
+"""Share of the norm of all parameters by which they move between the steps."""
+
+
+class DifferentStepError(AutotmError):
+    """A step here computes something else than its source."""
+
+
+def compare_with_source(
+    context: Context, network: Network, target: tvm.target.Target, *, objects: Path, values: Path
+) -> str:
+    """Compare two plain steps of a network with its source: outputs or loss, gradients, new states.
+
+    Between the steps the parameters move along their gradients.
+
+    Args:
+        context: machine, seed and folder of devices.
+        network: with an origin.
+        target: of the machine.
+        objects: the folder of machine code, which the step itself takes from there afterwards.
+        values: the folder of values that came with the network.
+
+    Returns:
+        What the step was compared with, in words.
+
+    Raises:
+        DifferentStepError: a result is further from the source's float64 than the source's float32 allows; names the
+            first operator that is off, with the line of the source.
+    """
+    reference = network.origin.reference if network.origin is not None else None
+    if reference is None:
+        return NOTHING
+    steps = _steps(context, network, target, objects, values)
+    worst = 0.0
+    for number, (before, ours) in enumerate(steps, 1):
+        single = reference.step(before, precise=False)
+        exact = _precise(reference, before) or single
+        if number == 1:
+            _check_capture(network, reference, single)
+        error, name = _worst(ours, single, exact)
+        if error > 1.0:
+            _explain(context, network, target, before, name, _relative(ours[name], exact[name]), objects, values)
+        worst = max(worst, error)
+    return (
+        f"{reference.name}: {len(steps[0][1])} results of each of {STEPS} steps are at most {worst * _ALLOWED:.2g} "
+        "times as far from its float64 as its own float32, or roundings"
+    )
+
+
+def _steps(
+    context: Context, network: Network, target: tvm.target.Target, objects: Path, values: Path
+) -> list[tuple[Values, Values]]:
+    """Arguments and results of plain steps, as they lie in the source."""
+    from autotm.kernels.library import KernelLibrary, pinned
+    from autotm.lower import lower_network
+    from autotm.model.step import Role
+    from autotm.runtime import plain_steps
+    from autotm.zoo import with_values_stored
+
+    # Trained, its gradients would be gone.
+    whole = with_values_stored(replace(network, training=None, rule_states={}), values)
+    origin, machine, found = network.origin, context.machine, []
+    assert origin is not None, "the caller has looked"
+    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
+        files = Path(made) / "graph.json", Path(made) / "kernels.so"
+        graph = lower_network(whole, "compared", target, machine.threads, *files, {}, objects)
+        library = KernelLibrary.load(files[1])
+    arguments = [*network.inputs, *network.parameters, *network.states]
+    results = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
+    with pinned(machine):
+        before: Values = {}
+        for memory in plain_steps(graph, library, machine, context.seed, STEPS, context.devices_dir):
+            known = [name for name in arguments if name in graph.by_name]
+            if before:
+                ours = {name: origin.back(_owner(name), memory.value(name).copy()) for name in results}
+                found.append((before, ours))
+                _move({name: memory.value(name) for name in network.parameters if name in graph.by_name}, memory)
+            before = {name: origin.back(name, memory.value(name).copy()) for name in known}
+    return found
+
+
+def _owner(result: str) -> str:
+    """The argument in whose layout a result lies."""
+    return result.removesuffix(".gradient").removesuffix(".new")
+
+
+def _move(parameters: Mapping[str, Array], memory: Any) -> None:
+    """Move parameters along their gradients, in place."""
+    slopes = {
+        name: memory.value(f"{name}.gradient") for name in parameters if f"{name}.gradient" in memory.graph.by_name
+    }
+    length, slope = (float(np.sqrt(sum(float(np.sum(np.square(item, dtype=np.float64))) for item in items)))
+                     for items in (parameters.values(), slopes.values()))  # fmt: skip
+    if slope > 0 and np.isfinite(slope):
+        for name, value in slopes.items():
+            parameters[name][...] -= np.float32(_MOVED * max(length, 1e-3) / slope) * value
+
+
+def _precise(reference: Reference, before: Values) -> Values | None:
+    """The source's step in float64, if it has one."""
+    try:
+        return reference.step(before, precise=True)
+    except (RuntimeError, TypeError, MemoryError) as error:
+        _LOG.info("%s computes no step in float64: %s", reference.name, error)
+        return None
+
+
+def _check_capture(network: Network, reference: Reference, single: Values) -> None:
+    """Compare the source's graph with the source itself, on its own values."""
+    if reference.eager is None:
+        return
+    eager = reference.eager()
+    typical = _typical(single, ".gradient")
+    for name in sorted(eager.keys() & single.keys()):
+        size = _norm(eager[name]) + (typical * np.sqrt(eager[name].size) if name.endswith(".gradient") else 0.0)
+        if _distance(single[name], eager[name]) > _LARGE * size:
+            raise DifferentStepError(
+                f"network {network.name}: {reference.name} itself computes another {name} than the graph that it was "
+                "captured as; please report it with the module"
+            )
+
+
+def _worst(ours: Values, single: Values, exact: Values) -> tuple[float, str]:
+    """The largest error of a result, as a share of what is allowed, and its name."""
+    shares = {}
+    typical = {kind: _typical(exact, kind) for kind in (".gradient", ".new")}
+    for name, wanted in exact.items():
+        allowed = _ALLOWED * _norm(single[name] - wanted) + _ROUNDING * _norm(wanted)
+        # Some gradients and running means are nothing but roundings: they count beside the others.
+        allowed += (
+            _ROUNDING * np.sqrt(wanted.size) * next((typical[kind] for kind in typical if name.endswith(kind)), 0.0)
+        )
+        shares[name] = _distance(ours[name], wanted) / max(allowed, np.finfo(np.float32).tiny)
+    name = max(shares, key=shares.__getitem__)
+    return float(shares[name]), name
+
+
+def _typical(results: Values, kind: str) -> float:
+    """The root mean square of all real numbers among the results whose names end so."""
+    several = [value for name, value in results.items() if name.endswith(kind) and value.dtype.kind == "f"]
+    elements = sum(item.size for item in several)
+    return float(np.sqrt(sum(_norm(item) ** 2 for item in several) / max(elements, 1)))
+
+
+def _distance(ours: Array, wanted: Array) -> float:
+    """The norm of a difference; infinite where what is not finite is so here alone, or there alone."""
+    if ours.shape != wanted.shape:
+        return float("inf")
+    with np.errstate(all="ignore"):
+        same = (ours == wanted) | (np.isnan(ours.astype(np.float64)) & np.isnan(wanted.astype(np.float64)))
+        return _norm(np.where(same, 0.0, ours.astype(np.float64) - wanted.astype(np.float64)))
+
+
+def _norm(values: Array) -> float:
+    found = float(np.sqrt(np.sum(np.square(values.astype(np.float64)))))
+    return found if not np.isnan(found) else float("inf")
+
+
+def _relative(ours: Array, wanted: Array) -> float:
+    return _distance(ours, wanted) / max(_norm(wanted), np.finfo(np.float32).tiny)
+
+
+def _explain(
+    context: Context, network: Network, target: tvm.target.Target, before: Values, name: str, error: float,
+    objects: Path, values: Path,
+) -> None:  # fmt: skip
+    """Say what a difference comes from; one that comes from no operator, and is small, is one of roundings.
+
+    Raises:
+        DifferentStepError: an operator is off, or the difference is large.
+    """
+    from autotm.zoo.network import Network
+
+    assert network.origin is not None, "the caller has looked"
+    reference = network.origin.reference
+    assert reference is not None, "the caller has looked"
+    imported, operators = reference.in_detail()
+    detailed = Network(
+        network.name, network.batch, imported.module, imported.inputs, imported.parameters, None, imported.states,
+        replace(network.origin, turned=imported.turned, reference=None),
+    )  # fmt: skip
+    ((arguments, found), *_) = _steps(context, detailed, target, objects, values)
+    outputs = [found[result] for result in detailed.results]
+    first = reference.first_difference({**before, **arguments}, dict(zip(operators, outputs, strict=True)))
+    if first is None and error <= _LARGE:
+        _LOG.warning(
+            "network %s: %s differs from %s by %.2g of its size, more than roundings usually make; no operator is off",
+            *(network.name, name, reference.name, error),
+        )
+        return
+    what = first or f"its {name} is off by {error:.2g} of its size, though no operator is by itself"
+    raise DifferentStepError(
+        f"network {network.name}: it computes something else than {reference.name}: {what}; please report it. "
+        "kernels='torch' has PyTorch compute the step, and profile={'compare': False} leaves the comparison out"
+    )
