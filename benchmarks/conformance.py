@@ -1,11 +1,13 @@
 """PyTorch's own operator samples, imported, compiled and compared with PyTorch: right, refused, wrong or crashed.
 
     python benchmarks/conformance.py [--samples 3] [--jobs 2] [--kernels auto] [--modules] [--only NAME ...] [--list]
+    python benchmarks/conformance.py --random 2000 [--first 0]
 
 Samples are those of PyTorch's test suite in float32 (`op_db`, and with --modules `module_db`), of each operator the
 first, the last and some between. One whose result has a gradient is a training step: its tensors are parameters, and
 its loss and their new values are compared. Any other infers. Right is what is at most three times as far from
 PyTorch's float64 as PyTorch's float32 is, besides roundings. Each sample runs in a process of its own.
+With --random, modules are drawn (`random_modules.py`), and losses and states of three steps are compared.
 Needs PyTorch and expecttest (requirements/torch.txt).
 """
 
@@ -42,6 +44,7 @@ from autotm.model.step import Sgd, Training
 from autotm.runtime import plain_steps
 from autotm.zoo import with_values_stored
 from autotm.zoo.frontend import from_torch
+from random_modules import RandomModule
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 RATE = 0.1
@@ -60,11 +63,15 @@ class Sample:
         name: of the operator or module, and the number of its sample.
         module: takes `inputs`; its parameters are the tensors that have gradients.
         inputs: the other tensors.
+        steps: of descent.
+        loss: of the module's output.
     """
 
     name: str
     module: torch.nn.Module
     inputs: tuple[torch.Tensor, ...]
+    steps: int = 1
+    loss: Callable[..., torch.Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +148,13 @@ def module_samples(count: int, only: Sequence[str]) -> Iterator[Sample]:
             yield Sample(f"{info.name}[{number}]", call, tuple(x for x in leaves if isinstance(x, torch.Tensor)))
 
 
+def random_samples(count: int, first: int) -> Iterator[Sample]:
+    """Modules drawn from so many seeds."""
+    for seed in range(first, first + count):
+        module = RandomModule(seed)
+        yield Sample(f"seed {seed}: {module!r}", module, module.inputs, steps=3, loss=lambda output, _dtype: output)
+
+
 def _spread(available: int, count: int) -> list[int]:
     if not count or available <= count:
         return list(range(available))
@@ -168,16 +182,15 @@ def _tensors(output: Any) -> list[torch.Tensor]:
 def judge(sample: Sample, kernels: str) -> tuple[str, str]:
     """Compute a sample here and by PyTorch."""
     warnings.simplefilter("ignore")
-    module = sample.module
     try:
-        single, trains = by_pytorch(module, sample.inputs, torch.float32, seed=1)
-        other, _ = by_pytorch(module, sample.inputs, torch.float32, seed=2)
+        single, trains = by_pytorch(sample, torch.float32, seed=1)
+        other, _ = by_pytorch(sample, torch.float32, seed=2)
     except Exception as error:  # noqa: BLE001 - whatever PyTorch says
         return ("random" if isinstance(error, _RandomError) else "unusable"), f"PyTorch itself: {error}"
     if not all(map(_is_same, single, other)) or not any(value.size for value in single):
         return ("random" if any(value.size for value in single) else "unusable"), "nothing to compare"
     try:
-        exact, _ = by_pytorch(module, sample.inputs, torch.float64, seed=1)
+        exact, _ = by_pytorch(sample, torch.float64, seed=1)
     except Exception:  # noqa: BLE001 - some operators have no float64
         exact = single
     try:
@@ -204,30 +217,40 @@ class _Deterministic(TorchDispatchMode):
         return operator(*args, **(kwargs or {}))
 
 
-def by_pytorch(
-    module: torch.nn.Module, inputs: Sequence[torch.Tensor], dtype: torch.dtype, seed: int
-) -> tuple[list[Array], bool]:
-    """Loss and new parameters of a step of descent; or the outputs, if there is nothing to train."""
+def by_pytorch(sample: Sample, dtype: torch.dtype, seed: int) -> tuple[list[Array], bool]:
+    """Losses of steps of descent, and the state after them; or the outputs, if there is nothing to train."""
     torch.manual_seed(seed)
-    own = copy.deepcopy(module).to(dtype)
-    values = [value.to(dtype) if value.dtype == torch.float32 else value.clone() for value in inputs]
-    with _Deterministic():
-        output = own(*values)
-    parts = _tensors(output)
-    if not any(part.requires_grad and part.numel() for part in parts):
-        parts = _tensors(copy.deepcopy(module).to(dtype).eval()(*values))  # As `inference` has it.
-        return [_array(part) for part in parts], False
-    loss = loss_of(output, dtype)
-    loss.backward()
-    torch.optim.SGD(own.parameters(), RATE).step()
-    return [_array(loss), *map(_array, own.parameters())], True
+    own = copy.deepcopy(sample.module).to(dtype)
+    values = [value.to(dtype) if value.dtype == torch.float32 else value.clone() for value in sample.inputs]
+    losses = []
+    for _ in range(sample.steps):
+        with _Deterministic():
+            output = own(*values)
+        parts = _tensors(output)
+        if not any(part.requires_grad and part.numel() for part in parts):
+            parts = _tensors(copy.deepcopy(sample.module).to(dtype).eval()(*values))  # As `inference` has it.
+            return [_array(part) for part in parts], False
+        loss = (sample.loss or loss_of)(output, dtype)
+        own.zero_grad()
+        loss.backward()
+        torch.optim.SGD(own.parameters(), RATE).step()
+        losses.append(_array(loss))
+    return [*losses, *map(_array, _state(own))], True
+
+
+def _state(module: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters and real buffers, each once."""
+    return [*module.parameters(), *(item for item in module.buffers() if item.is_floating_point())]
 
 
 def here(sample: Sample, kernels: str, *, trains: bool) -> list[Array]:
-    """Compute the same by one plain step of ours."""
-    options: dict[str, Any] = {"loss": loss_of, "training": Training(Sgd(RATE))} if trains else {"mode": "inference"}
+    """Compute the same by plain steps of ours."""
+    loss = sample.loss
+    descending = (lambda output: loss(output, torch.float32)) if loss else loss_of
+    options: dict[str, Any] = {"loss": descending, "training": Training(Sgd(RATE))} if trains else {"mode": "inference"}
     network = from_torch(sample.module, sample.inputs, kernels=kernels, name="sample", **options)
     machine = load_machine(CONFIG / "machines" / "laptop.yaml", 1)
+    losses, values = [], {}
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         folder = Path(made)
         files = folder / "graph.json", folder / "kernels.so"
@@ -235,14 +258,22 @@ def here(sample: Sample, kernels: str, *, trains: bool) -> list[Array]:
         graph = lower_network(stored, "sample", machine_target(machine), 1, *files, {})
         library = KernelLibrary.load(files[1])
         with pinned(machine):
-            for arguments in plain_steps(graph, library, machine, 0, 1, CONFIG / "devices"):
+            steps = plain_steps(graph, library, machine, 0, sample.steps if trains else 1, CONFIG / "devices")
+            for number, arguments in enumerate(steps):
                 values = {name: arguments.value(name).copy() for name in graph.by_name if _is_result(graph, name)}
+                losses += [values["loss"]] if trains and number else []
     if not trains:
         outputs = [values[name] for name in network.results]
         return [_array(part) for part in _tensors(network.origin.outputs([torch.from_numpy(item) for item in outputs]))]
-    start = {name: value.detach().numpy() for name, value in sample.module.named_parameters()}
-    changed = {name: values.get(f"{name}.new", old) for name, old in start.items()}
-    return [values["loss"], *(network.origin.back(name, value) for name, value in changed.items())]
+    names = {id(item): name for name, item in sample.module.state_dict(keep_vars=True).items()}
+    changed = {name.removesuffix(".new"): value for name, value in values.items() if name.endswith(".new")}
+    state = network.origin.state({**_start(network), **changed}, sample.steps)
+    return [*losses, *(state[names[id(item)]] for item in _state(sample.module))]
+
+
+def _start(network: Any) -> dict[str, Array]:
+    fills = {**network.parameters, **network.states}
+    return {name: fill for name, fill in fills.items() if isinstance(fill, np.ndarray)}
 
 
 def _is_result(graph: Any, name: str) -> bool:
@@ -332,12 +363,17 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="samples at a time (default: 2)")
     parser.add_argument("--kernels", default="auto", choices=("auto", "tvm", "torch"))
     parser.add_argument("--modules", action="store_true", help="samples of modules instead of operators")
+    parser.add_argument("--random", type=int, default=0, metavar="N", help="modules drawn at random instead")
+    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first of these (default: 0)")
     parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="operators or modules by name")
     parser.add_argument("--list", action="store_true", help="print every sample that is not right")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    samples = (module_samples if options.modules else operator_samples)(options.samples, options.only)
+    if options.random:
+        samples = random_samples(options.random, options.first)
+    else:
+        samples = (module_samples if options.modules else operator_samples)(options.samples, options.only)
     kinds: Counter[str] = Counter()
     for verdict in verdicts(samples, options.kernels, options.jobs):
         kinds[verdict.kind] += 1
