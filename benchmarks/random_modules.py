@@ -1,7 +1,7 @@
-"""Modules of PyTorch made at random: operators, views, changes in place, gradients that stop, shared parameters, buffers.
+"""Modules of PyTorch made at random: operators, views, changes in place, gradients that stop, shared parameters.
 
-A module is drawn from its seed, and always the same. Every operator is chosen by the shapes of the values that there are,
-so that each module runs; numbers are kept small, so that three steps of descent stay finite.
+A module is drawn from its seed, and always the same. Every operator is chosen by the shapes of the values that there
+are, so that each module runs; numbers are kept small, so that three steps of descent stay finite.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
+nn, F = torch.nn, torch.nn.functional
 ROWS, WIDTH = 4, 6
 _LEAST, _MOST = 6, 16
 """Statements of a module."""
@@ -27,7 +26,7 @@ class RandomModule(nn.Module):
     def __init__(self, seed: int) -> None:
         """Draw parameters, buffers and statements."""
         super().__init__()
-        self.draw = random.Random(seed)
+        self.draw = random.Random(seed)  # noqa: S311 - it draws modules
         generator = torch.Generator().manual_seed(seed)
 
         def normal(*shape: int) -> Tensor:
@@ -57,8 +56,11 @@ class RandomModule(nn.Module):
             statement = STATEMENTS[name](self.draw, values)
             if statement is None:
                 continue
-            with torch.no_grad():
-                found = statement(self, values)
+            try:
+                with torch.no_grad():
+                    found = statement(self, values)
+            except (IndexError, RuntimeError):  # It fits no such shape.
+                continue
             if found.numel() == 0 or not found.isfinite().all() or found.abs().max() > 50:  # noqa: PLR2004 - small
                 continue
             values.append(found)
@@ -171,7 +173,8 @@ STATEMENTS: dict[str, Callable[..., Statement | None]] = {
     "lerp": _binary(lambda a, b: torch.lerp(*torch.broadcast_tensors(a, b), 0.3)), "hypot": _binary(torch.hypot),
     "transpose": _unary(lambda x: x.transpose(0, -1), 2), "flat": _unary(torch.flatten, 1),
     "part": _unary(lambda x: x[..., 1:3], 1), "row": _unary(lambda x: x[1], 2), "last": _unary(lambda x: x[..., -1], 1),
-    "expanded": _unary(lambda x: x.unsqueeze(0).expand(2, *x.shape), 1), "chunk": _unary(lambda x: x.chunk(2, -1)[0], 1),
+    "expanded": _unary(lambda x: x.unsqueeze(0).expand(2, *x.shape), 1),
+    "chunk": _unary(lambda x: x.chunk(2, -1)[0], 1),
     "sum": _unary(lambda x: x.sum(-1, keepdim=True) * 0.3, 1), "mean": _unary(lambda x: x.mean(0), 1),
     "largest": _unary(lambda x: x.amax(-1), 1), "smallest": _unary(lambda x: x.min(-1).values, 1),
     "variance": _unary(lambda x: x.var(-1), 2), "norm": _unary(lambda x: x.norm(dim=-1, keepdim=True), 2),
@@ -182,13 +185,15 @@ STATEMENTS: dict[str, Callable[..., Statement | None]] = {
     "layer norm": _unary(lambda x: F.layer_norm(x, x.shape[-1:]), 2), "strided": _unary(lambda x: x[::2, 1::2], 2),
     "detach": _unary(lambda x: x.detach() * 1.5), "straight through": _unary(lambda x: x + (x.round() - x).detach()),
     "written": _unary(_written, 2), "view written": _unary(_view_written, 1),
-    "masked": _unary(lambda x: x.masked_fill(x > 0.5, 0.1)), "lower": _unary(torch.tril, 2),
+    "masked": _unary(lambda x: x.masked_fill(x > 0.5, 0.1)),  # noqa: PLR2004 - any
+    "lower": _unary(torch.tril, 2),
     "product": _wide(lambda module, x: x @ module.square), "turned": _wide(lambda module, x: x @ module.square.t()),
     "line": _wide(lambda module, x: module.line(x)), "batch norm": _wide(lambda module, x: module.norm(x)),
     "gather": _wide(lambda module, x: x[module.places]), "along": _wide(
         lambda module, x: x.gather(1, module.places[:, None])
     ),
-    "average": _wide(_average), "assigned": _wide(_assigned), "frozen": _wide(_frozen), "added rows": _wide(_added_rows),
+    "average": _wide(_average), "assigned": _wide(_assigned), "frozen": _wide(_frozen),
+    "added rows": _wide(_added_rows),
     "outer": _wide(lambda _module, x: x @ x.t() * 0.3), "attention": _wide(
         lambda module, x: F.scaled_dot_product_attention(x[None], module.rows[None], x[None])[0]
     ),

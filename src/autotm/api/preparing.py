@@ -13,7 +13,7 @@ from autotm.api.options import options_of
 from autotm.api.placement import Placement
 from autotm.api.training_step import TrainingStep
 from autotm.kernels.library import KernelLibrary
-from autotm.model.files import BadInputError, load_with_provenance, unknown_name
+from autotm.model.files import BadInputError, cache_folder, load_with_provenance, unknown_name
 from autotm.model.machine import Machine, load_machine, provenance
 from autotm.model.measurement import Links
 from autotm.model.step import Counts, Training, UpdateRule, counting
@@ -105,7 +105,7 @@ def prepare(
     threads: int | None = None,
     seed: int = 20,
     profile: Mapping[str, Any] | None = None,
-    results: Path | str = "results",
+    results: Path | str | None = None,
     config: Path | str | None = None,
 ) -> TrainingStep:
     """Compile the training step of a network and time its kernels.
@@ -126,7 +126,8 @@ def prepare(
         threads: instead of the machine's.
         seed: of weights, data and the solver.
         profile: how kernels are timed, as under `profile` in the config, e.g. `{"kernel_s": 0.05}`.
-        results: folder of the caches (timings, machine code, copies measured), which a pipeline there shares.
+        results: folder of the caches (timings, machine code, copies measured), which a pipeline there shares; by
+            default `results` beside a `config` here, and elsewhere the user's own, $XDG_CACHE_HOME/autotm/results.
         config: the folder of machines and devices; `config` here if there is one, else autotm's own.
 
     Returns:
@@ -147,7 +148,7 @@ def prepare(
     built = _built(network, inputs, sizes or {}, options)
     if scheduled:
         built = _with_scheduled_rates(built)
-    paths = MachinePaths(Path(results), on)
+    paths = MachinePaths(_results_folder(results), on)
     timing = options_of(ProfileConfig, profile or {}, "profile option")
     links = _links(context, paths.links, timing.patience_s)
     came_from = provenance(on, seed, sizes=dict(sizes or {}))
@@ -232,6 +233,12 @@ def _config_folder(config: Path | str | None) -> Path:
     if config is not None:
         return Path(config)
     return _CONFIG if (_CONFIG / "machines").is_dir() else _CHECKOUT / _CONFIG
+
+
+def _results_folder(results: Path | str | None) -> Path:
+    if results is not None:
+        return Path(results)
+    return Path("results") if (_CONFIG / "machines").is_dir() else cache_folder() / "results"
 
 
 def _machine_file(machine: str | Path, folder: Path) -> Path:

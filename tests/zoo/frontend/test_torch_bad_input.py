@@ -110,6 +110,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
     "bfloat16": (lambda: from_torch(nn.Linear(6, 6).bfloat16(), X), "weight is bfloat16"),
     "bfloat16 inputs": (lambda: from_torch(nn.Linear(6, 6), X.bfloat16()), "input 0 is bfloat16"),
     "complex inputs": (lambda: from_torch(nn.Linear(6, 6), X + 1j), "input 0 is complex"),
+    "a lazy module": (lambda: from_torch(nn.LazyLinear(5), X), "LazyLinear: weight has no shape yet; call the module"),
     "unknown kernels": (lambda: from_torch(Function(total), X, kernels="oneDNN"), "unknown value of kernels 'oneDNN'"),
     "nothing to compute": (
         lambda: from_torch(Function(lambda y: y[:, 6:]), X, mode="inference"),
@@ -189,3 +190,9 @@ def test_it_is_named(name: str) -> None:
 def test_an_operator_without_a_gradient_is_named_with_its_line() -> None:
     with pytest.raises(BadInputError, match=r"test_torch_bad_input.py.*max_pool3d.*_backward.* it has no kernel here"):
         from_torch(Function(lambda y: F.max_pool3d(y[None, None], (1, 2, 2)).sum()), X, kernels="tvm")
+
+
+def test_a_refusal_says_nothing_beside_its_message(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInputError):
+        from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm")
+    assert capfd.readouterr().err == ""

@@ -11,9 +11,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the operators are PyTorch's: make test-torch installs it")
 
 import plain_steps  # noqa: E402
+import small_step  # noqa: E402
 from torch_cases import compare  # noqa: E402
 from torch_modules import Made, images, words  # noqa: E402
 
+from autotm.kernels.library import pinned  # noqa: E402
 from autotm.model.files.errors import BadInputError  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
 from autotm.zoo.frontend import from_torch  # noqa: E402
@@ -37,6 +39,7 @@ CASES: dict[str, Case] = {
     "complex numbers": (
         line(lambda y: torch.fft.irfft(torch.fft.rfft(y) * torch.polar(torch.ones(5), torch.arange(5.0)))), X
     ),
+    "a determinant of columns": (line(lambda y: torch.det(y[:4, :4]) + torch.det(y[:4, :4].T @ y[:4, 2:6])), X),
     "distances": (line(lambda y: torch.cdist(y, y + 1)), X),
     "float64 within": (line(lambda y: y.double().logcumsumexp(1).float()), X),
     "bfloat16 within": (line(lambda y: y.bfloat16().float()), X),
@@ -150,3 +153,18 @@ def test_what_pytorch_allocates_is_workspace(tmp_path: Path) -> None:
     graph = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path).graph
     (kernel,) = (kernel for kernel in graph.kernels if kernel.op == "torch_linalg_inv_ex")
     assert sum(operand.size_bytes for operand in kernel.workspaces) >= 64 * 64 * 4
+
+
+def test_pytorch_keeps_its_own_number_of_threads(tmp_path: Path) -> None:
+    network = from_torch(Made(lambda _self, x: torch.linalg.inv(x)), (torch.eye(8),), mode="inference")
+    compiled = plain_steps.compiled(with_values_stored(network, tmp_path / "values"), tmp_path)
+    before, during = torch.get_num_threads(), []
+    torch.set_num_threads(before + 1)
+    try:
+        with pinned(small_step.machine(1)):
+            compiled.run(1)
+            during.append(torch.get_num_threads())
+        assert during == [1]
+        assert torch.get_num_threads() == before + 1
+    finally:
+        torch.set_num_threads(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import tvm
@@ -9,6 +10,7 @@ from tvm import s_tir, tirx
 
 from autotm.kernels.code.share import share
 
+_LOG = logging.getLogger(__name__)
 GENERATED = "autotm.generated"
 """Attribute of functions whose loops were written out: nothing is left to plan, partition or unroll in them."""
 
@@ -27,10 +29,28 @@ def machine_code(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target
             }
             if functions:
                 bound = tirx.transform.BindTarget(target.with_host(target))(tvm.IRModule(functions))
-                lowered.update(tvm.transform.Sequential([*passes, *_HOST])(bound))
+                lowered.update(_lowered(bound, [*passes, *_HOST]))
         # A kernel's symbol holds the hash of its shapes, so its arguments need no checks, which are most of its code.
         lowered = share(tirx.transform.SkipAssert()(lowered))
         return tvm.get_global_func("target.build.llvm")(lowered, _calling(target))
+
+
+def _lowered(module: tvm.IRModule, passes: list[tvm.transform.Pass]) -> tvm.IRModule:
+    """Functions after all passes; of one that they fail on as it is, the loops stay without vectors."""
+    try:
+        return tvm.transform.Sequential(passes)(module)
+    except Exception as error:
+        if len(module.functions) > 1:
+            whole = tvm.IRModule()
+            for variable, function in module.functions.items():
+                whole.update(_lowered(tvm.IRModule({variable: function}), passes))
+            return whole
+        plain = [_WITHOUT_VECTORS if each is _VECTORS else each for each in passes]
+        if plain == passes:
+            raise
+        (variable,) = module.functions
+        _LOG.info("kernel '%s' has no vectors: %s", variable.name_hint, str(error).strip().splitlines()[-1])
+        return tvm.transform.Sequential(plain)(module)
 
 
 def _calling(target: tvm.target.Target) -> tvm.target.Target:
@@ -39,6 +59,7 @@ def _calling(target: tvm.target.Target) -> tvm.target.Target:
     return tvm.target.Target({**found, "cl-opt": [*found.get("cl-opt", ()), "-inline-threshold=0"]})
 
 
+_VECTORS, _WITHOUT_VECTORS = tirx.transform.VectorizeLoop(), tirx.transform.VectorizeLoop(False)
 _WRITTEN = [
     s_tir.transform.ConvertBlocksToOpaque(),
     s_tir.transform.LowerOpaqueBlock(),
@@ -60,7 +81,7 @@ _SCHEDULED = [
     tirx.transform.FlattenBuffer(),
     tirx.transform.NarrowDataType(32),
     s_tir.transform.LoopPartition(),
-    tirx.transform.VectorizeLoop(),
+    _VECTORS,
     tirx.transform.StorageRewrite(),
     s_tir.transform.HoistIfThenElse(),
     tirx.transform.UnrollLoop(),

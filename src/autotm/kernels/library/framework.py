@@ -1,7 +1,7 @@
 """Kernels that are operators of PyTorch: compiled code calls them by name, on the memory that a plan gives.
 
-Such a kernel is a function of TVM whose body is one call of `CALL`, with a description of the operator as text and the
-addresses of its operands. This file makes the call; only processes that run such kernels import PyTorch.
+Such a kernel is a function of TVM whose body is one call of `FRAMEWORK_CALL`, with a description of the operator as
+text and the addresses of its operands. This file makes the call; only processes that run such kernels import PyTorch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import torch
 import tvm_ffi
 
 from autotm.kernels.library.library import FRAMEWORK_CALL
-from autotm.kernels.library.threads import pinned_machine
+from autotm.kernels.library.threads import ON_LEAVING, pinned_machine
 from autotm.model.files import BadInputError
 
 _KINDS = {"dtype": torch.dtype, "memory_format": torch.memory_format, "layout": torch.layout}
 _BOUND = 16384
 """Calls whose views and arguments are kept: more than a step has kernels."""
-_STARTING_ITEMS = 1 << 20
-"""Elements of a sum that PyTorch shares among all its threads, which starts them."""
+_STARTING_ITEMS = 1 << 18
+"""Elements of a sum that PyTorch shares among all its threads (32 768 each, at least), which starts them."""
 _PLACES = 1 << 20
 """More than a step has places that draw random numbers: seeds of different steps do not meet."""
 _ON = threading.local()
@@ -42,8 +42,9 @@ class Operation:
     Attributes:
         operator: such as `aten::linalg_inv_ex.default`.
         arguments, named: of JSON's values, and mappings of one key for what JSON lacks: `{"tensor": number}` for an
-            operand, `{"operation": [operator, arguments, named]}` for a view of one, `{"item": [value, number]}` for a
-            part of a tuple, `{"constant": [values, shape, type]}`, `{"dtype": name}` and so on.
+            operand, `{"strided": [number, strides]}` for a copy of one that lies otherwise, `{"operation": [operator,
+            arguments, named]}` for a view of one, `{"item": [value, number]}` for a part of a tuple, `{"constant":
+            [values, shape, type]}`, `{"dtype": name}` and so on.
         operands: shape and type of PyTorch of each input.
         results: of each result that is kept: its number, shape and type.
         place: where the operator draws random numbers, its number among such operators; its first input is then the
@@ -111,14 +112,14 @@ def operator_of(name: str) -> Any:
 
 
 def _start_threads() -> None:
-    """Give PyTorch's operators the threads of `pinned`, where they have others.
+    """Give PyTorch's operators the threads of `pinned`, until that is left.
 
     They keep the cores that this thread may use when they start; `pinned` holds this thread on one of them.
     """
     machine = pinned_machine()
-    wanted = None if machine is None else (machine.threads, machine.cpus)
-    if machine is None or wanted == getattr(_ON, "started", None):
+    if machine is None or getattr(_ON, "threads_before", 0):
         return
+    _ON.threads_before = torch.get_num_threads()
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, machine.cpus)
     try:
@@ -126,7 +127,13 @@ def _start_threads() -> None:
         torch.ones(_STARTING_ITEMS).sum()
     finally:
         os.sched_setaffinity(0, before)
-    _ON.started = wanted
+
+
+def _give_back_threads() -> None:
+    """Give PyTorch the number of threads that it had before the first operator in `pinned`."""
+    if before := getattr(_ON, "threads_before", 0):
+        torch.set_num_threads(before)
+        _ON.threads_before = 0
 
 
 def _run(text: str, *addresses: Any) -> None:
@@ -209,6 +216,10 @@ def _operated(held: Any, operands: Sequence[torch.Tensor]) -> Any:
     )
 
 
+def _strided(operand: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    return torch.empty_strided(operand.shape, strides, dtype=operand.dtype).copy_(operand)
+
+
 def _constant(values: list[Any], shape: Sequence[int], kind: str) -> torch.Tensor:
     dtype = getattr(torch, kind)
     if dtype.is_complex:
@@ -218,6 +229,7 @@ def _constant(values: list[Any], shape: Sequence[int], kind: str) -> torch.Tenso
 
 _DECODERS: dict[str, Callable[[Any, Sequence[torch.Tensor]], Any]] = {
     "tensor": lambda held, operands: operands[held],
+    "strided": lambda held, operands: _strided(operands[held[0]], held[1]),
     "operation": _operated,
     "item": lambda held, operands: _decoded(held[0], operands)[held[1]],
     "constant": lambda held, _: _constant(*held),
@@ -247,5 +259,6 @@ def seeded(counter: torch.Tensor, place: int) -> Iterator[None]:
         generator.set_state(before)
 
 
+ON_LEAVING.append(_give_back_threads)
 tvm_ffi.register_error("BadInputError", BadInputError)
 tvm_ffi.register_global_func(FRAMEWORK_CALL, _run, override=True)

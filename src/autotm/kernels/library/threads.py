@@ -23,6 +23,8 @@ _ENOUGH = 0.75
 
 
 _PINNED = threading.local()
+ON_LEAVING: list[Callable[[], None]] = []
+"""Called when a thread leaves `pinned`."""
 
 
 @contextmanager
@@ -56,6 +58,8 @@ def pinned(machine: Machine) -> Iterator[None]:
         yield
     finally:
         _PINNED.machine = previous
+        for leave in ON_LEAVING:
+            leave()
         os.sched_setaffinity(0, before)
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
 import subprocess
 import tempfile
 from pathlib import Path
 
-from autotm.model.files import AutotmError, write_atomically
+from autotm.model.files import AutotmError, cache_folder, write_atomically
 from autotm.model.machine import find_compiler
 
 _OPTIONS = ("-x", "c", "-std=gnu11", "-O3", "-shared", "-fPIC", "-pthread")
@@ -44,12 +43,6 @@ def compiled(source: Path) -> ctypes.CDLL:
             path = Path(folder) / name
             compile_library(source, path)
             return ctypes.CDLL(str(path))
-
-
-def cache_folder() -> Path:
-    """Where this user's libraries are kept."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "autotm"
 
 
 def compile_library(source: Path, path: Path) -> None:

@@ -14,6 +14,7 @@ from autotm.model.files.errors import (
 )
 from autotm.model.files.files import (
     SCHEMA_VERSION,
+    cache_folder,
     content_hash,
     damaged,
     hash_of,
@@ -37,6 +38,7 @@ __all__ = [
     "FileVersionError",
     "IllegalPlanError",
     "InfeasibleLimitError",
+    "cache_folder",
     "content_hash",
     "damaged",
     "damaged_results",

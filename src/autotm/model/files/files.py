@@ -34,6 +34,12 @@ _COMMANDS = {
 T = TypeVar("T")
 
 
+def cache_folder() -> Path:
+    """Return the folder where what this user has compiled and measured is kept, whatever the project."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "autotm"
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` make a temporary file beside `path`, then fsync and rename: readers see the old or the new file.
 

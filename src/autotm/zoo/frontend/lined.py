@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -31,6 +32,11 @@ class LinedBuilder(relax.BlockBuilder):
         if self.place is not None:
             self._note(expr, self.place)
         return super().emit(expr, name_hint)
+
+    def _exit_function_scope(self, kind: Any, error: Any, trace: Any) -> None:
+        super()._exit_function_scope(kind, error, trace)
+        if kind is not None:
+            self._end_block()  # Of a block that is left open TVM warns on the terminal.
 
     def _note(self, expression: relax.Expr, place: Callable[[], str]) -> None:
         """Operators of an expression that are seen for the first time, also those within others."""

@@ -99,6 +99,8 @@ class Step(nn.Module):
         weights, states: parameters and buffers, however many names each has.
         names: the first name of each, by its `id`.
         spec: how the step nests its outputs, once it was called.
+        assigned: names of buffers that forward gave other tensors, likewise.
+        copied: of those that forward takes as copies, so that the step keeps both values.
     """
 
     def __init__(self, module: nn.Module, call: Callable[..., Any]) -> None:
@@ -118,17 +120,22 @@ class Step(nn.Module):
         object.__setattr__(self, "_module", module)  # Not as a submodule: its parameters would appear twice.
         self._call = call
         self.spec: TreeSpec | None = None
+        self.assigned: set[str] = set()
+        self.copied: frozenset[str] = frozenset()
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         """The step's outputs, flat."""
         tensors = {name: self.weights[place] for name, place in self._weight_places.items()}
-        tensors |= {name: getattr(self, f"state{place}") for name, place in self._state_places.items()}
+        tensors |= {name: self._state(name) for name in self._state_places}
 
         def module(*positional: Any, **named: Any) -> Any:
+            given = dict(tensors)
             found = functional_call(self._module, tensors, positional, named)
             # A buffer that was given another tensor keeps its value as one that was written in place does.
             for name, place in self._state_places.items():
                 state = getattr(self, f"state{place}")
+                if tensors[name] is not given[name]:
+                    self.assigned.add(name)
                 if tensors[name] is not state:
                     state.copy_(tensors[name].detach())
                     tensors[name] = state
@@ -136,6 +143,11 @@ class Step(nn.Module):
 
         found, self.spec = tree_flatten(self._call(module, inputs))
         return tuple(found)
+
+    def _state(self, name: str) -> torch.Tensor:
+        """A buffer's value, or a copy of it."""
+        state: torch.Tensor = getattr(self, f"state{self._state_places[name]}")
+        return state.clone() if name in self.copied else state
 
 
 def capture(
@@ -161,6 +173,21 @@ def capture(
             return call(applied, flat)
 
     step = Step(module, with_lines)
+    try:
+        joint = _exported(step, module, inputs, trains=trains, decomposed=decomposed)
+    except RuntimeError:
+        # Its backward pass may need a buffer that forward gave another value, which is written where that was.
+        if not step.assigned:
+            raise
+        step.copied = frozenset(step.assigned)
+        joint = _exported(step, module, inputs, trains=trains, decomposed=decomposed)
+    return _captured(joint, step, inputs)
+
+
+def _exported(
+    step: Step, module: nn.Module, inputs: Mapping[str, torch.Tensor], *, trains: bool, decomposed: bool
+) -> Any:
+    """PyTorch's joint graph of a step."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_attributes_kept(module))
         if decomposed:
@@ -172,14 +199,10 @@ def capture(
         # Tensors that the module holds as plain attributes are constants of the step.
         context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(tracing(context))
-        joint = aot_export_joint_with_descriptors(
-            stack,
-            step,
-            tuple(inputs.values()),
-            decompositions=decompositions() if decomposed else {},
-            ignore_shape_env=True,
+        table = decompositions() if decomposed else {}
+        return aot_export_joint_with_descriptors(
+            stack, step, tuple(inputs.values()), decompositions=table, ignore_shape_env=True
         )
-    return _captured(joint, step, inputs)
 
 
 @contextlib.contextmanager

@@ -21,18 +21,19 @@ from autotm.zoo.frontend.random_numbers import Draws
 from autotm.zoo.frontend.torch.constants import is_empty
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-"""Above all: PyTorch's profiler would tell the terminal that it starts and stops."""
+"""Higher than all levels: PyTorch's profiler would tell the terminal that it starts and stops."""
 _ATEN = torch.ops.aten
 _OWN_TYPES = {torch.float32, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 """Types that kernels of ours compute with."""
 _STORED_AS = {
     torch.complex32: ("float16", (2,)), torch.complex64: ("float32", (2,)), torch.complex128: ("float64", (2,)),
-    torch.bfloat16: ("uint16", ()),
-    torch.float8_e4m3fn: ("uint8", ()), torch.float8_e5m2: ("uint8", ()),
+    torch.bfloat16: ("uint16", ()), torch.float8_e4m3fn: ("uint8", ()), torch.float8_e5m2: ("uint8", ()),
 }  # fmt: skip
 """How tensors lie in memory whose types TVM or NumPy lacks: element type, and axes behind the tensor's own."""
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}  # noqa: SLF001 - an operator's name
 """Views that depend on how their tensor lies; here all tensors lie contiguous, where PyTorch's may not."""
+_BY_STRIDES = ("det", "linalg", "lu_")
+"""Parts of names of operators that factorise a matrix or its transpose, whichever lies contiguous by columns."""
 _WRITTEN_OUT = 8
 """Elements of a constant that is part of a call's text; a larger one takes memory."""
 _CLASSES = (
@@ -138,7 +139,7 @@ class FrameworkKernels:
 
         def encode(value: Any) -> Any:
             if isinstance(value, fx.Node):
-                return self._operand(value, operands)
+                return self._operand(value, operands, node.target.name())
             if isinstance(value, tuple | list):
                 return [encode(item) for item in value]
             try:
@@ -150,13 +151,16 @@ class FrameworkKernels:
         named = {key: encode(value) for key, value in node.kwargs.items()}
         return target.name() + ("" if "." in target.name() else ".default"), encode(node.args), named
 
-    def _operand(self, node: fx.Node, operands: dict[fx.Node, int]) -> Any:
+    def _operand(self, node: fx.Node, operands: dict[fx.Node, int], name: str) -> Any:
         if not isinstance(node.meta.get("val"), torch.Tensor):
             raise BadInputError(f"its argument {node.name} is no tensor")
         if node in self._importer.known and self._importer.known[node].numel() <= _WRITTEN_OUT:
             return constant_as_text(self._importer.known[node])
         if not self.all_of_them or node in self._importer.known or not is_view(node):
-            return {"tensor": operands.setdefault(node, len(operands))}
+            number, value = operands.setdefault(node, len(operands)), node.meta["val"]
+            if any(part in name for part in _BY_STRIDES) and not value.is_contiguous() and 0 not in value.stride():
+                return {"strided": [number, list(value.stride())]}
+            return {"tensor": number}
         if _is_item(node):
             source, number = node.args
             return {"item": [{"operation": list(self._encoded(source, operands))}, number]}

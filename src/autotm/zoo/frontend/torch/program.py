@@ -107,6 +107,8 @@ def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
     what = type(module).__name__
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise BadInputError(f"{what}: {name} has no shape yet; call the module once with these inputs")
         _check_tensor(f"{what}: {name}", tensor, is_trained=tensor.requires_grad)
     for number, value in enumerate(values):
         for leaf in tree_leaves(value):
