@@ -100,9 +100,9 @@ class Call(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         """Call it."""
-        given = iter(inputs)
+        following = iter(inputs)
         leaves = [
-            getattr(self, f"p{number}") if place == "p" else next(given) if place == "x" else rest
+            getattr(self, f"p{number}") if place == "p" else next(following) if place == "x" else rest
             for number, (place, rest) in enumerate(zip(self.places, self.rest, strict=True))
         ]
         positional, named = tree_unflatten(leaves, self.spec)
@@ -118,9 +118,9 @@ def operator_samples(count: int, only: Sequence[str]) -> Iterator[Sample]:
         if torch.float32 not in op.dtypes or (only and op.name not in only and name not in only):
             continue
         torch.manual_seed(0)
-        found = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
-        for number in _spread(len(found), count):
-            sample = found[number]
+        samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=op.supports_autograd))
+        for number in _spread(len(samples), count):
+            sample = samples[number]
             arguments = ((sample.input, *sample.args), dict(sample.kwargs))
             leaves, _ = tree_flatten(arguments)
             inputs = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not leaf.requires_grad)
@@ -135,14 +135,14 @@ def module_samples(count: int, only: Sequence[str]) -> Iterator[Sample]:
         if only and info.name not in only:
             continue
         torch.manual_seed(0)
-        found = [
+        samples = [
             item
             for item in info.module_inputs_func(info, "cpu", torch.float32, requires_grad=False, training=True)
             if item.forward_input is not None
         ]
-        for number in _spread(len(found), count):
-            made, forward = found[number].constructor_input, found[number].forward_input
-            module = info.module_cls(*made.args, **made.kwargs)
+        for number in _spread(len(samples), count):
+            construction, forward = samples[number].constructor_input, samples[number].forward_input
+            module = info.module_cls(*construction.args, **construction.kwargs)
             call = Call(module, (tuple(forward.args), dict(forward.kwargs)))
             leaves, _ = tree_flatten((forward.args, forward.kwargs))
             yield Sample(f"{info.name}[{number}]", call, tuple(x for x in leaves if isinstance(x, torch.Tensor)))
@@ -194,10 +194,10 @@ def judge(sample: Sample, kernels: str) -> tuple[str, str]:
     except Exception:  # noqa: BLE001 - some operators have no float64
         exact = single
     try:
-        found = here(sample, kernels, trains=trains)
+        computed = here(sample, kernels, trains=trains)
     except AutotmError as error:
         return "refused", str(error)
-    for number, (ours, theirs, wanted) in enumerate(zip(found, single, exact, strict=True)):
+    for number, (ours, theirs, wanted) in enumerate(zip(computed, single, exact, strict=True)):
         if text := difference(ours, theirs, wanted):
             return "wrong", f"{'step' if trains else 'inference'}, value {number}: {text}"
     return "right", ""

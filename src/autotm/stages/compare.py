@@ -165,12 +165,14 @@ def _worst(ours: Values, single: Values, exact: Values) -> tuple[float, str]:
     shares = {}
     typical = {kind: _typical(exact, kind) for kind in (".gradient", ".new")}
     for name, wanted in exact.items():
-        allowed = _ALLOWED * _norm(single[name] - wanted) + _ROUNDING * _norm(wanted)
+        allowed = _ALLOWED * _distance(single[name], wanted) + _ROUNDING * _norm(wanted[np.isfinite(wanted)])
         # Some gradients and running means are nothing but roundings: they count beside the others.
         allowed += (
             _ROUNDING * np.sqrt(wanted.size) * next((typical[kind] for kind in typical if name.endswith(kind)), 0.0)
         )
-        shares[name] = _distance(ours[name], wanted) / max(allowed, np.finfo(np.float32).tiny)
+        # Where the source's own float32 is not finite and its float64 is, nothing can be asked.
+        share = _distance(ours[name], wanted) / max(allowed, np.finfo(np.float32).tiny)
+        shares[name] = share if np.isfinite(allowed) else 0.0
     name = max(shares, key=shares.__getitem__)
     return float(shares[name]), name
 

@@ -173,6 +173,15 @@ def test_a_capture_that_is_not_the_module_is_found(objects: Path) -> None:
         compared(from_torch(Changing(), images(5, 4)), objects)
 
 
+def test_outputs_of_any_type_are_compared(objects: Path) -> None:
+    class Typed(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x > 0, x.argmax(1), torch.fft.fft(x), x.half(), x.bfloat16(), x.double(), x.log(), x * 2
+
+    text = compared(from_torch(Typed(), images(5, 4), mode="inference"), objects)
+    assert text.startswith(f"PyTorch {torch.__version__}: ")
+
+
 def test_a_network_of_ones_own_is_compared_with_nothing(objects: Path) -> None:
     from autotm import zoo
 

@@ -29,7 +29,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
-from autotm.zoo.frontend.torch.constants import is_empty
+from autotm.zoo.frontend.torch.constants import array_of, is_empty
 
 _PYTORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parents[3])
@@ -357,7 +357,8 @@ def eager_step(
         for name, parameter in own.named_parameters()
         if parameter.grad is not None
     }
-    return {name: leaf.detach().numpy() for name, leaf in zip(names, leaves, strict=True)} | gradients
+    outputs = {name: array_of(leaf) for name, leaf in zip(names, leaves, strict=True)}
+    return {name: array for name, array in outputs.items() if array is not None} | gradients
 
 
 _WHOLE = (

@@ -19,6 +19,7 @@ from autotm.model.step import Role
 from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.random_numbers import COUNTER, uniform_numbers
 from autotm.zoo.frontend.torch.capture import Captured
+from autotm.zoo.frontend.torch.constants import array_of
 from autotm.zoo.frontend.torch.framework import has_own_type
 from autotm.zoo.frontend.torch.program import where
 
@@ -54,11 +55,12 @@ class TorchReference:
             precise: whether in float64; else in float32.
 
         Returns:
-            Its results by the names that they have here: `output`, `output.0`, `w.gradient`, `mean.new`.
+            Its results by the names that they have here: `output`, `output.0`, `w.gradient`, `mean.new`; but for those
+            of types that NumPy lacks.
         """
         names = {**self._outputs(), **self._others()}
         found = _Run(self, values, torch.float64 if precise else torch.float32).results()
-        return {name: found[node] for name, node in names.items()}
+        return {name: found[node] for name, node in names.items() if node in found}
 
     def _outputs(self) -> dict[str, fx.Node]:
         several = self.captured.outputs
@@ -99,7 +101,8 @@ class _Run(fx.Interpreter):
         with torch.no_grad():
             found = self.run(*map(self._argument, self._captured.arguments), enable_io_processing=False)
         pairs = zip(output.args[0], found, strict=True)
-        return {node: value.detach().numpy() for node, value in pairs if isinstance(value, torch.Tensor)}
+        arrays = {node: array_of(value) for node, value in pairs if isinstance(value, torch.Tensor)}
+        return {node: array for node, array in arrays.items() if array is not None}
 
     def _argument(self, node: fx.Node) -> torch.Tensor:
         role, name = self._captured.arguments[node]
