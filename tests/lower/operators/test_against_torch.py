@@ -142,7 +142,6 @@ NORMS = {
 }
 VALUES = {
     "topk": (lambda x: op.topk(x, 3, 1, "values"), lambda x: torch.topk(x, 3, 1).values, (4, 9)),
-    "sort": (lambda x: op.sort(x, 0), lambda x: torch.sort(x, 0).values, (9, 4)),
     "cumsum": (lambda x: op.cumsum(x, 1), lambda x: torch.cumsum(x, 1), (3, 7, 2)),
     "gather": (
         lambda x: op.gather_elements(x, places([[0, 3, 3, 1, 3]] * 2), 1),
@@ -158,12 +157,6 @@ VALUES = {
         lambda x: op.take(x, places([3, 0, 3]), 1),
         lambda x: torch.index_select(x, 1, tensor([3, 0, 3])),
         (2, 4, 3),
-    ),
-    "put": (
-        lambda x, y: op.index_put(x, (places([0, 2]), places([1, 3])), y, True),
-        lambda x, y: torch.index_put(x, (tensor([0, 2]), tensor([1, 3])), y, True),
-        (3, 4),
-        (2,),
     ),
     "scattered": (
         lambda x, y: op.scatter_elements(x, places([[0, 3], [2, 1]]), y, 1),

@@ -114,8 +114,6 @@ def indices(values: object) -> relax.Constant:
         (lambda x: op.gather_elements(x, indices([[3, 0, 3]]), 0), [(4, 5)]),
         (lambda x: op.index_tensor(x, (indices([2, 0, 2]),)), [(3, 4)]),
         (lambda x: op.index_tensor(x, (indices([[1], [2]]), indices([0, 3, -1]))), [(3, 4, 2)]),
-        (lambda x, y: op.slice_scatter(x, y, 1, 6, 2, 0), [(7, 3), (3, 3)]),
-        (lambda x, y: op.slice_scatter(x, y, 3, 5, 1, 1), [(2, 5), (2, 2)]),
     ],
 )
 def test_places_that_are_read_or_written_by_index(operator: Operator, shapes: list[tuple[int, ...]]) -> None:

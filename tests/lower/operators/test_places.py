@@ -36,12 +36,8 @@ PLACES = {
         [(2, 4), (2, 2)],
     ),
     "scattered points": (lambda x, y: op.scatter_nd(x, indices([[0, 1], [2, 2]]), y), [(3, 4), (2,)]),
-    "put": (lambda x, y: op.index_put(x, (indices([0, 2]), indices([1, 1])), y), [(3, 4), (2,)]),
-    "put and added": (lambda x, y: op.index_put(x, (indices([0, 0]), indices([1, 1])), y, True), [(3, 4), (2,)]),
 }
 ORDERS = {
-    "sort": (lambda x: op.sort(x, 1), [(3, 7)]),
-    "sort down an outer axis": (lambda x: op.sort(x, 0, descending=True), [(5, 2, 3)]),
     "largest": (lambda x: op.topk(x, 3, -1, "values"), [(2, 7)]),
     "smallest of an outer axis": (lambda x: op.topk(x, 2, 0, "values", largest=False), [(6, 3)]),
     "largest, with places": (lambda x: op.topk(x, 5, 1, "both")[0], [(2, 7)]),

@@ -10,10 +10,8 @@ from tvm import te, tirx
 from autotm.kernels.code import PARALLEL_BYTES, tir
 
 
-def running_sum(
-    x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False, reverse: bool = False, multiplies: bool = False
-) -> te.Tensor:
-    """At each position of `axis` the sum, or the product, up to it, in `dtype`; already scheduled.
+def running_sum(x: te.Tensor, axis: int, dtype: str, *, exclusive: bool = False, reverse: bool = False) -> te.Tensor:
+    """At each position of `axis` the sum up to it, in `dtype`; already scheduled.
 
     An exclusive sum leaves out the position itself, a reverse one runs from the end. Of truth values: whether any is
     true.
@@ -35,10 +33,8 @@ def running_sum(
                     last = (index * extent + before) * inner + column
                     term = tirx.Cast(dtype, tir.load(source, last if exclusive else at))
                     if is_first:
-                        return tir.store(target, at, tirx.const(int(multiplies), dtype) if exclusive else term)
+                        return tir.store(target, at, tirx.const(0, dtype) if exclusive else term)
                     total = tir.load(target, last)
-                    if multiplies:
-                        return tir.store(target, at, total * term)
                     return tir.store(target, at, tirx.any(total, term) if dtype == "bool" else total + term)
 
                 return tir.loop(inner, element, "column")

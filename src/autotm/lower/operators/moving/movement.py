@@ -145,23 +145,3 @@ def _extremum(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Bloc
     is_extreme = builder.emit(relax.op.astype(builder.emit(relax.op.equal(x, whole)), x.ty.dtype))
     count = builder.emit(relax.op.sum(is_extreme, sorted(reduced), keepdims=True))
     return [relax.op.multiply(is_extreme, builder.emit(relax.op.divide(slope, count)))]
-
-
-@differentiates("relax.slice_scatter")
-def _slice_scatter(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    _, source, *bounds = call.args
-    axis = int(call.attrs.axis) % len(shape_of(dy))
-    start, _, step = (int(bound) for bound in bounds)
-    start += shape_of(dy)[axis] if start < 0 else 0
-    end = start + (shape_of(source)[axis] - 1) * step + 1
-    kept = builder.call_te(_but_slice, dy, axis, start, end, step)
-    return [kept, relax.op.strided_slice(dy, [axis], [start], [end], [step]), *map(no_grad, bounds)]
-
-
-def _but_slice(dy: te.Tensor, axis: int, start: int, end: int, step: int) -> te.Tensor:
-    def element(*at: tirx.Var) -> tirx.Expr:
-        offset = at[axis] - start
-        replaced = tirx.all(at[axis] >= start, at[axis] < end, tirx.floormod(offset, step) == 0)
-        return tirx.Select(replaced, tirx.const(0.0, dy.dtype), dy(*at))
-
-    return te.compute(dy.shape, element, name="slice_scatter_gradient")

@@ -16,12 +16,6 @@ def _cumsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return _summed(builder, call, call.args[0], dtype_of(call), exclusive=bool(call.attrs.exclusive), reverse=False)
 
 
-@legalizes("relax.cumprod")
-def _cumprod(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    exclusive = bool(call.attrs.exclusive)
-    return _summed(builder, call, call.args[0], dtype_of(call), exclusive=exclusive, reverse=False, multiplies=True)
-
-
 @differentiates("relax.cumsum")
 def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
     (x,) = call.args
@@ -32,14 +26,7 @@ def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: re
 
 
 def _summed(
-    builder: relax.BlockBuilder,
-    call: relax.Call,
-    x: relax.Expr,
-    dtype: str,
-    *,
-    exclusive: bool,
-    reverse: bool,
-    multiplies: bool = False,
+    builder: relax.BlockBuilder, call: relax.Call, x: relax.Expr, dtype: str, *, exclusive: bool, reverse: bool
 ) -> relax.Expr:
     axis = call.attrs.axis
     if axis is None:
@@ -51,28 +38,8 @@ def _summed(
         dtype,
         exclusive=exclusive,
         reverse=reverse,
-        multiplies=multiplies,
         primfunc_attrs=OPAQUE,
     )
-
-
-@legalizes("relax.argsort")
-def _argsort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x,), attrs = call.args, call.attrs
-    return _places(builder, x, int(attrs.axis), None, bool(attrs.descending), dtype_of(call))
-
-
-@legalizes("relax.sort")
-def _sort(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x,), attrs = call.args, call.attrs
-    return _values(builder, x, int(attrs.axis), None, bool(attrs.descending))
-
-
-@differentiates("relax.sort")
-def _sort_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    (x,), attrs = call.args, call.attrs
-    places = builder.emit(_places(builder, x, int(attrs.axis), None, bool(attrs.descending), "int64"))
-    return [to_places(builder, dy, places, shape_of(x), int(attrs.axis) % len(shape_of(x)))]
 
 
 @legalizes("relax.topk")
@@ -100,25 +67,23 @@ def _topk_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax
     return [to_places(builder, dy, places, shape_of(x), axis)]
 
 
-def _values(
-    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int | None, is_descending: bool
-) -> relax.Expr:
+def _values(builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int, is_descending: bool) -> relax.Expr:
     rank, axis, count = _ranks(builder, x, axis, count, is_descending)
     return builder.call_te(running.ranked, x, rank, axis, count)
 
 
 def _places(
-    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int | None, is_descending: bool, dtype: str
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int, is_descending: bool, dtype: str
 ) -> relax.Expr:
     rank, axis, count = _ranks(builder, x, axis, count, is_descending)
     return builder.call_te(running.ranked_places, rank, axis, count, dtype)
 
 
 def _ranks(
-    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int | None, is_descending: bool
+    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int, is_descending: bool
 ) -> tuple[relax.Var, int, int]:
     """The rank of each element, the axis counted from the front, and how many ranks are kept."""
     axis %= len(shape_of(x))
     extent = shape_of(x)[axis]
     rank = builder.emit(builder.call_te(running.ranks, x, axis, descending=is_descending))
-    return rank, axis, extent if count is None or count < 1 else min(count, extent)
+    return rank, axis, extent if count < 1 else min(count, extent)

@@ -9,7 +9,7 @@ from tvm.relax.op.grad import no_grad
 
 from autotm.kernels.code import OPAQUE
 from autotm.kernels.operators import Scatter, embedding, scatter_sum
-from autotm.lower.operators.rules import Ints, differentiates, fitted, legalizes, shape_of
+from autotm.lower.operators.rules import Ints, differentiates, legalizes, shape_of
 
 _FEW = 4
 """Entries along an axis up to which each place asks all of them: that fuses, and shares out well."""
@@ -182,17 +182,6 @@ def _scatter_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.B
     op = relax.op
     kept = op.scatter_nd(dy, indices, builder.emit(op.zeros_like(updates))) if _is_replaced(call) else dy
     return [kept, no_grad(indices), op.gather_nd(dy, indices)]
-
-
-@differentiates("relax.index_put")
-def _index_put(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
-    _, indices, values = call.args
-    indices, op = list(indices), relax.op
-    kept = dy
-    if not call.attrs.accumulate:
-        kept = op.index_put(dy, indices, builder.emit(op.zeros_like(values)))
-    read = fitted(op.index_tensor(dy, indices), values, builder)
-    return [kept, relax.Tuple([*map(no_grad, indices)]), read]
 
 
 def _is_replaced(call: relax.Call) -> bool:
