@@ -14,6 +14,12 @@ from tvm import te, tirx
 from autotm.kernels.operators.windows.window import Grid, Padding, Pair
 
 _INT8_MAX = 127
+_LARGEST = te.comm_reducer(
+    lambda some, other: tirx.max(some, other),  # noqa: PLW0108 - TVM asks a function of Python's how many it takes
+    lambda dtype: tirx.const(0, dtype) - tirx.infinity(dtype),
+    name="max",
+)
+"""Of windows of nothing but -inf it is -inf, where TVM's own is the lowest finite number. NaN counts for nothing."""
 
 
 def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilation: Pair = (1, 1)) -> te.Tensor:
@@ -23,7 +29,8 @@ def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilatio
 
     def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
         h, w = grid.element(i, j, r, s)
-        return te.max(grid.inside(h, w, lambda: x[n, h, w, c], te.min_value(x.dtype)), axis=[r, s])
+        nothing = tirx.const(0, x.dtype) - tirx.infinity(x.dtype)
+        return _LARGEST(grid.inside(h, w, lambda: x[n, h, w, c], nothing), axis=[r, s])
 
     return te.compute(grid.output_shape, body, name="max_pool2d")
 
