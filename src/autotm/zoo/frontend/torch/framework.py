@@ -32,8 +32,10 @@ _STORED_AS = {
 """How tensors lie in memory whose types TVM or NumPy lacks: element type, and axes behind the tensor's own."""
 _RESHAPES = {_ATEN.view.default, _ATEN._unsafe_view.default}  # noqa: SLF001 - an operator's name
 """Views that depend on how their tensor lies; here all tensors lie contiguous, where PyTorch's may not."""
-_BY_STRIDES = ("det", "linalg", "lu_")
-"""Parts of names of operators that factorise a matrix or its transpose, whichever lies contiguous by columns."""
+_BY_STRIDES = ("as_strided", "det", "linalg", "lu_")
+"""Parts of names of operators for which it matters how operands lie: they read by strides, or factorise a matrix or its
+transpose, whichever lies contiguous by columns."""
+_ERRORS = _ATEN._linalg_check_errors.default  # noqa: SLF001 - an operator's name
 _WRITTEN_OUT = 8
 """Elements of a constant that is part of a call's text; a larger one takes memory."""
 _CLASSES = (
@@ -124,10 +126,13 @@ class FrameworkKernels:
             if isinstance(example, torch.Tensor) and (number in read or not read)
         ]
         operation = Operation(name, arguments, named, kinds, kept, place)
+        costs = _costs(operation.text())
+        if _is_checked(node):
+            named["check_errors"] = True
         short = node.target._opname  # noqa: SLF001 - the name without its overload
         emitted = framework_kernel(
             self._importer.block_builder, exprs, [_stored(example) for example in _at(several, kept)], short,
-            operation.text(), _class_of(short), *_costs(operation.text()), FRAMEWORK_CALL,
+            operation.text(), _class_of(short), *costs, FRAMEWORK_CALL,
         )  # fmt: skip
         if not is_several:
             return emitted[0]
@@ -158,8 +163,11 @@ class FrameworkKernels:
             return constant_as_text(self._importer.known[node])
         if not self.all_of_them or node in self._importer.known or not is_view(node):
             number, value = operands.setdefault(node, len(operands)), node.meta["val"]
-            if any(part in name for part in _BY_STRIDES) and not value.is_contiguous() and 0 not in value.stride():
-                return {"strided": [number, list(value.stride())]}
+            if any(part in name for part in _BY_STRIDES) and not value.is_contiguous():
+                if 0 not in value.stride():
+                    return {"strided": [number, list(value.stride())]}
+                if "as_strided" in name:
+                    raise BadInputError("as_strided of a tensor whose elements share memory")
             return {"tensor": number}
         if _is_item(node):
             source, number = node.args
@@ -230,6 +238,11 @@ def _base(node: fx.Node) -> fx.Node:
 
 def _is_item(node: fx.Node) -> bool:
     return node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
+
+
+def _is_checked(node: fx.Node) -> bool:
+    """Whether the graph raises an error where an operator's result says that it failed: a matrix is singular, say."""
+    return any(_ERRORS in (user.target, *user.args) for item in node.users if _is_item(item) for user in item.users)
 
 
 def _at(several: Sequence[Any], kept: Sequence[tuple[int, list[int], str]]) -> list[torch.Tensor]:
