@@ -96,7 +96,6 @@ KEEPING: dict[str, Callable[[torch.Tensor], object]] = {
     "softplus": F.softplus,
     "softmax": lambda x: F.softmax(x[:4].view(1, 4), 1),
     "log softmax": lambda x: F.log_softmax(x[:4].view(1, 4), 1),
-    "equal to itself": lambda x: x != x,  # noqa: PLR0124 - that is the case
 }
 
 
@@ -106,8 +105,21 @@ def test_nan_and_infinities_go_through(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
+def test_the_place_of_nan_is_that_of_the_largest(tmp_path: Path) -> None:
+    def ranked(x: torch.Tensor) -> object:
+        return x.argmax(), x.argmin(), tuple(x.view(2, 4).max(1)), tuple(x.topk(3)), x.argsort()
+
+    torch.testing.assert_close(outputs_of(ranked, ODD, folder=tmp_path), ranked(ODD), equal_nan=True)
+
+
+def test_only_nan_differs_from_itself(tmp_path: Path) -> None:
+    found = outputs_of(lambda x: x != x, ODD, folder=tmp_path)  # noqa: PLR0124 - that is the case
+    assert torch.equal(found, ODD.isnan())
+
+
 def test_the_largest_of_nothing_but_infinities_is_infinite(tmp_path: Path) -> None:
-    found = outputs_of(lambda x: (x.amax(1), x.amin(0)), torch.full((64, 96), -np.inf), folder=tmp_path, kernels="tvm")
+    found = outputs_of(lambda x: (x.amax(1), x.amin(0), F.max_pool2d(x[None, None], 2)), torch.full((64, 96), -np.inf),
+                       folder=tmp_path, kernels="tvm")  # fmt: skip
     assert all(bool((part == -np.inf).all()) for part in found)
 
 
@@ -128,11 +140,20 @@ def test_an_index_that_a_step_computes_is_checked_where_it_is_used(tmp_path: Pat
         outputs_of(picked, torch.tensor([0.4, 2.1]), torch.arange(4.0), folder=tmp_path)
 
 
-def test_places_of_largest_ones_need_no_check(tmp_path: Path) -> None:
-    def ranked(x: torch.Tensor) -> torch.Tensor:
-        return x.gather(1, x.topk(2, 1)[1]) + x[x.argmax(0)[:4]][:, :2]
+@pytest.mark.parametrize("invert", [torch.linalg.inv, lambda x: torch.linalg.solve(x, ROWS[0]), torch.linalg.cholesky])
+def test_a_singular_matrix_raises_as_in_pytorch(invert: Callable[..., torch.Tensor], tmp_path: Path) -> None:
+    matrix = torch.eye(4)
+    torch.testing.assert_close(outputs_of(invert, matrix, folder=tmp_path), invert(matrix))
+    matrix[1, 1] = 0
+    with pytest.raises(
+        BadInputError, match=r"aten::_?linalg_\w+_ex.default: PyTorch refuses .* matrix is singular|minor"
+    ):
+        outputs_of(invert, matrix, folder=tmp_path)
 
-    torch.testing.assert_close(outputs_of(ranked, ROWS[0], folder=tmp_path, kernels="tvm"), ranked(ROWS[0]))
+
+def test_what_does_not_raise_in_pytorch_does_not_here(tmp_path: Path) -> None:
+    found = outputs_of(lambda x: torch.linalg.inv_ex(x)[1], torch.zeros(3, 3), folder=tmp_path)
+    assert int(found) == 1
 
 
 def test_what_pytorch_draws_is_drawn_anew_each_step_and_the_same_again(tmp_path: Path) -> None:

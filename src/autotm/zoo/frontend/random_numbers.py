@@ -39,26 +39,17 @@ class Draws:
         """Whether any place draws."""
         return self._places > 0
 
-    def uniform(self, builder: relax.BlockBuilder, shape: Sequence[int]) -> relax.Var:
-        """Numbers in [0, 1), float32, others at every place and in every step."""
-        return self._drawn(builder, _uniform, shape)
-
     def at_least(self, builder: relax.BlockBuilder, shape: Sequence[int], share: float) -> relax.Var:
-        """Whether such numbers are at least `share`: a byte each, where the numbers would take four."""
-        return self._drawn(builder, _at_least, shape, share)
+        """Whether numbers in [0, 1), others at every place and in every step, are at least `share`: a byte each."""
+        place, extents = self.take_place(), [int(extent) for extent in shape]
+        # Behind a contraction it would be drawn element by element, and again in the backward pass.
+        call = builder.call_te(_at_least, self.counter, extents, place, share, primfunc_attrs=OPAQUE)
+        return builder.emit(call)
 
     def take_place(self) -> int:
         """Take the next number of a place, for one that draws with a generator of its own."""
         self._places += 1
         return self._places
-
-    def _drawn(
-        self, builder: relax.BlockBuilder, draw: Callable[..., te.Tensor], shape: Sequence[int], *options: float
-    ) -> relax.Var:
-        place, extents = self.take_place(), [int(extent) for extent in shape]
-        # Behind a contraction it would be drawn element by element, and again in the backward pass.
-        call = builder.call_te(draw, self.counter, extents, place, *options, primfunc_attrs=OPAQUE)
-        return builder.emit(call)
 
     def next_counter(self, builder: relax.BlockBuilder) -> relax.Var:
         """The counter of the next step."""
@@ -68,10 +59,6 @@ class Draws:
 def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) -> te.Tensor:
     drawn = _drawn_at(counter, shape, place)
     return te.compute(shape, lambda *at: drawn(*at) >= tirx.const(share, "float32"), name="uniform_at_least")
-
-
-def _uniform(counter: te.Tensor, shape: list[int], place: int) -> te.Tensor:
-    return te.compute(shape, _drawn_at(counter, shape, place), name="uniform")
 
 
 def _drawn_at(counter: te.Tensor, shape: list[int], place: int) -> Callable[..., tirx.Expr]:

@@ -9,14 +9,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from tvm import relax
 
 from autotm.model.files import BadInputError
 from autotm.zoo.frontend.torch.operators import TrainingImporter
-from autotm.zoo.frontend.torch.places import SAME, source_of
+from autotm.zoo.frontend.torch.rare import SAME, source_of
 from autotm.zoo.network import gradient_by, gradient_of
 
 _LINES, _KERNELS = ("NCW", "NCHW", "NCDHW"), ("OIW", "OIHW", "OIDHW")
@@ -41,8 +40,7 @@ class JointImporter(TrainingImporter):
             name: self._kept(base[name])
             for name in (
                 "_adaptive_avg_pool2d.default", "_log_softmax.default", "_softmax.default",
-                "adaptive_max_pool2d.default", "max_pool2d_with_indices.default", "max_pool3d_with_indices.default",
-                "native_group_norm.default", "native_layer_norm.default",
+                "max_pool2d_with_indices.default", "native_group_norm.default", "native_layer_norm.default",
             )
         }  # fmt: skip
         return {
@@ -53,7 +51,6 @@ class JointImporter(TrainingImporter):
             "_log_softmax_backward_data.default": self._softmax_gradient,
             "_softmax_backward_data.default": self._softmax_gradient,
             **dict.fromkeys(("alias.default", "clone.default", "detach.default"), lambda node: self.env[node.args[0]]),
-            "adaptive_max_pool2d_backward.default": self._maximum_gradient,
             "avg_pool2d_backward.default": self._mean_gradient,
             "bmm.default": self._batched_product,
             "convolution_backward.default": self._convolution_gradient,
@@ -64,7 +61,6 @@ class JointImporter(TrainingImporter):
             "native_dropout_backward.default": self._dropout_gradient,
             "native_group_norm_backward.default": self._norm_gradient,
             "native_layer_norm_backward.default": self._norm_gradient,
-            **{f"replication_pad{rank}d_backward.default": self._replicated_gradient for rank in (1, 2, 3)},
             "upsample_bilinear2d_backward.default": self._resized_gradient,
             "upsample_nearest2d_backward.default": self._resized_gradient,
         }
@@ -135,10 +131,9 @@ class JointImporter(TrainingImporter):
         dy, y = (self.env[item] for item in node.args[:2])
         if (source := source_of(node.args[1])) in self.forwards:
             return gradient_of(self.block_builder, self.forwards[source], dy, [y])[0]
-        op, axis, is_log = relax.op, node.args[2], "log" in node.target.__name__
-        total = self._emit(op.sum(dy if is_log else self._emit(op.multiply(dy, y)), axis, keepdims=True))
-        if is_log:
-            return self._emit(op.subtract(dy, self._emit(op.multiply(self._emit(op.exp(y)), total))))
+        # Of `_safe_softmax`, whose rows may be zeros.
+        op = relax.op
+        total = self._emit(op.sum(self._emit(op.multiply(dy, y)), node.args[2], keepdims=True))
         return self._emit(op.multiply(y, self._emit(op.subtract(dy, total))))
 
     def _pool_gradient(self, node: fx.Node) -> relax.Var:
@@ -151,12 +146,8 @@ class JointImporter(TrainingImporter):
         return gradient_by(self.block_builder, x, self._forward_of(node.args[-1]), dy)
 
     def _mean_gradient(self, node: fx.Node) -> relax.Var:
-        dy, x, size, strides, padding, is_ceiled, counts, divisor = node.args
+        dy, x, size, strides, padding, is_ceiled, counts, _ = node.args
         slope, x = self.env[dy], self.env[x]
-        if divisor is not None:
-            if is_ceiled or not counts:
-                raise BadInputError("divisor_override goes with ceil_mode=False and count_include_pad=True here")
-            slope = self._emit(relax.op.multiply(slope, self._number(math.prod(size) / divisor, slope)))
         options = {"ceil_mode": is_ceiled, "count_include_pad": counts}
         y = self._emit(relax.op.nn.avg_pool2d(x, size, strides or size, [*padding, *padding], **options))
         return gradient_of(self.block_builder, y, slope, [x])[0]
@@ -165,17 +156,6 @@ class JointImporter(TrainingImporter):
         slope, size, shape, *options = node.args
         x = self.zeros(shape)
         return gradient_by(self.block_builder, x, self.resized(node, x, size, options), self.env[slope])
-
-    def _replicated_gradient(self, node: fx.Node) -> relax.Var:
-        """Compute the gradient of padding with the outermost elements."""
-        slope, x, widths = node.args
-        shape = [int(extent) for extent in x.meta["val"].shape]
-        zeros = y = self.zeros(shape)
-        for number in range(len(widths) // 2):
-            axis, (before, behind) = len(shape) - 1 - number, widths[2 * number : 2 * number + 2]
-            places = np.clip(np.arange(-before, shape[axis] + behind), 0, shape[axis] - 1)
-            y = self._entries(y, places, axis)
-        return gradient_by(self.block_builder, zeros, y, self.env[slope])
 
     def _batched_product(self, node: fx.Node) -> relax.Var:
         """Products of matrices, in the axes that they had before PyTorch made one batch of them.
@@ -219,9 +199,7 @@ class JointImporter(TrainingImporter):
         return self._emit(relax.op.permute_dims(matrices, [*range(rank - 2), rank - 1, rank - 2]))
 
     def _lookup_gradient(self, node: fx.Node) -> relax.Var:
-        dy, indices, rows, padding, by_frequency = node.args
-        if by_frequency:
-            raise BadInputError("scale_grad_by_freq=True has no kernel here")
+        dy, indices, rows, padding, _ = node.args
         dy, indices = self.env[dy], self.env[indices]
         width = int(self.shape_of(dy)[-1])
         if str(indices.ty.dtype.dtype) != "int32":

@@ -129,20 +129,20 @@ class Step(nn.Module):
         tensors |= {name: self._state(name) for name in self._state_places}
 
         def module(*positional: Any, **named: Any) -> Any:
-            given = dict(tensors)
-            found = functional_call(self._module, tensors, positional, named)
+            before = dict(tensors)
+            output = functional_call(self._module, tensors, positional, named)
             # A buffer that was given another tensor keeps its value as one that was written in place does.
             for name, place in self._state_places.items():
                 state = getattr(self, f"state{place}")
-                if tensors[name] is not given[name]:
+                if tensors[name] is not before[name]:
                     self.assigned.add(name)
                 if tensors[name] is not state:
                     state.copy_(tensors[name].detach())
                     tensors[name] = state
-            return found
+            return output
 
-        found, self.spec = tree_flatten(self._call(module, inputs))
-        return tuple(found)
+        leaves, self.spec = tree_flatten(self._call(module, inputs))
+        return tuple(leaves)
 
     def _state(self, name: str) -> torch.Tensor:
         """A buffer's value, or a copy of it."""
@@ -346,8 +346,8 @@ def eager_step(
     """
     own = copy.deepcopy(module)
     with torch.set_grad_enabled(trains):
-        found = call(own, [tensor.clone() for tensor in tensors])
-        leaves = [leaf for leaf in tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+        result = call(own, [tensor.clone() for tensor in tensors])
+        leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         if trains:
             leaves[0].backward()
     leaves = [leaf for leaf in leaves if leaf.numel()]

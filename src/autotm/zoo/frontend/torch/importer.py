@@ -23,6 +23,7 @@ from autotm.zoo.frontend.torch.constants import constant_values
 from autotm.zoo.frontend.torch.framework import FrameworkKernels, is_degenerate, is_foreign, is_view, lies_as
 from autotm.zoo.frontend.torch.indices import IndexChecks
 from autotm.zoo.frontend.torch.program import where
+from autotm.zoo.frontend.torch.rare import check_common
 
 Array = npt.NDArray[Any]
 Kernels = Literal["auto", "tvm", "torch"]
@@ -118,8 +119,8 @@ def _variable(name: str, value: torch.Tensor) -> relax.Var:
 
 
 def _array(value: torch.Tensor) -> Array:
-    found: Array = value.detach().cpu().contiguous().numpy()
-    return found
+    array: Array = value.detach().cpu().contiguous().numpy()
+    return array
 
 
 def _translate(
@@ -159,11 +160,11 @@ def _translate(
 
 
 def _needed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
-    found = set(wanted)
+    needed = set(wanted)
     for node in reversed(graph.nodes):
-        if node in found:
-            found.update(node.all_input_nodes)
-    return found
+        if node in needed:
+            needed.update(node.all_input_nodes)
+    return needed
 
 
 def _converted(importer: JointImporter, framework: FrameworkKernels | None, checks: IndexChecks, node: fx.Node) -> Any:
@@ -185,27 +186,29 @@ def _converted(importer: JointImporter, framework: FrameworkKernels | None, chec
 def _own(importer: JointImporter, checks: IndexChecks, node: fx.Node) -> Any:
     if is_foreign(node):
         raise BadInputError("it takes or gives numbers of a type that no kernel here computes with: call .float()")
-    checks.check_sources(node)
     name = node.target.__name__
-    if name == "getitem" and isinstance(found := importer.env[node.args[0]], tuple | list):
-        return found[node.args[1]]
+    if name == "getitem" and isinstance(parts := importer.env[node.args[0]], tuple | list):
+        return parts[node.args[1]]
     if name not in importer.convert_map:
         raise BadInputError("it has no kernel here")
-    found = importer.convert_map[name](node)
-    types = [getattr(item, "ty", None) for item in found] if isinstance(found, tuple | list) else _types(found)
+    check_common(node)
+    if not name.startswith("scatter."):  # These compare indices with places: no index leads elsewhere.
+        checks.check_sources(node)
+    results = importer.convert_map[name](node)
+    types = [getattr(item, "ty", None) for item in results] if isinstance(results, tuple | list) else _types(results)
     examples = node.meta["val"]
     examples = list(examples) if isinstance(examples, tuple | list) else [examples]
     for kind, example in zip(types, examples, strict=False):
         if kind is not None and isinstance(example, torch.Tensor) and not lies_as(kind, example):
             raise BadInputError(f"its kernel here gives {kind}")
-    return found
+    return results
 
 
-def _types(found: Any) -> list[Any]:
+def _types(value: Any) -> list[Any]:
     """Types of the parts of a value."""
-    if not isinstance(found, relax.Expr):
+    if not isinstance(value, relax.Expr):
         return []
-    return list(found.ty.fields) if isinstance(found.ty, relax.TupleType) else [found.ty]
+    return list(value.ty.fields) if isinstance(value.ty, relax.TupleType) else [value.ty]
 
 
 def _refused(node: fx.Node, error: Exception, by_pytorch: Exception | None = None) -> BadInputError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from torch import fx
 from autotm.model.files import BadInputError
 from autotm.zoo.frontend.torch.constants import is_pure
 from autotm.zoo.frontend.torch.program import where
+from autotm.zoo.frontend.torch.rare import argument
 
 Array = npt.NDArray[Any]
 _ALONG_AN_AXIS = {"gather", "index_select", "scatter", "scatter_add", "scatter_reduce"}
@@ -22,9 +22,6 @@ _ALONG_AN_AXIS = {"gather", "index_select", "scatter", "scatter_add", "scatter_r
 _FROM_THE_END_TOO = {"index", "index_put"}
 """Operators whose arguments are a tensor and indices along its first axes, which may be negative."""
 
-
-_RANKING = {"kthvalue": 2, "max": 1, "median": 1, "min": 1, "mode": 1, "sort": 1, "topk": 2}
-"""Operators whose second result is places along an axis, and the position of that axis among their arguments."""
 _MOVING = {
     "_to_copy", "_unsafe_view", "alias", "clone", "detach", "expand", "permute", "reshape", "select", "slice",
     "squeeze", "t", "transpose", "unsqueeze", "view",
@@ -151,18 +148,14 @@ def _uses(node: fx.Node) -> Iterator[_Use]:
 
 
 def _is_rank(node: fx.Node, extent: int) -> bool:
-    """Whether indices are places along an axis of no more than so many elements: of largest ones, or in an order."""
+    """Whether indices are places of the largest along an axis of no more than so many elements: chosen experts, say."""
     while _name(node) in _MOVING and node.args:
         node = node.args[0]
-    if _name(node) in {"argmax", "argmin"}:
-        shape, axis = _shape(node.args[0]), node.args[1] if len(node.args) > 1 else None
-        return (math.prod(shape) if axis is None else shape[axis]) <= extent
-    if _name(node) != "getitem" or node.args[1] != 1 or _name(node.args[0]) not in _RANKING:
+    if _name(node) != "getitem" or _name(node.args[0]) != "topk":
         return False
     source = node.args[0]
-    shape, position = _shape(source.args[0]), _RANKING[_name(source)]
-    axis = source.args[position] if len(source.args) > position else source.kwargs.get("dim", -1)
-    return (shape[axis] if shape else 1) <= extent
+    shape = _shape(source.args[0])
+    return (shape[argument(source, 2, "dim", -1)] if shape else 1) <= extent
 
 
 def _name(node: Any) -> str:

@@ -12,7 +12,6 @@ from tvm import relax
 
 from autotm.kernels.operators import batch_norm
 from autotm.model.files import BadInputError
-from autotm.zoo.frontend.torch.formulas import argument
 from autotm.zoo.frontend.torch.framework import has_own_type, stored_constant
 from autotm.zoo.frontend.torch.places import Places
 
@@ -103,8 +102,6 @@ class TrainingImporter(Places):
     def _lookup(self, node: fx.Node) -> relax.Var:
         """Rows of a table."""
         table, indices = (self.env[argument] for argument in node.args[:2])
-        if argument(node, 3, "scale_grad_by_freq"):
-            raise BadInputError("scale_grad_by_freq=True has no kernel here")
         if indices.ty.dtype != "int32":
             indices = self._emit(relax.op.astype(indices, "int32"))
         return self._emit(relax.op.take(table, indices, axis=0, mode="fast"))

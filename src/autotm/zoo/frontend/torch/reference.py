@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -140,20 +139,13 @@ class _Run(fx.Interpreter):
         shape = [int(extent) for extent in (example[0] if isinstance(example, tuple) else example).shape]
         name = node.target.overloadpacket.__name__
 
-        def uniform(number: int) -> torch.Tensor:
-            return torch.from_numpy(uniform_numbers(counter, shape, number)).to(self._dtype)
-
+        numbers = torch.from_numpy(uniform_numbers(counter, shape, place)).to(self._dtype)
         if name == "native_dropout":
             x, share = args[:2]
-            is_kept = uniform(place) >= share
+            is_kept = numbers >= share
             return torch.where(is_kept, x * (1 / (1 - share) if share < 1 else 0.0), 0.0), is_kept
         if name == "bernoulli":
-            return (uniform(place) >= 1 - (args[1] if len(args) > 1 else named["p"])).to(self._dtype)
-        if name in {"rand", "rand_like"}:
-            return uniform(place)
-        if name in {"randn", "randn_like"}:
-            length = torch.sqrt(-2 * torch.log(1 - uniform(place)))
-            return length * torch.cos(2 * math.pi * uniform(place + 1))
+            return (numbers >= 1 - (args[1] if len(args) > 1 else named["p"])).to(self._dtype)
         with seeded(torch.tensor([counter]), place):  # By PyTorch, here too: in float32, whatever this run is in.
             args, named = tree_map(lambda item: self._in(item, torch.float32), (args, named))
             return tree_map(self._in, node.target(*args, **named))
