@@ -114,6 +114,25 @@ def test_a_step_that_is_right_says_how_near_it_is(objects: Path) -> None:
     assert "of each of 2 steps are at most" in text
 
 
+class Drawing(nn.Module):
+    """Random numbers of every kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.dropout(self.line(x), 0.3)
+        drawn = torch.empty_like(y).bernoulli_(0.4) + torch.empty_like(y).exponential_()
+        return (y * (torch.rand_like(y) + torch.randn_like(y)) + y * drawn).square().mean()
+
+
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_random_numbers_are_the_same_on_both_sides(kernels: str, objects: Path) -> None:
+    network = from_torch(Drawing(), images(4, 8), kernels=kernels)
+    assert "of each of 2 steps are at most" in compared(network, objects)
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FAULTS]
 )

@@ -28,7 +28,8 @@ class Imported:
         gradients: parameters whose gradients `main` returns, behind the new states; None where it returns none.
         check: checks the values of integer inputs, as `Origin.check`.
         counters: as `Origin.counters`.
-        places: where the source draws random numbers, by its own name of the operator: the number of that place.
+        places: where the source draws random numbers, by its own name of the operator: the number of that place, and
+            whether they are drawn here, not by PyTorch.
     """
 
     module: tvm.IRModule
@@ -40,7 +41,7 @@ class Imported:
     check: Check = unchecked
     gradients: tuple[str, ...] | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
-    places: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
 
 
 def channels_last(imported: Imported) -> Imported:

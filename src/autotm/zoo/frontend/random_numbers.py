@@ -22,12 +22,17 @@ _UNIT = 2.0**-24
 
 
 class Draws:
-    """The places of a step that draw random numbers, each its own stream; `is_used` once there is one."""
+    """The places of a step that draw random numbers, each its own stream; `is_used` once there is one.
+
+    Attributes:
+        own: places that draw here; a generator of PyTorch's draws at the others.
+    """
 
     def __init__(self) -> None:
         """Begin with no place."""
         self.counter = relax.Var(COUNTER, relax.TensorType((1,), "int32"))
         self._places = 0
+        self.own: set[int] = set()
 
     @property
     def places(self) -> int:
@@ -42,6 +47,7 @@ class Draws:
     def at_least(self, builder: relax.BlockBuilder, shape: Sequence[int], share: float) -> relax.Var:
         """Whether numbers in [0, 1), others at every place and in every step, are at least `share`: a byte each."""
         place, extents = self.take_place(), [int(extent) for extent in shape]
+        self.own.add(place)
         # Behind a contraction it would be drawn element by element, and again in the backward pass.
         call = builder.call_te(_at_least, self.counter, extents, place, share, primfunc_attrs=OPAQUE)
         return builder.emit(call)

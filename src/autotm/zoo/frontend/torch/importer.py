@@ -23,7 +23,7 @@ from autotm.zoo.frontend.torch.constants import constant_values
 from autotm.zoo.frontend.torch.framework import FrameworkKernels, is_degenerate, is_foreign, is_view, lies_as
 from autotm.zoo.frontend.torch.indices import IndexChecks
 from autotm.zoo.frontend.torch.program import where
-from autotm.zoo.frontend.torch.rare import check_common
+from autotm.zoo.frontend.torch.rare import refuse_rare
 
 Array = npt.NDArray[Any]
 Kernels = Literal["auto", "tvm", "torch"]
@@ -69,7 +69,7 @@ def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Impo
         known,
     )
     builder = importer.block_builder = LinedBuilder.empty()
-    places: dict[str, int] = {}
+    places: dict[str, tuple[int, bool]] = {}
     gradients = {name: node for name, node in captured.gradients.items() if name in kinds[Role.PARAMETER]}
     states = {name: _array(value) for name, value in kinds[Role.STATE].items()}
     with builder.function("main"):
@@ -130,7 +130,7 @@ def _translate(
     checks: IndexChecks,
     variables: Mapping[fx.Node, relax.Var],
     wanted: Sequence[fx.Node],
-    places: dict[str, int],
+    places: dict[str, tuple[int, bool]],
 ) -> list[relax.Expr]:
     """The results that are wanted of a graph; notes the places where it draws random numbers."""
     importer._check_unsupported_func_type = lambda _nodes: None  # noqa: SLF001  (we name the line of each)
@@ -150,7 +150,7 @@ def _translate(
             drawn = importer.draws.places
             importer.env[node] = _converted(importer, framework, checks, node)
             if importer.draws.places > drawn:
-                places[node.name] = drawn + 1
+                places[node.name] = drawn + 1, drawn + 1 in importer.draws.own
     missing = [node for node in wanted if importer.env.get(node) is None]
     if missing and framework is None:
         raise _refused(missing[0], BadInputError("its kernel here leaves it out"))
@@ -191,7 +191,7 @@ def _own(importer: JointImporter, checks: IndexChecks, node: fx.Node) -> Any:
         return parts[node.args[1]]
     if name not in importer.convert_map:
         raise BadInputError("it has no kernel here")
-    check_common(node)
+    refuse_rare(node)
     if not name.startswith("scatter."):  # These compare indices with places: no index leads elsewhere.
         checks.check_sources(node)
     results = importer.convert_map[name](node)

@@ -15,12 +15,12 @@ SAME = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.a
 """Operators whose result equals their operand."""
 _RARE = {
     "_upsample_bilinear2d_aa.default", "argsort.default", "avg_pool3d.default", "cosh.default", "cumprod.default",
-    "div.Tensor_mode", "max.dim", "max_pool3d_with_indices.default", "randn.default", "randn_like.default",
-    "sinh.default", "sort.default", "topk.default",
+    "div.Tensor_mode", "exponential.default", "max.dim", "max_pool3d_with_indices.default", "randn.default",
+    "randn_like.default", "sinh.default", "sort.default", "topk.default",
 }  # fmt: skip
 
 
-def check_common(node: fx.Node) -> None:
+def refuse_rare(node: fx.Node) -> None:
     """Refuse an operator that PyTorch computes.
 
     Raises:

@@ -128,27 +128,25 @@ class _Run(fx.Interpreter):
 
     def run_node(self, node: fx.Node) -> Any:
         """A node; one that draws draws what it draws here."""
-        place = self._places.get(node.name)
-        if place is None:
+        if node.name not in self._places:
             return super().run_node(node)
-        args, named = self.fetch_args_kwargs_from_env(node)
-        return self._drawn(node, place, args, named)
-
-    def _drawn(self, node: fx.Node, place: int, args: Any, named: Any) -> Any:
-        counter, example = int(self._values[COUNTER].item()), node.meta["val"]
-        shape = [int(extent) for extent in (example[0] if isinstance(example, tuple) else example).shape]
-        name = node.target.overloadpacket.__name__
-
-        numbers = torch.from_numpy(uniform_numbers(counter, shape, place)).to(self._dtype)
-        if name == "native_dropout":
-            x, share = args[:2]
-            is_kept = numbers >= share
-            return torch.where(is_kept, x * (1 / (1 - share) if share < 1 else 0.0), 0.0), is_kept
-        if name == "bernoulli":
-            return (numbers >= 1 - (args[1] if len(args) > 1 else named["p"])).to(self._dtype)
+        place, is_own = self._places[node.name]
+        counter, (args, named) = int(self._values[COUNTER].item()), self.fetch_args_kwargs_from_env(node)
+        if is_own:
+            return self._drawn(node, counter, place, args, named)
         with seeded(torch.tensor([counter]), place):  # By PyTorch, here too: in float32, whatever this run is in.
             args, named = tree_map(lambda item: self._in(item, torch.float32), (args, named))
             return tree_map(self._in, node.target(*args, **named))
+
+    def _drawn(self, node: fx.Node, counter: int, place: int, args: Any, named: Any) -> Any:
+        """What dropout, or else Bernoulli's numbers, are drawn here."""
+        example = node.meta["val"]
+        shape = [int(extent) for extent in (example[0] if isinstance(example, tuple) else example).shape]
+        numbers = torch.from_numpy(uniform_numbers(counter, shape, place)).to(self._dtype)
+        if "bernoulli" in node.target.__name__:
+            return (numbers >= 1 - (args[1] if len(args) > 1 else named["p"])).to(self._dtype)
+        x, share = args[:2]
+        return torch.where(numbers >= share, x * (1 / (1 - share) if share < 1 else 0.0), 0.0), numbers >= share
 
 
 class _Judge(_Run):
