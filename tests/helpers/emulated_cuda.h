@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#define CUDART_INF_F INFINITY
 #define __global__
 #define __device__
 #define __forceinline__ inline

@@ -31,7 +31,7 @@ _PASSES = [
 
 nvcc unrolls, and finds common expressions: names for them would hide from TVM which vectors are aligned.
 """
-_HEADERS = {"half": "cuda_fp16.h", "nv_bfloat16": "cuda_bf16.h"}
+_HEADERS = {"half": "cuda_fp16.h", "nv_bfloat16": "cuda_bf16.h", "CUDART": "math_constants.h"}
 """By the word in the source that needs it."""
 _TYPES = "#define uint unsigned int\n#define uchar unsigned char\n#define ushort unsigned short\n"
 """Names that TVM writes."""
