@@ -1,14 +1,16 @@
-"""PyTorch's own operator samples, imported, compiled and compared with PyTorch: right, refused, wrong or crashed.
+"""PyTorch's own operator samples, or ONNX's, imported, compiled and compared: right, refused, wrong or crashed.
 
     python benchmarks/conformance.py [--samples 3] [--jobs 2] [--kernels auto] [--modules] [--only NAME ...] [--list]
     python benchmarks/conformance.py --random 2000 [--first 0]
+    python benchmarks/conformance.py --onnx [--jobs 2] [--only test_resize ...] [--list]
 
 Samples are those of PyTorch's test suite in float32 (`op_db`, and with --modules `module_db`), of each operator the
 first, the last and some between. One whose result has a gradient is a training step: its tensors are parameters, and
 its loss and their new values are compared. Any other infers. Right is what is at most three times as far from
 PyTorch's float64 as PyTorch's float32 is, besides roundings. Each sample runs in a process of its own.
 With --random, modules are drawn (`random_modules.py`), and losses and states of three steps are compared.
-Needs PyTorch and expecttest (requirements/torch.txt).
+With --onnx, the node tests that come with ONNX are judged by the values and tolerances that they bring.
+Needs PyTorch, ONNX and expecttest (requirements/torch.txt).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+import onnx_samples
 from autotm.kernels.code import machine_target
 from autotm.kernels.library import KernelLibrary, pinned
 from autotm.lower import lower_network
@@ -53,6 +56,8 @@ ALLOWED, ROUNDING = 3.0, 2e-5
 PATIENCE_S = 120.0
 """A sample that takes longer counts as crashed."""
 Array = np.ndarray[Any, Any]
+Judge = Callable[[Any, str], tuple[str, str]]
+"""Of a sample, with kernels of that name: right, refused, wrong, random or unusable, and why."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +318,7 @@ def difference(ours: Array, theirs: Array, wanted: Array) -> str:
         return f"{ours[worst].real:.6g}, PyTorch's is {theirs[worst].real:.6g} (of at most {size:.3g})"
 
 
-def _in_child(sample: Sample, kernels: str, answer: Connection) -> None:
+def _in_child(sample: Any, judge: Judge, kernels: str, answer: Connection) -> None:
     """Judge a sample and send the verdict; what it prints is of no use."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -326,7 +331,7 @@ def _in_child(sample: Sample, kernels: str, answer: Connection) -> None:
         answer.send(("crashed", f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})"))
 
 
-def verdicts(samples: Iterator[Sample], kernels: str, jobs: int) -> Iterator[Verdict]:
+def verdicts(samples: Iterator[Any], judge: Judge, kernels: str, jobs: int) -> Iterator[Verdict]:
     """Judge samples, some at a time, each in a fork of this process, which never computes in parallel itself."""
     fork = multiprocessing.get_context("fork")
     running: dict[Connection, tuple[str, Any, float]] = {}
@@ -348,7 +353,7 @@ def verdicts(samples: Iterator[Sample], kernels: str, jobs: int) -> Iterator[Ver
         while len(running) >= jobs:
             yield from ended()
         receive, send = fork.Pipe(duplex=False)
-        process = fork.Process(target=_in_child, args=(sample, kernels, send))
+        process = fork.Process(target=_in_child, args=(sample, judge, kernels, send))
         process.start()
         send.close()
         running[receive] = (sample.name, process, perf_counter())
@@ -365,17 +370,22 @@ def main() -> None:
     parser.add_argument("--modules", action="store_true", help="samples of modules instead of operators")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="modules drawn at random instead")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first of these (default: 0)")
-    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="operators or modules by name")
+    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="names; beginnings of ONNX's")
     parser.add_argument("--list", action="store_true", help="print every sample that is not right")
+    parser.add_argument("--onnx", action="store_true", help="ONNX's own node tests instead")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    if options.random:
+    own_judge: Judge = judge
+    samples: Iterator[Any]
+    if options.onnx:
+        samples, own_judge = onnx_samples.node_tests(options.only), onnx_samples.judge
+    elif options.random:
         samples = random_samples(options.random, options.first)
     else:
         samples = (module_samples if options.modules else operator_samples)(options.samples, options.only)
     kinds: Counter[str] = Counter()
-    for verdict in verdicts(samples, options.kernels, options.jobs):
+    for verdict in verdicts(samples, own_judge, options.kernels, options.jobs):
         kinds[verdict.kind] += 1
         if options.list and verdict.kind != "right":
             first = verdict.why.strip().splitlines()[0] if verdict.why.strip() else ""
@@ -383,7 +393,8 @@ def main() -> None:
     judged = sum(kinds[kind] for kind in ("right", "refused", "wrong", "crashed"))
     for kind in ("right", "refused", "wrong", "crashed"):
         print(f"{kind:9}{kinds[kind]:7}{kinds[kind] / max(judged, 1):8.1%}")
-    print(f"not compared: {kinds['random']} draw random numbers, {kinds['unusable']} PyTorch refuses or give nothing")
+    unusable = "types that no step takes" if options.onnx else "PyTorch refuses them, or they give nothing"
+    print(f"not compared: {kinds['random']} draw random numbers, {kinds['unusable']} cannot be: {unusable}")
     sys.exit(1 if kinds["wrong"] or kinds["crashed"] else 0)
 
 

@@ -119,7 +119,7 @@ def prepare(
         targets: what the loss of a module takes besides.
         training: by which rules it is trained.
         mode: `train` or `inference`; by default a module is trained, a file where it is given a loss or training.
-        kernels: of a module: `auto`, `tvm` or `torch`, as in `from_torch`.
+        kernels: of a module `auto`, `tvm` or `torch`, as in `from_torch`; of a file `auto` or `tvm`, as in `from_onnx`.
         scheduled: whether `Placement.step` takes a `rate_scale`, which all learning rates are multiplied by.
         counts: what limits count: `all`, or `intermediates` without parameters, inputs and results, as in the paper.
         machine: a file in config/machines without .yaml, a path, or a machine.
@@ -180,9 +180,7 @@ def _with_scheduled_rates(network: zoo.Network) -> zoo.Network:
 def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
     from autotm.zoo.frontend import from_onnx  # noqa: PLC0415 - only where such a file is given
 
-    given = dict(options)
-    if given.pop("kernels"):
-        raise BadInputError(f"{path}: kernels: goes with a module of PyTorch")
+    given = {name: value for name, value in options.items() if name != "kernels" or value is not None}
     if len(given.pop("targets")):
         raise BadInputError(f"{path}: targets go with a module of PyTorch; a file's are inputs like others")
     if callable(given["loss"]):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import tvm
 
     from autotm.zoo import Network
-    from autotm.zoo.network import Reference
+    from autotm.zoo.network import Origin, Reference, Way
 
 _LOG = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
@@ -60,35 +60,43 @@ def compare_with_source(
         values: the folder of values that came with the network.
 
     Returns:
-        What the step was compared with, in words.
+        What the step was compared with, in words, or why with nothing.
 
     Raises:
         DifferentStepError: a result is further from the source's float64 than the source's float32 allows; names the
             first operator that is off, with the line of the source.
     """
-    reference = network.origin.reference if network.origin is not None else None
-    if reference is None:
+    origin = network.origin
+    reference = origin.reference if origin is not None else None
+    if origin is None or reference is None:
         return NOTHING
-    steps, peak_bytes = _steps(context, network, target, objects, values)
+    steps, peak_bytes = _steps(context, network, origin, target, objects, values)
+    # Where float64 does not fit, two orders of float32 show what roundings make of the step.
     fits = psutil.virtual_memory().available > _TIMES_PEAK * peak_bytes
     worst = 0.0
     for number, (before, ours) in enumerate(steps, 1):
-        single = reference.step(before, precise=False)
-        exact = (_precise(reference, before) if fits else None) or single
+        try:
+            single = reference.step(before, "float32")
+        except NotImplementedError as error:
+            return f"{NOTHING}: {error}"
+        other = "float64" if fits else "another order"
+        exact = _computed(reference, before, other) or single
         if number == 1:
             _check_capture(network, reference, single)
         error, name = _worst(ours, single, exact)
         if error > 1.0:
-            _explain(context, network, target, before, name, _relative(ours[name], exact[name]), objects, values)
+            relative = _relative(ours[name], exact[name])
+            _explain(context, network, origin, reference, target, before, name, relative, objects, values)
         worst = max(worst, error)
     return (
-        f"{reference.name}: {len(steps[0][1])} results of each of {STEPS} steps are at most {worst * _ALLOWED:.2g} "
-        f"times as far from its {'float64' if fits else 'float32'} as its own float32, or roundings"
+        f"{reference.name}: {len(steps[0][1])} results of each of {len(steps)} steps are at most "
+        f"{worst * _ALLOWED:.2g} times as far from its {'float64' if fits else 'float32 in another order'} as its own "
+        "float32, or roundings"
     )
 
 
 def _steps(
-    context: Context, network: Network, target: tvm.target.Target, objects: Path, values: Path
+    context: Context, network: Network, origin: Origin, target: tvm.target.Target, objects: Path, values: Path
 ) -> tuple[list[tuple[Values, Values]], int]:
     """Arguments and results of plain steps, as they lie in the source, and the peak of a step in bytes."""
     from autotm.kernels.library import KernelLibrary, pinned
@@ -99,8 +107,9 @@ def _steps(
 
     # Trained, its gradients would be gone.
     whole = with_values_stored(replace(network, training=None, rule_states={}), values)
-    origin, machine, found = network.origin, context.machine, []
-    assert origin is not None, "the caller has looked"
+    machine, found = context.machine, []
+    # Without gradients or states a second step would be the first again.
+    count = STEPS if network.gradients or network.states else 1
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         files = Path(made) / "graph.json", Path(made) / "kernels.so"
         graph = lower_network(whole, "compared", target, machine.threads, *files, {}, objects)
@@ -109,7 +118,7 @@ def _steps(
     results = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
     with pinned(machine):
         before: Values = {}
-        for memory in plain_steps(graph, library, machine, context.seed, STEPS, context.devices_dir):
+        for memory in plain_steps(graph, library, machine, context.seed, count, context.devices_dir):
             known = [name for name in arguments if name in graph.by_name]
             if before:
                 ours = {name: origin.back(_owner(name), memory.value(name).copy()) for name in results}
@@ -136,12 +145,12 @@ def _move(parameters: Mapping[str, Array], memory: Any) -> None:
             parameters[name][...] -= np.float32(_MOVED * max(length, 1e-3) / slope) * value
 
 
-def _precise(reference: Reference, before: Values) -> Values | None:
-    """The source's step in float64, if it has one."""
+def _computed(reference: Reference, before: Values, way: Way) -> Values | None:
+    """The source's step in another way, if it has that."""
     try:
-        return reference.step(before, precise=True)
+        return reference.step(before, way)
     except (RuntimeError, TypeError, MemoryError) as error:
-        _LOG.info("%s computes no step in float64: %s", reference.name, error)
+        _LOG.info("%s computes no step in %s: %s", reference.name, way, error)
         return None
 
 
@@ -203,8 +212,8 @@ def _relative(ours: Array, wanted: Array) -> float:
 
 
 def _explain(
-    context: Context, network: Network, target: tvm.target.Target, before: Values, name: str, error: float,
-    objects: Path, values: Path,
+    context: Context, network: Network, origin: Origin, reference: Reference, target: tvm.target.Target,
+    before: Values, name: str, error: float, objects: Path, values: Path,
 ) -> None:  # fmt: skip
     """Say what a difference comes from; one that comes from no operator, and is small, is one of roundings.
 
@@ -213,15 +222,12 @@ def _explain(
     """
     from autotm.zoo.network import Network
 
-    assert network.origin is not None, "the caller has looked"
-    reference = network.origin.reference
-    assert reference is not None, "the caller has looked"
     imported, operators = reference.in_detail()
+    lying = replace(origin, turned=imported.turned, reference=None)
     detailed = Network(
-        network.name, network.batch, imported.module, imported.inputs, imported.parameters, None, imported.states,
-        replace(network.origin, turned=imported.turned, reference=None),
-    )  # fmt: skip
-    ((arguments, found), *_), _ = _steps(context, detailed, target, objects, values)
+        network.name, network.batch, imported.module, imported.inputs, imported.parameters, None, imported.states, lying
+    )
+    ((arguments, found), *_), _ = _steps(context, detailed, lying, target, objects, values)
     outputs = [found[result] for result in detailed.results]
     first = reference.first_difference({**before, **arguments}, dict(zip(operators, outputs, strict=True)))
     if first is None and error <= _LARGE:
@@ -231,7 +237,8 @@ def _explain(
         )
         return
     what = first or f"its {name} is off by {error:.2g} of its size, though no operator is by itself"
+    other = "kernels='torch' has PyTorch compute the step, and " if origin.is_torch else ""
     raise DifferentStepError(
         f"network {network.name}: it computes something else than {reference.name}: {what}; please report it. "
-        "kernels='torch' has PyTorch compute the step, and profile={'compare': False} leaves the comparison out"
+        f"{other}profile={{'compare': False}} leaves the comparison out"
     )

@@ -141,10 +141,8 @@ def test_something_else_than_onnx(tmp_path: Path) -> None:
     [
         (helper.make_node("Fancy", ["x", "w"], ["y"], name="odd"), "node 'odd' .Fancy.: this operator of ONNX"),
         (helper.make_node("Fancy", ["x"], ["y"], name="odd", domain="my.own"), "operator of domain 'my.own'"),
-        (helper.make_node("Det", ["x"], ["y"], name="odd"), "node 'odd' .Det.: this operator cannot be imported"),
-        (helper.make_node("NonZero", ["x"], ["y"], name="odd"), "node 'odd' .NonZero.: the shape of its result"),
-        (helper.make_node("Cast", ["x"], ["y"], name="odd", to=TensorProto.DOUBLE), "its result 'y' is float64"),
-        (helper.make_node("Gather", ["x", "far"], ["y"], name="odd", axis=1), "takes places 9 to 9 .* extent 8"),
+        (helper.make_node("NonZero", ["x"], ["y"], name="odd"), "node 'odd' .NonZero.: .* the shape of its result"),
+        (helper.make_node("Gather", ["x", "far"], ["y"], name="odd", axis=1), "'far': index 9 .* takes -8 to 7"),
     ],
 )
 def test_a_node_that_cannot_be_imported_is_named(node: Any, message: str, tmp_path: Path) -> None:
@@ -237,5 +235,5 @@ def test_a_path_that_ends_in_onnx_is_a_file(tmp_path: Path) -> None:
     for given in (path, str(path)):
         assert _built(given, None, {"batch": 2}, options).batch == 2
     for wrong in ({"targets": (1,)}, {"loss": print}, {"kernels": "torch"}):
-        with pytest.raises(BadInputError, match=r"module of PyTorch|the name of a loss"):
+        with pytest.raises(BadInputError, match=r"module of PyTorch|the name of a loss|known: auto, tvm"):
             _built(path, None, {"batch": 2}, options | wrong)

@@ -16,6 +16,7 @@ from tvm import relax  # noqa: E402
 
 from autotm.kernels.code import machine_target  # noqa: E402
 from autotm.model.step import Counts  # noqa: E402
+from autotm.stages import compare  # noqa: E402
 from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
 from autotm.stages.context import Context  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
@@ -131,6 +132,23 @@ class Drawing(nn.Module):
 def test_random_numbers_are_the_same_on_both_sides(kernels: str, objects: Path) -> None:
     network = from_torch(Drawing(), images(4, 8), kernels=kernels)
     assert "of each of 2 steps are at most" in compared(network, objects)
+
+
+def test_without_memory_for_float64_two_orders_of_float32_are_taken(
+    objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "_TIMES_PEAK", 10**12)
+    assert "as far from its float32 in another order as its own float32" in compared(imported(), objects)
+    convert = JointImporter.create_convert_map
+
+    def faulty(self: JointImporter) -> dict[str, Callable[[Any], Any]]:
+        conversions = convert(self)
+        right = conversions["mul.Tensor"]
+        return {**conversions, "mul.Tensor": lambda node: scaled(self.block_builder, right(node))}
+
+    monkeypatch.setattr(JointImporter, "create_convert_map", faulty)
+    with pytest.raises(DifferentStepError, match=r"mul\.Tensor"):
+        compared(imported(), objects)
 
 
 @pytest.mark.parametrize(

@@ -50,12 +50,12 @@ def cuda_kernel(
 
     Raises:
         ValueError: there is no such implementation of it.
-        AutotmError: PyTorch computes it, on the processor.
+        AutotmError: a framework computes it, on the processor.
     """
     if FRAMEWORK in func.attrs:
         raise AutotmError(
-            f"operator {func.attrs[FRAMEWORK]} has no kernel here, and PyTorch's runs on the processor: steps on a GPU "
-            "take kernels='tvm'"
+            f"operator {func.attrs[FRAMEWORK]} has no kernel here, and its framework's runs on the processor: steps on "
+            "a GPU take kernels='tvm'"
         )
     sch = Schedule(tvm.IRModule({"main": func}))
     op, op_class, flops = described(sch)

@@ -23,6 +23,13 @@ _LOG = logging.getLogger(__name__)
 
 FRAMEWORK_CALL = "autotm.framework"
 """What compiled code calls where PyTorch computes a kernel (`framework.py`)."""
+ONNX_CALL = "autotm.onnx"
+"""What compiled code calls where ONNX's reference computes a kernel (`onnx_operators.py`)."""
+_FRAMEWORKS = {
+    FRAMEWORK_CALL: ("autotm.kernels.library.framework", "torch", "PyTorch"),
+    ONNX_CALL: ("autotm.kernels.library.onnx_operators", "onnx", "ONNX"),
+}
+"""The module that answers a call, the package that it needs, and what people call that."""
 
 Array = npt.NDArray[Any]
 BoundKernel = Callable[[], None]
@@ -56,8 +63,9 @@ class KernelLibrary:
             raise DamagedFileError(f"{path}: no such kernel library; build it with: snakemake {path}") from None
         digest = hashlib.sha256(content).hexdigest()[:16]
         try:
-            if FRAMEWORK_CALL.encode() in content:
-                _require_framework(path)
+            for call, framework in _FRAMEWORKS.items():
+                if call.encode() in content:
+                    _require_framework(path, *framework)
             return cls(path, digest, threads_of(content), load_module(path))
         except (OSError, RuntimeError, ValueError) as error:
             reason = str(error).strip().splitlines()[-1]
@@ -118,20 +126,20 @@ class KernelLibrary:
         return functools.partial(self.function(symbol), *(tensor(view) for view in views))
 
 
-def _require_framework(path: Path) -> None:
-    """Let the kernels of a library call PyTorch.
+def _require_framework(path: Path, module: str, package: str, name: str) -> None:
+    """Let the kernels of a library call a framework.
 
     Raises:
-        AutotmError: PyTorch is not installed here.
+        AutotmError: it is not installed here.
     """
     try:
-        importlib.import_module("autotm.kernels.library.framework")
+        importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != "torch":
+        if error.name != package:
             raise
         raise AutotmError(
-            f"{path}: some of its kernels are operators of PyTorch, which is not installed here; "
-            "pip install 'autotm[torch]'"
+            f"{path}: some of its kernels are operators of {name}, which is not installed here; "
+            f"pip install 'autotm[{package}]'"
         ) from None
 
 

@@ -10,7 +10,7 @@ from autotm.kernels.code import GENERATED, OPAQUE, Workspace
 from autotm.model.step import OpClass
 
 FRAMEWORK = "autotm.framework"
-"""Attribute of such functions: the operator's name, without its library."""
+"""Attribute of such functions: the operator's name, its framework's before it."""
 _OP_CLASS, _FLOPS, _WORKSPACE = "autotm.op_class", "autotm.flops", "autotm.workspace_bytes"
 
 
@@ -31,7 +31,7 @@ def framework_kernel(
         builder: of the step.
         operands: tensors that the function reads.
         results: shape and type of each tensor that it writes.
-        name: of the operator, for people.
+        name: of the operator, with that of its framework before it, such as `torch_inverse`.
         text: what the function is told about it.
         op_class: what the operator does to memory.
         flops: floating-point operations of a call.
@@ -44,16 +44,14 @@ def framework_kernel(
             [list(shape) for shape, _ in results],
             list(inputs),
             lambda ins, outs: tirx.call_packed(callee, text, *(buffer.data for buffer in (*ins, *outs))),
-            name=f"torch_{name}",
+            name=name,
             dtype=[dtype for _, dtype in results],
         )
 
     attributes = {
         **OPAQUE, FRAMEWORK: name, _OP_CLASS: str(op_class), _FLOPS: flops, _WORKSPACE: workspace_bytes
     }  # fmt: skip
-    call = builder.emit(
-        builder.call_te(called, *operands, primfunc_name_hint=f"torch_{name}", primfunc_attrs=attributes)
-    )
+    call = builder.emit(builder.call_te(called, *operands, primfunc_name_hint=name, primfunc_attrs=attributes))
     if len(results) == 1:
         return [call]
     return [builder.emit(relax.TupleGetItem(call, number)) for number in range(len(results))]
@@ -61,7 +59,7 @@ def framework_kernel(
 
 def costs_of(func: tirx.PrimFunc) -> tuple[str, OpClass, int]:
     """Return name, class and floating-point operations of a function that runs in a framework."""
-    return f"torch_{func.attrs[FRAMEWORK]}", OpClass(str(func.attrs[_OP_CLASS])), int(func.attrs[_FLOPS])
+    return str(func.attrs[FRAMEWORK]), OpClass(str(func.attrs[_OP_CLASS])), int(func.attrs[_FLOPS])
 
 
 def with_workspace(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,10 @@ from autotm.model.step import STEP
 
 Array = npt.NDArray[Any]
 Check = Callable[[Mapping[str, Array]], None]
+
+
+Way = Literal["float32", "float64", "another order"]
+"""How a source computes a step: in its own float32 or float64, or in float32 with sums in another order."""
 
 
 class Reference(Protocol):
@@ -30,8 +34,8 @@ class Reference(Protocol):
     @property
     def eager(self) -> Callable[[], dict[str, Array]] | None: ...  # noqa: D102 - above
 
-    def step(self, values: Mapping[str, Array], *, precise: bool) -> dict[str, Array]:
-        """Compute the results by their names here, from arguments by name, in float64 or in float32."""
+    def step(self, values: Mapping[str, Array], way: Way) -> dict[str, Array]:
+        """Compute the results by their names here, from arguments by name."""
 
     def in_detail(self) -> tuple[Any, Sequence[Any]]:
         """Import the step with the value of every operator as an output; gives the operators too."""

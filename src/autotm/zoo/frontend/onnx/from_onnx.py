@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from autotm.model.files import BadInputError
+from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import Training, UpdateRule
+from autotm.zoo.frontend.onnx.importer import Kernels
 from autotm.zoo.frontend.onnx.inputs import Given
 from autotm.zoo.frontend.onnx.network import Options, network_of
 from autotm.zoo.network import Network
@@ -25,6 +26,7 @@ def from_onnx(
     mode: Mode | None = None,
     training: Training | UpdateRule | None = None,
     fixed: Collection[str] = (),
+    kernels: Kernels = "auto",
     name: str | None = None,
 ) -> Network:
     """The step that infers with an ONNX file, or trains it.
@@ -45,6 +47,8 @@ def from_onnx(
         mode: `train` or `inference`; by default `train` where a loss or training is given.
         training: rules of ours; plain SGD with a learning rate of 0.001 if None.
         fixed: names or patterns (`*.mask`) of initializers that are not trained.
+        kernels: `auto`: ours, and ONNX's own reference for nodes that have none here, but for those that training needs
+            gradients of; `tvm`: ours alone.
         name: of the network, in small letters, digits and _; by default the file's.
 
     Raises:
@@ -57,11 +61,13 @@ def from_onnx(
         raise BadInputError(
             f"training: a {type(training).__name__}: a file takes Training, Sgd, Adam or AdamW of autotm"
         )
+    if kernels not in get_args(Kernels):
+        raise unknown_name("value of kernels for a file", kernels, get_args(Kernels))
     trains = mode == "train" or (mode is None and (loss is not None or training is not None))
     if not trains and (loss is not None or training is not None):
         raise BadInputError(f"{path}: mode='inference' takes neither loss nor training; leave them out")
     rules = training if isinstance(training, Training | None) else Training(training)
-    options = Options(inputs, dict(sizes or {}), loss, rules, trains, tuple(fixed))
+    options = Options(inputs, dict(sizes or {}), loss, rules, trains, tuple(fixed), kernels)
     return network_of(Path(path), name or _own_name(Path(path)), options)
 
 

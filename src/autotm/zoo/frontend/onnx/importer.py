@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,26 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from autotm.model.files import AutotmError, BadInputError
 from autotm.zoo.frontend.lined import LinedBuilder
-from autotm.zoo.frontend.onnx.folding import folded, is_foldable
+from autotm.zoo.frontend.onnx.framework import STORED, kind_of, reference_kernel
+from autotm.zoo.frontend.onnx.indices import IndexChecks
 from autotm.zoo.frontend.onnx.inputs import NUMBERS
-from autotm.zoo.frontend.onnx.model_file import ModelFile, label
-from autotm.zoo.frontend.onnx.operators import FIXED, RULES, Node
+from autotm.zoo.frontend.onnx.model_file import ModelFile, label, nodes_of
+from autotm.zoo.frontend.onnx.node_models import (
+    Kind,
+    computed,
+    inferred_kinds,
+    inner_graphs,
+    is_random,
+    names_read,
+    node_model,
+)
+from autotm.zoo.frontend.onnx.operators import FIXED, RULES, Node, check_converter
 
 Array = npt.NDArray[Any]
+Kernels = Literal["auto", "tvm"]
 _KERNEL = tvm.ir.Op.get("relax.call_tir")
+_WRITTEN_OUT = 1024
+"""Elements of a constant that is part of the text of a kernel of ONNX's; a larger one takes memory."""
 _ELEMENTWISE = {"Add", "And", "Div", "Max", "Min", "Mul", "Or", "Pow", "Sub", "Where"}
 
 
@@ -31,34 +44,60 @@ class GraphImporter:
     Attributes:
         builder: where they are written.
         parameters: variables of the weights that a node has asked for.
+        results: what nodes compute in the step, by name.
+        checks: of the values of inputs that are indices.
     """
 
     def __init__(
-        self, file: ModelFile, inputs: Mapping[str, relax.Var], weights: Collection[str], *, trains: bool = False
+        self,
+        file: ModelFile,
+        inputs: Mapping[str, relax.Var],
+        weights: Collection[str],
+        empty: Mapping[str, Array],
+        *,
+        trains: bool = False,
+        kernels: Kernels = "auto",
     ) -> None:
-        """Start with the inputs, and with weights that become variables; the other initializers are constants.
+        """Start with the inputs, and with weights that become variables.
+
+        The other initializers, and inputs that are `empty`, are constants.
 
         Where the step `trains`, a node between weights and loss must be of operators: kernels have no gradient.
+        With `kernels` of `auto`, ONNX's reference computes the nodes that have no kernel here.
         """
         self.builder = LinedBuilder.empty()
         self.parameters: dict[str, relax.Var] = {}
-        self._file, self._weights = file, weights
-        self._variables: dict[str, relax.Expr] = dict(inputs)
+        self.results: dict[str, relax.Expr] = {}
+        whole = {name: item.name for name, item in inputs.items() if not kind_of(item).dtype.startswith("float")}
+        self.checks = IndexChecks(file.opset, whole)
+        self._file, self._inputs, self._weights, self._kernels = file, inputs, weights, kernels
         self._known = {name: value for name, value in file.initializers.items() if name not in weights}
+        self._known |= empty
         self._same: dict[str, str] = {}
         self._trained = set(weights) if trains else set()
+        self._read = {name for node in nodes_of(file.graph) for name in names_read(node)}
+        inner = [graph for node in nodes_of(file.graph) for graph in inner_graphs(node)]
+        self._read |= {item.name for graph in (file.graph, *inner) for item in graph.output}
         self._converters = onnx_frontend._get_convert_map()  # noqa: SLF001  (its class cannot name the node at fault)
         self._reader = onnx_frontend.ONNXGraphImporter({}, "float32")
 
     def write(self, graph: GraphProto) -> list[relax.Expr]:
-        """Write all nodes; the graph's outputs.
+        """Write all nodes, and return the graph's outputs.
 
         Raises:
             BadInputError: a node that cannot be imported: it has no rule, or results of unknown shape or of a type that
                 no kernel computes with.
         """
         self._write_nodes(graph)
-        return [self._value(item.name) for item in graph.output]
+        outputs = [self._value(item.name) for item in graph.output]
+        for item, output in zip(graph.output, outputs, strict=True):
+            kind = item.type.tensor_type
+            if kind.HasField("shape") and len(kind.shape.dim) != output.ty.ndim:
+                raise BadInputError(
+                    f"{self._file.path}: output '{item.name}' has {output.ty.ndim} axes here, and "
+                    f"{len(kind.shape.dim)} in the file; please report it with the file"
+                )
+        return outputs
 
     def _write_nodes(self, graph: GraphProto) -> None:
         for node in graph.node:
@@ -77,10 +116,10 @@ class GraphImporter:
                 ) from error
 
     def _write_node(self, node: NodeProto) -> None:
-        known = [self._constant(name) for name in node.input]
-        is_known = all(value is not None for name, value in zip(node.input, known, strict=True) if name)
-        if node.op_type == "If":
-            self._write_branch(node, known[0])
+        known = self._known_of(node)
+        is_known = len(known) == len(names_read(node))
+        if node.op_type == "If" and node.input[0] in known:
+            self._write_branch(node, known[node.input[0]])
         elif node.op_type == "Identity":
             self._alias(node.output[0], node.input[0])
         elif node.op_type in {"Shape", "Size"}:
@@ -89,16 +128,18 @@ class GraphImporter:
             self._known[node.output[0]] = np.array(
                 shape[start:end] if node.op_type == "Shape" else int(np.prod(shape)), np.int64
             )
-        elif is_known and is_foldable(node):
+        elif is_known and not is_random(node, known):
             names = [name for name in node.output if name]
-            self._known.update(zip(names, folded(node, known, self._file.opset), strict=True))
+            self._known.update(zip(names, computed(node, known, names, self._file.opset), strict=True))
         else:
-            self._convert(node)
+            self._convert(node, known)
 
-    def _write_branch(self, node: NodeProto, condition: Array | None) -> None:
-        """The one branch that is taken."""
-        if condition is None:
-            raise BadInputError("its condition depends on the step's inputs; a step has one fixed order of kernels")
+    def _known_of(self, node: NodeProto) -> dict[str, Array]:
+        """Values of the constants that a node reads, by name."""
+        return {name: value for name in names_read(node) if (value := self._constant(name)) is not None}
+
+    def _write_branch(self, node: NodeProto, condition: Array) -> None:
+        """Write the one branch that is taken."""
         branch = _attribute(node, "then_branch" if condition.item() else "else_branch", None)
         self._known.update({item.name: onnx_frontend.get_numpy(item) for item in branch.initializer})
         self._write_nodes(branch)
@@ -107,48 +148,120 @@ class GraphImporter:
 
     def _alias(self, name: str, source: str) -> None:
         self._same[name] = self._same.get(source, source)
+        value = self._constant(name)
+        self.checks.follow(helper.make_node("Identity", [source], [name]), {} if value is None else {source: value})
 
-    def _convert(self, node: NodeProto) -> None:
+    def _convert(self, node: NodeProto, known: Mapping[str, Array]) -> None:
+        """Bind the results of a node that depend on the step's arguments: by a kernel of ours, or of ONNX's."""
+        self.checks.check_known(node, known, self._shape)
+        names = [name for name in node.output if name in self._read]
+        kinds = self._inferred(node, known, names)
+        if empty := {name: kind for name, kind in kinds.items() if 0 in kind.shape}:
+            self._known.update({name: np.zeros(kind.shape, kind.dtype) for name, kind in empty.items()})
+            names = [name for name in names if name not in empty]
+        if not names:
+            return
+        try:
+            results = self._by_own_kernels(node, names, kinds)
+        except Exception as error:
+            if self._kernels == "tvm":
+                raise
+            results = self._by_reference(node, known, {name: kinds.get(name) for name in names}, error)
+        self.results.update(results)
+        if self._is_trained(node):
+            self._trained.update(results)
+        self.checks.follow(node, known)
+
+    def _inferred(self, node: NodeProto, known: Mapping[str, Array], names: Sequence[str]) -> dict[str, Kind]:
+        """Shapes and types of a node's results, those that ONNX tells."""
+        operands = {name: self._kind(name) for name in names_read(node) if name not in known}
+        large = {name: Kind.of(value) for name, value in known.items() if value.size > _WRITTEN_OUT}
+        small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
+        return inferred_kinds(node_model(node, {**operands, **large}, small, names, self._file.opset))
+
+    def _is_trained(self, node: NodeProto) -> bool:
+        return any(self._same.get(name, name) in self._trained for name in names_read(node))
+
+    def _by_own_kernels(
+        self, node: NodeProto, names: Collection[str], kinds: Mapping[str, Kind]
+    ) -> dict[str, relax.Expr]:
+        """Results of a node by kernels of ours.
+
+        Raises:
+            Exception: there are none, or their results are of other shapes or types than ONNX says.
+        """
         fixed = FIXED.get(node.op_type, ())
         known = [self._constant(name, is_fixed=index in fixed) for index, name in enumerate(node.input)]
         operands = [
             self._operand(node, name, value) if name else None for name, value in zip(node.input, known, strict=True)
         ]
+        for operand in operands:
+            if operand is not None and (dtype := kind_of(operand).dtype) not in NUMBERS:
+                raise BadInputError(f"an operand is {dtype}; kernels compute in float32: export the network so")
         attributes = self._reader._parse_attr(node.attribute)  # noqa: SLF001
+        converted = Node(self.builder, operands, known, attributes)
+        check_converter(node.op_type, converted)
+        self.checks.check_sources(node, self._known_of(node), self._shape)
         if node.op_type in RULES:
-            found = RULES[node.op_type](Node(self.builder, operands, known, attributes))
+            given = RULES[node.op_type](converted)
         elif node.op_type in self._converters:
             attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
             convert = self._converters[node.op_type].get_converter(self._file.opset)
-            found = convert(self.builder, onnx_frontend.onnx_input(operands), attributes, [{}, {}])
+            given = convert(self.builder, onnx_frontend.onnx_input(operands), attributes, [{}, {}])
         else:
             raise BadInputError("this operator cannot be imported; write the network with others")
-        self._bind(node, found)
+        return self._bound(node, given, names, kinds)
 
-    def _bind(self, node: NodeProto, found: relax.Expr) -> None:
-        found = found if isinstance(found, relax.Tuple) else self.builder.emit(found)
-        if isinstance(found, relax.Tuple):
-            parts: Sequence[relax.Expr] = list(found.fields)
-        elif isinstance(found.ty, relax.TupleType):
-            parts = [relax.TupleGetItem(found, index) for index in range(len(found.ty.fields))]
+    def _bound(
+        self, node: NodeProto, given: relax.Expr, names: Collection[str], kinds: Mapping[str, Kind]
+    ) -> dict[str, relax.Expr]:
+        given = given if isinstance(given, relax.Tuple) else self.builder.emit(given)
+        if isinstance(given, relax.Tuple):
+            parts: Sequence[relax.Expr] = list(given.fields)
+        elif isinstance(given.ty, relax.TupleType):
+            parts = [relax.TupleGetItem(given, index) for index in range(len(given.ty.fields))]
         else:
-            parts = [found]
-        is_trained = any(self._same.get(name, name) in self._trained for name in node.input)
+            parts = [given]
+        results = {}
         for name, part in zip(node.output, parts, strict=False):
-            if name:
-                variable = self.builder.emit(part)
+            if name in names:
+                results[name] = variable = self.builder.emit(part)
                 _check_result(name, variable)
-                self._variables[name] = variable
-                if is_trained:
+                if name in kinds and kind_of(variable) != kinds[name]:
+                    raise BadInputError(f"its kernel here gives '{name}' as {kind_of(variable)}, not {kinds[name]}")
+                if self._is_trained(node):
                     self._check_gradient(variable)
-                    self._trained.add(name)
+        if len(results) < len(names):
+            raise BadInputError("its kernel here does not give all its results")
+        return results
+
+    def _by_reference(
+        self, node: NodeProto, known: Mapping[str, Array], kinds: Mapping[str, Kind | None], own: Exception
+    ) -> dict[str, relax.Expr]:
+        """Results of a node by a kernel of ONNX's.
+
+        Raises:
+            Exception: `own`, if they are random.
+            BadInputError: training needs gradients of them, or their shapes depend on values.
+        """
+        if self._is_trained(node):
+            _refuse_gradient(own)
+        if is_random(node, known):
+            raise own
+        small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
+        operands = {name: self._value(name, known.get(name)) for name in names_read(node) if name not in small}
+        try:
+            return reference_kernel(self.builder, node, operands, small, kinds, self._file.opset)
+        except BadInputError as error:
+            text = str(own) if isinstance(own, AutotmError) else f"{type(own).__name__}: {own}".splitlines()[0]
+            raise BadInputError(f"{text}; nor can ONNX's reference compute it in a step: {error}") from own
 
     def _check_gradient(self, variable: relax.Var) -> None:
         value = self.builder.lookup_binding(variable)
         while isinstance(value, relax.Var):
             value = self.builder.lookup_binding(value)
         if isinstance(value, relax.Call) and value.op == _KERNEL:
-            raise BadInputError("has no gradient here, and weights lie before it; infer with it, or train without it")
+            raise BadInputError("its kernel has no gradient")
 
     def _constant(self, name: str, *, is_fixed: bool = False) -> Array | None:
         source = self._same.get(name, name)
@@ -157,14 +270,20 @@ class GraphImporter:
         return self._known.get(source)
 
     def _shape(self, name: str) -> tuple[int, ...]:
-        known = self._constant(name)
-        return known.shape if known is not None else tuple(int(extent) for extent in self._value(name).ty.shape)
+        return self._kind(name).shape
+
+    def _kind(self, name: str) -> Kind:
+        """Shape and type of a tensor; one of a weight makes it no parameter."""
+        known = self._constant(name, is_fixed=True)
+        return kind_of(self._value(name)) if known is None else Kind.of(known)
 
     def _operand(self, node: NodeProto, name: str, known: Array | None) -> relax.Expr | None:
         if known is None:
             return self._value(name)
-        if node.op_type == "Resize" and not known.size:
+        if node.op_type in {"Concat", "Resize"} and not known.size:
             return None
+        if not known.size and known.dtype.kind == "f":
+            raise BadInputError(f"its operand '{name}' has no elements")
         is_uniform = known.ndim and known.size > 1 and bool((known == known.flat[0]).all())
         if node.op_type in _ELEMENTWISE and is_uniform:
             # It takes no memory then.
@@ -176,16 +295,23 @@ class GraphImporter:
         source = self._same.get(name, name)
         known = self._constant(name) if known is None else known
         if known is not None:
-            if str(known.dtype) not in NUMBERS:
+            if str(known.dtype) not in STORED:
                 raise BadInputError(f"constant '{name}' is {known.dtype}; kernels compute in float32: export it so")
             return relax.const(known, str(known.dtype))
         if source in self._weights and source not in self.parameters:
             value = self._file.initializers[source]
             self.parameters[source] = relax.Var(source, relax.TensorType(value.shape, str(value.dtype)))
-        found = self.parameters.get(source, self._variables.get(source))
-        if found is None:
-            raise BadInputError(f"result '{name}' of another node is not imported; write the network without it")
-        return found
+        for values in (self.parameters, self.results, self._inputs):
+            if source in values:
+                return values[source]
+        raise BadInputError(f"result '{name}' of another node is not imported; write the network without it")
+
+
+def _refuse_gradient(own: Exception) -> NoReturn:
+    """Refuse a node that ONNX's reference would compute, which has no gradients."""
+    raise BadInputError(
+        f"has no gradient here, and weights lie before it; infer with it, or train without it ({own})"
+    ) from own
 
 
 def _attribute(node: NodeProto, name: str, otherwise: Any) -> Any:

@@ -124,7 +124,7 @@ def _bind(path: Path, item: ValueInfoProto, value: Any, bound: dict[str, int]) -
         if isinstance(fixed, int) and fixed != extent:
             why = f"with {dim} = {fixed} " if isinstance(dim, str) else ""
             raise BadInputError(f"{what}: {list(shape)} given, the file has [{described}] {why}".rstrip())
-        if extent < 1:
+        if extent < (1 if is_shape else 0):
             raise BadInputError(f"{what}: {list(shape)} given; every extent is at least 1")
     if not is_shape and not np.can_cast(np.asarray(value).dtype, _dtype(item), "same_kind"):
         raise BadInputError(f"{what}: {np.asarray(value).dtype} given, the file has {_dtype(item)}")
@@ -147,7 +147,7 @@ def _free(item: ValueInfoProto, bound: Mapping[str, int]) -> list[str]:
 def _fed(graph: GraphProto, item: ValueInfoProto, shape: Shape, value: Any) -> Fed:
     dtype = _dtype(item)
     if value is not None and not (isinstance(value, tuple | list) and tuple(value) == shape):
-        return Fed(shape, dtype, np.ascontiguousarray(np.asarray(value), dtype))
+        return Fed(shape, dtype, np.array(value, dtype, order="C"))
     if dtype == "float32":
         return Fed(shape, dtype, Initial("normal"))
     return Fed(shape, dtype, Initial("integers", _rows(graph, item.name)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy.typing as npt
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, external_data_helper, inliner, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, external_data_helper, helper, inliner, numpy_helper
 
 from autotm.model.files import BadInputError
 
@@ -19,7 +19,7 @@ OWN_DOMAINS = ("", "ai.onnx")
 CONTRIBUTED = {("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "SkipLayerNormalization")}
 """Operators that are not ONNX's own, and are imported all the same: what ONNX Runtime makes of others."""
 EXPANDED = (
-    "Attention", "Celu", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU", "Swish",
+    "Attention", "Celu", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "Swish",
 )  # fmt: skip
 """Operators that ONNX itself defines by others, and TVM's importer lacks."""
 _NO_SHAPE = "Field 'shape' of 'type' is required but missing"
@@ -58,6 +58,12 @@ class ModelFile:
         for tensor in model.graph.initializer:
             _check_initializer(path, tensor)
         _check_validity(path)
+        # The inliner asks for the type of every operand, of those left out and of initializers as well.
+        described = {item.name for item in (*model.graph.input, *model.graph.value_info)}
+        kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer if tensor.name not in described}
+        model.graph.value_info.extend(
+            helper.make_tensor_value_info(name, kind, None) for name, kind in {"": TensorProto.FLOAT, **kinds}.items()
+        )
         model = inliner.inline_selected_functions(
             model, [("", name) for name in EXPANDED], inline_schema_functions=True
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -15,18 +15,19 @@ from tvm import relax
 from autotm.model.files import BadInputError, unknown_name
 from autotm.model.step import Sgd, Training
 from autotm.zoo.frontend.imported import CONSTANT, Imported, channels_last
-from autotm.zoo.frontend.onnx.importer import GraphImporter
+from autotm.zoo.frontend.onnx.importer import GraphImporter, Kernels
 from autotm.zoo.frontend.onnx.inputs import Fed, Given, inputs_of
 from autotm.zoo.frontend.onnx.losses import LOSSES
-from autotm.zoo.frontend.onnx.model_file import ModelFile, nodes_of
+from autotm.zoo.frontend.onnx.model_file import OWN_DOMAINS, ModelFile, nodes_of
 from autotm.zoo.frontend.onnx.operators import FIXED
+from autotm.zoo.frontend.onnx.reference import OnnxReference
 from autotm.zoo.network import Fill, Network, Origin
 
 Array = npt.NDArray[Any]
 _DEFAULT = Training(Sgd(0.001))
 _MASKED = 1e9
 """Numbers as large are no weights: masks hold them, or infinity, to make a softmax zero."""
-_TAKEN = {"loss", "output", *LOSSES, "labels", "targets"}
+_TAKEN = {"loss", "output", *LOSSES, *(loss.argument for loss in LOSSES.values())}
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Options:
         inputs, sizes, loss, fixed: as there.
         training: None for plain SGD.
         trains: whether the step does.
+        kernels: as there.
     """
 
     inputs: Given | None
@@ -45,6 +47,7 @@ class Options:
     training: Training | None
     trains: bool
     fixed: Sequence[str]
+    kernels: Kernels
 
 
 def network_of(path: Path, name: str, options: Options) -> Network:
@@ -58,32 +61,75 @@ def network_of(path: Path, name: str, options: Options) -> Network:
     file = ModelFile.read(path)
     fed = inputs_of(path, file.graph, options.inputs, options.sizes)
     names = {given: f"input_{given}" if given in _TAKEN or given.startswith("output.") else given for given in fed}
-    found = channels_last(_imported(file, fed, names, options))
+    as_read = _imported(file, fed, names, options)
+    lying = channels_last(as_read)
     training = (options.training or _DEFAULT) if options.trains else None
     batches = [item.shape[0] for item in fed.values() if item.shape]
-    kept = {given: value for given, value in file.initializers.items() if given not in found.parameters}
-    data = [given for given in found.inputs if not given.startswith(CONSTANT) and given not in names.values()]
-    origin = Origin((*names.values(), *data), found.turned, tuple(found.parameters), kept=kept, lines=found.lines)
+    kept = {given: value for given, value in file.initializers.items() if given not in lying.parameters}
+    data = [given for given in lying.inputs if not given.startswith(CONSTANT) and given not in names.values()]
+    origin = Origin(
+        (*names.values(), *data), lying.turned, tuple(lying.parameters), kept=kept, lines=lying.lines,
+        check=as_read.check, reference=_reference(file, fed, names, options, as_read),
+    )  # fmt: skip
     batch = batches[0] if batches else 1
-    return Network(name, batch, found.module, found.inputs, found.parameters, training, origin=origin)
+    return Network(name, batch, lying.module, lying.inputs, lying.parameters, training, origin=origin)
 
 
-def _imported(file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str], options: Options) -> Imported:
+def _reference(
+    file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str], options: Options, as_read: Imported
+) -> OnnxReference | None:
+    """What the step is compared with; nothing where ONNX's reference lacks an operator."""
+    if any(node.domain not in OWN_DOMAINS for node in nodes_of(file.graph)):
+        return None
+
+    def outputs(several: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
+        if options.loss is not None:
+            loss = LOSSES[options.loss]
+            return [loss.compute(several[0], values[loss.argument])]
+        return [several[0].reshape(())] if options.trains else several
+
+    def detailed() -> tuple[Imported, list[str]]:
+        results: list[str] = []
+        return channels_last(_imported(file, fed, names, replace(options, loss=None), results)), results
+
+    read = {given: name for given, name in names.items() if name in as_read.inputs}
+    return OnnxReference(file, read, list(as_read.parameters), outputs, detailed)
+
+
+def _imported(
+    file: ModelFile,
+    fed: Mapping[str, Fed],
+    names: Mapping[str, str],
+    options: Options,
+    in_detail: list[str] | None = None,
+) -> Imported:
+    """The file in Relax, and the values of its arguments.
+
+    Where `in_detail` is a list, the outputs are the results of all nodes, whose names are added to it.
+    """
+    empty = {given: np.zeros(item.shape, item.dtype) for given, item in fed.items() if 0 in item.shape}
+    taken = {given: item for given, item in fed.items() if given not in empty}
     variables = {
-        given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in fed.items()
+        given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in taken.items()
     }
-    importer = GraphImporter(file, variables, _weights(file, options), trains=options.trains)
-    builder, inputs = importer.builder, {names[given]: item.fill for given, item in fed.items()}
+    importer = GraphImporter(
+        file, variables, _weights(file, options), empty, trains=options.trains, kernels=options.kernels
+    )
+    builder, inputs = importer.builder, {names[given]: item.fill for given, item in taken.items()}
     with builder.function("main"):
         with builder.dataflow():
             outputs, arguments = importer.write(file.graph), list(variables.values())
             builder.place = None
-            if options.trains:
+            if in_detail is not None:
+                in_detail += importer.results
+                outputs = list(importer.results.values())
+            elif options.trains:
                 outputs = [_loss(file, builder, outputs, options.loss, arguments, inputs)]
             output = builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
         builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
+    importer.checks({name: fill for name, fill in inputs.items() if isinstance(fill, np.ndarray)})
     parameters = {given: file.initializers[given] for given in importer.parameters}
-    return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines)
+    return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
 
 
 def _weights(file: ModelFile, options: Options) -> set[str]:
@@ -104,7 +150,7 @@ def _weights(file: ModelFile, options: Options) -> set[str]:
 
 
 def _is_weight(value: Array) -> bool:
-    is_float = value.dtype == np.float32 and value.ndim > 0
+    is_float = value.dtype == np.float32 and value.ndim > 0 and value.size > 0
     return is_float and bool(np.all(np.abs(value) < _MASKED))
 
 
@@ -118,10 +164,11 @@ def _loss(
 ) -> relax.Expr:
     """What the step descends; the input that a loss of ours takes is added to the arguments and inputs."""
     if loss is not None:
-        found, name, variable, initial = LOSSES[loss](builder, outputs[0])
+        chosen = LOSSES[loss]
+        variable = relax.Var(chosen.argument, outputs[0].ty)
         arguments.append(variable)
-        inputs[name] = initial
-        return found
+        inputs[chosen.argument] = chosen.initial
+        return chosen.emit(builder, outputs[0], variable)
     shape = [int(extent) for extent in outputs[0].ty.shape]
     if len(outputs) > 1 or any(extent != 1 for extent in shape):
         shapes = ", ".join(str([int(extent) for extent in output.ty.shape]) for output in outputs)

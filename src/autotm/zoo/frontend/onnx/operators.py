@@ -74,14 +74,12 @@ def _batch_norm(node: Node) -> relax.Expr:
 
 
 def _clip(node: Node) -> relax.Expr:
-    low, high = node.number(1, "min"), node.number(2, "max")
+    """First no less than the lower bound, then no more than the upper one, which counts where they cross."""
     x, *bounds = (*node.operands, None, None)[:3]
-    if all(bound is None or node.known[1 + index] is not None for index, bound in enumerate(bounds)):
-        if str(x.ty.dtype.dtype) == "float32":
-            return op.clip(x, -np.inf if low is None else low, np.inf if high is None else high)
-        low, high = (None if bound is None else relax.const(bound, str(x.ty.dtype.dtype)) for bound in (low, high))
-        bounds = [low, high]
-    for bound, rule in zip(bounds, (op.maximum, op.minimum), strict=True):
+    dtype = str(x.ty.dtype.dtype)
+    for index, (name, rule) in enumerate((("min", op.maximum), ("max", op.minimum))):
+        number = node.number(1 + index, name)
+        bound = bounds[index] if number is None else relax.const(number, dtype)
         x = x if bound is None else node.emit(rule(x, bound))
     return x
 
@@ -95,9 +93,16 @@ def _cumulative_sum(node: Node) -> relax.Expr:
 
 
 def _dropout(node: Node) -> relax.Expr:
-    if node.number(2, "training_mode", 0.0):
+    _, _, mode, *_ = (*zip(node.operands, node.known, strict=True), *[(None, None)] * 3)
+    is_decided_later = mode[0] is not None and mode[1] is None
+    if is_decided_later or node.number(2, "training_mode", 0.0):
         raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
     return node.operands[0]
+
+
+def _concat(node: Node) -> relax.Expr:
+    """Of operands that have elements; the importer leaves the others out."""
+    return op.concat([operand for operand in node.operands if operand is not None], node.attributes["axis"])
 
 
 def _einsum(node: Node) -> relax.Expr:
@@ -116,14 +121,26 @@ def _gather(node: Node) -> relax.Expr:
         is_from_end = node.emit(op.less(places, relax.const(0, dtype)))
         from_end = node.emit(op.add(places, relax.const(extent, dtype)))
         return op.take(table, node.emit(op.where(is_from_end, from_end, places)), axis=axis, mode="fast")
-    if known.size and not (-extent <= known.min() and known.max() < extent):
-        raise BadInputError(f"takes places {known.min()} to {known.max()} of an axis of extent {extent}")
     known = np.where(known < 0, known + extent, known)
     first = int(known.flat[0])
     if not np.array_equal(known.ravel(), np.arange(first, first + known.size)):
         return op.take(table, relax.const(known.astype("int32")), axis=axis, mode="fast")
     part = table if known.size == extent else node.emit(op.strided_slice(table, [axis], [first], [first + known.size]))
     return op.reshape(part, [*shape[:axis], *known.shape, *shape[axis + 1 :]])
+
+
+def _group_norm(node: Node) -> relax.Expr:
+    """With scales and shifts of channels, as since version 21, or of groups, as before."""
+    channels, rank = node.shape()[1], len(node.shape())
+    scale, shift = (
+        operand
+        if node.shape(index)[0] == channels
+        else node.emit(op.reshape(node.emit(op.broadcast_to(node.emit(op.reshape(operand, [-1, 1])), [
+            node.shape(index)[0], channels // node.shape(index)[0]])), [channels]))
+        for index, operand in enumerate(node.operands[1:3], 1)
+    )  # fmt: skip
+    groups, epsilon = int(node.attributes["num_groups"]), float(node.attributes.get("epsilon", 1e-5))
+    return op.nn.group_norm(node.operands[0], scale, shift, groups, 1, list(range(2, rank)), epsilon)
 
 
 _PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
@@ -143,6 +160,14 @@ def _pad(node: Node) -> relax.Expr:
     return op.nn.pad(x, flat, mode, node.number(2, "value", 0.0)) if any(flat) else x
 
 
+def _power(node: Node) -> relax.Expr:
+    """With an exponent in the type of the base."""
+    base, exponent = node.operands
+    if node.known[1] is not None:
+        return op.power(base, relax.const(node.known[1].astype(np.float32)))
+    return op.power(base, node.emit(op.astype(exponent, "float32")))
+
+
 def _tile(node: Node) -> relax.Expr:
     return op.tile(node.operands[0], node.whole_numbers(1, "repeats"))
 
@@ -150,14 +175,65 @@ def _tile(node: Node) -> relax.Expr:
 RULES: dict[str, Callable[[Node], relax.Expr]] = {
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
+    "Concat": _concat,
     "CumSum": _cumulative_sum,
     "Dropout": _dropout,
     "Einsum": _einsum,
     "Gather": _gather,
+    "GroupNormalization": _group_norm,
     "Pad": _pad,
+    "Pow": _power,
     "Tile": _tile,
 }
 """By name of the operator; the others are TVM's."""
+
+_WITHOUT_KERNEL = {"Cosh", "NonMaxSuppression", "NonZero", "Compress", "Sinh", "Unique"}
+"""Operators that TVM imports and cannot compile, or whose results have a shape that depends on values."""
+_IGNORED = {
+    "AveragePool": {"dilations": None}, "ConvTranspose": {"output_shape": None},
+    "IsInf": {"detect_negative": 1, "detect_positive": 1}, "LpPool": {"dilations": None},
+    "Resize": {"antialias": 0, "axes": None}, "RoiAlign": {"mode": b"avg"}, "SpaceToDepth": {"mode": b"DCR"},
+}  # fmt: skip
+"""Attributes that TVM's importer does not look at, and the value for which it is right all the same."""
+_OF_FLOATS = {"Pow", "ReduceMax", "ReduceMin"}
+"""Operators that TVM compiles for a first operand of float32 alone."""
+_SHAPING = {"Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"}
+"""Operators whose second operand decides the shape of the result."""
+
+
+def check_converter(name: str, node: Node) -> None:
+    """Refuse a node that TVM's importer would take for another.
+
+    Raises:
+        BadInputError: says what it does not see.
+    """
+    if name in _WITHOUT_KERNEL:
+        raise BadInputError("this operator has no kernel here")
+    for attribute, right in _IGNORED.get(name, {}).items():
+        if (value := node.attributes.get(attribute, right)) != right:
+            raise BadInputError(f"its attribute {attribute} = {value} is not imported")
+    if name in _SHAPING and len(node.known) > 1 and node.operands[1] is not None and node.known[1] is None:
+        raise BadInputError("its shape depends on the step's inputs; kernels are compiled for fixed shapes")
+    types = [str(getattr(item.ty.dtype, "dtype", item.ty.dtype)) for item in node.operands if item is not None]
+    if name in _OF_FLOATS and types[0] != "float32":
+        raise BadInputError(f"this operator has no kernel for {types[0]}")
+    if name == "Mod" and "float32" in types and not node.attributes.get("fmod"):
+        raise BadInputError("of float32, it has no kernel without fmod")
+    if name == "Resize":
+        _check_scales(node)
+
+
+def _check_scales(node: Node) -> None:
+    """Refuse scales that are no ratio of extents: TVM's importer takes this ratio, whatever they are."""
+    _, _, scales, *_ = (*node.known, None, None)
+    if scales is not None and scales.size:
+        extents = np.asarray(node.shape()) * scales.astype(np.float64)
+        if np.abs(extents - np.round(extents)).max() > _WHOLE:
+            raise BadInputError(f"its scales {scales.tolist()} are no ratios of extents")
+
+
+_WHOLE = 1e-4
+"""An extent that is no further from a whole number is one, but for the rounding of its scale."""
 
 FIXED = {
     "BatchNormalization": (3, 4), "Clip": (1, 2), "Dropout": (1, 2), "OneHot": (2,), "Pad": (2,), "Resize": (1, 2),

@@ -131,7 +131,7 @@ class FrameworkKernels:
             named["check_errors"] = True
         short = node.target._opname  # noqa: SLF001 - the name without its overload
         emitted = framework_kernel(
-            self._importer.block_builder, exprs, [_stored(example) for example in _at(several, kept)], short,
+            self._importer.block_builder, exprs, [_stored(example) for example in _at(several, kept)], f"torch_{short}",
             operation.text(), _class_of(short), *costs, FRAMEWORK_CALL,
         )  # fmt: skip
         if not is_several:

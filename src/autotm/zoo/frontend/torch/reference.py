@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +23,7 @@ from autotm.zoo.frontend.torch.capture import Captured
 from autotm.zoo.frontend.torch.constants import array_of
 from autotm.zoo.frontend.torch.framework import has_own_type
 from autotm.zoo.frontend.torch.program import where
+from autotm.zoo.network import Way
 
 Array = npt.NDArray[Any]
 _ALLOWED, _ROUNDING = 10.0, 1e-4
@@ -46,19 +49,20 @@ class TorchReference:
     eager: Callable[[], dict[str, Array]] | None
     name: str = f"PyTorch {torch.__version__}"
 
-    def step(self, values: Mapping[str, Array], *, precise: bool) -> dict[str, Array]:
+    def step(self, values: Mapping[str, Array], way: Way) -> dict[str, Array]:
         """Compute a step.
 
         Args:
             values: of the step's arguments by name, as they lie in the module.
-            precise: whether in float64; else in float32.
+            way: in another order is without oneDNN.
 
         Returns:
             Its results by the names that they have here: `output`, `output.0`, `w.gradient`, `mean.new`; but for those
             of types that NumPy lacks.
         """
         names = {**self._outputs(), **self._others()}
-        found = _Run(self, values, torch.float64 if precise else torch.float32).results()
+        with _without_onednn() if way == "another order" else contextlib.nullcontext():
+            found = _Run(self, values, torch.float64 if way == "float64" else torch.float32).results()
         return {name: found[node] for name, node in names.items() if node in found}
 
     def _outputs(self) -> dict[str, fx.Node]:
@@ -83,6 +87,14 @@ class TorchReference:
             found: what operators gave here.
         """
         return _Judge(self, values, found).verdict()
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch, about settings of Intel's GPUs
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
 
 
 class _Run(fx.Interpreter):

@@ -1,0 +1,128 @@
+"""A node of an ONNX file as a model of its own: what it gives, and what it computes from constants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper, numpy_helper, shape_inference
+from onnx.reference import ReferenceEvaluator
+
+from autotm.kernels.library import reference_evaluator
+from autotm.model.files import BadInputError
+
+Array = npt.NDArray[Any]
+_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Shape of a tensor, and its type as NumPy calls it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @classmethod
+    def of(cls, value: Array) -> Kind:
+        """Describe an array."""
+        return cls(value.shape, str(value.dtype))
+
+    def as_type(self) -> TypeProto:
+        """As ONNX has it."""
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
+        return helper.make_tensor_type_proto(element, self.shape)
+
+
+def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
+    """Whether a node, or one within it, draws random numbers.
+
+    A dropout does, but where its `training_mode` is known to be false.
+    """
+    if node.op_type == "Dropout":
+        mode = node.input[2] if len(node.input) > 2 else ""  # noqa: PLR2004 - the position of training_mode
+        return bool(mode) and (mode not in known or bool(known[mode]))
+    return node.op_type in _RANDOM or any(is_random(item, known) for graph in inner_graphs(node) for item in graph.node)
+
+
+def names_read(node: NodeProto) -> list[str]:
+    """Names of the tensors that a node reads, those that its inner graphs read from outside among them; each once."""
+    names = [name for name in node.input if name]
+    for graph in inner_graphs(node):
+        own = {item.name for item in (*graph.input, *graph.initializer)}
+        own.update(name for inner in graph.node for name in inner.output)
+        read = [name for inner in graph.node for name in names_read(inner)]
+        names += [name for name in (*read, *(item.name for item in graph.output)) if name not in own]
+    return list(dict.fromkeys(names))
+
+
+def inner_graphs(node: NodeProto) -> list[GraphProto]:
+    """Graphs among the attributes of a node."""
+    return [graph for item in node.attribute for graph in (*item.graphs, *([item.g] if item.HasField("g") else []))]
+
+
+def node_model(
+    node: NodeProto, operands: Mapping[str, Kind], known: Mapping[str, Array], results: Collection[str], opset: int
+) -> ModelProto:
+    """Return a model of one node.
+
+    Args:
+        node: of a file.
+        operands: its tensors whose values the model is fed.
+        known: values of the others, which are initializers.
+        results: names of those of its results that the model gives.
+        opset: version of ONNX's own operators.
+    """
+    graph = helper.make_graph(
+        [node],
+        "node",
+        [helper.make_value_info(name, kind.as_type()) for name, kind in operands.items()],
+        [helper.make_empty_tensor_value_info(name) for name in results],
+        [numpy_helper.from_array(value, name) for name, value in known.items()],
+    )
+    domains = {"": opset, node.domain: 1 if node.domain else opset}
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in domains.items()])
+
+
+def inferred_kinds(model: ModelProto) -> dict[str, Kind]:
+    """Return shapes and types of a model's results, those that ONNX's shape inference can tell."""
+    try:
+        outputs = shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True).graph.output
+    except shape_inference.InferenceError:
+        return {}
+    kinds = {}
+    for item in outputs:
+        kind = item.type.tensor_type
+        if kind.elem_type and kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim):
+            dtype = str(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            kinds[item.name] = Kind(tuple(dim.dim_value for dim in kind.shape.dim), dtype)
+    return kinds
+
+
+def computed(node: NodeProto, values: Mapping[str, Array], results: Sequence[str], opset: int) -> list[Array]:
+    """Compute results of a node by ONNX's own reference.
+
+    Raises:
+        Exception: as `evaluated`.
+    """
+    model = node_model(node, {name: Kind.of(value) for name, value in values.items()}, {}, results, opset)
+    return evaluated(model, reference_evaluator(model), values)
+
+
+def evaluated(model: ModelProto, evaluator: ReferenceEvaluator, values: Mapping[str, Array]) -> list[Array]:
+    """Compute the results of a model.
+
+    Raises:
+        Exception: whatever the reference raises where it does not have an operator, or the operands are wrong.
+        BadInputError: a result is of another rank than the standard says, as of a loop over numbers in ONNX 1.23.
+    """
+    arrays = [np.asarray(value) for value in evaluator.run(None, dict(values))]
+    for item, array in zip(shape_inference.infer_shapes(model).graph.output, arrays, strict=True):
+        kind = item.type.tensor_type
+        if kind.HasField("shape") and len(kind.shape.dim) != array.ndim:
+            raise BadInputError(
+                f"ONNX's reference gives '{item.name}' {array.ndim} axes, and the standard {len(kind.shape.dim)}"
+            )
+    return arrays
