@@ -66,7 +66,7 @@ SAMPLES = {
     "dropout": ["test_dropout_default_mask"], "gru": ["test_gru_bidirectional"],
     "groupnormalization": ["test_group_normalization_example"], "if_": ["test_if"], "isinf": ["test_isinf_negative"],
     "layernormalization": ["test_layer_normalization_3d_axis1_epsilon"], "lstm": ["test_lstm_with_peepholes"],
-    "mod": ["test_mod_float_edge_cases_fmod_0_float32"], "pow": ["test_pow_types_float32_int64"],
+    "maxpool": ["test_maxpool_2d_uint8"], "mod": ["test_mod_float_edge_cases_fmod_0_float32"], "pow": ["test_pow_types_float32_int64"],
     "reducemax": ["test_reduce_max_bool_inputs", "test_reduce_max_empty_set"], "scan": ["test_scan9_sum"],
     "resize": ["test_resize_downsample_scales_linear", "test_resize_downsample_sizes_cubic_antialias"],
     "roialign": ["test_roialign_mode_max"], "rotaryembedding": ["test_rotary_embedding_interleaved"],

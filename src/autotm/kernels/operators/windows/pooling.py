@@ -14,9 +14,17 @@ from tvm import te, tirx
 from autotm.kernels.operators.windows.window import Grid, Padding, Pair
 
 _INT8_MAX = 127
+
+
+def _least(dtype: str) -> tirx.Expr:
+    """What is no larger than anything of that type."""
+    is_real = str(dtype).startswith("float")
+    return tirx.const(0, dtype) - tirx.infinity(dtype) if is_real else tirx.min_value(dtype)
+
+
 _LARGEST = te.comm_reducer(
     lambda some, other: tirx.max(some, other),  # noqa: PLW0108 - TVM asks a function of Python's how many it takes
-    lambda dtype: tirx.const(0, dtype) - tirx.infinity(dtype),
+    _least,
     name="max",
 )
 """Of windows of nothing but -inf it is -inf, where TVM's own is the lowest finite number. NaN counts for nothing."""
@@ -29,8 +37,7 @@ def max_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, dilatio
 
     def body(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
         h, w = grid.element(i, j, r, s)
-        nothing = tirx.const(0, x.dtype) - tirx.infinity(x.dtype)
-        return _LARGEST(grid.inside(h, w, lambda: x[n, h, w, c], nothing), axis=[r, s])
+        return _LARGEST(grid.inside(h, w, lambda: x[n, h, w, c], _least(x.dtype)), axis=[r, s])
 
     return te.compute(grid.output_shape, body, name="max_pool2d")
 
