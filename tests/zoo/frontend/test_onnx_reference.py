@@ -33,7 +33,7 @@ X = np.random.default_rng(3).standard_normal((2, 6, 5, 4)).astype(np.float32)
 
 
 def written(path: Path, nodes: list[Any], weights: dict[str, np.ndarray], **more: Any) -> Path:
-    """A file of those nodes with an input x, shaped as `X` or as `shape` says, and outputs y or `outputs`."""
+    """A file of those nodes with an input x, shaped as `X`, or `inputs`, and an output y, or `outputs`."""
     inputs = {"x": (FLOAT, X.shape), **more.get("inputs", {})}
     graph = helper.make_graph(
         nodes,
@@ -66,7 +66,8 @@ SAMPLES = {
     "dropout": ["test_dropout_default_mask"], "gru": ["test_gru_bidirectional"],
     "groupnormalization": ["test_group_normalization_example"], "if_": ["test_if"], "isinf": ["test_isinf_negative"],
     "layernormalization": ["test_layer_normalization_3d_axis1_epsilon"], "lstm": ["test_lstm_with_peepholes"],
-    "maxpool": ["test_maxpool_2d_uint8"], "mod": ["test_mod_float_edge_cases_fmod_0_float32"], "pow": ["test_pow_types_float32_int64"],
+    "maxpool": ["test_maxpool_2d_uint8"], "mod": ["test_mod_float_edge_cases_fmod_0_float32"],
+    "pow": ["test_pow_types_float32_int64"],
     "reducemax": ["test_reduce_max_bool_inputs", "test_reduce_max_empty_set"], "scan": ["test_scan9_sum"],
     "resize": ["test_resize_downsample_scales_linear", "test_resize_downsample_sizes_cubic_antialias"],
     "roialign": ["test_roialign_mode_max"], "rotaryembedding": ["test_rotary_embedding_interleaved"],
