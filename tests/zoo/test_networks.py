@@ -71,6 +71,8 @@ def test_mnist_leaves_288_features_before_the_dense_layer():
     assert shape(calls(network, "relax.reshape")[0]) == (256, 288)
     weights = 9 * (1 * 16 + 16 * 32 + 32 * 32) + 288 * 10
     assert parameter_count(network) == weights + 16 + 32 + 32 + 10
+    # ReLU behind every convolution, and none behind the scores.
+    assert len(calls(network, "relax.nn.relu")) == 3
 
 
 def test_dlrm_at_paper_size():
