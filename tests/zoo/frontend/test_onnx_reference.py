@@ -169,6 +169,26 @@ def test_an_old_softmax_is_one_of_rows(source: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(standard(path, {"x": X})[0], wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize(("opset", "scale"), [(7, 2.0), (9, 2.0), (10, 2.0), (10, 1.5)])
+def test_old_resizing_counts_from_corners(mode: str, opset: int, scale: float, tmp_path: Path) -> None:
+    scales = np.array([1, 1, scale, scale], np.float32)
+    how = {"mode": mode, **({"scales": scales.tolist()} if opset == 7 else {})}
+    node = helper.make_node("Resize" if opset == 10 else "Upsample", ["x", *["scales"][: opset != 7]], ["y"], **how)
+    path = written(tmp_path / "model.onnx", [node], {"scales": scales}, opset=opset)
+    how = {"mode": mode, "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    newer = helper.make_node("Resize", ["x", "", "scales"], ["y"], **how)
+    wanted = standard(written(tmp_path / "newer.onnx", [newer], {"scales": scales}, opset=13), {"x": X})[0]
+    np.testing.assert_allclose(computed(path, {"x": X})[0][0], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_old_slopes_are_those_of_channels(tmp_path: Path) -> None:
+    slopes = np.arange(1, 7, dtype=np.float32) / 10
+    node = helper.make_node("PRelu", ["x", "slopes"], ["y"])
+    path = written(tmp_path / "model.onnx", [node], {"slopes": slopes}, opset=6)
+    np.testing.assert_allclose(computed(path, {"x": X})[0][0], np.where(X < 0, X * slopes[:, None, None], X), rtol=1e-6)
+
+
 def test_outputs_come_in_the_files_order_and_numbers_may_be_inputs(tmp_path: Path) -> None:
     nodes = [helper.make_node("Mul", ["x", "n"], ["r"]), helper.make_node("Neg", ["r"], ["z"])]
     path = written(tmp_path / "model.onnx", nodes, {}, inputs={"n": (FLOAT, ())}, outputs=["z", "r"])

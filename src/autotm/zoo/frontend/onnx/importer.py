@@ -18,7 +18,7 @@ from autotm.zoo.frontend.lined import LinedBuilder
 from autotm.zoo.frontend.onnx.framework import STORED, kind_of, reference_kernel
 from autotm.zoo.frontend.onnx.indices import IndexChecks
 from autotm.zoo.frontend.onnx.inputs import NUMBERS
-from autotm.zoo.frontend.onnx.model_file import ModelFile, label, nodes_of
+from autotm.zoo.frontend.onnx.model_file import ModelFile, label, nodes_of, version_of
 from autotm.zoo.frontend.onnx.node_models import (
     Kind,
     computed,
@@ -130,7 +130,9 @@ class GraphImporter:
             )
         elif is_known and not is_random(node, known):
             names = [name for name in node.output if name]
-            self._known.update(zip(names, computed(node, known, names, self._file.opset), strict=True))
+            self._known.update(
+                zip(names, computed(node, known, names, version_of(node, self._file.opset)), strict=True)
+            )
         else:
             self._convert(node, known)
 
@@ -177,7 +179,8 @@ class GraphImporter:
         operands = {name: self._kind(name) for name in names_read(node) if name not in known}
         large = {name: Kind.of(value) for name, value in known.items() if value.size > _WRITTEN_OUT}
         small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
-        return inferred_kinds(node_model(node, {**operands, **large}, small, names, self._file.opset))
+        opset = version_of(node, self._file.opset)
+        return inferred_kinds(node_model(node, {**operands, **large}, small, names, opset))
 
     def _is_trained(self, node: NodeProto) -> bool:
         return any(self._same.get(name, name) in self._trained for name in names_read(node))
@@ -199,14 +202,15 @@ class GraphImporter:
             if operand is not None and (dtype := kind_of(operand).dtype) not in NUMBERS:
                 raise BadInputError(f"an operand is {dtype}; kernels compute in float32: export the network so")
         attributes = self._reader._parse_attr(node.attribute)  # noqa: SLF001
-        converted = Node(self.builder, operands, known, attributes)
+        opset = version_of(node, self._file.opset)
+        converted = Node(self.builder, operands, known, attributes, opset)
         check_converter(node.op_type, converted)
         self.checks.check_sources(node, self._known_of(node), self._shape)
         if node.op_type in RULES:
             given = RULES[node.op_type](converted)
         elif node.op_type in self._converters:
             attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
-            convert = self._converters[node.op_type].get_converter(self._file.opset)
+            convert = self._converters[node.op_type].get_converter(opset)
             given = convert(self.builder, onnx_frontend.onnx_input(operands), attributes, [{}, {}])
         else:
             raise BadInputError("this operator cannot be imported; write the network with others")
@@ -251,7 +255,7 @@ class GraphImporter:
         small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
         operands = {name: self._value(name, known.get(name)) for name in names_read(node) if name not in small}
         try:
-            return reference_kernel(self.builder, node, operands, small, kinds, self._file.opset)
+            return reference_kernel(self.builder, node, operands, small, kinds, version_of(node, self._file.opset))
         except BadInputError as error:
             text = str(own) if isinstance(own, AutotmError) else f"{type(own).__name__}: {own}".splitlines()[0]
             raise BadInputError(f"{text}; nor can ONNX's reference compute it in a step: {error}") from own

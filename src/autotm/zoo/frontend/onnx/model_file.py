@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, external_data_helper, helper, inliner, numpy_helper
@@ -22,6 +23,8 @@ EXPANDED = (
     "Attention", "Celu", "NegativeLogLikelihoodLoss", "RotaryEmbedding", "SoftmaxCrossEntropyLoss", "Swish",
 )  # fmt: skip
 """Operators that ONNX itself defines by others, and TVM's importer lacks."""
+_RESIZING = 11
+"""The version since which resizing says how coordinates are computed."""
 _NO_SHAPE = "Field 'shape' of 'type' is required but missing"
 _TOO_WIDE = {TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
@@ -67,6 +70,7 @@ class ModelFile:
         model = inliner.inline_selected_functions(
             model, [("", name) for name in EXPANDED], inline_schema_functions=True
         )
+        _rewrite_resizing(model, _opset(path, model))
         external_data_helper.load_external_data_for_model(model, str(path.parent))
         values = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
         return cls(path, model.graph, _opset(path, model), values)
@@ -84,6 +88,31 @@ def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
         for attribute in node.attribute:
             for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
                 yield from nodes_of(inner)
+
+
+def version_of(node: NodeProto, opset: int) -> int:
+    """The version of ONNX's operators by which a node of a file is read, once `ModelFile.read` has rewritten it."""
+    return max(opset, _RESIZING) if node.op_type == "Resize" else opset
+
+
+def _rewrite_resizing(model: ModelProto, opset: int) -> None:
+    """Rewrite resizing of old files as newer ones have it: places count from corners, and are rounded down."""
+    if opset >= _RESIZING:
+        return
+    for node in nodes_of(model.graph):
+        if node.op_type not in {"Resize", "Upsample"}:
+            continue
+        attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        if "scales" in attributes:
+            name = f"{node.output[0]}#scales"
+            model.graph.initializer.append(numpy_helper.from_array(np.array(attributes["scales"], np.float32), name))
+            node.input.append(name)
+        x, scales = node.input
+        newer = helper.make_node(
+            "Resize", [x, "", scales], list(node.output), node.name, mode=attributes.get("mode", b"nearest"),
+            coordinate_transformation_mode="asymmetric", nearest_mode="floor",
+        )  # fmt: skip
+        node.CopyFrom(newer)
 
 
 def _model(path: Path) -> ModelProto:

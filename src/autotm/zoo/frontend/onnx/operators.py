@@ -25,12 +25,14 @@ class Node:
         operands: None where an optional one is left out.
         known: values of those that are known before the step.
         attributes: by name.
+        opset: version of ONNX's operators.
     """
 
     builder: relax.BlockBuilder
     operands: Sequence[relax.Expr | None]
     known: Sequence[Array | None]
     attributes: Mapping[str, Any]
+    opset: int
 
     def emit(self, expression: relax.Expr) -> relax.Var:
         """Bind an expression to a variable."""
@@ -197,6 +199,8 @@ _IGNORED = {
 """Attributes that TVM's importer does not look at, and the value for which it is right all the same."""
 _OF_FLOATS = {"Pow", "ReduceMax", "ReduceMin"}
 """Operators that TVM compiles for a first operand of float32 alone."""
+_BROADCASTING = 7
+"""The version from which slopes of PRelu are broadcast; before, a row of them is one of channels."""
 _SHAPING = {"Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"}
 """Operators whose second operand decides the shape of the result."""
 
@@ -219,6 +223,8 @@ def check_converter(name: str, node: Node) -> None:
         raise BadInputError(f"this operator has no kernel for {types[0]}")
     if name == "Mod" and "float32" in types and not node.attributes.get("fmod"):
         raise BadInputError("of float32, it has no kernel without fmod")
+    if name == "PRelu" and node.opset < _BROADCASTING and node.shape(1) not in ([1], []):
+        raise BadInputError(f"before version {_BROADCASTING}, it has no kernel for slopes of channels")
     if name == "Resize":
         _check_scales(node)
 

@@ -14,7 +14,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from autotm.kernels.library import reference_evaluator
 from autotm.zoo.frontend.imported import Imported
-from autotm.zoo.frontend.onnx.model_file import ModelFile, label
+from autotm.zoo.frontend.onnx.model_file import ModelFile, label, version_of
 from autotm.zoo.frontend.onnx.node_models import Array, computed, names_read
 from autotm.zoo.network import Way
 
@@ -127,9 +127,10 @@ class OnnxReference:
         for node in self.file.graph.node:
             operands = {name: known[name] for name in names_read(node)}
             names = [name for name in node.output if name]
-            wanted = computed(node, operands, names, self.file.opset)
+            opset = version_of(node, self.file.opset)
+            wanted = computed(node, operands, names, opset)
             noisy = {name: _noisy(value, noise) for name, value in operands.items()}
-            rounded = computed(node, noisy, names, self.file.opset)
+            rounded = computed(node, noisy, names, opset)
             for name, exact, other in zip(names, wanted, rounded, strict=True):
                 if name in found and (text := _difference(found[name], exact, other)):
                     return f"{label(node)}: {text}"
