@@ -22,10 +22,10 @@ from autotm.model.machine import load_machine
 from autotm.runtime import plain_steps
 from autotm.zoo import with_values_stored
 from autotm.zoo.frontend import from_onnx
+from autotm.zoo.frontend.onnx.node_models import RANDOM
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 Array = np.ndarray[Any, Any]
-RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 TYPES = {
     TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
     TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,

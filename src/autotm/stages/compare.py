@@ -66,6 +66,8 @@ def compare_with_source(
         DifferentStepError: a result is further from the source's float64 than the source's float32 allows; names the
             first operator that is off, with the line of the source.
     """
+    from autotm.zoo.network import NotComputedError
+
     origin = network.origin
     reference = origin.reference if origin is not None else None
     if origin is None or reference is None:
@@ -77,7 +79,7 @@ def compare_with_source(
     for number, (before, ours) in enumerate(steps, 1):
         try:
             single = reference.step(before, "float32")
-        except NotImplementedError as error:
+        except NotComputedError as error:
             return f"{NOTHING}: {error}"
         other = "float64" if fits else "another order"
         exact = _computed(reference, before, other) or single

@@ -20,6 +20,10 @@ Way = Literal["float32", "float64", "another order"]
 """How a source computes a step: in its own float32 or float64, or in float32 with sums in another order."""
 
 
+class NotComputedError(RuntimeError):
+    """A source does not compute a step in some way."""
+
+
 class Reference(Protocol):
     """The source of a network, computing a step itself.
 
@@ -35,7 +39,11 @@ class Reference(Protocol):
     def eager(self) -> Callable[[], dict[str, Array]] | None: ...  # noqa: D102 - above
 
     def step(self, values: Mapping[str, Array], way: Way) -> dict[str, Array]:
-        """Compute the results by their names here, from arguments by name."""
+        """Compute the results by their names here, from arguments by name.
+
+        Raises:
+            NotComputedError: the source cannot, in any way.
+        """
 
     def in_detail(self) -> tuple[Any, Sequence[Any]]:
         """Import the step with the value of every operator as an output; gives the operators too."""

@@ -155,6 +155,8 @@ class GraphImporter:
 
     def _convert(self, node: NodeProto, known: Mapping[str, Array]) -> None:
         """Bind the results of a node that depend on the step's arguments: by a kernel of ours, or of ONNX's."""
+        if is_random(node, known):
+            _refuse_random(node)
         self.checks.check_known(node, known, self._shape)
         names = [name for name in node.output if name in self._read]
         kinds = self._inferred(node, known, names)
@@ -207,25 +209,26 @@ class GraphImporter:
         check_converter(node.op_type, converted)
         self.checks.check_sources(node, self._known_of(node), self._shape)
         if node.op_type in RULES:
-            given = RULES[node.op_type](converted)
+            result = RULES[node.op_type](converted)
         elif node.op_type in self._converters:
             attributes["tvm_custom"] = {"name": node.name, "num_outputs": len(node.output)}
             convert = self._converters[node.op_type].get_converter(opset)
-            given = convert(self.builder, onnx_frontend.onnx_input(operands), attributes, [{}, {}])
+            result = convert(self.builder, onnx_frontend.onnx_input(operands), attributes, [{}, {}])
         else:
             raise BadInputError("this operator cannot be imported; write the network with others")
-        return self._bound(node, given, names, kinds)
+        return self._bound(node, result, names, kinds)
 
     def _bound(
-        self, node: NodeProto, given: relax.Expr, names: Collection[str], kinds: Mapping[str, Kind]
+        self, node: NodeProto, result: relax.Expr, names: Collection[str], kinds: Mapping[str, Kind]
     ) -> dict[str, relax.Expr]:
-        given = given if isinstance(given, relax.Tuple) else self.builder.emit(given)
-        if isinstance(given, relax.Tuple):
-            parts: Sequence[relax.Expr] = list(given.fields)
-        elif isinstance(given.ty, relax.TupleType):
-            parts = [relax.TupleGetItem(given, index) for index in range(len(given.ty.fields))]
+        """Bind the parts of a result that are read to variables, by name."""
+        result = result if isinstance(result, relax.Tuple) else self.builder.emit(result)
+        if isinstance(result, relax.Tuple):
+            parts: Sequence[relax.Expr] = list(result.fields)
+        elif isinstance(result.ty, relax.TupleType):
+            parts = [relax.TupleGetItem(result, index) for index in range(len(result.ty.fields))]
         else:
-            parts = [given]
+            parts = [result]
         results = {}
         for name, part in zip(node.output, parts, strict=False):
             if name in names:
@@ -245,13 +248,10 @@ class GraphImporter:
         """Results of a node by a kernel of ONNX's.
 
         Raises:
-            Exception: `own`, if they are random.
             BadInputError: training needs gradients of them, or their shapes depend on values.
         """
         if self._is_trained(node):
             _refuse_gradient(own)
-        if is_random(node, known):
-            raise own
         small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
         operands = {name: self._value(name, known.get(name)) for name in names_read(node) if name not in small}
         try:
@@ -316,6 +316,12 @@ def _refuse_gradient(own: Exception) -> NoReturn:
     raise BadInputError(
         f"has no gradient here, and weights lie before it; infer with it, or train without it ({own})"
     ) from own
+
+
+def _refuse_random(node: NodeProto) -> NoReturn:
+    if node.op_type == "Dropout":
+        raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
+    raise BadInputError("draws random numbers, which is not imported; write the network without it")
 
 
 def _attribute(node: NodeProto, name: str, otherwise: Any) -> Any:

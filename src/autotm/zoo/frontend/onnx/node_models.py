@@ -15,7 +15,7 @@ from autotm.kernels.library import reference_evaluator
 from autotm.model.files import BadInputError
 
 Array = npt.NDArray[Any]
-_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
     if node.op_type == "Dropout":
         mode = node.input[2] if len(node.input) > 2 else ""  # noqa: PLR2004 - the position of training_mode
         return bool(mode) and (mode not in known or bool(known[mode]))
-    return node.op_type in _RANDOM or any(is_random(item, known) for graph in inner_graphs(node) for item in graph.node)
+    return node.op_type in RANDOM or any(is_random(item, known) for graph in inner_graphs(node) for item in graph.node)
 
 
 def names_read(node: NodeProto) -> list[str]:

@@ -95,10 +95,7 @@ def _cumulative_sum(node: Node) -> relax.Expr:
 
 
 def _dropout(node: Node) -> relax.Expr:
-    _, _, mode, *_ = (*zip(node.operands, node.known, strict=True), *[(None, None)] * 3)
-    is_decided_later = mode[0] is not None and mode[1] is None
-    if is_decided_later or node.number(2, "training_mode", 0.0):
-        raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
+    """As in inference: the importer refuses one in training mode."""
     return node.operands[0]
 
 
@@ -243,6 +240,6 @@ _WHOLE = 1e-4
 
 FIXED = {
     "BatchNormalization": (3, 4), "Clip": (1, 2), "Dropout": (1, 2), "OneHot": (2,), "Pad": (2,), "Resize": (1, 2),
-    "ScatterElements": (2,), "ScatterND": (2,), "Upsample": (1,),
+    "ScatterElements": (2,), "ScatterND": (2,),
 }  # fmt: skip
 """Operands that are never trained: an initializer there keeps its value."""

@@ -16,7 +16,7 @@ from autotm.kernels.library import reference_evaluator
 from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.onnx.model_file import ModelFile, label, version_of
 from autotm.zoo.frontend.onnx.node_models import Array, computed, names_read
-from autotm.zoo.network import Way
+from autotm.zoo.network import NotComputedError, Way
 
 _LOG = logging.getLogger(__name__)
 Arrays = Mapping[str, Array]
@@ -63,7 +63,7 @@ class OnnxReference:
             way: float64, and another order, are always ONNX's own reference.
 
         Raises:
-            NotImplementedError: none of the file's tools computes it.
+            NotComputedError: none of the file's tools computes it.
         """
         model = self._model(precise=way == "float64")
         named = {**self.names, **{name: name for name in self.parameters}}
@@ -74,7 +74,7 @@ class OnnxReference:
             outputs = self._computed(model, fed, way)
         except Exception as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise NotImplementedError(f"{self.name} cannot compute it: {why}") from error
+            raise NotComputedError(f"{self.name} cannot compute it: {why}") from error
         several = self.outputs(outputs, values)
         return {"output": several[0]} if len(several) == 1 else {f"output.{n}": out for n, out in enumerate(several)}
 
