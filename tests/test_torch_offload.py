@@ -15,12 +15,18 @@ import pytest
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
 import autotm  # noqa: E402
-from autotm.api.offload.step import OffloadedStep  # noqa: E402
+from autotm.api.offload.graph import Slots, capture, step_of, tensors_of  # noqa: E402
+from autotm.api.offload.measuring import Measured, measure  # noqa: E402
+from autotm.api.offload.step import OffloadedStep, arguments  # noqa: E402
 from autotm.memory.torch import ThreadCopies  # noqa: E402
+from autotm.memory.torch.cpu import Cpu  # noqa: E402
 from autotm.memory.torch.timing import median_ns  # noqa: E402
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+THREADS = pytest.mark.skipif(DEVICE.type == "cuda", reason="copies by threads: on a CPU only")
+torch.backends.cudnn.enabled = False  # Its batch norm rounds otherwise than PyTorch's own, which captured steps take.
 QUICK = {"kernel_s": 1e-4, "time_limit_s": 5.0}
 
 
@@ -96,10 +102,10 @@ class Case:
 
     def module(self) -> nn.Module:
         torch.manual_seed(0)
-        return self.made()
+        return self.made().to(DEVICE)
 
     def batch(self) -> tuple[torch.Tensor, ...]:
-        return (self.inputs(), *([self.targets()] if self.targets else []))
+        return tuple(made().to(DEVICE) for made in (self.inputs, self.targets) if made)
 
 
 CASES = {
@@ -194,6 +200,7 @@ def test_what_is_counted_is_what_is_planned(name: str) -> None:
     assert 0.9 * told.planned_peak_bytes <= measured.peak_bytes <= told.planned_peak_bytes
 
 
+@THREADS
 @pytest.mark.parametrize("name", ["block", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
     drawn, module = random.Random(0), CASES[name].module()
@@ -207,6 +214,7 @@ def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
             assert all(same_bits(trained(module, name, step), wanted))
 
 
+@THREADS
 def test_a_copy_that_does_not_come_is_seen() -> None:
     class Lost(ThreadCopies):
         def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> object:
@@ -220,6 +228,7 @@ def test_a_copy_that_does_not_come_is_seen() -> None:
         assert not all(same_bits(trained(module, "perceptron", step), plainly("perceptron")))
 
 
+@THREADS
 def test_a_copy_that_fails_ends_the_step() -> None:
     def fail() -> None:
         raise OSError("no such memory")
@@ -229,6 +238,44 @@ def test_a_copy_that_fails_ends_the_step() -> None:
         step._executor.copies = ThreadCopies(fail)
         with pytest.raises(autotm.AutotmError, match=r"a copy of .* bytes failed: no such memory"):
             step(*CASES["perceptron"].batch())
+
+
+class Seen(Cpu):
+    """A CPU that keeps what operators gave, and the most bytes that the step's tensors had while one ran."""
+
+    def __init__(self, is_full: bool) -> None:
+        super().__init__()
+        self.is_full, self.failed = is_full, None
+        self.given, self.most_bytes = [], 0
+        self.values: list[object] = []
+
+    def peak(self, call: Callable[[], object]) -> tuple[object, int]:
+        if self.is_full and self.failed is not call:
+            self.failed = call
+            raise torch.OutOfMemoryError("as on a smaller device")
+        held = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors_of(self.values)}
+        self.most_bytes = max(self.most_bytes, sum(storage.nbytes() for storage in held.values()))
+        found, peak_bytes = super().peak(call)
+        self.given += [each.clone() for each in tensors_of(found)]
+        return found, peak_bytes
+
+
+@THREADS
+def test_operators_are_timed_where_the_device_has_room_for_one() -> None:
+    case = CASES["block"]
+    inputs, *targets = batch = case.batch()
+
+    def measured(is_full: bool) -> tuple[Measured, Seen]:
+        device = Seen(is_full)
+        captured = capture(case.module(), (inputs,), case.loss, targets, DEVICE)
+        step, slots = step_of(captured), Slots(list(captured.graph.graph.nodes))
+        device.values = arguments(captured, step, slots, batch)
+        return measure(step, slots, device.values, device, 1e-5), device
+
+    (wide, roomy), (narrow, full) = measured(False), measured(True)
+    assert (narrow.workspaces, narrow.sizes) == (wide.workspaces, wide.sizes)
+    assert all(same_bits(full.given, roomy.given))
+    assert full.most_bytes < 0.5 * roomy.most_bytes
 
 
 def test_gradients_add_up() -> None:
@@ -244,9 +291,8 @@ def test_a_batch_that_does_not_fit_is_refused() -> None:
     inputs, targets = CASES["perceptron"].batch()
     module = CASES["perceptron"].module()
     with offloaded("perceptron", "1x", module) as step:
-        with pytest.raises(
-            BadInputError, match=r"float32 \(127, 16\) on cpu; the step was made for float32 \(128, 16\)"
-        ):
+        made_for = r"float32 \(127, 16\) on .*; the step was made for float32 \(128, 16\)"
+        with pytest.raises(BadInputError, match=made_for):
             step(inputs[1:], targets)
         with pytest.raises(BadInputError, match="takes 2 tensors"):
             step(inputs)

@@ -79,7 +79,8 @@ class PlayedRuntime:
         return Codes.cudaSuccess, SimpleNamespace(name=b"a played GPU")
 
     def cudaDeviceGetPCIBusId(self, size: int, index: int) -> tuple[Codes, bytes]:
-        return Codes.cudaSuccess, f"0000:0{index + 1}:00.0".encode()
+        """The buffer as the bindings make it: blanks, into which CUDA wrote a C string."""
+        return Codes.cudaSuccess, f"0000:0{index + 1}:00.0\0".encode().ljust(size)
 
     def cudaDeviceGetByPCIBusId(self, bus_id: bytes) -> tuple[Codes, int]:
         return (Codes.cudaSuccess, 0) if bus_id.endswith(b"01:00.0") else (Codes.cudaErrorInvalidValue, 0)

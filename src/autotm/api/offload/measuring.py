@@ -1,16 +1,17 @@
-"""Times every operator of a step once, with real values, in no more memory than the largest of them needs.
+"""Times every operator of a step once, with real values.
 
-Between operators every tensor is in host memory, as vDNN keeps them (Rhu et al., MICRO 2016, "all"); so a step can be
-timed wherever some plan can run it.
+Where the device has no room for an operator, all tensors that it does not use are put into host memory, as vDNN keeps
+them (Rhu et al., MICRO 2016, "all"); so a step can be timed wherever some plan can run it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
@@ -18,6 +19,8 @@ from autotm.api.offload.graph import Operator, Slots, Step, Values, argument_byt
 from autotm.memory.torch import Device, median_ns
 from autotm.model.files import AutotmError
 from autotm.model.measurement import Timing
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,9 @@ def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: 
 
     Raises:
         AutotmError: an operator does not allocate as PyTorch's tracing said.
+        torch.OutOfMemoryError: the device has no room for an operator by itself.
     """
-    run = _Swapped(step, slots, values, device, kernel_s)
+    run = _Measuring(step, slots, values, device, kernel_s)
     cuda = [device.torch] if device.torch.type == "cuda" else []
     with torch.no_grad(), torch.random.fork_rng(cuda):
         for index, operator in enumerate(step.operators):
@@ -58,8 +62,8 @@ def measure(step: Step, slots: Slots, values: Values, device: Device, kernel_s: 
     return Measured(tuple(run.timings), tuple(run.identities), tuple(run.workspaces), tuple(run.sizes))
 
 
-class _Swapped:
-    """A step whose tensors are in host memory between its operators."""
+class _Measuring:
+    """A step under way, whose tensors are put into host memory where the device has no room."""
 
     def __init__(self, step: Step, slots: Slots, values: Values, device: Device, kernel_s: float) -> None:
         self._step, self._slots, self._values = step, slots, values
@@ -75,17 +79,15 @@ class _Swapped:
             values[slots[view]] = slots.call(view)(values)
 
     def operator(self, index: int, operator: Operator) -> None:
-        """Bring operands, call, time, send everything away."""
-        for place in operator.inputs:
-            self._bring(place)
+        """Call and time an operator; give up what no later one uses."""
         identity = _identity(operator)
         call = partial(self._slots.call(operator.node), self._values)
-        found, peak_bytes = self._device.peak(call)
+        found, peak_bytes = self._in_room(operator, lambda: self._called(operator, call))
         made = self._made(operator, found)
         if identity not in self._known:
             grain = self._device.granularity_bytes
             own_bytes = sum(math.ceil(self.sizes[place] / grain) * grain for place in made)
-            timing = Timing(*median_ns(self._device, call, self._kernel_s))
+            timing = Timing(*self._in_room(operator, lambda: median_ns(self._device, call, self._kernel_s)))
             self._known[identity] = timing, max(0, peak_bytes - own_bytes)
         timing, workspace = self._known[identity]
         self.identities.append(identity)
@@ -93,7 +95,22 @@ class _Swapped:
         self.workspaces.append(workspace)
         self._bytes.update(keep(self._step, self._slots, self._values, operator, found))
         for place in (*operator.inputs, *operator.outputs):
-            self._send(place, index)
+            self._give_up(place, index)
+
+    def _in_room(self, operator: Operator, work: Callable[[], T]) -> T:
+        """What the work gives, once more with all other tensors in host memory where the device had no room."""
+        try:
+            return work()
+        except torch.OutOfMemoryError:
+            pass  # What the failed call had allocated is held by the error, and goes with it.
+        for place in self._bytes.keys() - {*operator.inputs}:
+            self._send(place)
+        return work()
+
+    def _called(self, operator: Operator, call: Callable[[], object]) -> tuple[Any, int]:
+        for place in operator.inputs:
+            self._bring(place)
+        return self._device.peak(call)
 
     def _made(self, operator: Operator, found: object) -> list[int]:
         """The storages that it made, after a look whether they are as traced."""
@@ -118,18 +135,19 @@ class _Swapped:
             on_device, on_host = self._bytes[place], self._away[place]
             on_device.untyped_storage().resize_(on_host.numel())
             on_device.copy_(on_host)
+            del self._away[place]
 
-    def _send(self, place: int, index: int) -> None:
+    def _send(self, place: int) -> None:
+        if self._step.storages[place].argument is None and place not in self._away:
+            self._away[place] = self._bytes[place].to("cpu", copy=True)
+            self._bytes[place].untyped_storage().resize_(0)
+
+    def _give_up(self, place: int, index: int) -> None:
         storage = self._step.storages[place]
-        if storage.argument is not None:
-            return
-        if index >= storage.last:
-            self._away.pop(place, None)
+        if storage.argument is None and index >= storage.last:
             for node in storage.nodes:
                 self._values[self._slots[node]] = None
-        elif place not in self._away:
-            self._away[place] = self._bytes[place].to("cpu", copy=True)
-        self._bytes[place].untyped_storage().resize_(0)
+            self._bytes.pop(place).untyped_storage().resize_(0)
 
 
 def _identity(operator: Operator) -> str:

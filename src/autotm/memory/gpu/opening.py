@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from autotm.memory.gpu.cuda import CudaDevice, Runtime, load_runtime
+from autotm.memory.gpu.cuda import CudaDevice, Runtime, load_runtime, text_of
 from autotm.memory.gpu.facts import GpuFacts, NoGpuError, gpu_facts
 from autotm.memory.gpu.requirements import require_gpu
 from autotm.model.files import AutotmError, BadInputError
@@ -16,12 +19,15 @@ from autotm.model.machine import CudaTier, Machine
 _BUS_ID_CHARACTERS = 32
 _opened: set[str] = set()
 """GPUs that this process has a context on, until it ends."""
+_before: dict[str, set[int]] = {}
+"""By GPU, the processes that were on it when this one first looked, before it called CUDA."""
 
 
 def visible_gpu(index: int, *, runtime: Runtime | None = None, nvml: Any = None) -> GpuFacts:
-    """Facts of the GPU that CUDA numbers so, without a context on it.
+    """Facts of the GPU that CUDA numbers so; its processes are those of others.
 
-    CUDA's number is not the driver's: CUDA_VISIBLE_DEVICES chooses, and CUDA puts the fastest first.
+    CUDA's number is not the driver's: CUDA_VISIBLE_DEVICES chooses, and CUDA puts the fastest first. To ask CUDA for
+    the place of a GPU may make a context of this process on it (seen with driver 580 on an H100).
 
     Args:
         index: CUDA's.
@@ -34,11 +40,26 @@ def visible_gpu(index: int, *, runtime: Runtime | None = None, nvml: Any = None)
     """
     found = gpu_facts(nvml)  # First: it tells best what is missing of a driver.
     called = (runtime or load_runtime()).call("cudaDeviceGetPCIBusId", _BUS_ID_CHARACTERS, index)
-    place = _place(called.decode() if isinstance(called, bytes) else called)
+    place = _place(text_of(called))
     for facts in found:
         if _place(facts.bus_id) == place:
-            return facts
+            return _with_others(facts)
     raise NoGpuError(f"GPU {index} of CUDA, at {place}, is none of the driver's: look at nvidia-smi")
+
+
+def _with_others(facts: GpuFacts) -> GpuFacts:
+    """Facts without this process.
+
+    In a container the driver gives it another number than the system does. So a number that came later, and is none of
+    this system's, is taken for its own.
+    """
+    known, own = _before.setdefault(facts.uuid, {one.pid for one in facts.processes}), os.getpid()
+    if any(one.pid == own for one in facts.processes):
+        _opened.add(facts.uuid)
+    others = (
+        one for one in facts.processes if one.pid != own and (one.pid in known or Path(f"/proc/{one.pid}").exists())
+    )
+    return replace(facts, processes=tuple(others))
 
 
 def open_gpu(
@@ -61,7 +82,7 @@ def open_gpu(
         host_bytes: of the pool in pinned memory of the host.
         overhead_bytes: as of `require_gpu`.
         built_for: likewise.
-        alone: likewise; once this process has opened the GPU, no longer looked at.
+        alone: likewise.
         allowed_bytes: as of `CudaDevice`.
         runtime: NVIDIA's bindings; None loads them.
         nvml: the module `pynvml`; None loads it.
@@ -72,9 +93,7 @@ def open_gpu(
     runtime = runtime or load_runtime()
     facts = visible_gpu(index, runtime=runtime, nvml=nvml)
     if facts.uuid in _opened:
-        # The context that this process has there is paid for, and is one of the GPU's processes; in a container the
-        # driver gives it another number than the system does.
-        overhead_bytes, alone = 0, False
+        overhead_bytes = 0  # The context that this process has there is paid for.
     needed_bytes = device_bytes if allowed_bytes is None else min(allowed_bytes, device_bytes)
     require_gpu(facts, needed_bytes, overhead_bytes=overhead_bytes, built_for=built_for, alone=alone)
     device = CudaDevice(index, device_bytes, host_bytes, allowed_bytes=allowed_bytes, runtime=runtime)
@@ -174,4 +193,4 @@ def measured_context(facts: GpuFacts, *, runtime: Runtime | None = None) -> tupl
 
 def _place(bus_id: str) -> str:
     """The driver writes a domain of eight digits, CUDA one of four."""
-    return bus_id.rstrip("\0").lower()[-len("0000:00:00.0") :]
+    return bus_id.lower()[-len("0000:00:00.0") :]

@@ -32,7 +32,7 @@ class Cpu:
     def host_pool(self, size_bytes: int) -> torch.Tensor:
         """Ordinary memory."""
         require_host_memory(size_bytes)
-        return torch.empty(size_bytes, dtype=torch.uint8)
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
 
     def seconds(self, call: Callable[[], object], calls: int) -> float:
         """By the processor's clock."""

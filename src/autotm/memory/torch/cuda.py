@@ -29,7 +29,7 @@ class Cuda:
         """Pinned memory, once: pinning takes milliseconds and holds up the device."""
         require_host_memory(size_bytes)
         try:
-            return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         except RuntimeError as error:
             raise AutotmError(
                 f"offload: the system does not pin {size_bytes} bytes of host memory: {error}; raise `ulimit -l`, or "

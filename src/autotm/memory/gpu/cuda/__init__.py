@@ -3,6 +3,6 @@
 from autotm.memory.gpu.cuda.code import CudaCode
 from autotm.memory.gpu.cuda.device import CudaDevice
 from autotm.memory.gpu.cuda.dlpack import DeviceArray
-from autotm.memory.gpu.cuda.runtime import Runtime, load_runtime
+from autotm.memory.gpu.cuda.runtime import Runtime, load_runtime, text_of
 
-__all__ = ["CudaCode", "CudaDevice", "DeviceArray", "Runtime", "load_runtime"]
+__all__ = ["CudaCode", "CudaDevice", "DeviceArray", "Runtime", "load_runtime", "text_of"]

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from autotm.memory.gpu.cuda.managed import ManagedMemory
 from autotm.memory.gpu.cuda.memory import CudaMemory, PinnedMemory, require_inside
-from autotm.memory.gpu.cuda.runtime import Runtime, load_runtime
+from autotm.memory.gpu.cuda.runtime import Runtime, load_runtime, text_of
 from autotm.memory.gpu.cuda.stream import CudaEvent, CudaStream
 from autotm.memory.gpu.interface import Event, Span
 from autotm.model.files import AutotmError
@@ -49,7 +49,7 @@ class CudaDevice:
             call("cudaSetDevice", index)
             self.index = index
             self.free_bytes = int(call("cudaMemGetInfo")[0])
-            self.name = _text(call("cudaGetDeviceProperties", index).name)
+            self.name = text_of(call("cudaGetDeviceProperties", index).name)
             self.device_pool: CudaMemory = (
                 CudaMemory(self._runtime, index, device_bytes)
                 if allowed_bytes is None
@@ -134,7 +134,3 @@ class CudaDevice:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _text(name: bytes | str) -> str:
-    return (name.decode() if isinstance(name, bytes) else name).rstrip("\0")

@@ -55,6 +55,11 @@ class Runtime:
         return CudaError(f"CUDA: {said}" + (f": {remedy}" if remedy else ""), name)
 
 
+def text_of(value: bytes | str) -> str:
+    """What C wrote into a buffer: it ends with a zero byte, behind which the bindings hand over blanks."""
+    return (value.decode() if isinstance(value, bytes) else value).partition("\0")[0]
+
+
 def load_runtime() -> Runtime:
     """NVIDIA's bindings.
 
