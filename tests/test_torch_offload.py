@@ -79,6 +79,25 @@ class Odd(nn.Module):
         return (self.more(torch.sin(mixed)) + self.one + self.other).sum()
 
 
+class Teacher(nn.Module):
+    """A parameter that follows another one without a gradient, a buffer that forward assigns, one written in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = nn.Linear(16, 32), nn.Linear(16, 32).requires_grad_(False)
+        self.scale = torch.tensor(0.5)  # No buffer: a constant.
+        self.register_buffer("steps", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.teacher.weight.mul_(0.9).add_(self.student.weight, alpha=0.1)
+        self.steps = self.steps + 1
+        out = torch.tanh(self.student(x))
+        self.mean.lerp_(out.detach().mean(0), 0.1)
+        return F.mse_loss(out * self.scale, self.teacher(x).detach() / self.steps - self.mean)
+
+
 def perceptron() -> nn.Module:
     return nn.Sequential(
         nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.3), nn.Linear(64, 64), nn.GELU(),
@@ -124,6 +143,7 @@ CASES = {
         Transformer, lambda: torch.randint(50, (4, 12)), lambda: torch.randint(50, (48,)), F.cross_entropy
     ),
     "odd": Case(Odd, lambda: torch.randn(32, 16)),
+    "teacher": Case(Teacher, lambda: torch.randn(64, 16)),
 }
 STEPS = 3
 

@@ -157,7 +157,7 @@ def used_bytes(graph: Graph, plan: Plan) -> list[int]:
 def _tensor(storage: Storage, slot: Operand, readers: tuple[int, ...], kernels: int) -> Tensor:
     role, held = Role.INTERMEDIATE, None
     if storage.argument is not None:
-        role, held = storage.argument[0], (0, kernels)
+        role, held = storage.argument, (0, kernels)
     readers = tuple(sorted(set(readers)))
     return Tensor(slot.tensor, role, slot.shape, slot.dtype, slot.size_bytes, storage.producer, readers, held=held)
 

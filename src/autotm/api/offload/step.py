@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +9,7 @@ import torch
 from torch import nn
 
 from autotm.api.offload.execute import Executor
-from autotm.api.offload.graph import Captured, Slots, Step, Values
+from autotm.api.offload.graph import Captured, Slots, Step, Values, named_batch
 from autotm.api.offload.planning import Planned
 from autotm.api.offload.summary import OffloadSummary
 from autotm.memory.torch import Device
@@ -67,10 +66,10 @@ class OffloadedStep:
         with torch.no_grad():
             values = arguments(captured, self._step, self._slots, batch)
             self._executor.run(values)
-            for place, node in captured.updates:
-                captured.states[place].copy_(values[self._slots[node]])
-            for place, node in captured.gradients.items():
-                parameter, gradient = captured.parameters[place], values[self._slots[node]]
+            for name, node in captured.updates.items():
+                captured.tensors[name].copy_(values[self._slots[node]])
+            for name, node in captured.gradients.items():
+                parameter, gradient = captured.tensors[name], values[self._slots[node]]
                 if parameter.grad is None:
                     parameter.grad = gradient
                 else:
@@ -140,20 +139,17 @@ class OffloadedStep:
                 f"offload: the step was made in {modes[self._is_training]} mode, the module is in "
                 f"{modes[self._module.training]} mode; call module.train({self._is_training}), or make another step"
             )
-        for place, parameter in enumerate(self._step.captured.parameters):
-            if parameter.device != self._device.torch:
+        for name, tensor in self._step.captured.tensors.items():
+            if tensor.device != self._device.torch:
                 raise BadInputError(
-                    f"offload: parameter {place} is on {parameter.device}, the step was made for {self._device.torch}"
+                    f"offload: {name} is on {tensor.device}, the step was made for {self._device.torch}"
                 )
-        wanted = {
-            place: node.meta["val"]
-            for node, (role, place) in self._step.captured.arguments.items()
-            if role is Role.INPUT
-        }
+        arguments = self._step.captured.arguments.items()
+        wanted = {name: node.meta["val"] for node, (role, name) in arguments if role is Role.INPUT}
         if len(batch) != len(wanted):
             raise BadInputError(f"offload: the step takes {len(wanted)} tensors, inputs and targets, got {len(batch)}")
-        for place, given in enumerate(batch):
-            of, need = (_told(each) for each in (given, wanted[place]))
+        for place, (name, given) in enumerate(named_batch(batch).items()):
+            of, need = (_told(each) for each in (given, wanted[name]))
             if of != need or given.device != self._device.torch:
                 raise BadInputError(
                     f"offload: tensor {place} of the batch is {of} on {given.device}; the step was made for {need} on "
@@ -164,16 +160,14 @@ class OffloadedStep:
 def arguments(captured: Captured, step: Step, slots: Slots, batch: tuple[torch.Tensor, ...]) -> Values:
     """Values that hold what the step takes, and nothing else."""
     values = slots.empty()
-    of_role: dict[Role, Callable[[int], torch.Tensor]] = {
-        Role.PARAMETER: lambda place: captured.parameters[place].detach(),
-        Role.STATE: lambda place: captured.states[place],
-        Role.INPUT: lambda place: batch[place],
-    }
-    for node, (role, place) in captured.arguments.items():
+    known = {name: tensor.detach() for name, tensor in (captured.tensors | named_batch(batch)).items()}
+    for node, (_, name) in captured.arguments.items():
         value = node.meta["val"]
+        given = known.get(name)
         # The gradient of the loss by itself is one.
-        made = of_role.get(role, lambda _, value=value: torch.ones(value.shape, dtype=value.dtype, device=value.device))
-        values[slots[node]] = made(place)
+        values[slots[node]] = (
+            torch.ones(value.shape, dtype=value.dtype, device=value.device) if given is None else given
+        )
     for node, value in step.constants.items():
         values[slots[node]] = value
     return values

@@ -1,20 +1,19 @@
-"""A module and its loss as PyTorch's joint graph of forward and backward."""
+"""A module and its loss as PyTorch's joint graph of forward and backward, with operators as PyTorch calls them."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
-from autotm.zoo.frontend.torch import Step, argument_of
+from autotm.zoo.frontend.torch import capture as captured_by_pytorch
+from autotm.zoo.frontend.torch import is_own
 
 aten = torch.ops.aten
 
@@ -25,26 +24,29 @@ class Captured:
 
     Attributes:
         graph: of PyTorch's operators; `meta["val"]` of each node has shape, strides and storage.
-        arguments: of each placeholder, its role, and the place of its tensor among those of that role: parameters,
-            states (buffers), inputs; the gradient of the loss by itself is a constant.
+        arguments: of each placeholder, its role and name; the gradient of the loss by itself is a constant.
         loss: the node with the loss.
-        gradients: the node with the gradient of a parameter, by its place; parameters without are left out.
-        updates: (place of a state, node with its new value).
-        parameters, states: of the module, each once.
+        gradients: the node with the gradient of a parameter, by its name; parameters without are left out.
+        updates: the node with the new value of a state, likewise.
+        tensors: the module's parameters and states by name, each once.
     """
 
-    graph: torch.fx.GraphModule
-    arguments: dict[torch.fx.Node, tuple[Role, int]]
-    loss: torch.fx.Node
-    gradients: dict[int, torch.fx.Node]
-    updates: list[tuple[int, torch.fx.Node]]
-    parameters: tuple[nn.Parameter, ...]
-    states: tuple[torch.Tensor, ...]
+    graph: fx.GraphModule
+    arguments: Mapping[fx.Node, tuple[Role, str]]
+    loss: fx.Node
+    gradients: Mapping[str, fx.Node]
+    updates: Mapping[str, fx.Node]
+    tensors: dict[str, torch.Tensor]
 
     @property
-    def results(self) -> tuple[torch.fx.Node, ...]:
+    def results(self) -> tuple[fx.Node, ...]:
         """Nodes that outlive the step's operators."""
-        return (self.loss, *self.gradients.values(), *(node for _, node in self.updates))
+        return (self.loss, *self.gradients.values(), *self.updates.values())
+
+
+def named_batch(batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Inputs and targets by the names of their arguments, which no parameter has."""
+    return {f"batch {number}": tensor for number, tensor in enumerate(batch)}
 
 
 def capture(
@@ -64,92 +66,65 @@ def capture(
         output = applied(*given[: len(inputs)])
         return _checked(output if loss is None else loss(output, *given[len(inputs) :]))
 
-    step = Step(module, call)
-    decompositions = _EAGER_DROPOUT if device.type == "cpu" else {}
-    with contextlib.ExitStack() as stack:
-        try:
-            joint = aot_export_joint_with_descriptors(
-                stack, step, (*inputs, *targets), decompositions=decompositions, ignore_shape_env=True
-            )
-        except BadInputError:
-            raise
-        except DataDependentOutputException as error:
-            raise BadInputError(
-                f"offload: {_where(error)}: the step depends on the value of a tensor ({error.func}), and a plan is "
-                "made for one order of operators; compute it without .item(), bool() or if on tensors"
-            ) from error
-        except DynamicOutputShapeException as error:
-            raise BadInputError(
-                f"offload: {_where(error)}: the shape of what {error.func} gives depends on values, and a plan is made "
-                "for fixed shapes; use masks and torch.where instead"
-            ) from error
-        except Exception as error:
-            raise BadInputError(
-                f"offload: {_where(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
-            ) from error
-        return _captured(joint, step)
+    batch = named_batch((*inputs, *targets))
+    try:
+        found = captured_by_pytorch(
+            module, call, batch, trains=True, table=_EAGER_DROPOUT if device.type == "cpu" else {}
+        )
+    except BadInputError as error:
+        raise BadInputError(f"offload: {error}") from error
+    except DataDependentOutputException as error:
+        raise BadInputError(
+            f"offload: {_where(error)}: the step depends on the value of a tensor ({error.func}), and a plan is "
+            "made for one order of operators; compute it without .item(), bool() or if on tensors"
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise BadInputError(
+            f"offload: {_where(error)}: the shape of what {error.func} gives depends on values, and a plan is made "
+            "for fixed shapes; use masks and torch.where instead"
+        ) from error
+    except Exception as error:
+        raise BadInputError(
+            f"offload: {_where(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
+        ) from error
+    own = _Own(found.graph, set(found.arguments))
+    (loss_node,) = found.outputs
+    return Captured(
+        found.graph.owning_module,
+        found.arguments,
+        own(loss_node),
+        {name: own(node) for name, node in found.gradients.items()},
+        found.updates,
+        {name: tensor for name, tensor in found.values.items() if name not in batch},
+    )
 
 
 def _checked(loss: Any) -> torch.Tensor:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
         what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-        raise BadInputError(f"offload: the loss is {what}; it must be one floating-point number")
+        raise BadInputError(f"the loss is {what}; it must be one floating-point number")
     if not loss.requires_grad:
-        raise BadInputError("offload: the loss does not depend on a parameter that requires a gradient")
+        raise BadInputError("the loss does not depend on a parameter that requires a gradient")
     return loss
 
 
-def _captured(joint: Any, step: Step) -> Captured:
-    """What descriptors say of arguments and results."""
-    graph: torch.fx.Graph = joint.graph_module.graph
-    arguments: dict[torch.fx.Node, tuple[Role, int]] = {}
-    for node in graph.find_nodes(op="placeholder"):
-        arguments[node] = argument_of(node.meta["desc"])
-    (output,) = graph.find_nodes(op="output")
-    loss, gradients, updates = None, {}, []
-    for node, what in zip(output.args[0], output.meta["desc"], strict=True):
-        if node is None:
-            continue
-        kind = type(what).__name__
-        if kind == "InputMutationAOTOutput":
-            role, place = argument_of(what.mutated_input)
-            if role is not Role.STATE:
-                raise BadInputError(f"offload: the step overwrites its {role} {place}; give a module that does not")
-            updates.append((place, node))
-        elif kind == "GradAOTOutput":
-            gradients[argument_of(what.grad_of)[1]] = node
-        elif kind == "PlainAOTOutput":
-            loss = node
-        else:
-            raise BadInputError(f"offload: PyTorch's graph returns a {kind}, which is not known here")
-    assert loss is not None, "the step returns its loss"
-    own = _Own(graph, output, joint.fake_mode, set(arguments))
-    loss = own(loss)
-    gradients = {place: own(node) for place, node in gradients.items()}
-    return Captured(joint.graph_module, arguments, loss, gradients, updates, tuple(step.weights), tuple(step.states))
-
-
-@dataclass
 class _Own:
     """Gives a result memory of its own where it shares some, as autograd does."""
 
-    graph: torch.fx.Graph
-    output: torch.fx.Node
-    fake_mode: Any
-    arguments: set[torch.fx.Node]
+    def __init__(self, graph: fx.Graph, arguments: set[fx.Node]) -> None:
+        self._graph = graph
+        (self._output,) = graph.find_nodes(op="output")
+        self._taken = {storage_of(node.meta["val"]) for node in arguments}
 
-    def __post_init__(self) -> None:
-        self.taken = {storage_of(node.meta["val"]) for node in self.arguments}
-
-    def __call__(self, node: torch.fx.Node) -> torch.fx.Node:
+    def __call__(self, node: fx.Node) -> fx.Node:
         value = node.meta["val"]
         storage = storage_of(value)
         whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-        if storage not in self.taken and whole:
-            self.taken.add(storage)
+        if storage not in self._taken and whole:
+            self._taken.add(storage)
             return node
-        with self.graph.inserting_before(self.output), self.fake_mode:
-            copied = self.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        with self._graph.inserting_before(self._output), value.fake_mode:
+            copied = self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
             copied.meta["val"] = value.clone(memory_format=torch.contiguous_format)
         return copied
 
@@ -164,7 +139,7 @@ def _where(error: BaseException) -> str:
     trace, found = error.__traceback__, "the module"
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if "/torch/" not in name and "autotm/api/" not in name and not name.startswith("<"):
+        if not is_own(name):
             found = f"{name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found

@@ -23,7 +23,7 @@ class Storage:
     Attributes:
         name: of the node that is first in it.
         size_bytes: as PyTorch allocates it.
-        argument: role and place of the argument; None where an operator makes it.
+        argument: its role; None where an operator makes it.
         producer: index of that operator.
         readers: of the others that use it, ascending.
         nodes: that view it, first the one that it is named after.
@@ -32,7 +32,7 @@ class Storage:
 
     name: str
     size_bytes: int
-    argument: tuple[Role, int] | None
+    argument: Role | None
     producer: int | None
     readers: list[int] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -110,7 +110,7 @@ class _Reader:
     def read(self, node: Node) -> None:
         match node.op:
             case "placeholder":
-                self._argument(node, self.captured.arguments[node])
+                self._argument(node, self.captured.arguments[node][0])
             case "get_attr":
                 value = getattr(self.captured.graph, str(node.target))
                 if not isinstance(value, torch.Tensor):
@@ -119,11 +119,11 @@ class _Reader:
                     )
                 node.meta.setdefault("val", value)
                 self.constants[node] = value
-                self._argument(node, (Role.CONSTANT, 0))
+                self._argument(node, Role.CONSTANT)
             case "call_function":
                 self._call(node)
 
-    def _argument(self, node: Node, argument: tuple[Role, int]) -> None:
+    def _argument(self, node: Node, argument: Role) -> None:
         value = node.meta["val"]
         key = storage_of(value)
         if key not in self.places:

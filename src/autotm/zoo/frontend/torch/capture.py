@@ -156,7 +156,7 @@ def capture(
     inputs: Mapping[str, torch.Tensor],
     *,
     trains: bool,
-    decomposed: bool = True,
+    table: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Captured:
     """Trace a step.
 
@@ -165,7 +165,8 @@ def capture(
         call: what a step computes, of the module and the inputs' values in order.
         inputs: by name.
         trains: whether to differentiate by parameters that want a gradient.
-        decomposed: whether to take operators apart that have no kernels here; else all are as PyTorch calls them.
+        table: what operators are taken apart by; all others are as PyTorch calls them. None: those that have no kernels
+            here are taken apart.
     """
 
     def with_lines(applied: Callable[..., Any], flat: Sequence[torch.Tensor]) -> Any:
@@ -174,23 +175,28 @@ def capture(
 
     step = Step(module, with_lines)
     try:
-        joint = _exported(step, module, inputs, trains=trains, decomposed=decomposed)
+        joint = _exported(step, module, inputs, trains=trains, table=table)
     except RuntimeError:
         # Its backward pass may need a buffer that forward gave another value, which is written where that was.
         if not step.assigned:
             raise
         step.copied = frozenset(step.assigned)
-        joint = _exported(step, module, inputs, trains=trains, decomposed=decomposed)
+        joint = _exported(step, module, inputs, trains=trains, table=table)
     return _captured(joint, step, inputs)
 
 
 def _exported(
-    step: Step, module: nn.Module, inputs: Mapping[str, torch.Tensor], *, trains: bool, decomposed: bool
+    step: Step,
+    module: nn.Module,
+    inputs: Mapping[str, torch.Tensor],
+    *,
+    trains: bool,
+    table: Mapping[Any, Callable[..., Any]] | None,
 ) -> Any:
     """PyTorch's joint graph of a step."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_attributes_kept(module))
-        if decomposed:
+        if table is None:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(_resizing_whole())
         stack.enter_context(_without_onednn())
@@ -199,7 +205,7 @@ def _exported(
         # Tensors that the module holds as plain attributes are constants of the step.
         context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(tracing(context))
-        table = decompositions() if decomposed else {}
+        table = decompositions() if table is None else dict(table)
         return aot_export_joint_with_descriptors(
             stack, step, tuple(inputs.values()), decompositions=table, ignore_shape_env=True
         )

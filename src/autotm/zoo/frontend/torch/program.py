@@ -40,7 +40,7 @@ def captured_step(
         mode: `train`, or `inference`.
         names: of every leaf of inputs and targets.
         leaves: these leaves.
-        decomposed: as in `capture`.
+        decomposed: whether operators that have no kernels here are taken apart.
 
     Raises:
         BadInputError: the module has tensors that no kernel takes (float64, bfloat16, on another device); it fails, or
@@ -65,7 +65,7 @@ def captured_step(
     what = type(module).__name__
     with _in_mode(module, mode):
         try:
-            found = capture(module, call, tensors, trains=mode == "train", decomposed=decomposed)
+            found = capture(module, call, tensors, trains=mode == "train", table=None if decomposed else {})
         except BadInputError:
             raise
         except Exception as error:
