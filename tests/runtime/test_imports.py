@@ -16,6 +16,7 @@ JOBS = {
     "run": ("autotm.runtime.run", set()),
     "compile": ("autotm.layout", set()),
     "ilp_solve": ("autotm.solve.placing", {"pyomo", "highspy"}),
+    "sweep": ("autotm.study.sweep", {"pandas"}),
     "figure": ("autotm.study.figures", {"pandas", "matplotlib", "seaborn"}),
 }
 

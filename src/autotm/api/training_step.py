@@ -120,7 +120,7 @@ class TrainingStep:
             VerificationError: as `Placement.run`.
             AutotmError: as `Placement.run`.
         """
-        from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports seaborn
+        from autotm.study.sweep import SweepPoint, SweepResult, sweep_table  # noqa: PLC0415 - imports pandas
 
         options = replace(self._solve_options(optimizer, solver), sweep_s=sweep_s)
         if limits is not None and (isinstance(limits, str) or not limits):

@@ -12,9 +12,7 @@ import pandas as pd
 from autotm.model.files import BadInputError
 from autotm.model.plan import Status
 from autotm.model.study import StyleConfig
-from autotm.study.drawing import fix_legends, save_figure, styled, write_caption
 from autotm.study.sweep.answers import answers
-from autotm.study.sweep.draw import draw
 from autotm.study.sweep.table import kernels_word
 from autotm.study.tables import COLUMN, PAGES, columns, write_table
 
@@ -70,6 +68,10 @@ class SweepResult(Generic[T]):
             raise BadInputError(f"{path}: a picture is a .pdf or a .png file")
         if not self.placements:
             raise BadInputError(f"{path}: nothing to draw: no placement can keep any of these limits")
+        # seaborn takes a second, and most sweeps are read, not drawn.
+        from autotm.study.drawing import fix_legends, save_figure, styled, write_caption  # noqa: PLC0415
+        from autotm.study.sweep.draw import draw  # noqa: PLC0415
+
         look = style or StyleConfig()
         with styled(look):
             figure, text = draw(self.table, look)
