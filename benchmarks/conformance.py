@@ -21,7 +21,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import tempfile
 import traceback
 import warnings
 from collections import Counter
@@ -38,18 +37,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import onnx_samples
-from autotm.kernels.code import machine_target
-from autotm.kernels.library import KernelLibrary, pinned
-from autotm.lower import lower_network
 from autotm.model.files import AutotmError
-from autotm.model.machine import load_machine
 from autotm.model.step import Sgd, Training
-from autotm.runtime import plain_steps
-from autotm.zoo import with_values_stored
 from autotm.zoo.frontend import from_torch
 from random_modules import RandomModule
 
-CONFIG = Path(__file__).resolve().parents[1] / "config"
 RATE = 0.1
 ALLOWED, ROUNDING = 3.0, 2e-5
 """Times PyTorch's own float32 error, and relative to the largest value: sums in another order."""
@@ -254,35 +246,20 @@ def here(sample: Sample, kernels: str, *, trains: bool) -> list[Array]:
     descending = (lambda output: loss(output, torch.float32)) if loss else loss_of
     options: dict[str, Any] = {"loss": descending, "training": Training(Sgd(RATE))} if trains else {"mode": "inference"}
     network = from_torch(sample.module, sample.inputs, kernels=kernels, name="sample", **options)
-    machine = load_machine(CONFIG / "machines" / "laptop.yaml", 1)
-    losses, values = [], {}
-    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-        folder = Path(made)
-        files = folder / "graph.json", folder / "kernels.so"
-        stored = with_values_stored(network, folder / "values")
-        graph = lower_network(stored, "sample", machine_target(machine), 1, *files, {})
-        library = KernelLibrary.load(files[1])
-        with pinned(machine):
-            steps = plain_steps(graph, library, machine, 0, sample.steps if trains else 1, CONFIG / "devices")
-            for number, arguments in enumerate(steps):
-                values = {name: arguments.value(name).copy() for name in graph.by_name if _is_result(graph, name)}
-                losses += [values["loss"]] if trains and number else []
+    _, *after = onnx_samples.results_of(network, sample.steps if trains else 1)
+    values = after[-1]
     if not trains:
         outputs = [values[name] for name in network.results]
         return [_array(part) for part in _tensors(network.origin.outputs([torch.from_numpy(item) for item in outputs]))]
     names = {id(item): name for name, item in sample.module.state_dict(keep_vars=True).items()}
     changed = {name.removesuffix(".new"): value for name, value in values.items() if name.endswith(".new")}
     state = network.origin.state({**_start(network), **changed}, sample.steps)
-    return [*losses, *(state[names[id(item)]] for item in _state(sample.module))]
+    return [*(each["loss"] for each in after), *(state[names[id(item)]] for item in _state(sample.module))]
 
 
 def _start(network: Any) -> dict[str, Array]:
     fills = {**network.parameters, **network.states}
     return {name: fill for name, fill in fills.items() if isinstance(fill, np.ndarray)}
-
-
-def _is_result(graph: Any, name: str) -> bool:
-    return str(graph.by_name[name].role) == "result"
 
 
 def _array(value: torch.Tensor) -> Array:

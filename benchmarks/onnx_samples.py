@@ -19,8 +19,9 @@ from autotm.kernels.library import KernelLibrary, pinned
 from autotm.lower import lower_network
 from autotm.model.files import AutotmError
 from autotm.model.machine import load_machine
+from autotm.model.step import Role
 from autotm.runtime import plain_steps
-from autotm.zoo import with_values_stored
+from autotm.zoo import Network, with_values_stored
 from autotm.zoo.frontend import from_onnx
 from autotm.zoo.frontend.onnx.node_models import RANDOM
 
@@ -127,19 +128,27 @@ def _is_data(value: Any) -> bool:
 
 def here(model: ModelProto, inputs: dict[str, Array], kernels: str) -> list[Array]:
     """Compute the outputs by a plain step of ours."""
+    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
+        file = Path(made) / "test.onnx"
+        onnx.save(model, file)
+        network = from_onnx(file, inputs=inputs, kernels=kernels, name="sample")
+    *_, values = results_of(network, 1)
+    return [values[name] for name in network.results]
+
+
+def results_of(network: Network, steps: int) -> Iterator[dict[str, Array]]:
+    """Results by name, before the first of some plain steps of ours and after each."""
     machine = load_machine(CONFIG / "machines" / "laptop.yaml", 1)
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:
         folder = Path(made)
-        onnx.save(model, folder / "test.onnx")
-        network = from_onnx(folder / "test.onnx", inputs=inputs, kernels=kernels, name="sample")
         files = folder / "graph.json", folder / "kernels.so"
         stored = with_values_stored(network, folder / "values")
         graph = lower_network(stored, "sample", machine_target(machine), 1, *files, {})
         library = KernelLibrary.load(files[1])
+        names = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
         with pinned(machine):
-            for memory in plain_steps(graph, library, machine, 0, 1, CONFIG / "devices"):
-                computed = [memory.value(name).copy() for name in network.results]
-    return computed
+            for memory in plain_steps(graph, library, machine, 0, steps, CONFIG / "devices"):
+                yield {name: memory.value(name).copy() for name in names}
 
 
 def difference(ours: Array, wanted: Array, test: NodeTest) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,46 @@ class DifferentStepError(AutotmError):
     """A step here computes something else than its source."""
 
 
+@dataclass(frozen=True)
+class _PlainSteps:
+    """Compiles networks, and runs plain steps of them, as `compare_with_source` was told to."""
+
+    context: Context
+    target: tvm.target.Target
+    objects: Path
+    values: Path
+
+    def of(self, network: Network, origin: Origin) -> tuple[list[tuple[Values, Values]], int]:
+        """Arguments and results of each step, as they lie in the source, and the peak of a step in bytes."""
+        from autotm.kernels.library import KernelLibrary, pinned
+        from autotm.lower import lower_network
+        from autotm.model.step import Role
+        from autotm.runtime import plain_steps
+        from autotm.zoo import with_values_stored
+
+        # Trained, its gradients would be gone.
+        whole = with_values_stored(replace(network, training=None, rule_states={}), self.values)
+        context, machine, found = self.context, self.context.machine, []
+        # Without gradients or states a second step would be the first again.
+        count = STEPS if network.gradients or network.states else 1
+        with tempfile.TemporaryDirectory(prefix="autotm-") as made:
+            files = Path(made) / "graph.json", Path(made) / "kernels.so"
+            graph = lower_network(whole, "compared", self.target, machine.threads, *files, {}, self.objects)
+            library = KernelLibrary.load(files[1])
+        arguments = [*network.inputs, *network.parameters, *network.states]
+        results = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
+        with pinned(machine):
+            before: Values = {}
+            for memory in plain_steps(graph, library, machine, context.seed, count, context.devices_dir):
+                known = [name for name in arguments if name in graph.by_name]
+                if before:
+                    ours = {name: origin.back(_owner(name), memory.value(name).copy()) for name in results}
+                    found.append((before, ours))
+                    _move({name: memory.value(name) for name in network.parameters if name in graph.by_name}, memory)
+                before = {name: origin.back(name, memory.value(name).copy()) for name in known}
+        return found, graph.peak_live_bytes
+
+
 def compare_with_source(
     context: Context, network: Network, target: tvm.target.Target, *, objects: Path, values: Path
 ) -> str:
@@ -72,7 +112,8 @@ def compare_with_source(
     reference = origin.reference if origin is not None else None
     if origin is None or reference is None:
         return NOTHING
-    steps, peak_bytes = _steps(context, network, origin, target, objects, values)
+    plain_steps = _PlainSteps(context, target, objects, values)
+    steps, peak_bytes = plain_steps.of(network, origin)
     # Where float64 does not fit, two orders of float32 show what roundings make of the step.
     fits = psutil.virtual_memory().available > _TIMES_PEAK * peak_bytes
     worst = 0.0
@@ -87,47 +128,13 @@ def compare_with_source(
             _check_capture(network, reference, single)
         error, name = _worst(ours, single, exact)
         if error > 1.0:
-            relative = _relative(ours[name], exact[name])
-            _explain(context, network, origin, reference, target, before, name, relative, objects, values)
+            _explain(plain_steps, network, origin, reference, before, name, _relative(ours[name], exact[name]))
         worst = max(worst, error)
     return (
         f"{reference.name}: {len(steps[0][1])} results of each of {len(steps)} steps are at most "
         f"{worst * _ALLOWED:.2g} times as far from its {'float64' if fits else 'float32 in another order'} as its own "
         "float32, or roundings"
     )
-
-
-def _steps(
-    context: Context, network: Network, origin: Origin, target: tvm.target.Target, objects: Path, values: Path
-) -> tuple[list[tuple[Values, Values]], int]:
-    """Arguments and results of plain steps, as they lie in the source, and the peak of a step in bytes."""
-    from autotm.kernels.library import KernelLibrary, pinned
-    from autotm.lower import lower_network
-    from autotm.model.step import Role
-    from autotm.runtime import plain_steps
-    from autotm.zoo import with_values_stored
-
-    # Trained, its gradients would be gone.
-    whole = with_values_stored(replace(network, training=None, rule_states={}), values)
-    machine, found = context.machine, []
-    # Without gradients or states a second step would be the first again.
-    count = STEPS if network.gradients or network.states else 1
-    with tempfile.TemporaryDirectory(prefix="autotm-") as made:
-        files = Path(made) / "graph.json", Path(made) / "kernels.so"
-        graph = lower_network(whole, "compared", target, machine.threads, *files, {}, objects)
-        library = KernelLibrary.load(files[1])
-    arguments = [*network.inputs, *network.parameters, *network.states]
-    results = [tensor.name for tensor in graph.tensors if tensor.role is Role.RESULT]
-    with pinned(machine):
-        before: Values = {}
-        for memory in plain_steps(graph, library, machine, context.seed, count, context.devices_dir):
-            known = [name for name in arguments if name in graph.by_name]
-            if before:
-                ours = {name: origin.back(_owner(name), memory.value(name).copy()) for name in results}
-                found.append((before, ours))
-                _move({name: memory.value(name) for name in network.parameters if name in graph.by_name}, memory)
-            before = {name: origin.back(name, memory.value(name).copy()) for name in known}
-    return found, graph.peak_live_bytes
 
 
 def _owner(result: str) -> str:
@@ -214,9 +221,14 @@ def _relative(ours: Array, wanted: Array) -> float:
 
 
 def _explain(
-    context: Context, network: Network, origin: Origin, reference: Reference, target: tvm.target.Target,
-    before: Values, name: str, error: float, objects: Path, values: Path,
-) -> None:  # fmt: skip
+    plain_steps: _PlainSteps,
+    network: Network,
+    origin: Origin,
+    reference: Reference,
+    before: Values,
+    name: str,
+    error: float,
+) -> None:
     """Say what a difference comes from; one that comes from no operator, and is small, is one of roundings.
 
     Raises:
@@ -229,7 +241,7 @@ def _explain(
     detailed = Network(
         network.name, network.batch, imported.module, imported.inputs, imported.parameters, None, imported.states, lying
     )
-    ((arguments, found), *_), _ = _steps(context, detailed, lying, target, objects, values)
+    ((arguments, found), *_), _ = plain_steps.of(detailed, lying)
     outputs = [found[result] for result in detailed.results]
     first = reference.first_difference({**before, **arguments}, dict(zip(operators, outputs, strict=True)))
     if first is None and error <= _LARGE:
