@@ -10,10 +10,10 @@ import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
+from autotm.capture import capture as captured_by_pytorch
+from autotm.capture import is_own
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
-from autotm.zoo.frontend.torch import capture as captured_by_pytorch
-from autotm.zoo.frontend.torch import is_own
 
 aten = torch.ops.aten
 

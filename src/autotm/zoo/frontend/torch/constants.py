@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy.typing as npt
 import torch
 from torch import fx
+
+from autotm.capture import is_empty
 
 _RANDOM = torch.Tag.nondeterministic_seeded
 
@@ -32,21 +33,6 @@ def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> d
                 arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
                 found[node] = node.target(*arguments, **named)
     return found
-
-
-def array_of(value: torch.Tensor) -> npt.NDArray[Any] | None:
-    """Return a tensor's numbers as NumPy has them, complex ones as pairs; None of a type that NumPy lacks."""
-    value = value.detach().resolve_conj().resolve_neg()
-    if value.dtype in {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}:
-        return None
-    array: npt.NDArray[Any] = (torch.view_as_real(value) if value.is_complex() else value).numpy()
-    return array
-
-
-def is_empty(node: Any) -> bool:
-    """Whether it is a node that gives one tensor without elements."""
-    value = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return isinstance(value, torch.Tensor) and value.numel() == 0
 
 
 def is_pure(node: fx.Node) -> bool:

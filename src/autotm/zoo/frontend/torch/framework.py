@@ -13,12 +13,12 @@ from torch import fx
 from torch.utils.flop_counter import FlopCounterMode
 from tvm import relax
 
+from autotm.capture import is_empty
 from autotm.kernels.library import FRAMEWORK_CALL, Operation, bound, constant_as_text, encoded
 from autotm.kernels.schedules import framework_kernel
 from autotm.model.files import BadInputError
 from autotm.model.step import OpClass
 from autotm.zoo.frontend.random_numbers import Draws
-from autotm.zoo.frontend.torch.constants import is_empty
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 """Higher than all levels: PyTorch's profiler would tell the terminal that it starts and stops."""

@@ -12,13 +12,13 @@ import torch
 from torch import fx
 from tvm import relax
 
+from autotm.capture import Captured
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
 from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.lined import LinedBuilder
 from autotm.zoo.frontend.random_numbers import COUNTER, Draws
 from autotm.zoo.frontend.torch.backward import JointImporter
-from autotm.zoo.frontend.torch.capture import Captured
 from autotm.zoo.frontend.torch.constants import constant_values
 from autotm.zoo.frontend.torch.framework import FrameworkKernels, is_degenerate, is_foreign, is_view, lies_as
 from autotm.zoo.frontend.torch.indices import IndexChecks

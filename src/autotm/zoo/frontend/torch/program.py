@@ -11,8 +11,8 @@ import torch
 from torch import fx, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from autotm.capture import Captured, capture, eager_step, is_own
 from autotm.model.files import BadInputError
-from autotm.zoo.frontend.torch.capture import Captured, capture, eager_step, is_own
 
 Mode = Literal["train", "inference"]
 Loss = Callable[..., torch.Tensor]

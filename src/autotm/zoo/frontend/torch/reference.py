@@ -15,12 +15,11 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map
 
+from autotm.capture import Captured, array_of
 from autotm.kernels.library import seeded
 from autotm.model.step import Role
 from autotm.zoo.frontend.imported import Imported
 from autotm.zoo.frontend.random_numbers import COUNTER, uniform_numbers
-from autotm.zoo.frontend.torch.capture import Captured
-from autotm.zoo.frontend.torch.constants import array_of
 from autotm.zoo.frontend.torch.framework import has_own_type
 from autotm.zoo.frontend.torch.program import where
 from autotm.zoo.network import Way

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import torch
 from torch import fx, nn
 from torch._C import DispatchKey
@@ -29,10 +30,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 
 from autotm.model.files import BadInputError
 from autotm.model.step import Role
-from autotm.zoo.frontend.torch.constants import array_of, is_empty
 
 _PYTORCH = str(Path(torch.__file__).parent)
-_OWN = str(Path(__file__).parents[3])
+_OWN = str(Path(__file__).parent)
 """This package; a user's folder may be called `torch` as well."""
 _TENSOR = object()
 """Stands for a tensor among outputs; the others are the same in every step."""
@@ -365,6 +365,21 @@ def eager_step(
     }
     outputs = {name: array_of(leaf) for name, leaf in zip(names, leaves, strict=True)}
     return {name: array for name, array in outputs.items() if array is not None} | gradients
+
+
+def array_of(value: torch.Tensor) -> npt.NDArray[Any] | None:
+    """Return a tensor's numbers as NumPy has them, complex ones as pairs; None of a type that NumPy lacks."""
+    value = value.detach().resolve_conj().resolve_neg()
+    if value.dtype in {torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2}:
+        return None
+    array: npt.NDArray[Any] = (torch.view_as_real(value) if value.is_complex() else value).numpy()
+    return array
+
+
+def is_empty(node: Any) -> bool:
+    """Whether it is a node that gives one tensor without elements."""
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.numel() == 0
 
 
 _WHOLE = (
