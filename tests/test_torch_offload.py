@@ -15,12 +15,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
 import autotm  # noqa: E402
-from autotm.api.offload.graph import Slots, capture, step_of, tensors_of  # noqa: E402
+from autotm.api.offload.joint_graph import Slots, capture, step_of, tensors_of  # noqa: E402
 from autotm.api.offload.measuring import Measured, measure  # noqa: E402
 from autotm.api.offload.step import OffloadedStep, arguments  # noqa: E402
-from autotm.memory.torch import ThreadCopies  # noqa: E402
-from autotm.memory.torch.cpu import Cpu  # noqa: E402
-from autotm.memory.torch.timing import median_ns  # noqa: E402
+from autotm.memory.torch.device import Cpu, ThreadCopies, median_ns  # noqa: E402
 from autotm.model.files.errors import BadInputError, InfeasibleLimitError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional

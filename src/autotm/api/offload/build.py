@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autotm.api.offload.execute import Executor
-from autotm.api.offload.graph import Slots, Step, capture, step_of
+from autotm.api.offload.execute import Executor, schedule
+from autotm.api.offload.joint_graph import Slots, Step, capture, step_of
 from autotm.api.offload.measuring import Measured, measure
 from autotm.api.offload.planning import least_bytes as least_of
 from autotm.api.offload.planning import model_of, place
-from autotm.api.offload.schedule import schedule
 from autotm.api.offload.step import OffloadedStep, arguments
 from autotm.memory.torch import Device, device_of, measured_links
 from autotm.model.files import BadInputError, InfeasibleLimitError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autotm.api.offload.graph import Step, Storage
+from autotm.api.offload.joint_graph import Step, Storage
 from autotm.api.offload.measuring import Measured
 from autotm.check import check_plan
 from autotm.layout import pack

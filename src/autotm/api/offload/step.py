@@ -8,10 +8,10 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from autotm.api.offload.entry import OffloadSummary
 from autotm.api.offload.execute import Executor
-from autotm.api.offload.graph import Captured, Slots, Step, Values, named_batch
+from autotm.api.offload.joint_graph import Captured, Slots, Step, Values, named_batch
 from autotm.api.offload.planning import Planned
-from autotm.api.offload.summary import OffloadSummary
 from autotm.memory.torch import Device
 from autotm.model.files import BadInputError
 from autotm.model.step import Role, Tier

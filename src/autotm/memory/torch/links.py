@@ -8,9 +8,7 @@ from typing import Any
 
 import torch
 
-from autotm.memory.torch.choose import Device
-from autotm.memory.torch.copies import Copies
-from autotm.memory.torch.timing import median_ns
+from autotm.memory.torch.device import Copies, Device, median_ns
 from autotm.model.measurement import AsynchronousLinks, Contention, Link, Links
 from autotm.model.step import OpClass, Tier
 

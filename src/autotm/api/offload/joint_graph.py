@@ -1,0 +1,415 @@
+"""PyTorch's joint graph of a step: captured, read as operators over storages, called over a list of values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx import Node
+
+from autotm.capture import capture as captured_by_pytorch
+from autotm.capture import is_own
+from autotm.model.files import BadInputError
+from autotm.model.step import Role
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A joint graph, functional but for views, and what its arguments and results are.
+
+    Attributes:
+        graph: of PyTorch's operators; `meta["val"]` of each node has shape, strides and storage.
+        arguments: of each placeholder, its role and name; the gradient of the loss by itself is a constant.
+        loss: the node with the loss.
+        gradients: the node with the gradient of a parameter, by its name; parameters without are left out.
+        updates: the node with the new value of a state, likewise.
+        tensors: the module's parameters and states by name, each once.
+    """
+
+    graph: fx.GraphModule
+    arguments: Mapping[Node, tuple[Role, str]]
+    loss: Node
+    gradients: Mapping[str, Node]
+    updates: Mapping[str, Node]
+    tensors: dict[str, torch.Tensor]
+
+    @property
+    def results(self) -> tuple[Node, ...]:
+        """Nodes that outlive the step's operators."""
+        return (self.loss, *self.gradients.values(), *self.updates.values())
+
+
+def named_batch(batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Inputs and targets by the names of their arguments, which no parameter has."""
+    return {f"batch {number}": tensor for number, tensor in enumerate(batch)}
+
+
+def capture(
+    module: nn.Module,
+    inputs: Sequence[torch.Tensor],
+    loss: Callable[..., Any] | None,
+    targets: Sequence[torch.Tensor],
+    device: torch.device,
+) -> Captured:
+    """Trace the step.
+
+    Raises:
+        BadInputError: it depends on the values of tensors, or PyTorch cannot trace it.
+    """
+
+    def call(applied: Callable[..., Any], given: Sequence[torch.Tensor]) -> torch.Tensor:
+        output = applied(*given[: len(inputs)])
+        return _checked(output if loss is None else loss(output, *given[len(inputs) :]))
+
+    batch = named_batch((*inputs, *targets))
+    try:
+        found = captured_by_pytorch(
+            module, call, batch, trains=True, table=_EAGER_DROPOUT if device.type == "cpu" else {}
+        )
+    except BadInputError as error:
+        raise BadInputError(f"offload: {error}") from error
+    except DataDependentOutputException as error:
+        raise BadInputError(
+            f"offload: {_where(error)}: the step depends on the value of a tensor ({error.func}), and a plan is "
+            "made for one order of operators; compute it without .item(), bool() or if on tensors"
+        ) from error
+    except DynamicOutputShapeException as error:
+        raise BadInputError(
+            f"offload: {_where(error)}: the shape of what {error.func} gives depends on values, and a plan is made "
+            "for fixed shapes; use masks and torch.where instead"
+        ) from error
+    except Exception as error:
+        raise BadInputError(
+            f"offload: {_where(error)}: PyTorch cannot capture the step: {type(error).__name__}: {error}"
+        ) from error
+    own = _Own(found.graph, set(found.arguments))
+    (loss_node,) = found.outputs
+    return Captured(
+        found.graph.owning_module,
+        found.arguments,
+        own(loss_node),
+        {name: own(node) for name, node in found.gradients.items()},
+        found.updates,
+        {name: tensor for name, tensor in found.values.items() if name not in batch},
+    )
+
+
+def _checked(loss: Any) -> torch.Tensor:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        raise BadInputError(f"the loss is {what}; it must be one floating-point number")
+    if not loss.requires_grad:
+        raise BadInputError("the loss does not depend on a parameter that requires a gradient")
+    return loss
+
+
+class _Own:
+    """Gives a result memory of its own where it shares some, as autograd does."""
+
+    def __init__(self, graph: fx.Graph, arguments: set[Node]) -> None:
+        self._graph = graph
+        (self._output,) = graph.find_nodes(op="output")
+        self._taken = {storage_of(node.meta["val"]) for node in arguments}
+
+    def __call__(self, node: Node) -> Node:
+        value = node.meta["val"]
+        storage = storage_of(value)
+        whole = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+        if storage not in self._taken and whole:
+            self._taken.add(storage)
+            return node
+        with self._graph.inserting_before(self._output), value.fake_mode:
+            copied = self._graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+            copied.meta["val"] = value.clone(memory_format=torch.contiguous_format)
+        return copied
+
+
+def storage_of(value: torch.Tensor) -> int:
+    """What tensors that share memory share; valid as long as one of them lives."""
+    return value.untyped_storage()._cdata  # noqa: SLF001 - as PyTorch's partitioners tell storages apart
+
+
+def _where(error: BaseException) -> str:
+    """The last line of the user's own code on the way to an error."""
+    trace, found = error.__traceback__, "the module"
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if not is_own(name):
+            found = f"{name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+@torch.library.custom_op("autotm::bernoulli_like", mutates_args=())
+def _bernoulli_like(like: torch.Tensor, keep: float) -> torch.Tensor:
+    """Ones with probability `keep`, else zeros, drawn in the order of the memory of `like`.
+
+    PyTorch's own functional operator draws in the order of the axes, which is another one where axes are transposed.
+    """
+    return torch.empty_like(like).bernoulli_(keep)
+
+
+@_bernoulli_like.register_fake
+def _(like: torch.Tensor, keep: float) -> torch.Tensor:
+    del keep
+    return torch.empty_like(like)
+
+
+def _dropout(value: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dropout as the CPU computes it outside of graphs: the mask is scaled before it is kept."""
+    if train is False or p == 0:
+        return value.clone(), torch.ones_like(value)
+    keep = 1 - p
+    noise = torch.ops.autotm.bernoulli_like(value, keep)
+    noise = noise / keep if keep else noise.zero_()
+    return value * noise, noise
+
+
+def _dropout_backward(gradient: torch.Tensor, noise: torch.Tensor, scale: float) -> torch.Tensor:
+    """Of `_dropout`; `noise` has the scale in it."""
+    del scale
+    return gradient * noise
+
+
+_EAGER_DROPOUT = {aten.native_dropout.default: _dropout, aten.native_dropout_backward.default: _dropout_backward}
+"""While tracing, PyTorch takes the fused operator of GPUs for dropout everywhere; the CPU's rounds differently."""
+
+
+@dataclass
+class Storage:
+    """Memory that one operator allocates, or that an argument brings; all its views come and go with it.
+
+    Attributes:
+        name: of the node that is first in it.
+        size_bytes: as PyTorch allocates it.
+        argument: its role; None where an operator makes it.
+        producer: index of that operator.
+        readers: of the others that use it, ascending.
+        nodes: that view it, first the one that it is named after.
+        element: of the tensors that this node gives, the one that is in it.
+    """
+
+    name: str
+    size_bytes: int
+    argument: Role | None
+    producer: int | None
+    readers: list[int] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    element: int = 0
+
+    @property
+    def last(self) -> int:
+        """The last operator that uses it; -1 where none does."""
+        return max(self.readers, default=-1 if self.producer is None else self.producer)
+
+
+@dataclass
+class Operator:
+    """A node that computes.
+
+    Attributes:
+        node: that is called.
+        inputs: storages that it reads, each once.
+        outputs: storages that it allocates.
+        views: nodes to be made right after it: views of what it allocated. They are made while it is there, and stay
+            valid when the storage is emptied and filled again.
+    """
+
+    node: Node
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    views: list[Node] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A joint graph, ready to be timed, planned and run.
+
+    Attributes:
+        operators: in PyTorch's order.
+        storages: of arguments first.
+        argument_views: nodes that view arguments and constants.
+        constants: tensors that the graph holds itself, by node.
+        results: storages that are there at the end.
+    """
+
+    captured: Captured
+    operators: tuple[Operator, ...]
+    storages: tuple[Storage, ...]
+    argument_views: tuple[Node, ...]
+    constants: dict[Node, torch.Tensor]
+    results: tuple[int, ...]
+
+
+def step_of(captured: Captured) -> Step:
+    """Tell operators from views, by the storages that PyTorch's own tracing gave them.
+
+    Raises:
+        BadInputError: an operator overwrites a tensor, or takes a function.
+    """
+    made = _Reader(captured)
+    for node in captured.graph.graph.nodes:
+        made.read(node)
+    results = tuple(dict.fromkeys(made.places[storage_of(node.meta["val"])] for node in captured.results))
+    return Step(
+        captured, tuple(made.operators), tuple(made.storages), tuple(made.argument_views), made.constants, results
+    )
+
+
+class _Reader:
+    def __init__(self, captured: Captured) -> None:
+        self.captured = captured
+        self.operators: list[Operator] = []
+        self.storages: list[Storage] = []
+        self.argument_views: list[Node] = []
+        self.constants: dict[Node, torch.Tensor] = {}
+        self.places: dict[int, int] = {}
+        self._extents: dict[int, set[tuple[int, int]]] = defaultdict(set)
+
+    def read(self, node: Node) -> None:
+        match node.op:
+            case "placeholder":
+                self._argument(node, self.captured.arguments[node][0])
+            case "get_attr":
+                value = getattr(self.captured.graph, str(node.target))
+                if not isinstance(value, torch.Tensor):
+                    raise BadInputError(
+                        f"offload: operator with a function of its own, '{node.name}', is not supported"
+                    )
+                node.meta.setdefault("val", value)
+                self.constants[node] = value
+                self._argument(node, Role.CONSTANT)
+            case "call_function":
+                self._call(node)
+
+    def _argument(self, node: Node, argument: Role) -> None:
+        value = node.meta["val"]
+        key = storage_of(value)
+        if key not in self.places:
+            self.places[key] = len(self.storages)
+            self.storages.append(Storage(node.name, 0, argument, None))
+        storage = self.storages[self.places[key]]
+        # A batch may be a slice of a large tensor, which is none of the step's business; tensors may share memory.
+        extent = (value.storage_offset() * value.element_size(), value.numel() * value.element_size())
+        if extent not in self._extents[key]:
+            self._extents[key].add(extent)
+            storage.size_bytes += extent[1]
+        storage.nodes.append(node)
+
+    def _call(self, node: Node) -> None:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):  # noqa: SLF001 - it has no public name
+            raise BadInputError(f"offload: operator '{node.target}' takes functions, which is not supported")
+        is_operator = isinstance(node.target, torch._ops.OpOverload)  # noqa: SLF001 - as above
+        if is_operator and node.target._schema.is_mutable:  # noqa: SLF001 - as above
+            raise BadInputError(f"offload: operator '{node.target}' overwrites a tensor, which is not supported")
+        read = dict.fromkeys(
+            self.places[storage_of(value)]
+            for source in node.all_input_nodes
+            for value in tensors_of(source.meta.get("val"))
+        )
+        values = list(tensors_of(node.meta.get("val")))
+        fresh: dict[int, int] = {}
+        for element, value in enumerate(values):
+            if storage_of(value) not in self.places:
+                fresh.setdefault(storage_of(value), element)
+        if node.target is getitem or (values and not fresh):
+            self._view(node, values, read)
+            return
+        index = len(self.operators)
+        for place in read:
+            self.storages[place].readers.append(index)
+        outputs = []
+        for key, element in fresh.items():
+            self.places[key] = len(self.storages)
+            outputs.append(self.places[key])
+            size_bytes, name = values[element].untyped_storage().nbytes(), f"{node.name}.{element}"
+            self.storages.append(Storage(name, size_bytes, None, index, nodes=[node], element=element))
+        self.operators.append(Operator(node, tuple(read), tuple(outputs)))
+
+    def _view(self, node: Node, values: list[torch.Tensor], read: dict[int, None]) -> None:
+        for place in dict.fromkeys(self.places[storage_of(value)] for value in values):
+            self.storages[place].nodes.append(node)
+        # An element of several results belongs to its operator, whichever storages the others have.
+        producers = [self.storages[place].producer for place in read]
+        last = max((producer for producer in producers if producer is not None), default=None)
+        (self.argument_views if last is None else self.operators[last].views).append(node)
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in what a node gives: a tensor, several, or none."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from tensors_of(item)
+
+
+Values = list[Any]
+"""What each node gave, by its slot; None before, and after it is given up."""
+Call = Callable[[Values], Any]
+
+
+class Slots:
+    """The place of each node's value."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._places = {node: place for place, node in enumerate(nodes)}
+
+    def __getitem__(self, node: Node) -> int:
+        return self._places[node]
+
+    def empty(self) -> Values:
+        """No values yet."""
+        return [None] * len(self._places)
+
+    def call(self, node: Node) -> Call:
+        """Calls the node's function on the values of others."""
+        target, named = node.target, dict(node.kwargs)
+        assert callable(target)
+        if not any(isinstance(item, tuple | list | dict | slice) for item in (*node.args, *named.values())):
+            flat = [(isinstance(item, Node), self[item] if isinstance(item, Node) else item) for item in node.args]
+            if not any(isinstance(item, Node) for item in named.values()):
+                return lambda values: target(*[values[item] if is_node else item for is_node, item in flat], **named)
+
+        def call(values: Values) -> Any:
+            def value_of(other: Node) -> Any:
+                return values[self[other]]
+
+            args = torch.fx.node.map_arg(node.args, value_of)
+            return target(*args, **torch.fx.node.map_arg(named, value_of))
+
+        return call
+
+
+def bytes_of(value: torch.Tensor) -> torch.Tensor:
+    """All bytes of the storage behind a tensor; it stays valid while that is emptied and filled again."""
+    storage = value.untyped_storage()
+    return torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage, 0, (storage.nbytes(),), (1,))
+
+
+def keep(step: Step, slots: Slots, values: Values, operator: Operator, found: Any) -> dict[int, torch.Tensor]:
+    """Take what an operator gave, and make the views of it while it is there; the bytes of each storage it made."""
+    values[slots[operator.node]] = found
+    for view in operator.views:
+        values[slots[view]] = slots.call(view)(values)
+    tensors = list(tensors_of(found))
+    if not isinstance(found, torch.Tensor):
+        values[slots[operator.node]] = None  # Its tensors have nodes of their own, and are given up one by one.
+    return {place: bytes_of(tensors[step.storages[place].element]) for place in operator.outputs}
+
+
+def argument_bytes(step: Step, slots: Slots, values: Values) -> dict[int, torch.Tensor]:
+    """The storages of arguments, to be told apart from others; they are never moved."""
+    return {
+        place: values[slots[storage.nodes[0]]]
+        for place, storage in enumerate(step.storages)
+        if storage.argument is not None
+    }
