@@ -164,7 +164,7 @@ test-slurm: setup-test setup-slurm
 # is taken.
 test-cuda: setup-test setup-cuda
 	@$(BIN)/pytest -q -rs $(QUICK) tests/kernels/cuda/test_nvcc.py tests/kernels/vendor/test_{names,real_libraries,real_planner}.py \
-		tests/memory/gpu/test_{cuda,facts,kind}.py tests/runtime/streams/test_launching.py
+		tests/memory/gpu/test_{cuda,facts,kind}.py tests/runtime/streams/test_{launching,real_gpu}.py
 
 # The guest that it boots sees this environment, read-only.
 test-vm: setup-test
