@@ -21,16 +21,17 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from autotm.check import FaultError, check_plan
-from autotm.check.bound.bound import certified_bound_us
-from autotm.check.bound.engine import Engines
-from autotm.model.files.files import load
-from autotm.model.measurement.link import Links
-from autotm.model.plan.certificate import Leaf
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.check.bound import Engines, certified_bound_us
+from autotm.check.fault import FaultError
+from autotm.check.plan import check_plan
+from autotm.model.certificate import Leaf
+from autotm.model.files import load
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.links import Links
+from autotm.model.plan import Plan, Status
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance
 from zoo_graphs import zoo_graph
@@ -113,7 +114,7 @@ def _groups(asked: argparse.Namespace) -> Iterator[tuple[str, str, Iterator[tupl
 
 
 def _measured(folder: Path) -> Instance:
-    from autotm.model.measurement.profile_file import read_profile  # noqa: PLC0415 - brings 30 MB that modelled plans do not need
+    from autotm.model.profile import read_profile  # noqa: PLC0415 - brings 30 MB that modelled plans do not need
 
     links = load(folder.parents[1] / "links.json", "links", Links)
     return Instance(load(folder / "graph.json", "graph", Graph), read_profile(folder / "profile.parquet"), links)

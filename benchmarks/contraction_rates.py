@@ -20,11 +20,11 @@ import numpy as np
 import tvm
 from tvm import s_tir, te
 
-from autotm.kernels.code.passes import GENERATED, machine_code
-from autotm.kernels.code.target import host_target, target_info
-from autotm.kernels.code.workspace import hoist_workspaces
-from autotm.kernels.operators import conv
-from autotm.kernels.schedules.contraction.choice import schedule_contraction
+from autotm.kernels import contractions
+from autotm.kernels.passes import GENERATED, machine_code
+from autotm.kernels.schedules.contraction import schedule_contraction
+from autotm.kernels.target import host_target, target_info
+from autotm.kernels.tir import hoist_workspaces
 from conv_layers import Layer, inception_v4, vgg19
 from machine_rates import best_seconds, peak_flop_per_s
 
@@ -73,9 +73,9 @@ def our_passes(layer: Layer, threads: int) -> dict[str, Callable[[], None]]:
     stride, padding = (layer.stride, layer.stride), (*layer.padding, *layer.padding)
     x, w, dy = (te.placeholder(s, name=n) for s, n in ((x_shape, "x"), (w_shape, "w"), (layer.output, "dy")))
     expressions = {
-        "forward": ([x, w], conv.conv2d(x, w, stride, padding)),
-        "data": ([dy, w], conv.conv2d_data_gradient(dy, w, x_shape, stride, padding)),
-        "weight": ([x, dy], conv.conv2d_weight_gradient(x, dy, w_shape, stride, padding)),
+        "forward": ([x, w], contractions.conv2d(x, w, stride, padding)),
+        "data": ([dy, w], contractions.conv2d_data_gradient(dy, w, x_shape, stride, padding)),
+        "weight": ([x, dy], contractions.conv2d_weight_gradient(x, dy, w_shape, stride, padding)),
     }
     names = {"forward": "conv2d", "data": "conv2d_data_gradient", "weight": "conv2d_weight_gradient"}
     calls = {}

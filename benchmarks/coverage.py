@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import autotm
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 from autotm.model.machine import Machine
 from imported_models import Given, build, names, other_data
 from torch_steps import QUICK, RATE, change_error, medians_in_turn, single_steps, state_of, torch_step

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import get_args
 
 from autotm import zoo
-from autotm.kernels.cuda import ARCHITECTURES, DEVICES, CudaKernel, Usage, device_named, fatbin
-from autotm.lower import cuda_step
+from autotm.kernels.cuda.device import DEVICES, device_named
+from autotm.kernels.cuda.source import ARCHITECTURES, CudaKernel, Usage, fatbin
+from autotm.lower.cuda import cuda_step
+from autotm.model.config import load_scale
+from autotm.model.graph import ScheduleKind
 from autotm.model.machine import Products
-from autotm.model.step import ScheduleKind
-from autotm.model.study.scale import load_scale
 
 SCALES = Path(__file__).parents[1] / "config" / "scales"
 MOST_SHARED_BYTES = 48 << 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from sys import intern
 
-from autotm.model.step.graph import Graph, Kernel, Operand, Tensor
+from autotm.model.graph import Graph, Kernel, Operand, Tensor
 
 
 def deepened(graph: Graph, kernels: int) -> Graph:

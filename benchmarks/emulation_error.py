@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from autotm.memory.device import load_device
-from autotm.memory.device.emulation import Emulation
-from autotm.model.files.errors import AutotmError
+from autotm.memory.device_file import load_device
+from autotm.memory.emulation import Emulation
+from autotm.model.errors import AutotmError
 from recorded_kernels import Recording, Table, read_table
 
 REPOSITORY = Path(__file__).resolve().parent.parent

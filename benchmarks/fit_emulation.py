@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.files.files import write_atomically
-from autotm.model.step.graph import OpClass
+from autotm.model.files import write_atomically
+from autotm.model.graph import OpClass
 from emulation_error import errors, left_out, quantiles, report
 from recorded_kernels import Recording, Table, read_table
 

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import highspy
 
-from autotm.model.step.limit import Limit
-from autotm.solve import ProgramSize, SolveOptions, export
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import ProgramSize, export
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph
 

@@ -27,14 +27,17 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from autotm.memory import Tiers, open_tiers
 from autotm.memory.calibration import Effort, copy_curves
-from autotm.memory.copying import CopyEngine, caller_on
-from autotm.memory.native import Ways, compiled, measured_ways, widest_store
-from autotm.model.files import AutotmError
-from autotm.model.machine import Watch, load_machine, provenance
-from autotm.model.measurement import CopyCurve
-from autotm.model.step import Tier
+from autotm.memory.copies import CopyEngine, caller_on
+from autotm.memory.native.library import compiled, widest_store
+from autotm.memory.native.ways import CopyMethods, measured_ways
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import Watch
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Tier
+from autotm.model.links import CopyCurve
+from autotm.model.machine import load_machine
+from autotm.model.provenance import provenance
 
 ROOT = Path(__file__).parents[1]
 SIZES = tuple(4096 << power for power in range(17))
@@ -103,7 +106,7 @@ def _pool_bytes(pool_mib: int, rounds: int) -> int:
     return pool_mib << 20
 
 
-def _print_ways(tier: Tier, ways: Ways) -> None:
+def _print_ways(tier: Tier, ways: CopyMethods) -> None:
     for way, starts in itertools.groupby(ways.from_bytes, ways.way):
         start = next(starts)
         kind = f"streaming, {way.stores.ahead_bytes} bytes ahead" if way.stores.width_bytes else "memcpy"
@@ -161,7 +164,7 @@ def _rates(
     return [max(size_bytes / ns, 0.0) for ns in medians]
 
 
-def _timed(engine: CopyEngine, ways: Mapping[Tier, Ways]) -> Copy:
+def _timed(engine: CopyEngine, ways: Mapping[Tier, CopyMethods]) -> Copy:
     def way(to: npt.NDArray[np.uint8], out_of: npt.NDArray[np.uint8], destination: Tier) -> int:
         start_ns = perf_counter_ns()
         engine.copy(to, out_of, ways[destination].way(to.nbytes))

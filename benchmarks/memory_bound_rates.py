@@ -22,12 +22,12 @@ import numpy as np
 import tvm
 from tvm import te, tirx, topi
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.making.build import build_library
-from autotm.kernels.operators import batch_norm, data_movement, pooling
+from autotm.kernels import along_axis, normalization, windowed
+from autotm.kernels.compiler import build_library
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.schedules import channel_sums as bias_kernel
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule
-from autotm.kernels.schedules.rows import bias as bias_kernel
+from autotm.kernels.target import host_target
 from machine_rates import Copier
 
 POOL = ((3, 3), (2, 2), (0, 0, 0, 0))
@@ -64,7 +64,7 @@ def concat(shape: Sequence[int]) -> Graph:
     """Three parts of uneven width."""
     width = shape[-1]
     parts = inputs(*((*shape[:-1], part) for part in (width // 4, width // 4, width // 2)))
-    return [*parts, data_movement.concat(parts, 3)]
+    return [*parts, along_axis.concat(parts, 3)]
 
 
 def part(shape: Sequence[int]) -> Graph:
@@ -76,27 +76,27 @@ def part(shape: Sequence[int]) -> Graph:
 def max_pool(shape: Sequence[int]) -> Graph:
     """3x3, stride 2."""
     (x,) = inputs(shape)
-    return [x, pooling.max_pool2d(x, *POOL)]
+    return [x, windowed.max_pool2d(x, *POOL)]
 
 
 def max_pool_gradient(shape: Sequence[int]) -> Graph:
     """Of the above."""
     (x,) = inputs(shape)
-    pooled = pooling.max_pool2d(x, *POOL).shape
+    pooled = windowed.max_pool2d(x, *POOL).shape
     y, dy = inputs(pooled, pooled)
-    return [x, y, dy, pooling.max_pool2d_gradient(x, y, dy, *POOL)]
+    return [x, y, dy, windowed.max_pool2d_gradient(x, y, dy, *POOL)]
 
 
 def avg_pool(shape: Sequence[int]) -> Graph:
     """3x3, stride 1, padding 1."""
     (x,) = inputs(shape)
-    return [x, pooling.avg_pool2d(x, *MEAN)]
+    return [x, windowed.avg_pool2d(x, *MEAN)]
 
 
 def avg_pool_gradient(shape: Sequence[int]) -> Graph:
     """Of the above."""
     (dy,) = inputs(shape)
-    return [dy, pooling.avg_pool2d_gradient(dy, shape, *MEAN)]
+    return [dy, windowed.avg_pool2d_gradient(dy, shape, *MEAN)]
 
 
 def bias_gradient(shape: Sequence[int]) -> Graph:
@@ -108,26 +108,26 @@ def bias_gradient(shape: Sequence[int]) -> Graph:
 def norm_statistics(shape: Sequence[int]) -> Graph:
     """Mean and inverse deviation of each channel."""
     (x,) = inputs(shape)
-    return [x, *batch_norm.statistics(x, 1e-5)]
+    return [x, *normalization.statistics(x, 1e-5)]
 
 
 def norm(shape: Sequence[int]) -> Graph:
     """Batch norm with known statistics, and ReLU."""
     arguments = inputs(shape, *[shape[3:]] * 4)
-    y = batch_norm.normalise(*arguments)
+    y = normalization.normalise(*arguments)
     return [*arguments, te.compute(shape, lambda *i: te.max(y(*i), tirx.const(0.0)), name="relu")]
 
 
 def norm_gradient_sums(shape: Sequence[int]) -> Graph:
     """Gradients of batch norm's scale and shift."""
     arguments = inputs(shape, shape, *[shape[3:]] * 2)
-    return [*arguments, *batch_norm.gradient_sums(*arguments)]
+    return [*arguments, *normalization.gradient_sums(*arguments)]
 
 
 def norm_gradient(shape: Sequence[int]) -> Graph:
     """Gradient of batch norm's input."""
     arguments = inputs(shape, shape, *[shape[3:]] * 5)
-    return [*arguments, batch_norm.data_gradient(*arguments)]
+    return [*arguments, normalization.data_gradient(*arguments)]
 
 
 OPERATORS: tuple[Callable[[Sequence[int]], Graph], ...] = (

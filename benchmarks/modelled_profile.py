@@ -13,12 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations
 
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.link import AsynchronousLinks, Contention, Link, Links
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.graph import Graph, Kernel, OpClass
-from autotm.model.step.tier import Configuration, Tier, all_fast, configuration
-from autotm.model.step.traffic import slow_traffic
+from autotm.model.files import hash_of
+from autotm.model.graph import Configuration, Graph, Kernel, OpClass, Tier, all_fast, configuration, slow_traffic
+from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+from autotm.model.profile import Profile, Timing
 
 _FLOP_PER_NS = 2.3e3
 _BYTES_PER_NS = 100.0

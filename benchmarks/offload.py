@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import autotm
-from autotm.memory.torch import device_of
+from autotm.memory.torch_device import device_of
 
 F = nn.functional
 WIDTH, WORDS, LAYERS, VOCABULARY = 512, 128, 6, 1000

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import onnx
+from autotm.zoo.frontend import from_onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from autotm.kernels.code import machine_target
 from autotm.kernels.library import KernelLibrary, pinned
-from autotm.lower import lower_network
-from autotm.model.files import AutotmError
+from autotm.kernels.target import machine_target
+from autotm.lower.lowering import lower_network
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Role
 from autotm.model.machine import load_machine
-from autotm.model.step import Role
-from autotm.runtime import plain_steps
+from autotm.runtime.verify import plain_steps
 from autotm.zoo import Network, with_values_stored
-from autotm.zoo.frontend import from_onnx
-from autotm.zoo.frontend.onnx.node_models import RANDOM
+from autotm.zoo.onnx.framework import RANDOM
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 Array = np.ndarray[Any, Any]

@@ -25,13 +25,11 @@ from omnimalloc import Allocation
 from omnimalloc.allocators.greedy import GreedyByAllAllocator
 from omnimalloc.allocators.supermalloc import SupermallocAllocator
 
-from autotm.layout.blocks import Blocks, Ints
-from autotm.layout.pack import pack_blocks
-from autotm.layout.skyline import skyline
-from autotm.model.step.graph import ALIGNMENT_BYTES
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.layout.packing import Blocks, Ints, pack_blocks, skyline
+from autotm.model.graph import ALIGNMENT_BYTES, Tier
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph

@@ -17,19 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.library.threads import measure_cores, pinned
+from autotm.kernels.library import KernelLibrary, measure_cores, pinned
 from autotm.memory.clock import quiet_interpreter
 from autotm.memory.tiers import Tiers, open_tiers
-from autotm.model.files.files import load
-from autotm.model.machine.machine import Machine, load_machine
-from autotm.model.step.graph import Graph
-from autotm.model.step.tier import all_fast
-from autotm.profile.timing.cases import Case, cases
-from autotm.profile.timing.operands import Filler, OperandPlan, plan_operands
+from autotm.model.files import load
+from autotm.model.graph import Graph, all_fast
+from autotm.model.machine import Machine, load_machine
+from autotm.profile.kernel_timing import Filler, OperandPlan, plan_operands
+from autotm.profile.profiler import Case, cases
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import Executor, prepare
-from autotm.runtime.plain import plain_program
+from autotm.runtime.verify import plain_program
 
 DEVICES = Path("config/devices")
 

@@ -18,10 +18,9 @@ from typing import Any
 import pyomo.environ as pyo
 from pyomo.contrib.solver.solvers.highs import Highs
 
-from autotm.model.measurement.link import Links
-from autotm.model.measurement.profile import Profile
-from autotm.model.step.graph import Graph, Tensor
-from autotm.model.step.tier import Tier
+from autotm.model.graph import Graph, Tensor, Tier
+from autotm.model.links import Links
+from autotm.model.profile import Profile
 
 Edge = tuple[tuple[str, int], tuple[str, int]]
 _TIGHT = {"mip_feasibility_tolerance": 1e-9, "primal_feasibility_tolerance": 1e-9, "mip_abs_gap": 1e-9}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotm.model.step.graph import OpClass
+from autotm.model.graph import OpClass
 
 OP_CLASSES = {
     OpClass.CONV_FORWARD: "Convolution ConvolutionBias ConvolutionBiasAdd ConvolutionAdd ConvolutionRelu",

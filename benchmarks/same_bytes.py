@@ -17,10 +17,11 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from autotm.layout import compile_program
-from autotm.model.files.files import hash_of
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve_and_pack
+from autotm.layout.compile import compile_program
+from autotm.model.files import hash_of
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph
 

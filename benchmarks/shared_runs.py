@@ -29,8 +29,8 @@ from statistics import median, stdev
 import yaml
 
 from autotm.model.files import load
-from autotm.model.measurement import Record
-from autotm.model.step import Limit
+from autotm.model.limit import Limit
+from autotm.model.record import Record
 from autotm.stages import RunsStage
 from autotm.study.setup import Study, load_study
 
@@ -43,7 +43,7 @@ from contextlib import ExitStack
 from pathlib import Path
 import yaml
 from autotm import stages
-from autotm.model.step import Limit
+from autotm.model.limit import Limit
 from autotm.study.setup import load_study
 scale, network, shared = sys.argv[1:]
 config = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8")) | {"scale": scale}

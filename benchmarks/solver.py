@@ -31,19 +31,17 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from autotm.check import check_plan
-from autotm.check.bound.bound import certified_bound_us
-from autotm.check.bound.engine import Engines
-from autotm.layout import pack
-from autotm.layout.blocks import Blocks
-from autotm.model.files.files import load
-from autotm.model.measurement.link import Links
-from autotm.model.plan.certificate import Leaf
-from autotm.model.plan.plan import Plan
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, export, fits, optimizers, solve, solve_and_pack
+from autotm.check.bound import Engines, certified_bound_us
+from autotm.check.plan import check_plan
+from autotm.layout.packing import Blocks, pack
+from autotm.model.certificate import Leaf
+from autotm.model.files import load
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import Limit
+from autotm.model.links import Links
+from autotm.model.plan import Plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import export, fits, optimizers, solve, solve_and_pack
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance, solve_published
@@ -161,7 +159,7 @@ def _rows(asked: argparse.Namespace) -> Iterator[Row]:
 def instance_of(row: Row) -> Instance:
     """Step, times and links of a row."""
     if row.profile:
-        from autotm.model.measurement.profile_file import read_profile  # noqa: PLC0415 - brings 30 MB that other rows do not need
+        from autotm.model.profile import read_profile  # noqa: PLC0415 - brings 30 MB that other rows do not need
 
         links = load(row.profile.parents[2] / "links.json", "links", Links)
         return Instance(load(row.profile.parent / "graph.json", "graph", Graph), read_profile(row.profile), links)

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from autotm.model.step.graph import Graph, Kernel, OpClass, Role
+from autotm.model.graph import Graph, Kernel, OpClass, Role
 
 CONTRACTIONS = {
     OpClass.CONV_FORWARD,

@@ -24,17 +24,16 @@ from pathlib import Path
 import torch
 
 from autotm import zoo
-from autotm.kernels.code.target import machine_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.library.threads import pinned
-from autotm.lower.lower import lower_network
+from autotm.kernels.library import KernelLibrary, pinned
+from autotm.kernels.target import machine_target
+from autotm.lower.lowering import lower_network
 from autotm.memory.tiers import open_tiers
-from autotm.model.machine.machine import Machine, load_machine
-from autotm.model.study.scale import load_scale
+from autotm.model.config import load_scale
+from autotm.model.machine import Machine, load_machine
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import all_fast_program
-from autotm.runtime.timing import time_kernels
+from autotm.runtime.step_times import time_kernels
+from autotm.runtime.verify import all_fast_program
 from autotm.zoo.twin import TorchNetwork
 from machine_rates import copy_bytes_per_s, peak_flop_per_s
 from step_limits import Limits, Spent

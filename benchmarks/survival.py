@@ -31,18 +31,17 @@ from pathlib import Path
 
 import numpy as np
 
-from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, pack
-from autotm.layout.blocks import Blocks
-from autotm.model.files.files import load
-from autotm.model.measurement.link import Links
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.measurement.profile_file import read_profile
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, fits, solve, solve_and_pack
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import Blocks, pack
+from autotm.model.files import load
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.links import Links
+from autotm.model.profile import Profile, Timing, read_profile
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import fits, solve, solve_and_pack
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph
 

@@ -22,20 +22,18 @@ import tempfile
 from pathlib import Path
 
 from autotm import zoo
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.library.threads import pinned
-from autotm.lower.lower import lower_network
+from autotm.kernels.library import KernelLibrary, pinned
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import lower_network
 from autotm.memory.tiers import open_tiers
-from autotm.model.files.files import load
-from autotm.model.machine.machine import load_machine
-from autotm.model.step.graph import Graph
-from autotm.model.study.scale import load_scale
+from autotm.model.config import load_scale
+from autotm.model.files import load
+from autotm.model.graph import Graph
+from autotm.model.machine import load_machine
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.options import RunOptions
-from autotm.runtime.plain import all_fast_program
-from autotm.runtime.timing import time_kernels, time_steps
+from autotm.runtime.step_times import RunOptions, time_kernels, time_steps
+from autotm.runtime.verify import all_fast_program
 from machine_rates import copy_bytes_per_s
 from step_limits import Limits, Spent
 

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from autotm import zoo
-from autotm.model.step.graph import Role, Tensor
-from autotm.model.study.scale import load_scale
+from autotm.model.config import load_scale
+from autotm.model.graph import Role, Tensor
 from autotm.runtime.arguments import initial_value
 from autotm.zoo.twin import TorchNetwork
 

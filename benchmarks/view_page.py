@@ -22,7 +22,7 @@ from opened_page import opened
 from playwright.sync_api import sync_playwright
 from synthetic_plans import laid_out
 
-from autotm.study.view import write_page
+from autotm.study.view.page import write_page
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -6,9 +6,9 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from autotm.model.files.files import load, save
-from autotm.model.step.graph import Graph
-from autotm.model.study.scale import load_scale
+from autotm.model.config import load_scale
+from autotm.model.files import load, save
+from autotm.model.graph import Graph
 
 SCALES = Path(__file__).parents[1] / "config" / "scales"
 _THREADS = 24
@@ -28,8 +28,8 @@ def zoo_graph(network: str, scale: str, cache: Path) -> Graph:
 
 def _keep(network: str, scale: str, path: Path) -> None:
     from autotm import zoo  # noqa: PLC0415 - TVM takes seconds, and most rows find their graph in the cache
-    from autotm.kernels.code.target import host_target  # noqa: PLC0415
-    from autotm.lower.lower import scheduled_step  # noqa: PLC0415
+    from autotm.kernels.target import host_target  # noqa: PLC0415
+    from autotm.lower.lowering import scheduled_step  # noqa: PLC0415
 
     built = zoo.build(network, load_scale(SCALES / f"{scale}.yaml").networks[network])
     graph = scheduled_step(built, scale, host_target(_THREADS), _THREADS).graph

@@ -4,20 +4,13 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-from autotm.model.files import AutotmError
-from autotm.model.machine import installed_version, require_runnable
+from autotm.model.errors import AutotmError
+from autotm.model.machine import require_runnable
+from autotm.model.provenance import installed_version
 from autotm.model.plan import GPU_RIVALS, SAVE_ON_CPU
-from autotm.model.step import Limit
-from autotm.model.study import MODELLED, scale_named
-from autotm.study.setup import (
-    inputs,
-    load_study,
-    machine_named,
-    machine_settings,
-    network_source,
-    require_compiler,
-    require_optimizer,
-)
+from autotm.model.limit import Limit
+from autotm.model.config import MODELLED, scale_named
+from autotm.study.setup import inputs, load_study, machine_named, machine_settings, network_source, require_compiler, require_optimizer
 
 
 wildcard_constraints:

@@ -1,9 +1,9 @@
 import time
 
-from autotm.stages.jobs import Call, Job
+from autotm.stages.ahead import Call, Job
 
 # Plans, programs and records stay one job each. The first job of such a rule for a network works, in its process, for
-# those of the others that the same call will start (src/autotm/stages/jobs/ahead.py); these then take their outputs.
+# those of the others that the same call will start (src/autotm/stages/ahead.py); these then take their outputs.
 OWN_INPUTS = {"ilp_solve": (), "compile": ("plan",), "run": ("plan", "program")}
 
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 import pytest
 from hypothesis import HealthCheck, settings
 
-from autotm.model.machine import cores
+from autotm.model import cores
 
 if TYPE_CHECKING:
     from autotm.kernels.library import KernelLibrary

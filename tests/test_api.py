@@ -18,8 +18,8 @@ from tvm import relax
 
 import autotm
 from autotm import zoo
-from autotm.model.files.errors import BadInputError, InfeasibleLimitError
-from autotm.model.step.counting import fixed_bytes
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.limit import fixed_bytes
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"batch": 8, "width": 64}

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make tes
 import small_step  # noqa: E402
 
 import autotm  # noqa: E402
-from autotm.model.files.errors import BadInputError  # noqa: E402
+from autotm.model.errors import BadInputError  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 FAST = {"step_s": 0.2, "min_repeats": 2, "patience_s": 0.05, "step_tolerance": 1000.0}

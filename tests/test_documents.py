@@ -12,8 +12,8 @@ from PIL import Image
 
 import autotm
 from autotm.cli.main import SECTIONS
-from autotm.model.machine.machine import MachineFile
-from autotm.model.study.study_config import parse_study, read_yaml
+from autotm.model.config import parse_study, read_yaml
+from autotm.model.machine import MachineFile
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / ".ci"))

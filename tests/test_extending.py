@@ -62,7 +62,7 @@ from pathlib import Path
 sys.path.insert(0, "examples")
 from recommender import towers
 import plain_steps
-from autotm.model.study.study_config import read_yaml
+from autotm.model.config import read_yaml
 from autotm.study.setup import load_study
 config = Path("config/config.yaml")
 study = load_study(read_yaml(config, "study"), config, config.parent, Path("results"))
@@ -72,9 +72,9 @@ assert all(0 < step["loss"] < 2 for step in compiled.run(2).after)
 """,
     "device and kind": """
 from pathlib import Path
-from autotm.memory import open_tiers
+from autotm.memory.tiers import open_tiers
 from autotm.model.machine import load_machine
-from autotm.model.step import OpClass, Tier
+from autotm.model.graph import OpClass, Tier
 file, devices = Path("config/machines/made-up.yaml"), Path("config/devices")
 def delay_ns(kind):
     text = file.read_text().replace("kind: emulated,", f"kind: {kind},")
@@ -87,9 +87,9 @@ assert delay_ns("emulated_far") == 154_000
 """,
     "optimizer": """
 from random_graphs import training_step_case
-from autotm.check import check_plan
-from autotm.model.step import Limit
-from autotm.solve import solve
+from autotm.check.plan import check_plan
+from autotm.model.limit import Limit
+from autotm.solve.placing import solve
 case = training_step_case(layers=4, branches=3)
 def plan(optimizer, limit):
     found = solve(case.graph, case.profile, case.links, optimizer, Limit.parse(limit))
@@ -98,9 +98,10 @@ def plan(optimizer, limit):
 ours = plan("densest-first", "2:1")
 assert plan("static", "2:1").bound_us <= ours.objective_us < plan("all-slow", "1:0").objective_us
 assert plan("densest-first", "0:1").objective_us == plan("all-fast", "0:1").objective_us
-from autotm.model.study import StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.stages import program_of
-from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
+from autotm.study.sweep import SweepPoint, sweep_table
+from autotm.study.sweep_result import SweepResult
 points = [SweepPoint(found, program_of(case.graph, found)) for found in (ours, plan("densest-first", "0:1"))]
 source = {"machine": "m-1t", "threads": 1, "cpu_model": "", "seed": 1, "tier_reality": "emulated"}
 table = sweep_table(case.graph, case.profile, "densest-first", points, [], source)
@@ -110,7 +111,8 @@ SweepResult(table, tuple(points)).plot("sweep.pdf", StyleConfig(dots_per_inch=60
 import numpy as np, plain_steps
 from pathlib import Path
 from tvm import relax
-from autotm.model.step import SignSgd, Training
+from autotm.model.step import SignSgd
+from autotm.model.training import Training
 def half_square(b, x, w):
     y = b.emit(relax.op.matmul(x, w))
     return b.emit(relax.op.sum(b.emit(relax.op.multiply(y, y))))
@@ -122,8 +124,8 @@ np.testing.assert_array_equal(steps.after[0]["w"], w - np.float32(0.125) * np.si
     "figure": """
 from pathlib import Path
 from synthetic_records import write_study
-from autotm.model.study import PricesConfig, StyleConfig
-from autotm.study.figures import FigureFiles, make_figure_of_records
+from autotm.model.config import PricesConfig, StyleConfig
+from autotm.study.figures.figures import FigureFiles, make_figure_of_records
 records = write_study(Path("records"))
 make_figure_of_records(records, FigureFiles.of(Path("gaps.csv")), StyleConfig(dots_per_inch=60), PricesConfig())
 assert Path("gaps.pdf").stat().st_size > 1000 and Path("gaps.png").stat().st_size > 1000

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from autotm.model.machine import load_machine, provenance
-from autotm.model.machine.provenance import Provenance
+from autotm.model.machine import load_machine
+from autotm.model.provenance import Provenance, provenance
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs" / "site"))

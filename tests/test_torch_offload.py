@@ -15,11 +15,29 @@ import pytest
 torch = pytest.importorskip("torch", reason="the steps are PyTorch's: make test-torch installs it")
 
 import autotm  # noqa: E402
-from autotm.api.offload.joint_graph import Slots, capture, step_of, tensors_of  # noqa: E402
-from autotm.api.offload.measuring import Measured, measure  # noqa: E402
-from autotm.api.offload.step import OffloadedStep, arguments  # noqa: E402
-from autotm.memory.torch.device import Cpu, ThreadCopies, median_ns  # noqa: E402
-from autotm.model.files.errors import BadInputError, InfeasibleLimitError  # noqa: E402
+from autotm.api.offload.joint_graph import (  # noqa: E402
+    Slots,
+    capture,
+    step_of,
+    tensors_of,
+)
+from autotm.api.offload.measuring import (  # noqa: E402
+    Measured,
+    measure,
+)
+from autotm.api.offload.step import (  # noqa: E402
+    OffloadedStep,
+    arguments,
+)
+from autotm.memory.torch_device import (  # noqa: E402
+    Cpu,
+    ThreadCopies,
+    median_ns,
+)
+from autotm.model.errors import (  # noqa: E402
+    BadInputError,
+    InfeasibleLimitError,
+)
 
 nn, F = torch.nn, torch.nn.functional
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")

@@ -15,33 +15,27 @@ from typing import Any
 
 from fields import Field, MeaninglessError, fields_of, in_words, inner_types, paragraphs, unit_of
 
-from autotm.memory.device import DeviceFile, PublishedDevice
-from autotm.model.files.files import schema_version
-from autotm.model.machine.machine import MachineFile
-from autotm.model.machine.provenance import Provenance
-from autotm.model.measurement import (
-    KEY_COLUMNS,
-    FrameworkRecord,
-    Links,
-    Record,
-    Sensitivity,
-    Timeline,
-    Timing,
-    TimingStudy,
-    TuningReport,
-)
-from autotm.model.plan import ModelledStep, Plan, Program
-from autotm.model.step import Graph
-from autotm.model.study import GpuFile
-from autotm.model.study.scale import ScaleFile
-from autotm.model.study.study_config import StudyConfig
+from autotm.memory.device_file import DeviceFile, PublishedDevice
+from autotm.model.config import ScaleFile, StudyConfig
+from autotm.model.files import schema_version
+from autotm.model.gpu_file import GpuFile
+from autotm.model.graph import Graph
+from autotm.model.kernel_studies import Sensitivity, TimingStudy, TuningReport
+from autotm.model.links import Links
+from autotm.model.machine import MachineFile
+from autotm.model.plan import Plan
+from autotm.model.profile import KEY_COLUMNS, Timing
+from autotm.model.program import Program
+from autotm.model.provenance import Provenance
+from autotm.model.record import FrameworkRecord, Record
+from autotm.model.timeline import ModelledStep, Timeline
 from autotm.runtime.verify import Reference
-from autotm.solve import Potential
-from autotm.stages.jobs.failure import Reason
+from autotm.solve.potential import Potential
+from autotm.stages.jobs import Reason
+from autotm.study.columns import MEANINGS
 from autotm.study.doctor import Finding
 from autotm.study.explain import Comparison, LimitExplanation, TensorExplanation
 from autotm.study.kernel_report import KernelReport
-from autotm.study.tables import MEANINGS
 
 PAGE = Path(__file__).with_suffix(".md")
 """The page around the tables; a line such as [people] says where they go."""

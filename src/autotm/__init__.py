@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotm.api import Placement, TrainingStep, plan, prepare, sweep
-    from autotm.api.offload import offload
-    from autotm.model.files import AutotmError
-    from autotm.model.step import Adam, AdamW, Initial, Sgd, Training
+    from autotm.api.offload.entry import offload
+    from autotm.model.errors import AutotmError
+    from autotm.model.graph import Initial
+    from autotm.model.training import Adam, AdamW, Sgd, Training
     from autotm.zoo import Network, NetworkBuilder
     from autotm.zoo.frontend import from_onnx, from_torch
 
+
 _HOMES = {
-    "Adam": "autotm.model.step.training",
-    "AdamW": "autotm.model.step.training",
-    "AutotmError": "autotm.model.files.errors",
-    "Initial": "autotm.model.step.role",
+    "Adam": "autotm.model.training",
+    "AdamW": "autotm.model.training",
+    "AutotmError": "autotm.model.errors",
+    "Initial": "autotm.model.graph",
     "Network": "autotm.zoo",
     "NetworkBuilder": "autotm.zoo",
     "Placement": "autotm.api",
-    "Sgd": "autotm.model.step.training",
-    "from_onnx": "autotm.zoo.frontend",
-    "from_torch": "autotm.zoo.frontend",
-    "Training": "autotm.model.step.training",
+    "Sgd": "autotm.model.training",
+    "from_onnx": "autotm.zoo",
+    "from_torch": "autotm.zoo",
+    "Training": "autotm.model.training",
     "TrainingStep": "autotm.api",
     "offload": "autotm.api.offload",
     "plan": "autotm.api",

@@ -28,8 +28,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
-from autotm.model.files import BadInputError
-from autotm.model.step import Role
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Role
 
 _PYTORCH = str(Path(torch.__file__).parent)
 _OWN = str(Path(__file__).parent)

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from random_graphs import Case, random_case
 
-from autotm.check import Fault, FaultError, check_plan
-from autotm.check.addresses import check_addresses
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import solve_and_pack
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_addresses, check_plan
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve.placing import solve_and_pack
 
 LIMIT = Limit(1, 1)
 

@@ -9,15 +9,16 @@ from itertools import permutations
 import pytest
 import small_step
 
-from autotm.check import Fault, FaultError, check_program
-from autotm.check.residence import Residence
-from autotm.layout import compile_program, pack
-from autotm.model.files.files import hash_of
-from autotm.model.plan.plan import Move, Plan, Status, Stay
-from autotm.model.plan.program import KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
-from autotm.model.step.counting import Counts
-from autotm.model.step.graph import Graph
-from autotm.model.step.tier import Tier, configuration
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import Residence
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Tier, configuration
+from autotm.model.limit import Counts
+from autotm.model.plan import Move, Plan, Status, Stay
+from autotm.model.program import Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
 FAST, SLOW = Tier.DRAM, Tier.PMEM
 
@@ -129,7 +130,7 @@ def test_a_move_cannot_end_before_it_starts() -> None:
         Move("hidden", SLOW, 5, since=5)
 
 
-def of_type(program: Program, kind: type[Step]) -> list[int]:
+def of_type(program: Program, kind: type[Instruction]) -> list[int]:
     return [index for index, step in enumerate(program.steps) if isinstance(step, kind)]
 
 

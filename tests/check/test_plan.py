@@ -8,13 +8,15 @@ from dataclasses import replace
 import pytest
 from random_graphs import Case, random_case, with_engines
 
-from autotm.check import Fault, FaultError, check_plan
-from autotm.model.files.errors import BadInputError
-from autotm.model.plan.certificate import Certificate, KernelPrices, Prices
-from autotm.model.plan.plan import Move, Plan, Status, Stay
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.model.certificate import Certificate, KernelPrices, Prices
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Move, Plan, Status, Stay
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,17 @@ from dataclasses import replace
 import pytest
 from random_graphs import Case, random_case
 
-from autotm.check import Fault, FaultError, check_program
-from autotm.layout import compile_program, pack
-from autotm.model.files.files import hash_of
-from autotm.model.plan.plan import Plan, Stay
-from autotm.model.plan.program import Address, KernelStep, MoveStep, Program, Step
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.check.fault import Fault, FaultError
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
+from autotm.model.files import hash_of
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Stay
+from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +38,7 @@ def program(case: Case, plan: Plan) -> Program:
     return program
 
 
-Change = Callable[[Step], Step]
+Change = Callable[[Instruction], Instruction]
 
 
 def moves(program: Program, tier: Tier) -> list[int]:
@@ -62,7 +65,7 @@ def first_pooled(step: KernelStep) -> int:
 
 
 def readdress(program: Program, index: int, slot: int, address: Address) -> Program:
-    def change(step: Step) -> Step:
+    def change(step: Instruction) -> Instruction:
         assert isinstance(step, KernelStep)
         old = step.addresses[slot]
         return replace(step, addresses=tuple(address if a == old else a for a in step.addresses))

@@ -17,7 +17,8 @@ import pytest
 from command_server import CommandServer, Ended, Press, Signal
 from misuse_cases import COMMANDS, Command
 
-from autotm.cli.main import DONE, INTERRUPTED, INTERRUPTED_TEXT
+from autotm.cli.main import DONE
+from autotm.cli.process import INTERRUPTED, INTERRUPTED_TEXT
 
 MESSAGE = f"autotm: {INTERRUPTED_TEXT}"
 READS = Press("open", "results/")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from autotm.cli.group import LazyGroup
+from autotm.cli.command import LazyGroup
 from autotm.cli.main import SECTIONS, autotm, main
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from autotm.cli.machine.optane import tools
+from autotm.cli import optane
 from autotm.cli.main import main
 
 TOOL = """#!/bin/sh
@@ -99,7 +99,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
         (home / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(home))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("autotm.cli.machine.optane.state._socket", lambda node, _: node)
+    monkeypatch.setattr("autotm.cli.optane._socket", lambda node, _: node)
     return Bench(home)
 
 
@@ -189,7 +189,7 @@ def test_an_empty_namespace_goes_only_if_it_is_named(bench: Bench, caplog: pytes
 def test_a_region_of_unknown_socket_counts_for_each(
     bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotm.cli.machine.optane.state._socket", lambda *_: None)
+    monkeypatch.setattr("autotm.cli.optane._socket", lambda *_: None)
     bench.say("ndctl list --regions --namespaces --idle", regions(namespace()))
     assert main(["optane", "memory-mode", "--socket", "0", "--execute"]) == 1
     assert "namespace1.0 is in the way" in caplog.text
@@ -293,4 +293,4 @@ def test_status_tells_modules_goals_and_what_namespaces_hold(bench: Bench, capsy
 
 
 def test_each_tool_has_its_package() -> None:
-    assert set(tools.PACKAGES) == set(TOOLS) - {"umount", "wipefs"}
+    assert set(optane.PACKAGES) == set(TOOLS) - {"umount", "wipefs"}

@@ -11,8 +11,8 @@ import pytest
 import small_step
 
 from autotm.cli.main import main
-from autotm.model.files.files import save
-from autotm.model.measurement.link import MachineRates
+from autotm.model.files import save
+from autotm.model.links import MachineRates
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 

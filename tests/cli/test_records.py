@@ -13,16 +13,14 @@ import yaml
 from synthetic_records import PROVENANCE, record
 
 from autotm.cli.main import main
-from autotm.model.files.files import load, save
-from autotm.model.measurement import FrameworkRecord
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.measurement.profile_file import write_profile
-from autotm.model.measurement.record import Record
+from autotm.model.files import load, save
+from autotm.model.graph import all_fast
+from autotm.model.limit import Limit
+from autotm.model.paths import FRAMEWORK_FILE
 from autotm.model.plan import SAVE_ON_CPU
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import all_fast
-from autotm.model.study import FRAMEWORK_FILE
-from autotm.stages import Context, disturbed, run
+from autotm.model.profile import Profile, Timing, write_profile
+from autotm.model.record import FrameworkRecord, Record
+from autotm.stages import Context, run
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 
@@ -115,7 +113,7 @@ def test_remeasure_runs_the_steps_of_a_gpu_again_pytorchs_own_too(
         save(record, name, replace(load(record, name, kind), disturbed_steps_count=False), PROVENANCE)
 
     monkeypatch.setattr(run.RunsStage, "run", quiet)
-    monkeypatch.setattr(disturbed, "save_on_cpu_stage", quiet)
+    monkeypatch.setattr(run, "save_on_cpu_stage", quiet)
     assert main(["remeasure", *options]) == 0
     assert set(again) == {ours, theirs}
     capsys.readouterr()

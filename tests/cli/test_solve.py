@@ -10,12 +10,12 @@ import pytest
 from random_graphs import Case, training_step_case
 
 from autotm.cli.main import main
-from autotm.model.files.files import load, save
-from autotm.model.measurement.profile_file import write_profile
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.solve.program import highs
-from autotm.solve.program.highs import Outcome, Session, Solved
+from autotm.model.files import load, save
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.model.profile import write_profile
+from autotm.solve import highs
+from autotm.solve.highs import Outcome, Session, Solved
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "laptop-1t"

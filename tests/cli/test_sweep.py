@@ -12,13 +12,13 @@ import small_step
 from random_graphs import Case, training_step_case
 
 from autotm.cli.main import main
-from autotm.model.files.files import load, save
-from autotm.model.measurement.link import MachineRates
-from autotm.model.measurement.profile_file import write_profile
-from autotm.model.measurement.record import Record
-from autotm.model.plan.plan import Plan
-from autotm.model.plan.program import Program
-from autotm.model.step.limit import Limit
+from autotm.model.files import load, save
+from autotm.model.limit import Limit
+from autotm.model.links import MachineRates
+from autotm.model.plan import Plan
+from autotm.model.profile import write_profile
+from autotm.model.program import Program
+from autotm.model.record import Record
 from autotm.stages.solve import SERIES
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"

@@ -16,15 +16,14 @@ from synthetic_plans import solved
 from synthetic_records import record
 
 from autotm.cli.main import main
-from autotm.layout import compile_program
-from autotm.model.files.files import hash_of, load, save
-from autotm.model.measurement.profile import Profile
-from autotm.model.measurement.profile_file import write_profile
-from autotm.model.plan.plan import Plan
-from autotm.model.plan.program import MoveStep, Program
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import solve_and_pack
+from autotm.layout.compile import compile_program
+from autotm.model.files import hash_of, load, save
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, write_profile
+from autotm.model.program import MoveStep, Program
+from autotm.solve.placing import solve_and_pack
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 KERNELS = [kernel.name for kernel in small_step.graph().kernels]

@@ -226,7 +226,7 @@ def serve(program: str) -> None:
         import_commands()
     else:
         import_module("snakemake.cli").get_argument_parser()  # It imports the plugins.
-    import_module("autotm.model.machine.cores").lost_ns = lambda _: 0  # As in conftest: none waits for its neighbours.
+    import_module("autotm.model.cores").lost_ns = lambda _: 0  # As in conftest: none waits for its neighbours.
     gc.freeze()
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     others = [name for name in threads[1:] if name != "jemalloc_bg_thd"]  # Arrow's, which is forked with care.

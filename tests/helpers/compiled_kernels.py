@@ -9,10 +9,10 @@ import tvm
 from guarded_memory import GuardedMemory
 from tvm import te, tirx
 
-from autotm.kernels.code.passes import machine_code
-from autotm.kernels.code.target import host_target
+from autotm.kernels.passes import machine_code
 from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.target import host_target
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
 TARGET = host_target(2)
 

@@ -9,11 +9,11 @@ import numpy as np
 import tvm
 from tvm import relax, s_tir, te, tirx
 
-from autotm.kernels.code.passes import GENERATED, machine_code
-from autotm.kernels.code.target import TargetInfo, host_target, target_info
-from autotm.kernels.code.workspace import hoist_workspaces
-from autotm.kernels.schedules.contraction.choice import schedule_contraction
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.passes import GENERATED, machine_code
+from autotm.kernels.schedules.contraction import schedule_contraction
+from autotm.kernels.target import TargetInfo, host_target, target_info
+from autotm.kernels.tir import hoist_workspaces
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
 Shape = tuple[int, ...]
 

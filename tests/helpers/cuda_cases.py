@@ -9,11 +9,10 @@ import numpy as np
 from memory_bound_cases import CONCATS, POOLS, SUMS
 from tvm import te, tirx
 
-from autotm.kernels.cuda import DEVICES
-from autotm.kernels.operators import batch_norm, depthwise, layer_norm, pooling, softmax
-from autotm.kernels.operators.moving import Scatter, data_movement, scatter_sum
-from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
-from autotm.kernels.operators.moving.running import running_sum
+from autotm.kernels import along_axis, normalization, windowed
+from autotm.kernels.along_axis import running_sum
+from autotm.kernels.cuda.device import DEVICES
+from autotm.kernels.tables import Scatter, Use, embedding, embedding_concat, embedding_update, scatter_sum
 
 SMALL = replace(DEVICES["h100"], name="small", multiprocessors=4)
 """Four multiprocessors: few results are enough for it, and long sums are split into few parts."""
@@ -96,12 +95,12 @@ def _pools() -> dict[str, Case]:
     found = {}
     for number, (shape, pool, stride, padding) in enumerate(POOLS[:6]):
         geometry, x = (pool, stride, padding), random(shape)
-        made = case(lambda x, geometry=geometry: pooling.max_pool2d(x, *geometry), x)
+        made = case(lambda x, geometry=geometry: windowed.max_pool2d(x, *geometry), x)
         found[f"max pool {number}"] = made
         pooled = tuple(int(extent) for extent in made.tensors[-1].shape)
-        found[f"average pool {number}"] = case(lambda x, g=geometry: pooling.avg_pool2d(x, *g), x)
+        found[f"average pool {number}"] = case(lambda x, g=geometry: windowed.avg_pool2d(x, *g), x)
         found[f"average pool gradient {number}"] = case(
-            lambda dy, g=geometry, shape=shape: pooling.avg_pool2d_gradient(dy, shape, *g), random(pooled, 1)
+            lambda dy, g=geometry, shape=shape: windowed.avg_pool2d_gradient(dy, shape, *g), random(pooled, 1)
         )
     return found
 
@@ -113,26 +112,26 @@ CASES: dict[str, Case] = {
     "turned": case(_turned, random((5, 7, 33))),
     **{f"sum {shape} {axes}": case(lambda x, axes=axes: _summed(x, axes), random(shape)) for shape, axes in SUMS},
     "largest": case(_extreme, random((5, 300))),
-    "softmax": case(softmax.softmax, random(ROWS)),
-    "softmax gradient": case(softmax.softmax_gradient, random(ROWS), random(ROWS, 1)),
-    "log softmax": case(softmax.log_softmax, random(ROWS)),
-    "log softmax gradient": case(softmax.log_softmax_gradient, -np.abs(random(ROWS)), random(ROWS, 1)),
-    "layer norm": case(lambda *p: layer_norm.layer_norm(*p, 1e-5), random((33, 70)), *random((2, 70), 1)),
+    "softmax": case(normalization.softmax, random(ROWS)),
+    "softmax gradient": case(normalization.softmax_gradient, random(ROWS), random(ROWS, 1)),
+    "log softmax": case(normalization.log_softmax, random(ROWS)),
+    "log softmax gradient": case(normalization.log_softmax_gradient, -np.abs(random(ROWS)), random(ROWS, 1)),
+    "layer norm": case(lambda *p: normalization.layer_norm(*p, 1e-5), random((33, 70)), *random((2, 70), 1)),
     "layer norm gradient": case(
-        lambda *p: layer_norm.layer_norm_gradient(*p, 1e-5), random((33, 70)), random((70,), 1), random((33, 70), 2)
+        lambda *p: normalization.layer_norm_gradient(*p, 1e-5), random((33, 70)), random((70,), 1), random((33, 70), 2)
     ),
-    "batch norm statistics": case(lambda x: batch_norm.statistics(x, 1e-5), random((4, 5, 7, 33))),
+    "batch norm statistics": case(lambda x: normalization.statistics(x, 1e-5), random((4, 5, 7, 33))),
     "batch norm sums": case(
-        batch_norm.gradient_sums, random((4, 5, 7, 33)), random((4, 5, 7, 33), 1), random((33,), 2), random((33,), 3)
+        normalization.gradient_sums, random((4, 5, 7, 33)), random((4, 5, 7, 33), 1), random((33,), 2), random((33,), 3)
     ),
     "depthwise": case(
-        lambda x, w: depthwise.depthwise_conv2d(x, w, (2, 1), (1,) * 4), random((2, 9, 8, 24)), random((3, 3, 1, 24))
+        lambda x, w: windowed.depthwise_conv2d(x, w, (2, 1), (1,) * 4), random((2, 9, 8, 24)), random((3, 3, 1, 24))
     ),
     "concat channels": case(
-        lambda *p: data_movement.concat(list(p), CONCATS[0][1]), *(random(shape) for shape in CONCATS[0][0])
+        lambda *p: along_axis.concat(list(p), CONCATS[0][1]), *(random(shape) for shape in CONCATS[0][0])
     ),
     "concat rows": case(
-        lambda *p: data_movement.concat(list(p), CONCATS[2][1]), *(random(shape) for shape in CONCATS[2][0])
+        lambda *p: along_axis.concat(list(p), CONCATS[2][1]), *(random(shape) for shape in CONCATS[2][0])
     ),
     "embedding": case(embedding, random((9, 16)), np.array([[3, 8], [0, 3]], "int32")),
     "lookups": _lookups(),

@@ -14,16 +14,15 @@ from cuda_cases import SMALL, random
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from autotm.kernels.cuda import CudaKernel
-from autotm.kernels.cuda.contraction.choice import by_tiles
-from autotm.kernels.cuda.contraction.estimate import Way
-from autotm.kernels.cuda.contraction.product import product_of
-from autotm.kernels.cuda.contraction.warp_tile import WarpTile
-from autotm.kernels.cuda.source import Facts, kernel_of
-from autotm.kernels.operators import conv, matmul
-from autotm.kernels.operators.batched_matmul import batched_matmul
-from autotm.kernels.schedules import described, problem_of
-from autotm.model.step import ScheduleKind
+from autotm.kernels import contractions
+from autotm.kernels.contractions import batched_matmul
+from autotm.kernels.cuda.contraction import Tiling, by_tiles
+from autotm.kernels.cuda.product import product_of
+from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
+from autotm.kernels.cuda.tiles import WarpTile
+from autotm.kernels.schedules.dispatch import described
+from autotm.kernels.schedules.problem import problem_of
+from autotm.model.graph import ScheduleKind
 
 Pass = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -67,12 +66,12 @@ def passes(window: Window, groups: int = 1) -> dict[str, Contraction]:
     if groups > 1:
         compute = [functools.partial(_in_groups, window, groups, kind) for kind in range(3)]
     return {
-        "forward": contraction(lambda x, w: conv.conv2d(x, w, *how), [x, w], compute[0]),
+        "forward": contraction(lambda x, w: contractions.conv2d(x, w, *how), [x, w], compute[0]),
         "data gradient": contraction(
-            lambda dy, w: conv.conv2d_data_gradient(dy, w, window.x, *how), [dy, w], compute[1]
+            lambda dy, w: contractions.conv2d_data_gradient(dy, w, window.x, *how), [dy, w], compute[1]
         ),
         "weight gradient": contraction(
-            lambda x, dy: conv.conv2d_weight_gradient(x, dy, window.w, *how), [x, dy], compute[2]
+            lambda x, dy: contractions.conv2d_weight_gradient(x, dy, window.w, *how), [x, dy], compute[2]
         ),
     }
 
@@ -98,7 +97,7 @@ def product(kind: str, rows: int, columns: int, steps: int) -> Contraction:
     a, b = random((rows, steps)), random((steps, columns), 1)
     inputs = {"matmul": [a, b], "matmul_nt": [a, b.T.copy()], "matmul_tn": [a.T.copy(), b]}[kind]
     subscripts = {"matmul": "mk,kn", "matmul_nt": "mk,nk", "matmul_tn": "km,kn"}[kind]
-    return contraction(getattr(matmul, kind), inputs, functools.partial(_summed, f"{subscripts}->mn"))
+    return contraction(getattr(contractions, kind), inputs, functools.partial(_summed, f"{subscripts}->mn"))
 
 
 def batched(subscripts: str, left: tuple[int, ...], right: tuple[int, ...]) -> Contraction:
@@ -112,7 +111,7 @@ def _summed(subscripts: str, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     return np.einsum(subscripts, left.astype(np.float64), right.astype(np.float64))
 
 
-def by_one_way(function: tirx.PrimFunc, way: Way) -> CudaKernel:
+def by_one_way(function: tirx.PrimFunc, way: Tiling) -> CudaKernel:
     """A product of matrices by a tile that no cost rule chose."""
     sch = Schedule(tvm.IRModule({"main": function}))
     op, op_class, flops = described(sch)

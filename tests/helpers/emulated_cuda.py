@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from autotm.kernels.cuda import CudaKernel, translation_unit
+from autotm.kernels.cuda.source import CudaKernel, translation_unit
 
 _HEADER = Path(__file__).with_name("emulated_cuda.h")
 _OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-ftrivial-auto-var-init=pattern", "-ffp-contract=off")

@@ -8,8 +8,7 @@ from itertools import product
 import numpy as np
 from random_graphs import Case, variants
 
-from autotm.model.step.graph import Tensor
-from autotm.model.step.tier import Tier, configuration
+from autotm.model.graph import Tensor, Tier, configuration
 
 
 @dataclass(frozen=True)

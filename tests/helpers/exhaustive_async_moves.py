@@ -11,8 +11,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 from random_graphs import Case
 
-from autotm.model.step.graph import Tensor
-from autotm.model.step.tier import Tier
+from autotm.model.graph import Tensor, Tier
 
 FACTORS = (Fraction(1), Fraction(3, 2), Fraction(5, 2), Fraction(4))
 

@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 
 UNEXPECTED = 70
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autotm.solve.search import tree
+from autotm.solve import tree
 
 LEAST_S = 10.0
 """Seconds that a tree may grow, instead of one; those of the tests need a tenth of a second of a core."""

@@ -6,7 +6,7 @@ import tvm
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from autotm.kernels.making.tuned import copy_of, to_json
+from autotm.kernels.compiler import copy_of, to_json
 
 
 def matmul_relu(rows: int = 12, depth: int = 40, columns: int = 48) -> tirx.PrimFunc:

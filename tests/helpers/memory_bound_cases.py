@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import te
 
-from autotm.kernels.operators.moving.running import running_sum
-from autotm.kernels.operators.moving.scatter import Scatter, scatter_sum
+from autotm.kernels.along_axis import running_sum
+from autotm.kernels.tables import Scatter, scatter_sum
 
 SHAPES = [(2, 5, 7, 33), (4, 9, 9, 64), (3, 1, 1, 1), (17,), (1000,), (3, 1001), (2, 3, 70_001), (64, 2048), (1, 130)]
 """Of elementwise kernels."""

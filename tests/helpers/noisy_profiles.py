@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from random_graphs import make_links, random_case, variants
 
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.link import Links
-from autotm.model.measurement.profile import Profile, Timing, TimingKey
-from autotm.model.step.graph import Graph, Implementation, Kernel, Operand
-from autotm.model.step.tier import Configuration, all_fast, configuration
-from autotm.profile.timing.timing import after_a_wait, paired, summary
+from autotm.model.files import hash_of
+from autotm.model.graph import Configuration, Graph, Implementation, Kernel, Operand, all_fast, configuration
+from autotm.model.links import Links
+from autotm.model.profile import Profile, Timing, TimingKey
+from autotm.profile.kernel_timing import after_a_wait, paired, summary
 
 ROUNDS = 9
 

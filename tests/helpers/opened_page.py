@@ -8,8 +8,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from autotm.model.step.tier import Tier
-from autotm.study.view import Placed
+from autotm.model.graph import Tier
+from autotm.study.placed import Placed
 
 Box = tuple[float, float, float, float]
 """Left, top, width, height in CSS pixels of the stage."""

@@ -10,15 +10,15 @@ import numpy as np
 import small_step
 from tvm import relax
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.lower.lower import lower_network
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import lower_network
 from autotm.memory.tiers import open_tiers
-from autotm.model.step.graph import Graph, Initial
-from autotm.model.step.training import Training
+from autotm.model.graph import Graph, Initial
+from autotm.model.training import Training
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
+from autotm.runtime.verify import plain_program
 from autotm.zoo import Network
 
 Arrays = dict[str, np.ndarray]

@@ -12,17 +12,19 @@ import random_graphs
 from played_cudart import PlayedRuntime
 from stream_cases import Values, plain
 
-from autotm.check import check_plan, check_program
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
-from autotm.lower.lower import lower_network
-from autotm.model.files.errors import InfeasibleLimitError
-from autotm.model.plan.program import Program
-from autotm.model.step.graph import Graph, Kernel
-from autotm.model.step.launch import Launch
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve_and_pack
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.layout.compile import compile_program
+from autotm.lower.lowering import lower_network
+from autotm.model.errors import InfeasibleLimitError
+from autotm.model.graph import Graph, Kernel
+from autotm.model.launch import Launch
+from autotm.model.limit import Limit
+from autotm.model.program import Program
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
 from autotm.zoo import build
 
 SIZES = {"mlp": {"batch": 16, "width": 256}, "mnist": {"batch": 4, "image": 28}}

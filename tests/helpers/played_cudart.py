@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autotm.memory.gpu.threads.crew import Crew, ThreadEvent
-from autotm.memory.gpu.threads.order import Order
-from autotm.memory.gpu.threads.stream import ThreadStream
+from autotm.memory.gpu.threads import Crew, Order, ThreadEvent, ThreadStream
 
 
 class Codes(enum.Enum):

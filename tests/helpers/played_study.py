@@ -15,9 +15,10 @@ from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 
 import autotm.profile.copies
-from autotm.kernels.cuda import CudaKernel, Fatbin, device_named
-from autotm.lower import co_runners_for_gpu, cuda_step
-from autotm.memory.gpu import Delays
+from autotm.kernels.cuda.device import device_named
+from autotm.kernels.cuda.source import CudaKernel, Fatbin
+from autotm.lower.cuda import co_runners_for_gpu, cuda_step
+from autotm.memory.gpu.threads import Delays
 from autotm.model.machine import CudaTier
 from autotm.stages import Context
 from autotm.zoo import build

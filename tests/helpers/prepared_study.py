@@ -16,8 +16,8 @@ import small_step
 import yaml
 from command_server import CommandServer
 
-from autotm.model.files.files import load_with_provenance, save
-from autotm.model.measurement.record import Record
+from autotm.model.files import load_with_provenance, save
+from autotm.model.record import Record
 
 CONFIG = Path(__file__).parents[2] / "config"
 NETWORK = Path("results", "laptop-1t", "tiny", "mlp")

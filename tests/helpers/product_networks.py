@@ -5,11 +5,11 @@ import tvm
 from central_differences import UNCHECKED
 from tvm import relax
 
-from autotm.kernels.code.target import host_target
+from autotm.kernels.target import host_target
 from autotm.lower.calls import fused_kernels
 from autotm.lower.step import whole_step
-from autotm.model.step.graph import Initial
-from autotm.model.step.training import Sgd, Training
+from autotm.model.graph import Initial
+from autotm.model.training import Sgd, Training
 from autotm.zoo import Network
 
 RATE = 0.5

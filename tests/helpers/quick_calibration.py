@@ -6,12 +6,11 @@ from functools import partial
 
 import pytest
 
-from autotm.memory.calibration.links import calibrate_links
-from autotm.memory.calibration.sampling import Effort
+from autotm.memory.calibration import Effort, calibrate_links
 
 
 def calibrate_quickly(patch: pytest.MonkeyPatch) -> None:
     """From now on, in this process."""
     once = partial(calibrate_links, sizes_bytes=(4096, 65536), effort=Effort(1, 1))
-    patch.setattr("autotm.profile.copies.links.calibrate_links", once)
-    patch.setattr("autotm.kernels.library.yardsticks._SECONDS_EACH", 0.01)
+    patch.setattr("autotm.profile.copies.calibrate_links", once)
+    patch.setattr("autotm.kernels.yardsticks._SECONDS_EACH", 0.01)

@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.link import AsynchronousLinks, Contention, Link, Links
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.graph import (
+from autotm.model.files import hash_of
+from autotm.model.graph import (
     DEFAULT_IMPLEMENTATION,
     Graph,
     Implementation,
@@ -19,8 +17,12 @@ from autotm.model.step.graph import (
     Operand,
     Role,
     Tensor,
+    Tier,
+    all_fast,
+    configuration,
 )
-from autotm.model.step.tier import Tier, all_fast, configuration
+from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+from autotm.model.profile import Profile, Timing
 
 READ_NS_PER_BYTE = 0.021
 WRITE_NS_PER_BYTE = 0.187

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.plan.program import Address, KernelStep, MoveStep, Program, StartMoveStep, Step, WaitMoveStep
-from autotm.model.step.counting import Counts
-from autotm.model.step.graph import Graph, Tensor
-from autotm.model.step.tier import Tier, all_fast
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Tensor, Tier, all_fast
+from autotm.model.limit import Counts
+from autotm.model.plan import Plan, Status
+from autotm.model.profile import Profile, Timing
+from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def program(graph: Graph, slow: frozenset[str] = frozenset(), trips: dict[str, T
     trips = trips or {}
     fast, fast_bytes = _reuse(graph, slow)
     slow_at, slow_bytes = _side_by_side([t for t in graph.movable if t.name in slow or t.name in trips])
-    steps: list[Step] = []
+    steps: list[Instruction] = []
     for index, kernel in enumerate(graph.kernels):
         for number, (name, trip) in enumerate(trips.items()):
             here, there = Address(Tier.DRAM, fast[name]), Address(Tier.PMEM, slow_at[name])

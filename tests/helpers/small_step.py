@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from autotm.model.files.files import hash_of, save
-from autotm.model.machine import EmulatedTier, Machine, provenance
-from autotm.model.machine.topology import usable_cpus
-from autotm.model.measurement.link import AsynchronousLinks, Contention, Link, Links
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.step.tier import Tier, all_fast, configuration
-from autotm.model.study import MachinePaths
+from autotm.model.cores import usable_cpus
+from autotm.model.files import hash_of, save
+from autotm.model.graph import Graph, Initial, Kernel, OpClass, Operand, Role, Tensor, Tier, all_fast, configuration
+from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+from autotm.model.machine import EmulatedTier, Machine
+from autotm.model.paths import MachinePaths
+from autotm.model.profile import Profile, Timing
+from autotm.model.provenance import provenance
 
 RATE = 0.01
 BASE_NS, SLOW_NS_PER_BYTE = 1_000_000, 1

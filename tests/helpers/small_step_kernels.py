@@ -8,7 +8,7 @@ import tvm
 from small_step import RATE
 from tvm import s_tir, te
 
-from autotm.kernels.code.target import host_target
+from autotm.kernels.target import host_target
 
 
 def build_library(path: Path, batch: int = 32, width: int = 64, target: tvm.target.Target | None = None) -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotm.memory.async_copy import AsyncCopy
+from autotm.memory.copies import AsyncCopy
 
 
 class StandInClock:

@@ -8,13 +8,14 @@ from dataclasses import replace
 import numpy as np
 import small_step
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.memory.gpu import Order, ThreadDevice
-from autotm.model.plan.program import Program
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import Graph, Role
-from autotm.runtime.plain import plain_program
-from autotm.runtime.streams import DeviceArguments, Schedule, device_bytes, kernels_on, prepare_streams
+from autotm.kernels.library import KernelLibrary
+from autotm.memory.gpu.threads import Order, ThreadDevice
+from autotm.model.graph import Graph, Role
+from autotm.model.limit import Counts, counting
+from autotm.model.program import Program
+from autotm.runtime.streams.executor import kernels_on, prepare_streams
+from autotm.runtime.streams.schedule import DeviceArguments, Schedule, device_bytes
+from autotm.runtime.verify import plain_program
 
 Values = dict[str, np.ndarray]
 

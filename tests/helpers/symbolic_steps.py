@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotm.model.plan.program import Address, KernelStep, Program
-from autotm.model.step.counting import storage_of
-from autotm.model.step.graph import Graph, Kernel
+from autotm.model.graph import Graph, Kernel
+from autotm.model.limit import storage_of
+from autotm.model.program import Address, KernelStep, Program
 
 Symbols = dict[str, object]
 

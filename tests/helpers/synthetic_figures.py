@@ -10,24 +10,20 @@ import random_graphs
 from synthetic_modelled import BATCHES, write_modelled
 from synthetic_records import LINUX, PROVENANCE, write_devices, write_study, write_workload
 
-from autotm.layout import compile_program
-from autotm.model.files.files import hash_of, save
-from autotm.model.measurement.link import AsynchronousLinks, Contention, CopyCurve, Link, Links
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.measurement.profile_file import write_profile
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier, configuration
-from autotm.model.study.figures_config import PricesConfig
-from autotm.solve import SolveOptions, solve_and_pack
-from autotm.study.figures.comparisons.devices import table_of_devices
-from autotm.study.figures.gpu.table import table_of_engines, table_of_modelled_steps
+from autotm.layout.compile import compile_program
+from autotm.model.config import PricesConfig
+from autotm.model.files import hash_of, save
+from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor, Tier, configuration
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.links import AsynchronousLinks, Contention, CopyCurve, Link, Links
+from autotm.model.profile import Profile, Timing, write_profile
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
+from autotm.study.figures.gpu import table_of_engines, table_of_modelled_steps
 from autotm.study.figures.heap import table_of_heap
-from autotm.study.figures.kernel_plot import table_of_convolution
-from autotm.study.figures.links import table_of_links
-from autotm.study.tables.prices import with_prices
-from autotm.study.tables.records import table_of_records
+from autotm.study.figures.kernel_times import table_of_convolution
+from autotm.study.figures.slow_memories import table_of_devices, table_of_links
+from autotm.study.tables import table_of_records, with_prices
 
 CONVENTIONAL = ("inception_v4", "resnet200", "vgg19", "densenet264")
 LARGE = ("vgg416", "inception_v4", "resnet200", "densenet264")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotm.model.files import save
-from autotm.model.plan.modelled_step import Engine, EngineEvent, ModelledStep
+from autotm.model.timeline import Engine, EngineEvent, ModelledStep
 
 SPEEDUPS = {
     "managed-memory": 1.0,

@@ -10,17 +10,15 @@ import random_graphs
 from synthetic_figures import QUICK, SOURCE
 from synthetic_records import record
 
-from autotm.layout import compile_program
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.plan.plan import Plan, Status, Stay
-from autotm.model.plan.program import Layout
-from autotm.model.step.counting import Counts
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import solve_and_pack
-from autotm.study.view import Placed
+from autotm.layout.compile import compile_program
+from autotm.model.files import hash_of
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Kernel, OpClass, Operand, Role, Tensor, Tier
+from autotm.model.limit import Counts, Limit
+from autotm.model.plan import Plan, Status, Stay
+from autotm.model.profile import Profile, Timing
+from autotm.model.program import Layout
+from autotm.solve.placing import solve_and_pack
+from autotm.study.placed import Placed
 
 LANES = {Tier.DRAM: 40, Tier.PMEM: 24}
 BLOCK_BYTES = 64_000

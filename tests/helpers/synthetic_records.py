@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotm.model.files.files import save
-from autotm.model.measurement.record import Record
-from autotm.model.plan.paging import PageCounts
-from autotm.model.step.limit import Limit
+from autotm.model.cache import PageCounts
+from autotm.model.files import save
+from autotm.model.limit import Limit
+from autotm.model.record import Record
 
 LIMITS = ("1:0", "99:1", "19:1", "9:1", "4:1", "2:1", "1:1", "1:3", "0:1")
 PEAK_BYTES = 1_500_000_000

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import plain_steps
 import torch
-
-from autotm.model.step.training import Sgd, Training
-from autotm.zoo import with_values_stored
 from autotm.zoo.frontend import from_torch
-from autotm.zoo.frontend.torch import Kernels
+
+from autotm.model.training import Sgd, Training
+from autotm.zoo import with_values_stored
 from autotm.zoo.network import Network
+from autotm.zoo.torch.importer import Kernels
 from imported_models import Given
 from torch_steps import RATE, change_error, state_of, torch_step
 

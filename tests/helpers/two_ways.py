@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.lower.lower import lower_network
-from autotm.model.step.graph import Graph, Initial
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import lower_network
+from autotm.model.graph import Graph, Initial
 from autotm.zoo import Network, NetworkBuilder
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tvm import te
 
-from autotm.lower.updates.clip import add_squares
-from autotm.lower.updates.counter import count
-from autotm.lower.updates.formulas import Given, formula_of
-from autotm.model.step.training import AdamW, Sgd, UpdateRule
+from autotm.lower.update_formulas import UpdateFactors, count, formula_of
+from autotm.lower.updates import add_squares
+from autotm.model.training import AdamW, Sgd, UpdateRule
 
 Kernel = tuple[list[te.Tensor], dict[int, int]]
 """Operands, then results; slot of a result -> slot of the operand whose memory it takes."""
@@ -18,7 +17,7 @@ def update(rule: UpdateRule, shape: tuple[int, ...]) -> Kernel:
     formula = formula_of(rule)
     old, slope, *states = (te.placeholder(shape, "float32") for _ in range(2 + len(formula.states)))
     numbers = [te.placeholder((), "float32") for _ in range(1 + formula.factor_count)]
-    given = Given(tuple(number() for number in numbers[1:]), numbers[0]())
+    given = UpdateFactors(tuple(number() for number in numbers[1:]), numbers[0]())
     operands = [old, slope, *states, *numbers]
     replaced = [*range(2, 2 + len(states)), 0]
     results = formula.update(old, slope, states, given)

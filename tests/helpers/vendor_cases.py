@@ -19,11 +19,14 @@ from played_cudart import PlayedDriver, PlayedRuntime
 from played_cudnn import PlayedCudnn
 from tvm import te, tirx
 
-from autotm.kernels.cuda import CudaKernel, VendorKernel
-from autotm.kernels.operators import conv, matmul
-from autotm.memory.gpu import CudaCode, CudaDevice, Delays, Span
-from autotm.memory.gpu.cuda import Runtime
-from autotm.runtime.streams import LaunchedKernels
+from autotm.kernels import contractions
+from autotm.kernels.cuda.dispatch import VendorKernel
+from autotm.kernels.cuda.source import CudaKernel
+from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
+from autotm.memory.gpu.cuda_memory import Runtime
+from autotm.memory.gpu.interface import Span
+from autotm.memory.gpu.threads import Delays
+from autotm.runtime.streams.executor import LaunchedKernels
 
 
 @dataclass(frozen=True)
@@ -73,17 +76,17 @@ def passes(number: str, window: Window, groups: int) -> dict[str, Case]:
         )
     ]
     return {
-        **cases(f"forward {number}", lambda x, w: conv.conv2d(x, w, *how), x, w, exact[0]),
+        **cases(f"forward {number}", lambda x, w: contractions.conv2d(x, w, *how), x, w, exact[0]),
         **cases(
             f"data gradient {number}",
-            lambda dy, w: conv.conv2d_data_gradient(dy, w, window.x, *how),
+            lambda dy, w: contractions.conv2d_data_gradient(dy, w, window.x, *how),
             dy,
             w,
             exact[1],
         ),
         **cases(
             f"weight gradient {number}",
-            lambda x, dy: conv.conv2d_weight_gradient(x, dy, window.w, *how),
+            lambda x, dy: contractions.conv2d_weight_gradient(x, dy, window.w, *how),
             x,
             dy,
             exact[2],
@@ -94,7 +97,7 @@ def passes(number: str, window: Window, groups: int) -> dict[str, Case]:
 def product(kind: str, rows: int, columns: int, steps: int) -> dict[str, Case]:
     a, b = random((rows, steps)), random((steps, columns), 1)
     lying = {"matmul": (a, b), "matmul_nt": (a, b.T.copy()), "matmul_tn": (a.T.copy(), b)}[kind]
-    return cases(kind, getattr(matmul, kind), *lying, a.astype(np.float64) @ b)
+    return cases(kind, getattr(contractions, kind), *lying, a.astype(np.float64) @ b)
 
 
 CASES: dict[str, Case] = {

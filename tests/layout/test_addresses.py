@@ -13,24 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case, with_engines
 
-from autotm.check import check_plan, check_program
-from autotm.layout import compile_program
-from autotm.layout.addresses import Addresses
-from autotm.layout.blocks import Blocks
-from autotm.model.plan.plan import Stay
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, fits, solve_and_pack
-from autotm.solve.bounds.certificate import Prices
-from autotm.solve.bounds.engine_prices import EnginePrices
-from autotm.solve.bounds.lagrangian import Lagrangian, Priced
-from autotm.solve.plans.local_search import refine
-from autotm.solve.plans.repair import Repair
-from autotm.solve.plans.spill import Spilled, spill_around
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.flow import flows_by_use
-from autotm.solve.problem.problem import Problem
-from autotm.solve.search.settle import plan_of
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import Addresses, Blocks
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Stay
+from autotm.solve.choices import Choices, flows_by_use
+from autotm.solve.lagrangian import Lagrangian, Priced
+from autotm.solve.local_search import refine
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import fits, solve_and_pack
+from autotm.solve.plans import Repair
+from autotm.solve.prices import EnginePrices, Prices
+from autotm.solve.problem import Problem
+from autotm.solve.settle import Spilled, plan_of, spill_around
 
 LIMIT_BYTES = 4096
 
@@ -126,7 +124,7 @@ def test_plans_whose_stays_were_placed_anew_are_accepted(
     optimizer: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Quick packings only, at limits at which a few tensors fill the memory: what is free is in pieces."""
-    monkeypatch.setattr(importlib.import_module("autotm.layout.pack"), "packings", lambda *_: iter(()))
+    monkeypatch.setattr(importlib.import_module("autotm.layout.packing"), "packings", lambda *_: iter(()))
     caplog.set_level("INFO")
     case = with_engines(training_step_case(layers=8, branches=3), 2.0)
     for slow in (4, 39):

@@ -14,18 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case
 
-from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, pack
-from autotm.layout.blocks import Blocks
-from autotm.layout.conflict import conflict
-from autotm.layout.pack import can_pack, pack_blocks
-from autotm.layout.skyline import skyline
-from autotm.model.plan.plan import Plan
-from autotm.model.plan.program import Layout
-from autotm.model.step.graph import ALIGNMENT_BYTES
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import Blocks, can_pack, conflict, pack, pack_blocks, skyline
+from autotm.model.graph import ALIGNMENT_BYTES, Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.program import Layout
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 
 def random_blocks(seed: int, count: int, kernels: int, longest: int) -> Blocks:

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 import small_step
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.lower.convolution import lower_convolution
-from autotm.model.files.files import load, save
-from autotm.model.step.graph import Graph, OpClass, Role
-from autotm.model.study.figures_config import KernelPlotConfig
-from autotm.model.study.study_config import ProfileConfig
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import lower_convolution
+from autotm.model.config import KernelPlotConfig, ProfileConfig
+from autotm.model.files import load, save
+from autotm.model.graph import Graph, OpClass, Role
 from autotm.stages.context import Context
 from autotm.stages.figures import convolution_profile_stage
-from autotm.study.figures.kernel_plot import OPERANDS, table_of_convolution
+from autotm.study.figures.kernel_times import OPERANDS, table_of_convolution
 
 BATCH, IMAGE, CHANNELS = 2, 6, 16
 QUICK = ProfileConfig(patience_s=0.05, min_repeats=2, max_repeats=3, kernel_s=0.0, rotation_bytes=0)

@@ -11,8 +11,8 @@ import small_step
 from tvm import relax
 
 import autotm
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.graph import Role
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Role
 
 op = relax.op
 Builder = relax.BlockBuilder
@@ -75,8 +75,8 @@ def test_it_is_planned_and_run_as_a_training_step_is(results) -> None:
 
 
 def test_what_has_no_kernel_is_named() -> None:
-    from autotm.kernels.code.target import host_target
-    from autotm.lower.lower import scheduled_step
+    from autotm.kernels.target import host_target
+    from autotm.lower.lowering import scheduled_step
 
     def without_shift(b: Builder, x: Var, w: Var) -> relax.Expr:
         return b.emit(op.nn.group_norm(x, w, w, 2, 3, [1, 2], center=False))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotm import zoo
-from autotm.kernels.code.target import host_target
+from autotm.kernels.target import host_target
 from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.step import whole_step
 from autotm.zoo.paper import densenet, resnet

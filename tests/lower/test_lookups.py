@@ -8,16 +8,16 @@ import small_step
 import tvm
 from tvm import relax
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.lower.lower import lower_network
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import lower_network
 from autotm.lower.step import whole_step
 from autotm.memory.tiers import open_tiers
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.graph import Graph, Initial
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph, Initial
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
+from autotm.runtime.verify import plain_program
 from autotm.zoo import Network, NetworkBuilder
 
 ROWS, WIDTH, BATCH = 11, 8, 6

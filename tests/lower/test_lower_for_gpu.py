@@ -8,21 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from autotm.kernels.cuda import ARCHITECTURES, device_named
+from autotm.kernels.cuda.device import device_named
+from autotm.kernels.cuda.source import ARCHITECTURES, fatbin
 from autotm.kernels.library import FatbinLibrary
-from autotm.lower import cuda, lower_for_gpu
+from autotm.lower import cuda
+from autotm.lower.cuda import lower_for_gpu
 from autotm.model.files import load, load_with_provenance
-from autotm.model.step import (
-    SCHEDULES_KEY,
-    Convolution,
-    Graph,
-    Initial,
-    Launch,
-    Product,
-    ScheduleKind,
-    VendorAlgorithm,
-    VendorCall,
-)
+from autotm.model.graph import SCHEDULES_KEY, Graph, Initial, ScheduleKind
+from autotm.model.launch import Convolution, Launch, Product, VendorAlgorithm, VendorCall
 from autotm.zoo import Network, NetworkBuilder, build
 
 
@@ -60,7 +53,7 @@ def test_what_libraries_offer_is_an_alternative_whose_launches_of_ours_are_compi
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # That there is code for every architecture is shown above, and each takes seconds.
-    monkeypatch.setattr(cuda, "fatbin", functools.partial(cuda.fatbin, architectures=("sm_90",)))
+    monkeypatch.setattr(cuda, "fatbin", functools.partial(fatbin, architectures=("sm_90",)))
     network = convolutions()
     files = tmp_path / "graph.json", tmp_path / "kernels.zip"
     graph = lower_for_gpu(network, "tiny", device_named("h100"), *files, {}, None, "all", offers=offers)

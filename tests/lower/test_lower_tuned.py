@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from autotm import zoo
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.making.build import identity
-from autotm.kernels.making.tuned import copy_of, to_json
-from autotm.lower.distinct import distinct_kernels
-from autotm.lower.lower import lower_network, scheduled_step
-from autotm.model.measurement.tuning import TunedSchedule
-from autotm.model.step.schedule_kind import ScheduleKind, schedules_in
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.tuning.tuning_bench import TuningBench, agree
+from autotm.kernels.compiler import copy_of, identity, to_json
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import distinct_kernels, lower_network, scheduled_step
+from autotm.model.graph import ScheduleKind, schedules_in
+from autotm.model.kernel_studies import TunedSchedule
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.tuning import TuningBench, agree
 
 SIZES = {"batch": 16, "width": 40}
 TARGET = host_target(2)

@@ -1,8 +1,8 @@
 """Updates run early, and never before a reader of the old parameter."""
 
 from autotm.lower.calls import Call
-from autotm.lower.order import early_updates
-from autotm.model.step.graph import Operand
+from autotm.lower.results import early_updates
+from autotm.model.graph import Operand
 
 
 def call(function: str, inputs: list[str], output: str) -> Call:

@@ -10,10 +10,10 @@ import pytest
 from plain_steps import Arrays, Steps
 from tvm import relax
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import Role
-from autotm.model.step.training import Sgd, Training
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Role
+from autotm.model.limit import Counts, counting
+from autotm.model.training import Sgd, Training
 from autotm.zoo import Network
 
 op = relax.op

@@ -15,17 +15,20 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from autotm import zoo  # noqa: E402
-from autotm.kernels.code.target import host_target  # noqa: E402
-from autotm.kernels.library.library import KernelLibrary  # noqa: E402
-from autotm.lower.lower import lower_network  # noqa: E402
+from autotm.kernels.library import KernelLibrary  # noqa: E402
+from autotm.kernels.target import host_target  # noqa: E402
+from autotm.lower.lowering import lower_network  # noqa: E402
 from autotm.memory.tiers import open_tiers  # noqa: E402
-from autotm.memory.torch import device_of  # noqa: E402
-from autotm.model.machine.machine import load_machine  # noqa: E402
-from autotm.model.step.training import Sgd, Training  # noqa: E402
+from autotm.memory.torch_device import device_of  # noqa: E402
+from autotm.model.machine import load_machine  # noqa: E402
+from autotm.model.training import (  # noqa: E402
+    Sgd,
+    Training,
+)
 from autotm.runtime.arguments import Arguments  # noqa: E402
 from autotm.runtime.executor import prepare  # noqa: E402
-from autotm.runtime.plain import plain_program  # noqa: E402
-from autotm.runtime.streams.framework.loss import expected_loss  # noqa: E402
+from autotm.runtime.streams.framework import expected_loss  # noqa: E402
+from autotm.runtime.verify import plain_program  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
 from autotm.zoo.paper import densenet  # noqa: E402
 from autotm.zoo.twin import TorchNetwork  # noqa: E402

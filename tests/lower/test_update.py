@@ -7,14 +7,14 @@ import tvm
 from compiled_kernels import call
 from tvm import relax
 
-from autotm.kernels.code.target import host_target
 from autotm.kernels.schedules.dispatch import schedule
+from autotm.kernels.target import host_target
 from autotm.lower.calls import extract_calls, fused_kernels
 from autotm.lower.step import whole_step
-from autotm.lower.updates.append import append_updates
-from autotm.lower.updates.formulas import TOGETHER
-from autotm.model.step.graph import OpClass
-from autotm.model.step.training import Sgd, Training
+from autotm.lower.update_formulas import TOGETHER
+from autotm.lower.updates import append_updates
+from autotm.model.graph import OpClass
+from autotm.model.training import Sgd, Training
 from autotm.zoo.paper import resnet
 
 

@@ -12,12 +12,12 @@ import pytest
 from plain_steps import Arrays
 from tvm import relax
 
-from autotm.kernels.code.target import host_target
-from autotm.lower.lower import scheduled_step
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import OpClass, Role
-from autotm.model.step.training import Adam, AdamW, Sgd, Training, UpdateRule
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import scheduled_step
+from autotm.model.errors import AutotmError
+from autotm.model.graph import OpClass, Role
+from autotm.model.limit import Counts, counting
+from autotm.model.training import Adam, AdamW, Sgd, Training, UpdateRule
 from autotm.zoo import Network
 
 op = relax.op

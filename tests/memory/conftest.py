@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from autotm.model.cores import usable_cpus
+from autotm.model.graph import OpClass
 from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.machine.topology import usable_cpus
-from autotm.model.step.graph import OpClass
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

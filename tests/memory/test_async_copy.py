@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from stand_in_clock import StandInClock
 
-from autotm.memory.async_copy import CHUNK_BYTES, CopyEngine
-from autotm.model.files.errors import AutotmError
+from autotm.memory.copies import CHUNK_BYTES, AsyncCopyEngine
+from autotm.model.errors import AutotmError
 
 CPUS = os.sched_getaffinity(0)
-Make = Callable[[Callable[[int], int]], CopyEngine]
+Make = Callable[[Callable[[int], int]], AsyncCopyEngine]
 
 
 @pytest.fixture
 def engine_of() -> Iterator[Make]:
-    made: list[CopyEngine] = []
+    made: list[AsyncCopyEngine] = []
 
-    def make(chunk_ns: Callable[[int], int]) -> CopyEngine:
-        made.append(CopyEngine("test", CPUS, chunk_ns))
+    def make(chunk_ns: Callable[[int], int]) -> AsyncCopyEngine:
+        made.append(AsyncCopyEngine("test", CPUS, chunk_ns))
         return made[-1]
 
     yield make
@@ -146,7 +146,7 @@ def test_closing_ends_the_thread_after_the_chunk_that_it_copies() -> None:
             time.sleep(0.001)
         return 0
 
-    engine = CopyEngine("ends", CPUS, chunk_ns)
+    engine = AsyncCopyEngine("ends", CPUS, chunk_ns)
     source = np.zeros(1000 * CHUNK_BYTES, np.uint8)
     async_copy = engine.prepare(np.empty_like(source), source, 0)
     async_copy.start()

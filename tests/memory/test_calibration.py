@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 from stand_in_clock import StandInClock
 
-from autotm.memory.calibration.contention import call_us, contention
-from autotm.memory.calibration.copy_curves import ways_to_measure
-from autotm.memory.calibration.links import calibrate_links
-from autotm.memory.calibration.sampling import Effort
-from autotm.memory.native import PLAIN
-from autotm.model.files.errors import BadInputError
+from autotm.memory.calibration import Effort, calibrate_links, call_us, contention, ways_to_measure
+from autotm.memory.native.library import PLAIN
+from autotm.model.cores import Watch
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import Contention
 from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.machine.cores import Watch
-from autotm.model.measurement.link import Contention
-from autotm.model.step.graph import OpClass
-from autotm.model.step.tier import Tier
 
 WATCH = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 SIZES = (4096, 65536, 4 << 20)

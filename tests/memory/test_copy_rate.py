@@ -1,8 +1,8 @@
 """The cores' best rate of copies within fast memory."""
 
-from autotm.memory.calibration.copy_rate import copy_bytes_per_s
-from autotm.model.machine.cores import Watch
-from autotm.model.machine.machine import Machine
+from autotm.memory.calibration import copy_bytes_per_s
+from autotm.model.cores import Watch
+from autotm.model.machine import Machine
 
 
 def test_the_rate_is_one_of_a_memory(machine: Machine) -> None:

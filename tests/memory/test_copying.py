@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotm.memory.copying import CopyEngine
-from autotm.memory.native import PLAIN, Stores, Way, streamed_bytes, widest_store
-from autotm.model.files.errors import AutotmError
+from autotm.memory.copies import CopyEngine
+from autotm.memory.native.library import PLAIN, Stores, streamed_bytes, widest_store
+from autotm.memory.native.ways import CopyMethod
+from autotm.model.errors import AutotmError
 
 CPU = min(os.sched_getaffinity(0))
 PARALLEL_BYTES = 2 << 20
@@ -85,7 +86,7 @@ def test_a_way_may_leave_threads_asleep(threads: int, stores: Stores) -> None:
         source, target = np.full(size, 7, np.uint8), np.zeros(size, np.uint8)
         for _ in range(20):
             target[:] = 0
-            engine.copy(target, source, Way(threads, stores))
+            engine.copy(target, source, CopyMethod(threads, stores))
             assert (target == 7).all()
     engine.close()
 

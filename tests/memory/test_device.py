@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from autotm.memory.device import load_device
-from autotm.model.files.errors import BadInputError
-from autotm.model.step.graph import OpClass
+from autotm.memory.device_file import load_device
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass
 
 
 def _edited(devices_dir: Path, old: str, new: str) -> Path:

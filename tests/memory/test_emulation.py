@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from autotm.memory.device import load_device
-from autotm.memory.device.emulation import Emulation, emulation_stretch, stretch_of
-from autotm.model.files.errors import BadInputError
+from autotm.memory.device_file import load_device
+from autotm.memory.emulation import Emulation, emulation_stretch, stretch_of
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import Link, Links
 from autotm.model.machine import EmulatedTier
-from autotm.model.measurement.link import Link, Links
-from autotm.model.step.graph import OpClass
-from autotm.model.step.tier import Tier
 
 BALANCED = EmulatedTier(kind="emulated", device="plain", share="balanced")
 WHOLE = EmulatedTier(kind="emulated", device="plain", share="whole")

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from autotm.memory.device import load_device
-from autotm.model.step.graph import OpClass
+from autotm.memory.device_file import load_device
+from autotm.model.graph import OpClass
 
 COLUMNS = [
     *("kernel_id", "op", "input_shapes", "output_shapes", "input_dtypes", "output_dtypes"),

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotm.memory.native import Stores, compiled, copy_bytes, widest_store
-from autotm.model.files.errors import AutotmError
+from autotm.memory.native.library import Stores, compiled, copy_bytes, widest_store
+from autotm.model.errors import AutotmError
 
 SIZES = [0, 1, 63, 64, 255, 256, 257, 319, 320, 4096, 70001]
 

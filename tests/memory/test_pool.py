@@ -5,8 +5,8 @@ import psutil
 import pytest
 
 from autotm.memory.pool import POISON_BYTE, Pool
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.tier import Tier
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Tier
 
 
 def test_views_are_aligned_and_share_memory() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotm.memory.device import Device, load_device
-from autotm.memory.device.emulation import Emulation
-from autotm.model.files import BadInputError
-from autotm.model.step import OpClass, Tier
+from autotm.memory.device_file import Device, load_device
+from autotm.memory.emulation import Emulation
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Tier
 
 SHIPPED = ("cxl-x16", "cxl-x8", "ddr5-beside-hbm", "remote-socket")
 

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from autotm.memory.calibration.sampling import Effort, half_interval, medians_ns, sizes_in_time
-from autotm.model.machine.cores import Watch
+from autotm.memory.calibration import Effort, half_interval, medians_ns, sizes_in_time
+from autotm.model.cores import Watch
 
 PATIENT = Watch(sorted(os.sched_getaffinity(0)), 1.0)
 

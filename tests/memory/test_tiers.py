@@ -10,10 +10,9 @@ import pytest
 from stand_in_clock import StandInClock
 
 from autotm.memory.tiers import open_tiers, tier_kinds
-from autotm.model.files.errors import BadInputError
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Tier
 from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.step.graph import OpClass
-from autotm.model.step.tier import Tier
 
 
 def test_pools_have_their_sizes_and_tiers(machine: Machine, devices_dir: Path) -> None:

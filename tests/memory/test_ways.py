@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 
-from autotm.memory.native import PLAIN, Stores, Way, measured_ways, streamed_bytes, usual_ways, widest_store
-from autotm.model.measurement import CopyCurve
-from autotm.model.step import Tier
+from autotm.memory.native.library import PLAIN, Stores, streamed_bytes, widest_store
+from autotm.memory.native.ways import CopyMethod, measured_ways, usual_ways
+from autotm.model.graph import Tier
+from autotm.model.links import CopyCurve
 
 SMALL, LARGE = streamed_bytes() // 16, streamed_bytes() * 16
 STREAMING = Stores(widest_store())
@@ -34,10 +35,10 @@ def test_the_fastest_way_is_taken_at_each_size() -> None:
         curve(2, Stores(widest_store(), 1024), 400, 700),
     ]
     ways = measured_ways(curves, Tier.DRAM, 2)
-    assert ways.way(SMALL) == Way(1, PLAIN)
-    assert ways.way(LARGE) == ways.way(1 << 40) == Way(2, Stores(widest_store(), 1024))
+    assert ways.way(SMALL) == CopyMethod(1, PLAIN)
+    assert ways.way(LARGE) == ways.way(1 << 40) == CopyMethod(2, Stores(widest_store(), 1024))
     assert ways.stores_alone(LARGE) == Stores(widest_store(), 1024)
-    assert measured_ways(curves, Tier.DRAM, 1).way(LARGE) == Way(1, Stores(widest_store(), 1024)), (
+    assert measured_ways(curves, Tier.DRAM, 1).way(LARGE) == CopyMethod(1, Stores(widest_store(), 1024)), (
         "only so many threads"
     )
 
@@ -53,8 +54,8 @@ def test_of_ways_as_fast_most_threads_copy_and_leave_caches_alone() -> None:
     stores = (PLAIN, STREAMING, Stores(widest_store(), 1024))
     times = itertools.count(1000, -1)
     curves = [curve(threads, each, 100, next(times)) for threads in (1, 2, 4) for each in stores]
-    assert measured_ways(curves, Tier.DRAM, 4).way(LARGE) == Way(4, STREAMING)
-    assert measured_ways(curves, Tier.DRAM, 4).way(SMALL) == Way(1, PLAIN)
+    assert measured_ways(curves, Tier.DRAM, 4).way(LARGE) == CopyMethod(4, STREAMING)
+    assert measured_ways(curves, Tier.DRAM, 4).way(SMALL) == CopyMethod(1, PLAIN)
 
 
 def test_one_disturbed_size_does_not_choose_the_prefetch() -> None:
@@ -75,7 +76,7 @@ def test_one_disturbed_size_does_not_choose_the_prefetch() -> None:
 
 def test_what_stays_in_the_caches_is_not_streamed_past_them() -> None:
     curves = [curve(1, PLAIN, 100, 1000), curve(1, STREAMING, 50, 1000)]
-    assert measured_ways(curves, Tier.DRAM, 1).way(SMALL) == Way(1, PLAIN)
+    assert measured_ways(curves, Tier.DRAM, 1).way(SMALL) == CopyMethod(1, PLAIN)
 
 
 def test_directions_have_ways_of_their_own() -> None:

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 from random_graphs import Case, random_case, with_engines
 
-from autotm.model.measurement.beside import BesideKernels
-from autotm.model.measurement.link import Contention
-from autotm.model.plan.plan import Move
-from autotm.model.step.graph import OpClass
-from autotm.model.step.tier import Tier
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import BesideKernels, Contention
+from autotm.model.plan import Move
 
 
 def case_of(to_kernels: float, to_copy: float, **other: Contention) -> Case:

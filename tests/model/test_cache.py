@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import StepBuilder, random_case
 
-from autotm.model.plan.cache import BLOCK_BYTES, CacheCounts, amplified_bytes, block_bytes_for, cached_pool
-from autotm.model.step.graph import Graph
+from autotm.model.cache import BLOCK_BYTES, CacheCounts, amplified_bytes, block_bytes_for, cached_pool
+from autotm.model.graph import Graph
 
 KIB = 256
 """Elements of 4 bytes in 1 KiB."""

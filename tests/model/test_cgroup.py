@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.machine.cgroup import MemoryLimit, cpu_quota, memory_limit
+from autotm.model.system import MemoryLimit, cpu_quota, memory_limit
 
 GROUPS = "sys/fs/cgroup"
 SECOND = {"proc/mounts": f"none /{GROUPS} cgroup2 rw 0 0\n", "proc/self/cgroup": "0::/user.slice/job.scope\n"}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.machine import cores
-from autotm.model.machine.cores import DISTURBED, Watch, lost_ns
+from autotm.model import cores
+from autotm.model.cores import DISTURBED, Watch, lost_ns
 
 SECOND = 10**9
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from random_graphs import random_case
 
-from autotm.model.files import DamagedFileError, FileVersionError, read_json, read_results, write_json, write_results
-from autotm.model.files.files import schema_version
-from autotm.model.measurement.profile_file import read_profile, write_profile
-from autotm.profile.store.exchange import export_store, import_store
-from autotm.profile.store.store import KernelStore
-from autotm.stages.exchange.results import import_results_stage
+from autotm.model.errors import DamagedFileError, FileVersionError
+from autotm.model.files import read_json, read_results, schema_version, write_json, write_results
+from autotm.model.profile import read_profile, write_profile
+from autotm.profile.store import KernelStore
+from autotm.profile.store_exchange import export_store, import_store
+from autotm.stages.exchange import import_results_stage
 
 COMMANDS = {
     "links": "`autotm calibrate` or ",

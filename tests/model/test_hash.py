@@ -8,12 +8,13 @@ import pytest
 from pydantic import TypeAdapter
 from random_graphs import random_case
 
-from autotm.model.files import files
-from autotm.model.files.files import content_hash, hash_of
-from autotm.model.plan.plan import Plan
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.model import files
+from autotm.model.files import content_hash, hash_of
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 
 def whole_hash(value: object) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autotm.model.files.errors import BadInputError, InfeasibleLimitError
-from autotm.model.step.limit import Limit
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.limit import Limit
 
 
 @pytest.mark.parametrize(

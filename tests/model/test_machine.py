@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.machine import core_choice
-from autotm.model.machine.machine import Machine, load_machine
-from autotm.model.machine.provenance import provenance
-from autotm.model.machine.topology import Topology, described, parse_cpu_list
+from autotm.model import cores
+from autotm.model.cores import Topology, described, parse_cpu_list
+from autotm.model.errors import BadInputError
+from autotm.model.machine import Machine, load_machine
+from autotm.model.provenance import provenance
 
 CPUS = range(16)
 """As servers count: the first thread of every core, socket 0 then 1, then the second threads likewise."""
@@ -39,7 +39,7 @@ def sysfs(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(sysfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Loads a machine file with these lines, on the server."""
-    monkeypatch.setattr(core_choice, "usable_cpus", lambda: tuple(CPUS))
+    monkeypatch.setattr(cores, "usable_cpus", lambda: tuple(CPUS))
     monkeypatch.setattr(Topology, "of", functools.partial(Topology.of, sysfs=sysfs))
 
     def load(lines: str, threads: int | None = None) -> Machine:

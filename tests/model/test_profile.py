@@ -7,12 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 from random_graphs import StepBuilder
 
-from autotm.model.files.errors import AutotmError, DamagedFileError
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import TIE_NS, Profile, Timing
-from autotm.model.measurement.profile_file import read_profile, write_profile
-from autotm.model.step.graph import Implementation
-from autotm.model.step.tier import all_fast, configuration
+from autotm.model.errors import AutotmError, DamagedFileError
+from autotm.model.files import hash_of
+from autotm.model.graph import Implementation, all_fast, configuration
+from autotm.model.profile import TIE_NS, Profile, Timing, read_profile, write_profile
 
 BASE = Timing(900, 1000, 950, 1100, 9)
 

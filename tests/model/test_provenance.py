@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-provenance = import_module("autotm.model.machine.provenance")  # The room's face has a function of that name.
+provenance = import_module("autotm.model.provenance")  # The room's face has a function of that name.
 
 
 def test_asking_for_the_commit_leaves_the_checkout_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files import BadInputError
-from autotm.model.machine import (
-    SWITCHES,
-    DaxTier,
-    EmulatedTier,
-    Machine,
-    NumaTier,
-    SystemMemory,
-    cannot_run,
-    require_runnable,
-)
+from autotm.model.errors import BadInputError
+from autotm.model.machine import SWITCHES, DaxTier, EmulatedTier, Machine, NumaTier, cannot_run, require_runnable
+from autotm.model.system import SystemMemory
 
 EMULATED = Machine("m", 1, (0,), "host", EmulatedTier(kind="emulated", device="optane-dcpmm"), "hash")
 NUMA = replace(EMULATED, slow_tier=NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1,)))

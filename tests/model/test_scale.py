@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.study.scale import load_scale, scale_named
-from autotm.model.study.study_config import ProfileConfig, RunConfig
+from autotm.model.config import ProfileConfig, RunConfig, load_scale, scale_named
+from autotm.model.errors import BadInputError
 
 SCALES = Path(__file__).parents[2] / "config" / "scales"
 

@@ -7,11 +7,9 @@ from dataclasses import replace
 import pytest
 from random_graphs import StepBuilder
 
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.measurement.slow_rates import SlowRates, slow_rates
-from autotm.model.step.graph import Graph, OpClass
-from autotm.model.step.tier import all_fast, configuration
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, OpClass, all_fast, configuration
+from autotm.model.profile import Profile, SlowRates, Timing, slow_rates
 
 BASE_NS, READ_NS_PER_BYTE, WRITE_NS_PER_BYTE = 1000, 2, 5
 

@@ -7,18 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files import BadInputError
-from autotm.model.machine import (
-    DaxTier,
-    Machine,
-    NumaTier,
-    Topology,
-    core_choice,
-    deciding,
-    load_machine,
-    provenance,
-    slow_memory_text,
-)
+from autotm.model import cores
+from autotm.model.cores import Topology
+from autotm.model.errors import BadInputError
+from autotm.model.machine import DaxTier, Machine, NumaTier, deciding, load_machine
+from autotm.model.provenance import provenance, slow_memory_text
 
 
 def write(folder: Path, tier: str, more: str = "") -> Path:
@@ -62,7 +55,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         folder = tmp_path / "system" / "node" / f"node{node}"
         folder.mkdir(parents=True)
         (folder / "cpulist").write_text(f"{cpus}\n", encoding="ascii")
-    monkeypatch.setattr(core_choice, "usable_cpus", lambda: tuple(range(8)))
+    monkeypatch.setattr(cores, "usable_cpus", lambda: tuple(range(8)))
     monkeypatch.setattr(Topology, "of", functools.partial(Topology.of, sysfs=tmp_path / "system"))
 
     def load(tier: str, more: str = "") -> Machine:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.machine import core_choice, slurm
-from autotm.model.machine.machine import Machine, load_machine
-from autotm.model.machine.provenance import provenance
-from autotm.model.machine.slurm import Allocation
+from autotm.model import cores, slurm
+from autotm.model.errors import BadInputError
+from autotm.model.machine import Machine, load_machine
+from autotm.model.provenance import provenance
+from autotm.model.slurm import Allocation
 
 JOB = (
     "JobId=7 JobName=autotm UserId=ada(1000) Priority=429 JobState=RUNNING NumNodes=1 NumCPUs={cpus} NumTasks=1 "
@@ -78,7 +78,7 @@ def job(monkeypatch: pytest.MonkeyPatch):
     for key in ENVIRONMENT:
         monkeypatch.delenv(key, raising=False)
     slurm.allocation.cache_clear()
-    monkeypatch.setattr(core_choice, "usable_cpus", lambda: tuple(range(24)))
+    monkeypatch.setattr(cores, "usable_cpus", lambda: tuple(range(24)))
 
     def start(sharing: str, numbers: str = "4,6", cpus: str = "2") -> None:
         slurm.allocation.cache_clear()
@@ -128,7 +128,7 @@ def test_a_shared_node_is_taken_where_the_machine_file_says_so_and_stated(tmp_pa
 
 def test_a_job_with_too_few_cores_is_refused(tmp_path: Path, job, monkeypatch: pytest.MonkeyPatch) -> None:
     job("NO")
-    monkeypatch.setattr(core_choice, "usable_cpus", lambda: (4, 6))
+    monkeypatch.setattr(cores, "usable_cpus", lambda: (4, 6))
     with pytest.raises(BadInputError, match=r"Slurm job 7 \(2 CPUs of n1\): threads: 24 is not allowed"):
         written(tmp_path, "threads: 24\nslurm: {}").to_measure_on()
 

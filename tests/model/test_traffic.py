@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import Graph, Kernel, OpClass, Operand, Role, Tensor
-from autotm.model.step.traffic import slow_traffic
+from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor, slow_traffic
+from autotm.model.limit import Counts, counting
 
 ROWS, WIDTH, LOOKED_UP = 1000, 16, 8
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.step.training import Adam, AdamW, Sgd, Training
+from autotm.model.errors import BadInputError
+from autotm.model.training import Adam, AdamW, Sgd, Training
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 import yaml
 from workplace import TARGET, Workplace
 
-from autotm.model.files.errors import BadInputError
-from autotm.study.setup.study import load_study
+from autotm.model.errors import BadInputError
+from autotm.study.setup import load_study
 
 LIMITS = ("figures", "fig10", "limits")
 

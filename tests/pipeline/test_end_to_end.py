@@ -24,10 +24,11 @@ import yaml
 from PIL import Image
 from workplace import ROOT, TARGET, Workplace, make_workplace
 
-from autotm.model.files.files import load, save, schema_version
-from autotm.model.machine import load_machine, provenance
-from autotm.model.measurement.record import Record
-from autotm.study.tables.csv import read_table
+from autotm.model.files import load, save, schema_version
+from autotm.model.machine import load_machine
+from autotm.model.provenance import provenance
+from autotm.model.record import Record
+from autotm.study.tables import read_table
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -16,8 +16,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from workplace import ROOT
 
-from autotm.model.study.scale import load_scale
-from autotm.model.study.study_config import StudyConfig, parse_study
+from autotm.model.config import StudyConfig, load_scale, parse_study
 
 ENVS = sorted((ROOT / "envs").glob("*.yaml"))
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -8,14 +8,14 @@ import signal
 from command_server import Signal
 from workplace import STAND_IN, TARGET, Workplace
 
-from autotm.stages.jobs.failure import Reason
+from autotm.stages.jobs import Reason
 
 STAGE = """
 import os
 from pathlib import Path
 given = snakemake.wildcards
 if {where}:
-    from autotm.model.files.errors import InfeasibleLimitError
+    from autotm.model.errors import InfeasibleLimitError
     from autotm.stages.jobs import rule
     with rule(snakemake):
         {fault}

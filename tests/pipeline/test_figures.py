@@ -8,9 +8,9 @@ import pytest
 import yaml
 from workplace import LASTS, ROOT, Workplace, make_workplace
 
+from autotm.study.costs import figure_jobs
 from autotm.study.figures.figures import FIGURES
-from autotm.study.setup.study import load_study
-from autotm.study.tables.costs import figure_jobs
+from autotm.study.setup import load_study
 
 NETWORKS = ["mlp", "test_vgg"]
 LIMITS = ["1:0", "0:1"]

@@ -11,11 +11,11 @@ import yaml
 from workplace import TARGET, Workplace, make_workplace
 
 from autotm.cli.main import main
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import load_with_provenance, save
-from autotm.model.step.graph import Graph
-from autotm.model.study.study_config import parse_study
-from autotm.study.setup.study import load_study, network_source
+from autotm.model.config import parse_study
+from autotm.model.errors import BadInputError
+from autotm.model.files import load_with_provenance, save
+from autotm.model.graph import Graph
+from autotm.study.setup import load_study, network_source
 
 RECORD = "results/laptop-1t/tiny/my_mlp/synchronous/4to1/record.json"
 JOBS = {"kernel_profile": 1, "ilp_solve": 1, "compile": 1, "run": 1}

@@ -120,8 +120,8 @@ def test_measurements_run_alone_without_the_profile_too(finished: Workplace) -> 
 
 
 def test_the_paths_of_rules_and_commands_agree(finished: Workplace) -> None:
-    from autotm.model.step.limit import Limit
-    from autotm.study.setup.study import load_study
+    from autotm.model.limit import Limit
+    from autotm.study.setup import load_study
 
     config = yaml.safe_load(finished.config_file.read_text(encoding="utf-8"))
     study = load_study(config, "config.yaml", finished.folder / "config", finished.folder / "results")

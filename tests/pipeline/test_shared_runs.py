@@ -13,13 +13,13 @@ from collections import Counter
 import pytest
 from workplace import ROOT, TARGET, Workplace
 
-from autotm.model.step import Limit
+from autotm.model.limit import Limit
 
 LIMITS = ["1:1", "0:1"]
 RUNS = {f"{optimizer}/{Limit.parse(limit).slug}" for optimizer in ("static", "synchronous") for limit in LIMITS}
 STAND_IN = '''
 import os, signal, time
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 
 class RunsStage:
     """Stands for the stage: notes what it measures, and in which process."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from workplace import Workplace, make_workplace
 
-from autotm.study.setup.study import load_study
+from autotm.study.setup import load_study
 
 TARGET = "figures/timing_study.pdf"
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from random_graphs import StepBuilder
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.graph import Graph, Role
-from autotm.model.step.tier import all_fast, configuration
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Role, all_fast, configuration
+from autotm.model.profile import Profile, Timing
 from autotm.profile.extrapolate import Extrapolation, extrapolate
 
 NS_PER_BYTE = 3

@@ -11,16 +11,18 @@ import pytest
 import small_step
 from planned_streams import Planned, planned_step
 
-from autotm.memory.gpu import Delays, Device, DeviceMemoryError, ThreadDevice
-from autotm.model.files import AutotmError
-from autotm.model.files.files import hash_of
-from autotm.model.plan.program import KernelStep
-from autotm.model.step import Counts, Tier, all_fast
-from autotm.profile.host import gpu
-from autotm.profile.timing import ProfileOptions
-from autotm.runtime import plain_program
-from autotm.runtime.streams import device_bytes
-from autotm.runtime.verify import VerificationError
+from autotm.memory.gpu.interface import Device, DeviceMemoryError
+from autotm.memory.gpu.threads import Delays, ThreadDevice
+from autotm.model.errors import AutotmError
+from autotm.model.files import hash_of
+from autotm.model.graph import Tier, all_fast
+from autotm.model.limit import Counts
+from autotm.model.program import KernelStep
+from autotm.profile import host_gpu
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.runtime.streams.executor import Kernels
+from autotm.runtime.streams.schedule import device_bytes
+from autotm.runtime.verify import VerificationError, plain_program
 
 COUNTS = Counts.INTERMEDIATES
 
@@ -30,9 +32,9 @@ def planned(tmp_path_factory: pytest.TempPathFactory, objects: Path) -> Planned:
     return planned_step("mlp", tmp_path_factory.mktemp("mlp"), objects)
 
 
-def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> gpu.Open:
+def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> host_gpu.Open:
     @contextmanager
-    def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, gpu.Kernels]]:
+    def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, Kernels]]:
         if device_bytes > most_bytes:
             raise DeviceMemoryError(f"{most_bytes} bytes are free")
         with ThreadDevice(device_bytes, host_bytes, order=Delays(seed)) as device:
@@ -44,7 +46,7 @@ def opener(planned: Planned, seed: int = 0, most_bytes: int = 1 << 40) -> gpu.Op
 @pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])
 def test_a_program_equals_the_plain_step(planned: Planned, optimizer: str) -> None:
     program, machine = planned.programs[optimizer], small_step.machine()
-    assert gpu.compared(planned.graph, program, COUNTS, machine, 1, 2, opener(planned)) == len(planned.expected)
+    assert host_gpu.compared(planned.graph, program, COUNTS, machine, 1, 2, opener(planned)) == len(planned.expected)
 
 
 def test_a_program_is_compared_kernel_by_kernel_where_the_plain_step_does_not_fit(planned: Planned) -> None:
@@ -52,12 +54,12 @@ def test_a_program_is_compared_kernel_by_kernel_where_the_plain_step_does_not_fi
     needed = device_bytes(graph, graph, program)
     assert needed < device_bytes(graph, graph, plain_program(graph))
     opened = opener(planned, most_bytes=needed)
-    assert gpu.compared(graph, program, COUNTS, machine, 1, 2, opened) == len(planned.expected)
+    assert host_gpu.compared(graph, program, COUNTS, machine, 1, 2, opened) == len(planned.expected)
     late = replace(program, steps=tuple(step for step in program.steps if getattr(step, "tensor", None) is None))
     with pytest.raises(VerificationError, match="differs from the plain step"):
-        gpu.compared(graph, late, COUNTS, machine, 1, 2, opened)
+        host_gpu.compared(graph, late, COUNTS, machine, 1, 2, opened)
     with pytest.raises(AutotmError, match=r"alone take .* 64 bytes are free"):
-        gpu.compared(graph, program, COUNTS, machine, 1, 2, opener(planned, most_bytes=64))
+        host_gpu.compared(graph, program, COUNTS, machine, 1, 2, opener(planned, most_bytes=64))
 
 
 def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:
@@ -72,13 +74,13 @@ def test_a_program_that_reads_elsewhere_is_told(planned: Planned) -> None:
         steps=tuple(replace(step, addresses=tuple(moved)) if step is first else step for step in program.steps),
     )
     with pytest.raises(VerificationError, match="step 1 differs from the plain step in"):
-        gpu.compared(planned.graph, wrong, COUNTS, small_step.machine(), 1, 2, opener(planned))
+        host_gpu.compared(planned.graph, wrong, COUNTS, small_step.machine(), 1, 2, opener(planned))
 
 
 def test_every_kernel_and_copy_is_timed(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "COPIED_BYTES", gpu.COPIED_BYTES[:3])
+    monkeypatch.setattr(host_gpu, "COPIED_BYTES", host_gpu.COPIED_BYTES[:3])
     options = ProfileOptions(min_repeats=3, max_repeats=6, step_s=0.0)
-    profile, links = gpu.profiled(
+    profile, links = host_gpu.profiled(
         planned.graph, COUNTS, small_step.machine(), options, opener(planned), {"machine": "played"}
     )
     assert profile.graph_hash == hash_of(planned.graph)
@@ -89,11 +91,11 @@ def test_every_kernel_and_copy_is_timed(planned: Planned, monkeypatch: pytest.Mo
         assert timing.median_ns >= 0
     assert (profile.provenance["machine"], profile.provenance["gpu"]) == ("played", "threads")
     assert [link.destination for link in (links.to_fast, links.to_slow)] == [Tier.DRAM, Tier.PMEM]
-    assert [size for size, _ in links.to_slow.points] == list(gpu.COPIED_BYTES)
+    assert [size for size, _ in links.to_slow.points] == list(host_gpu.COPIED_BYTES)
     assert links.asynchronous is None
     assert links.contraction_flop_per_s > 0
 
 
 def test_whole_steps_are_timed(planned: Planned) -> None:
     program, machine = planned.programs["asynchronous"], small_step.machine()
-    assert len(gpu.step_seconds(planned.graph, program, COUNTS, machine, 1, 3, opener(planned))) == 3
+    assert len(host_gpu.step_seconds(planned.graph, program, COUNTS, machine, 1, 3, opener(planned))) == 3

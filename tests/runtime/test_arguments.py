@@ -8,8 +8,8 @@ import psutil
 import pytest
 import small_step
 
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.graph import Graph, Initial, Role, Tensor
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph, Initial, Role, Tensor
 from autotm.runtime.arguments import Arguments, initial_value, io_bytes
 
 

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 import small_step
 
-from autotm.check import check_plan, check_program
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.kernels.library import KernelLibrary
+from autotm.layout.compile import compile_program
 from autotm.memory.tiers import open_tiers
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.profile.store.store import KernelStore
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.timing.profiler import profile_kernels
-from autotm.runtime import RunOptions, run
+from autotm.model.graph import Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.profiler import profile_kernels
+from autotm.profile.store import KernelStore
 from autotm.runtime.arguments import Arguments
-from autotm.solve import SolveOptions, solve_and_pack
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
 
 GRAPH = small_step.graph()
 COUNTED = counting(GRAPH, Counts.ALL)

@@ -12,17 +12,16 @@ import small_step
 from small_programs import Trip, program, with_address
 from stand_in_clock import StandInClock
 
-from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.files.errors import AutotmError
-from autotm.model.machine.cores import Round, Watch
-from autotm.model.plan.program import Address, KernelStep, StartMoveStep, WaitMoveStep
-from autotm.model.step.tier import Tier
+from autotm.model.cores import Round, Watch
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Tier
+from autotm.model.program import Address, KernelStep, StartMoveStep, WaitMoveStep
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.options import RunOptions
-from autotm.runtime.plain import all_fast_program, plain_program
-from autotm.runtime.timing import time_parts, time_steps
+from autotm.runtime.step_times import RunOptions, time_parts, time_steps
+from autotm.runtime.verify import all_fast_program, plain_program
 
 ASYNC_MOVES = {"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)}
 """Out and back between two kernels that use the tensor."""

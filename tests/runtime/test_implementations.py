@@ -9,27 +9,28 @@ import pytest
 import small_step
 import two_ways
 
-from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
-from autotm.layout import compile_program, pack
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
 from autotm.memory.tiers import open_tiers
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.plan.plan import Plan, Status, Stay
-from autotm.model.plan.program import Program
-from autotm.model.step.counting import Counts
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Configuration, Tier
-from autotm.profile.store.store import KernelStore
-from autotm.profile.timing.cases import Case, cases
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.timing.profiler import profile_kernels
-from autotm.runtime import RunOptions, run
+from autotm.model.files import hash_of
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Configuration, Graph, Tier
+from autotm.model.limit import Counts, Limit
+from autotm.model.plan import Plan, Status, Stay
+from autotm.model.profile import Profile, Timing
+from autotm.model.program import Program
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.profiler import Case, cases, profile_kernels
+from autotm.profile.store import KernelStore
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
-from autotm.solve import SolveOptions, solve_and_pack
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.verify import plain_program
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=3, kernel_s=0.0, rotation_bytes=1_000)

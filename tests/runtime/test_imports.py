@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.measurement.profile_file import write_profile
+from autotm.model.profile import Profile, Timing, write_profile
 
 HEAVY = {"tvm", "pyomo", "pyomo.environ", "highspy", "pandas", "matplotlib", "seaborn"}
 JOBS = {

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import small_step
 
-from autotm.runtime.timing.linux_pages import _slow_bytes
-from autotm.solve.bases import first_fit
-from autotm.solve.paging import PageMap
+from autotm.runtime.linux_pages import _slow_bytes
+from autotm.solve.paging import PageMap, first_fit
 
 GRAPH = small_step.graph(batch=96, width=48)
 

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 import small_step
 
-from autotm.check import check_plan, check_program
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.kernels.library import KernelLibrary
+from autotm.layout.compile import compile_program
 from autotm.memory.tiers import Tiers, open_tiers
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import load, save
-from autotm.model.measurement.link import MachineRates
-from autotm.model.measurement.record import Record
-from autotm.model.plan.paging import PagedTraffic
-from autotm.model.step.graph import OpClass
-from autotm.model.step.limit import Limit
-from autotm.runtime import RunOptions, run
-from autotm.solve import solve_and_pack
+from autotm.model.cache import PagedTraffic
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, save
+from autotm.model.graph import OpClass
+from autotm.model.limit import Limit
+from autotm.model.links import MachineRates
+from autotm.model.record import Record
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.solve.placing import solve_and_pack
 
 GRAPH = small_step.graph()
 LINKS = replace(small_step.links(), rates=MachineRates(1e12, 80e9))

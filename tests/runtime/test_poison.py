@@ -3,10 +3,10 @@
 import small_step
 from small_programs import Trip, program
 
-from autotm.model.plan.program import KernelStep, MoveStep, StartMoveStep, WaitMoveStep
-from autotm.model.step.tier import Tier
-from autotm.runtime.plain import plain_program
-from autotm.runtime.poison import deaths
+from autotm.model.graph import Tier
+from autotm.model.program import KernelStep, MoveStep, StartMoveStep, WaitMoveStep
+from autotm.runtime.executor import deaths
+from autotm.runtime.verify import plain_program
 
 
 def test_a_tensor_dies_at_its_last_reader_and_a_workspace_at_its_kernel() -> None:

@@ -9,13 +9,15 @@ import pytest
 import small_step
 from small_programs import Trip, plan, profile, program
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.memory.linux import NodePool
-from autotm.model.files import AutotmError
-from autotm.model.machine import DaxTier, NumaTier, SystemMemory
-from autotm.model.measurement import Record
-from autotm.model.step import Tier
-from autotm.runtime import RunOptions, run
+from autotm.kernels.library import KernelLibrary
+from autotm.memory.linux.pools import NodePool
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Tier
+from autotm.model.machine import DaxTier, NumaTier
+from autotm.model.record import Record
+from autotm.model.system import SystemMemory
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
 
 GRAPH = small_step.graph()
 NODE = NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(0,), stand_in=True)

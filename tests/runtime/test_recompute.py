@@ -14,18 +14,25 @@ import yaml
 from tvm import relax
 
 from autotm import zoo
-from autotm.check import check_plan, check_program
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
-from autotm.lower.lower import lower_network
-from autotm.model.plan import Plan, Program, repeats
-from autotm.model.step import Counts, Graph, Initial, Limit, Role, Sgd, Training, counting
-from autotm.runtime import RunOptions, VerificationError, run, verified
-from autotm.solve import SolveOptions, solve_and_pack
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.layout.compile import compile_program
+from autotm.lower.lowering import lower_network
+from autotm.model.graph import Graph, Initial, Role
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.plan import Plan, repeats
+from autotm.model.program import Program
+from autotm.model.training import Sgd, Training
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.verify import VerificationError, verified
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
 from autotm.zoo import Network, NetworkBuilder
-from autotm.zoo.frontend.random_numbers import COUNTER, Draws
 from autotm.zoo.paper import densenet
+from autotm.zoo.torch.random_numbers import COUNTER, Draws
 
 MACHINE, LINKS = small_step.machine(), small_step.links()
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=5.0)

@@ -6,9 +6,9 @@ import pytest
 import small_step
 from small_programs import Trip, plan, profile, program
 
-from autotm.model.measurement.record import Record
+from autotm.model.record import Record
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import StepParts, StepTimes
+from autotm.runtime.step_times import StepParts, StepTimes
 
 MEASURED = Measured(
     StepTimes((0.5, 0.25, 1.0), (0.2, 0.3, 0.4), 2, waited_s=(0.0, 0.1, 0.2), all_fast_waited_s=(0.3, 0.0, 0.0)),

@@ -16,12 +16,15 @@ import small_step
 from small_programs import Trip, plan, profile, program
 from stand_in_clock import StandInClock
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.model.files.files import load, save
-from autotm.model.measurement.record import Record
-from autotm.model.plan.program import Program
-from autotm.runtime import RunOptions, Runs, VerificationError, run, verify
+from autotm.kernels.library import KernelLibrary
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.files import load, save
+from autotm.model.program import Program
+from autotm.model.record import Record
+from autotm.runtime import verify
+from autotm.runtime.run import Runs, run
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.verify import VerificationError
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 GRAPH = small_step.graph()
@@ -170,7 +173,8 @@ CHILD = """
     from small_programs import plan, profile, program
     from autotm.kernels.library import KernelLibrary
     from autotm.model.files import save
-    from autotm.runtime import RunOptions, run
+    from autotm.runtime.run import run
+    from autotm.runtime.step_times import RunOptions
     graph, folder = small_step.graph(), Path({folder!r})
     library, options = KernelLibrary.load(Path({library!r})), RunOptions(min_seconds={seconds}, patience_s=0.05)
     record = run(graph, library, program(graph), plan(graph), small_step.machine(), small_step.links(), profile(graph),

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from autotm.runtime.spread import spread
+from autotm.runtime.arguments import spread
 
 
 def test_results_keep_the_order_of_items() -> None:

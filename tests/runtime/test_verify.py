@@ -7,14 +7,12 @@ import pytest
 import small_step
 from small_programs import Trip, program, with_address
 
-from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.plan.program import Address, KernelStep, MoveStep, Program
-from autotm.model.step.graph import Graph, Initial
-from autotm.model.step.tier import Tier
+from autotm.model.graph import Graph, Initial, Tier
+from autotm.model.program import Address, KernelStep, MoveStep, Program
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import prepare
-from autotm.runtime.poison import poisoned
+from autotm.runtime.executor import poisoned, prepare
 from autotm.runtime.verify import VerificationError, digests, plain_reference, reference, results, verify
 
 STEPS = 3

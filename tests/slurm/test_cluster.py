@@ -15,8 +15,8 @@ from cluster import Cluster
 from workplace import Workplace, make_workplace
 
 from autotm.model.files import load, load_with_provenance
-from autotm.model.measurement import Record
 from autotm.model.plan import Plan
+from autotm.model.record import Record
 
 pytestmark = pytest.mark.timeout(1200)
 

@@ -8,12 +8,15 @@ import pytest
 from exhaustive_async_moves import optimum_us
 from random_graphs import Case, random_case, training_step_case, with_engines
 
-from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, pack
-from autotm.model.files.errors import BadInputError
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve, sweep
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, sweep
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, random_profile
 
-from autotm.check import Fault, FaultError, check_plan, check_program
-from autotm.layout import compile_program, pack
-from autotm.model.plan.plan import Stay
-from autotm.model.step.counting import Counts, counted_by, counting
-from autotm.model.step.graph import Role
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
+from autotm.model.graph import Role, Tier
+from autotm.model.limit import Counts, Limit, counted_by, counting
+from autotm.model.plan import Stay
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import random_case
 
-from autotm.check import check_plan
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.check.plan import check_plan
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 

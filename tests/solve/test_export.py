@@ -9,9 +9,10 @@ import highspy
 import pytest
 from random_graphs import Case, exact_case, random_case
 
-from autotm.model.files.errors import BadInputError, InfeasibleLimitError
-from autotm.model.step.limit import Limit
-from autotm.solve import ProgramSize, SolveOptions, export, solve
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import ProgramSize, export, solve
 
 EXACT = SolveOptions(gap=0.0, additive_tolerance=0.0)
 

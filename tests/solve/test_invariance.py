@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, with_engines
 
-from autotm.check import check_plan
-from autotm.model.measurement.link import Link, Links
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.plan.plan import Plan
-from autotm.model.step.graph import Graph, Kernel, Operand
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.check.plan import check_plan
+from autotm.model.graph import Graph, Kernel, Operand
+from autotm.model.limit import Limit
+from autotm.model.links import Link, Links
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, Timing
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 OPTIMIZERS = ("static", "synchronous", "asynchronous")

@@ -10,18 +10,21 @@ import numpy as np
 import pytest
 from random_graphs import Case, make_links, random_case, random_profile, training_step_case
 
-from autotm.check import Fault, FaultError, check_plan, check_program
-from autotm.layout import compile_program
-from autotm.model.files.errors import BadInputError
-from autotm.model.measurement.link import MachineRates
-from autotm.model.plan.paging import PageCounts
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import Problem, SolveOptions, solve, solve_and_pack
-from autotm.solve.bases.recheck import plan_us
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.model.cache import PageCounts
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.links import MachineRates
+from autotm.model.plan import Plan, Status
+from autotm.solve.options import SolveOptions
 from autotm.solve.paging import PageMap, interleave_weights, interleaved, preferred, touch, touch_order
+from autotm.solve.placing import solve, solve_and_pack
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import plan_us
 
 STILL = ("linux-preferred", "linux-interleave", "linux-weighted-interleave")
 POLICIES = (*STILL, "linux-balancing")

@@ -10,18 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
-from autotm.check import Fault, FaultError, check_plan, check_program
-from autotm.layout import compile_program, pack
-from autotm.model.files.errors import BadInputError
-from autotm.model.measurement.link import MachineRates
-from autotm.model.plan.cache import CachedPool, amplified_bytes
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.counting import Counts, counting
-from autotm.model.step.graph import Graph, Role
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import Problem, SolveOptions, solve, solve_and_pack
-from autotm.solve.bases.recheck import plan_us
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
+from autotm.model.cache import CachedPool, amplified_bytes
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Graph, Role, Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.links import MachineRates
+from autotm.model.plan import Plan, Status
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, solve_and_pack
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import plan_us
 
 LIMITS = [Limit(1, 0), Limit(8, 1), Limit(1, 1), Limit(0, 1), Limit(size_bytes=50_000)]
 

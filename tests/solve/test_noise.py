@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noisy_profiles import QUIET, Noise, Truth, random_truth
 
-from autotm.model.measurement.profile import SURE_ERRORS, TIE_NS, Profile
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
-from autotm.solve.bases.recheck import plan_us
-from autotm.solve.problem.problem import Problem
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.profile import SURE_ERRORS, TIE_NS, Profile
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import plan_us
 
 DRAWS = 40
 """What profiling goes on in: runs of 1.5 % settle a median of nine to 0.6 %."""

@@ -7,14 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, make_links, random_case, random_profile, training_step_case
 
-from autotm.check import check_plan, check_program
-from autotm.layout import compile_program
-from autotm.model.files.errors import BadInputError
-from autotm.model.plan.plan import Plan
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve, solve_and_pack
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, solve_and_pack
 
 KB = 256
 """Elements of 4 bytes in 1 KiB."""

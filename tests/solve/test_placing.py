@@ -9,15 +9,17 @@ from dataclasses import replace
 import pytest
 from random_graphs import Case, random_case
 
-from autotm.check import check_plan, check_program
-from autotm.layout import compile_program, pack
-from autotm.layout.pack import Place
-from autotm.model.files.errors import AutotmError
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.plan.program import Layout
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve, solve_and_pack
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import Place, pack
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.model.program import Layout
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, solve_and_pack
 
 fit = importlib.import_module("autotm.solve.placing")
 EXACT = SolveOptions(gap=0.0)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import random_case, with_engines
 
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 from published_formulation import solve_published
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from counted_calls import calls_of
 from random_graphs import Case, training_step_case
 
-from autotm.check import check_plan
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
+from autotm.check.plan import check_plan
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 

@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case
 
-from autotm.check import check_plan
-from autotm.model.files.errors import BadInputError, InfeasibleLimitError
-from autotm.model.files.files import hash_of
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.graph import Role, Tensor
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, optimizers, solve
-from autotm.solve.bases.base import Placement
-from autotm.solve.bases.recheck import SolverDefectError
-from autotm.solve.optimizers.static import Static
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.problem import Problem
+from autotm.check.plan import check_plan
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.files import hash_of
+from autotm.model.graph import Role, Tensor, Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.solve.choices import Choices
+from autotm.solve.optimizer import Placement
+from autotm.solve.optimizers import Static
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import optimizers, solve
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import SolverDefectError
 
 LIMITS = [Limit(1, 0), Limit(19, 1), Limit(4, 1), Limit(1, 1), Limit(1, 3), Limit(0, 1)]
 

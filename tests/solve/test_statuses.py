@@ -8,13 +8,14 @@ import signal
 import pytest
 from random_graphs import Case, training_step_case, with_engines
 
-from autotm.check import check_plan
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
-from autotm.solve.program import highs
-from autotm.solve.program.highs import Session, Solved
-from autotm.solve.search.tree import Tree
+from autotm.check.plan import check_plan
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.solve import highs
+from autotm.solve.highs import Session, Solved
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
+from autotm.solve.tree import Tree
 
 OPTIMIZERS = ("static", "synchronous", "asynchronous")
 TIGHT, HARD = Limit(39, 1), Limit(2, 1)

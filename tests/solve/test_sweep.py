@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from random_graphs import Case, exact_case, random_case, training_step_case
 
-from autotm.check import check_plan
-from autotm.model.files.errors import BadInputError, InfeasibleLimitError
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve, sweep
-from autotm.solve.placing import fits, sweep_and_pack
-from autotm.solve.problem import allowance
-from autotm.solve.program import highs
+from autotm.check.plan import check_plan
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.solve import highs, options
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import fits, solve, sweep, sweep_and_pack
 
 LIMITS = (Limit(1, 1), Limit(1, 0), Limit(4, 1), Limit(0, 1), Limit(1, 1))
 
@@ -96,8 +95,8 @@ def test_a_time_limit_for_all_leaves_a_legal_plan_for_each() -> None:
 
 def test_what_one_limit_leaves_goes_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr(allowance, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    shares = allowance.Allowance(30.0, 3)
+    monkeypatch.setattr(options, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    shares = options.Allowance(30.0, 3)
     assert shares.next_s() == pytest.approx(15.0)
     clock[0] += 3
     assert shares.next_s() == pytest.approx(18.0)

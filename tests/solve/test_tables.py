@@ -11,15 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, exact_case, make_links, training_step_case
 
-from autotm.check import Fault, FaultError, check_plan
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.plan.certificate import SlowPrices
-from autotm.model.plan.plan import Plan
-from autotm.model.step.graph import Implementation, Operand
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve
-from autotm.solve.problem.tabulate import tabulate
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.model.certificate import SlowPrices
+from autotm.model.files import hash_of
+from autotm.model.graph import Implementation, Operand
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, Timing
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
+from autotm.solve.problem import tabulate
 from published_formulation import solve_published
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)

@@ -10,17 +10,17 @@ import pytest
 from pyomo.contrib.solver.solvers.highs import Highs
 from random_graphs import Case, StepBuilder, make_links
 
-from autotm.check import check_plan
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import all_fast, configuration
-from autotm.solve import SolveOptions, solve
-from autotm.solve.plans.repair import Repair
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.flow import flows_for_life
-from autotm.solve.problem.problem import Problem
-from autotm.solve.problem.residency import Residency
+from autotm.check.plan import check_plan
+from autotm.model.files import hash_of
+from autotm.model.graph import all_fast, configuration
+from autotm.model.limit import Limit
+from autotm.model.profile import Profile, Timing
+from autotm.solve.choices import Choices, flows_for_life
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
+from autotm.solve.plans import Repair
+from autotm.solve.problem import Problem
+from autotm.solve.residencies import Residency
 
 
 def huge_case(seed: int) -> tuple[Case, int]:

@@ -11,8 +11,8 @@ import pytest
 from random_graphs import Case, training_step_case
 
 from autotm.cli.main import main
-from autotm.model.files.files import save
-from autotm.model.measurement.profile_file import write_profile
+from autotm.model.files import save
+from autotm.model.profile import write_profile
 
 CONFIG = Path(__file__).parents[2] / "config" / "config.yaml"
 STUDY = ("--config", str(CONFIG), "--scale", "tiny", "--threads", "1")

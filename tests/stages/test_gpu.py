@@ -15,12 +15,18 @@ from played_study import SIZES, played_context
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
 
 from autotm import stages
-from autotm.memory.gpu import NoGpuError
+from autotm.memory.gpu.facts import NoGpuError
+from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
 from autotm.model.files import load_with_provenance
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
+from autotm.model.links import Links
 from autotm.model.machine import CudaTier
-from autotm.model.measurement import Lane, Links, Record, Timeline, read_profile
-from autotm.model.step import Graph, Limit, NetworkSource
-from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
+from autotm.model.profile import read_profile
+from autotm.model.record import Record
+from autotm.model.timeline import Lane, Timeline
 from autotm.stages import Context, Given
 
 LIMIT = Limit.parse("12288B")

@@ -14,12 +14,16 @@ from played_study import SIZES, played_context
 from synthetic_modelled import write_modelled
 
 from autotm import stages
-from autotm.model.files import BadInputError, load, load_with_provenance, save
+from autotm.model.config import ProfileConfig, RunConfig, SolveConfig, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance, save
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
-from autotm.model.measurement import FrameworkRecord, Record
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
 from autotm.model.plan import SAVE_ON_CPU, Plan, repeats
-from autotm.model.step import Graph, Limit, NetworkSource
-from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig, StyleConfig
+from autotm.model.record import FrameworkRecord, Record
 from autotm.stages import Context, Given
 
 LIMIT, WIDE = Limit.parse("13056B"), Limit.parse("1MB")
@@ -58,7 +62,7 @@ def playing() -> Any:
         return None
     import torch
 
-    from autotm.memory.torch import device_of
+    from autotm.memory.torch_device import device_of
 
     return device_of(torch.device("cpu"))
 

@@ -9,12 +9,16 @@ import pandas as pd
 import pytest
 
 from autotm import stages
-from autotm.model.files import BadInputError, load, load_with_provenance
+from autotm.model.config import SolveConfig, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier, load_machine
-from autotm.model.measurement import read_profile
-from autotm.model.plan import GPU_RIVALS, ModelledStep, Plan
-from autotm.model.step import Limit, NetworkSource
-from autotm.model.study import Paths, SolveConfig, StyleConfig
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
+from autotm.model.plan import GPU_RIVALS, Plan
+from autotm.model.profile import read_profile
+from autotm.model.timeline import ModelledStep
 from autotm.stages import Context, Given
 
 CONFIG = Path(__file__).parents[2] / "config"

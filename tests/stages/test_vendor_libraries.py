@@ -15,19 +15,26 @@ from played_gpu import plug_in
 from vendor_cases import Played, functions_of, installed, missing
 
 from autotm import stages
-from autotm.kernels.cuda import Fatbin, device_named
+from autotm.kernels.cuda.device import device_named
+from autotm.kernels.cuda.source import Fatbin
 from autotm.kernels.library import FatbinLibrary
 from autotm.kernels.vendor import VendorError, VendorMissingError, Vendors
-from autotm.lower import cuda_step
-from autotm.memory.gpu import Delays
-from autotm.model.files import BadInputError, InfeasibleLimitError, load, load_with_provenance, save
+from autotm.lower.cuda import cuda_step
+from autotm.memory.gpu.threads import Delays
+from autotm.model.config import ProfileConfig, RunConfig, SolveConfig
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.files import load, load_with_provenance, save
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, all_fast
+from autotm.model.launch import VendorCall
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
-from autotm.model.measurement import Profile, Record, read_profile
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
 from autotm.model.plan import Plan
-from autotm.model.step import DEFAULT_IMPLEMENTATION, Graph, Limit, NetworkSource, VendorCall, all_fast
-from autotm.model.study import Paths, ProfileConfig, RunConfig, SolveConfig
+from autotm.model.profile import Profile, read_profile
+from autotm.model.record import Record
 from autotm.stages import Context, Given
-from autotm.stages.exchange.bundle.gpu_step import gpu_step
+from autotm.stages.bundle import gpu_step
 from autotm.zoo import build
 
 SIZES = {"batch": 2, "image": 28}

@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "pipeline"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary
 from autotm.model.machine import DaxTier, Machine, NumaTier
 
 HERE = Path(__file__).parent

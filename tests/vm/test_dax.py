@@ -13,9 +13,8 @@ import pytest
 from forked import forked
 from holder import Holder
 
-from autotm.memory import open_tiers
-from autotm.memory.tiers import Tiers
-from autotm.model.files import AutotmError, BadInputError
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import DaxTier, Machine
 
 MIB = 1 << 20

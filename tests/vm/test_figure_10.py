@@ -12,12 +12,12 @@ import pytest
 import yaml
 from workplace import Workplace, make_workplace
 
-from autotm.memory import calibrate_links
-from autotm.memory.calibration import Effort
+from autotm.memory.calibration import Effort, calibrate_links
+from autotm.model.cores import Watch
 from autotm.model.files import load_with_provenance, save
-from autotm.model.machine import Watch, provenance
-from autotm.model.measurement import Record
-from autotm.model.step import OpClass
+from autotm.model.graph import OpClass
+from autotm.model.provenance import provenance
+from autotm.model.record import Record
 from autotm.study.setup import machine_named
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0)]  # run.sh limits all together

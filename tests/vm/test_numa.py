@@ -16,9 +16,8 @@ from pathlib import Path
 import pytest
 from forked import forked
 
-from autotm.memory import open_tiers
-from autotm.memory.tiers import Tiers
-from autotm.model.files import AutotmError, BadInputError
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import Machine, NumaTier
 
 MIB = 1 << 20

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotm.memory.linux.calls import node_of_pages
-from autotm.memory.linux.page_policy import SWITCHES, PagePolicy, apply_policy, balancing
-from autotm.model.files.errors import AutotmError
+from autotm.memory.linux.page_policy import PagePolicy, apply_policy, balancing
+from autotm.memory.linux.system_calls import node_of_pages
+from autotm.model.errors import AutotmError
+from autotm.model.machine import SWITCHES
 from autotm.solve.paging import PageMap, interleaved, touch
 
 FAST, CARD, LOWER = 0, 1, 2

@@ -14,17 +14,19 @@ import small_step
 from guest_kernels import SIZES
 from holder import Holder
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
-from autotm.memory import PolicyTiers, open_for
-from autotm.memory.tiers import Tiers
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.model.machine import SWITCHES, Machine, SystemMemory
-from autotm.model.measurement.link import MachineRates
-from autotm.model.measurement.record import Record
-from autotm.model.step.limit import Limit
-from autotm.runtime import RunOptions, run
-from autotm.solve import solve_and_pack
+from autotm.kernels.library import KernelLibrary
+from autotm.layout.compile import compile_program
+from autotm.memory.linux.policy_tiers import PolicyTiers
+from autotm.memory.tiers import Tiers, open_for
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.limit import Limit
+from autotm.model.links import MachineRates
+from autotm.model.machine import SWITCHES, Machine
+from autotm.model.record import Record
+from autotm.model.system import SystemMemory
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.solve.placing import solve_and_pack
 
 GRAPH = small_step.graph(*SIZES["wide"])
 PROFILE = small_step.profile(GRAPH)
@@ -113,7 +115,7 @@ def test_weights_are_followed_where_the_kernel_has_them(
 def test_pages_are_balanced_with_the_lower_tier(
     numa: Machine, wide_library: KernelLibrary, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotm.runtime.timing.linux_pages._MOST_WINDOWS", 3)  # 16 of them may take a minute
+    monkeypatch.setattr("autotm.runtime.linux_pages._MOST_WINDOWS", 3)  # 16 of them may take a minute
     lower = replace(numa, slow_tier=numa.slow_tier.model_copy(update={"slow_nodes": (2,)}))
     before = switches()
     if record := ran("linux-balancing", "1:1", lower, wide_library):

@@ -6,11 +6,10 @@ import pytest
 import small_step
 from small_programs import Trip, program
 
-from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import prepare
-from autotm.runtime.poison import poisoned
+from autotm.runtime.executor import poisoned, prepare
 from autotm.runtime.verify import plain_reference, verify
 
 STEPS = 3

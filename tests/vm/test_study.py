@@ -14,19 +14,22 @@ import small_step
 from confined import confine
 from forked import forked
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
-from autotm.memory import calibrate_links, open_tiers
-from autotm.memory.calibration import Effort
-from autotm.model.files import AutotmError
-from autotm.model.machine import Machine, Watch, provenance
-from autotm.model.step import Limit, OpClass
-from autotm.model.step.counting import Counts
-from autotm.profile.step import profile_step
+from autotm.kernels.library import KernelLibrary
+from autotm.layout.compile import compile_program
+from autotm.memory.calibration import Effort, calibrate_links
+from autotm.memory.tiers import open_tiers
+from autotm.model.cores import Watch
+from autotm.model.errors import AutotmError
+from autotm.model.graph import OpClass
+from autotm.model.limit import Counts, Limit
+from autotm.model.machine import Machine
+from autotm.model.provenance import provenance
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.step_profile import profile_step
 from autotm.profile.store import KernelStore
-from autotm.profile.timing import ProfileOptions
-from autotm.runtime import RunOptions, run
-from autotm.solve import solve_and_pack
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.solve.placing import solve_and_pack
 from autotm.study.doctor import findings, findings_text
 
 GRAPH = small_step.graph()

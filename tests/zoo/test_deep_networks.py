@@ -8,7 +8,7 @@ import pytest
 import tvm
 
 from autotm import zoo
-from autotm.model.step.training import Sgd, Training
+from autotm.model.training import Sgd, Training
 
 
 def values(network: zoo.Network) -> list[tvm.ir.Call]:

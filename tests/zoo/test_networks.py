@@ -6,8 +6,8 @@ import pytest
 import tvm
 
 from autotm import zoo
-from autotm.model.files.errors import BadInputError
-from autotm.model.step.training import Sgd, Training
+from autotm.model.errors import BadInputError
+from autotm.model.training import Sgd, Training
 
 
 def calls(network: zoo.Network, operator: str) -> list[tvm.ir.Call]:

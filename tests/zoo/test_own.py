@@ -9,9 +9,9 @@ import pytest
 import tvm
 
 from autotm import zoo
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.model.step.graph import Initial
-from autotm.model.step.network_source import NetworkSource
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import Initial
+from autotm.model.network_source import NetworkSource
 
 START = """
 from autotm import Initial, NetworkBuilder
@@ -133,7 +133,7 @@ def test_an_address_that_cannot_be_is_named_before_anything_is_imported(address:
 
 
 def test_a_network_is_given_by_one_address() -> None:
-    from autotm.model.study.study_config import OwnNetworkConfig
+    from autotm.model.config import OwnNetworkConfig
 
     assert OwnNetworkConfig(torch="a.b:c").torch == "a.b:c"
     for wrong in ({}, {"file": "a.py"}, {"torch": "a.b:c", "file": "a.py", "function": "f"}):

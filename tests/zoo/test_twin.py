@@ -11,13 +11,21 @@ import pytest
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 import plain_steps  # noqa: E402
+from autotm.zoo.frontend import from_torch  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from autotm import zoo  # noqa: E402
-from autotm.model.files.errors import BadInputError  # noqa: E402
-from autotm.model.step.training import Adam, Sgd, Training  # noqa: E402
-from autotm.zoo.frontend import from_torch  # noqa: E402
-from autotm.zoo.twin import TorchNetwork, optimizer_of, require_twin  # noqa: E402
+from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.model.training import (  # noqa: E402
+    Adam,
+    Sgd,
+    Training,
+)
+from autotm.zoo.twin import (  # noqa: E402
+    TorchNetwork,
+    optimizer_of,
+    require_twin,
+)
 
 
 def test_a_value_lives_until_its_last_use() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.stages.jobs import Call, Job, Waiting, take, work
+from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 given = snakemake.input
 job = Job(snakemake.output.program, (given.plan,), snakemake.log[0])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study import KernelPlotConfig, ProfileConfig
+from autotm.model.config import KernelPlotConfig, ProfileConfig
 from autotm.stages import convolution_profile_stage
 from autotm.stages.jobs import rule
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study import PricesConfig, StyleConfig
+from autotm.model.config import PricesConfig, StyleConfig
 from autotm.stages import figure_of_records_stage
 from autotm.stages.jobs import rule
 

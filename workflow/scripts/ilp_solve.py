@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.stages.jobs import Call, Job, Waiting, take, work
+from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 given = snakemake.input
 job = Job(snakemake.output.plan, (), snakemake.log[0])
@@ -11,8 +11,8 @@ waiting = Waiting(decides, (given.graph, given.profile, given.links))
 
 if not take(job, waiting):
     # Not imported where a job only takes its plan.
-    from autotm.model.step import Limit
-    from autotm.model.study import SolveConfig
+    from autotm.model.config import SolveConfig
+    from autotm.model.limit import Limit
     from autotm.stages import Given, ilp_solve_stage
     from autotm.stages.jobs import rule
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.model.step import NetworkSource
-from autotm.model.study import ProfileConfig
+from autotm.model.config import ProfileConfig
+from autotm.model.network_source import NetworkSource
 from autotm.stages import kernel_profile_stage
 from autotm.stages.jobs import rule
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study import StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.stages import links_stage
 from autotm.stages.jobs import rule
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.step import NetworkSource
+from autotm.model.network_source import NetworkSource
 from autotm.stages import model_kernels_stage
 from autotm.stages.jobs import rule
 

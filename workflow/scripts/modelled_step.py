@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.model.step import Limit
-from autotm.model.study import SolveConfig
+from autotm.model.config import SolveConfig
+from autotm.model.limit import Limit
 from autotm.stages import modelled_step_stage
 from autotm.stages.jobs import rule
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from autotm.stages.jobs import rule
-from autotm.study.tables import table_of_runs, write_runs
+from autotm.study.records import table_of_runs, write_runs
 
 with rule(snakemake):
     table = table_of_runs([Path(record) for record in snakemake.input.records])

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from autotm.stages.jobs import Call, Job, Waiting, take, work
+from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 given = snakemake.input
 job = Job(snakemake.output.record, (given.plan, given.program), snakemake.log[0])
@@ -12,7 +12,7 @@ waiting = Waiting(decides, (given.graph, given.library, given.profile, given.lin
 
 if not take(job, waiting):
     # Not imported where a job only takes its record.
-    from autotm.model.study import RunConfig
+    from autotm.model.config import RunConfig
     from autotm.stages import RunsStage
     from autotm.stages.jobs import rule
 

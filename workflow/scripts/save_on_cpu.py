@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from autotm.model.step import Limit, NetworkSource
-from autotm.model.study import RunConfig
+from autotm.model.config import RunConfig
+from autotm.model.limit import Limit
+from autotm.model.network_source import NetworkSource
 from autotm.stages import save_on_cpu_stage
 from autotm.stages.jobs import rule
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotm.model.study import ProfileConfig
+from autotm.model.config import ProfileConfig
 from autotm.stages import timing_study_stage
 from autotm.stages.jobs import rule
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from autotm.model.step import NetworkSource
-from autotm.model.study import ProfileConfig, TuneConfig
+from autotm.model.config import ProfileConfig, TuneConfig
+from autotm.model.network_source import NetworkSource
 from autotm.stages import tune_stage
 from autotm.stages.jobs import rule
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from autotm.stages.jobs import rule
-from autotm.study.tables import verify_records
+from autotm.study.records import verify_records
 
 with rule(snakemake):
     verify_records([Path(record) for record in snakemake.input.records], Path(snakemake.output.csv))

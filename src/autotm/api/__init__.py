@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.api.placement import Placement
     from autotm.api.preparing import plan, prepare, sweep
-    from autotm.api.training_step import TrainingStep
+    from autotm.api.training_step import Placement, TrainingStep
+
 
 __all__ = ["Placement", "TrainingStep", "plan", "prepare", "sweep"]
 

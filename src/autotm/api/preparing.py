@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotm import zoo
-from autotm.api.options import options_of
-from autotm.api.placement import Placement
-from autotm.api.training_step import TrainingStep
+from autotm.api.training_step import Placement, TrainingStep
 from autotm.kernels.library import KernelLibrary
-from autotm.model.files import BadInputError, cache_folder, load_with_provenance, unknown_name
-from autotm.model.machine import Machine, load_machine, provenance
-from autotm.model.measurement import Links
-from autotm.model.step import Counts, Training, UpdateRule, counting
-from autotm.model.study import MachinePaths, ProfileConfig, SolveConfig, TuneConfig
+from autotm.model.config import ProfileConfig, SolveConfig, TuneConfig, checked_options
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.files import cache_folder, load_with_provenance
+from autotm.model.limit import Counts, counting
+from autotm.model.links import Links
+from autotm.model.machine import Machine, load_machine
+from autotm.model.paths import MachinePaths
+from autotm.model.provenance import provenance
+from autotm.model.training import Training, UpdateRule
 from autotm.stages import Context, calibrate_stage, compile_and_profile
 from autotm.study.setup import require_compiler
 
 if TYPE_CHECKING:
-    from autotm.study.sweep import SweepResult
+    from autotm.study.sweep_result import SweepResult
+
 
 SCALE = "own"
 """What records call the scale of a network that was given from Python."""
@@ -149,7 +152,7 @@ def prepare(
     if scheduled:
         built = _with_scheduled_rates(built)
     paths = MachinePaths(_results_folder(results), on)
-    timing = options_of(ProfileConfig, profile or {}, "profile option")
+    timing = checked_options(ProfileConfig, profile or {}, "profile option")
     links = _links(context, paths.links, timing.patience_s)
     came_from = provenance(on, seed, sizes=dict(sizes or {}))
     with tempfile.TemporaryDirectory(prefix="autotm-") as made:

@@ -1,10 +1,20 @@
-"""The ways a plan or program can be wrong."""
+"""The ways a plan or program can be wrong, and what both are held to: calls, and exemptions of GPU rivals."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Sequence
 from enum import StrEnum
 
-from autotm.model.files import IllegalPlanError
+from autotm.model.errors import IllegalPlanError
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import storage_of
+from autotm.model.links import Links
+from autotm.model.plan import Move, Plan
+from autotm.model.profile import Profile
+
+# The ways a plan or program can be wrong.
 
 
 class Fault(StrEnum):
@@ -62,3 +72,96 @@ def require(condition: bool, fault: Fault, where: str) -> None:
     """
     if not condition:
         raise FaultError(fault, where)
+
+
+# Whether a step may be called as a plan says: what runs again finds its arguments as they were, and writes none.
+
+
+def called_kernels(graph: Graph, plan: Plan) -> Sequence[int]:
+    """The kernel of each call of a plan."""
+    return plan.calls or range(len(graph.kernels))
+
+
+def check_calls(graph: Graph, plan: Plan) -> None:
+    """Each kernel runs, for the first time in the graph's order, and no call finds another value of an argument.
+
+    The memory of an argument has a version: how many kernels have written to it. Every call of a kernel has to find
+    the versions that the kernel finds where each runs once, and leave those that it leaves there.
+
+    Raises:
+        FaultError: the first broken rule.
+    """
+    calls = called_kernels(graph, plan)
+    count = len(graph.kernels)
+    first = list(dict.fromkeys(calls))
+    require(first == list(range(count)), Fault.CALLS, f"they do not call {count} kernels for the first time in order")
+    plain: Counter[str] = Counter()
+    once = [_touched(graph, index, plain) for index in range(count)]
+    versions: Counter[str] = Counter()
+    for number, index in enumerate(calls):
+        where = f"call {number}, of kernel {index} '{graph.kernels[index].name}'"
+        found, left = _touched(graph, index, versions)
+        for name, version in once[index][0].items():
+            require(found[name] == version, Fault.CALLS, f"{where}: '{name}' was overwritten before")
+        for name, version in once[index][1].items():
+            require(left[name] == version, Fault.CALLS, f"{where}: it writes '{name}', which it may do once")
+
+
+def _touched(graph: Graph, index: int, versions: Counter[str]) -> tuple[dict[str, int], dict[str, int]]:
+    """Versions that a kernel finds of what it reads, and leaves of what it writes; `versions` are then those after."""
+    found = {name: versions[name] for name in _arguments(graph, index, written=False)}
+    written = _arguments(graph, index, written=True)
+    versions.update(written)
+    return found, {name: versions[name] for name in written}
+
+
+def _arguments(graph: Graph, index: int, *, written: bool) -> set[str]:
+    """Names of the arguments' memory that a kernel reads or writes."""
+    kernel = graph.kernels[index]
+    operands = kernel.outputs if written else kernel.inputs
+    names = (operand.tensor for operand in operands)
+    return {storage_of(graph, name) for name in names if not graph.by_name[name].role.is_movable}
+
+
+# What others do on a GPU: plans that are held to no limit, and copies that the next kernel waits for.
+
+UNLIMITED = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute"})
+"""Optimizers whose plans may exceed the limit. Such a program does not run, but for the managed one."""
+
+REPEATING = frozenset({"recompute"})
+"""Optimizers that may call kernels again."""
+
+WAITING = frozenset({"swap-all"})
+"""Optimizers whose asynchronous moves are beside one kernel each, and the next one waits for them."""
+
+
+def check_beside_one_kernel(moves: Sequence[Move]) -> None:
+    """No asynchronous move is beside more than one kernel.
+
+    Raises:
+        FaultError: one is.
+    """
+    for move in moves:
+        alone = move.since is None or move.before == move.since + 1
+        where = f"'{move.tensor}' beside kernels [{move.since}, {move.before}), of which the second waits for it"
+        require(alone, Fault.WINDOW, where)
+
+
+def waits_us(graph: Graph, profile: Profile, links: Links, moves: Sequence[Move]) -> float:
+    """How much longer than their kernels the copies beside these take, summed over kernels; both directions at once.
+
+    `graph` is the step with the implementations that run.
+    """
+    waits = []
+    for index, kernel in enumerate(graph.kernels):
+        beside = [move for move in moves if move.since == index]
+        longest_us = max(
+            math.fsum(
+                links.transfer_us(tier, graph.by_name[move.tensor].size_bytes)
+                for move in beside
+                if move.destination is tier
+            )
+            for tier in Tier
+        )
+        waits.append(max(0.0, longest_us - profile.base_us(kernel)))
+    return math.fsum(waits)

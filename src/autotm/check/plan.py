@@ -1,21 +1,186 @@
-"""Whether a plan is legal and as good as it says."""
+"""Whether a plan is legal and as good as it says: where tensors are, their addresses, times and bound."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
-from autotm.check.addresses import check_addresses
 from autotm.check.bound import Engines, certified_bound_us, check_tabled, computed, kernel_us
-from autotm.check.cache import check_cached
-from autotm.check.fault import Fault, require
-from autotm.check.paging import check_paged
-from autotm.check.residence import Residence
-from autotm.check.rivals import REPEATING, UNLIMITED, WAITING, check_beside_one_kernel, waits_us
-from autotm.model.files import hash_of, unknown_name
-from autotm.model.measurement import BesideKernels, Links, Profile, slow_rates
-from autotm.model.plan import Plan, Status, amplified_bytes
-from autotm.model.step import Graph, Limit, Tier, counted_by, fixed_bytes
+from autotm.check.fault import REPEATING, UNLIMITED, WAITING, Fault, check_beside_one_kernel, require, waits_us
+from autotm.check.one_pool import check_cached, check_paged
+from autotm.model.cache import amplified_bytes
+from autotm.model.errors import unknown_name
+from autotm.model.files import hash_of
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
+from autotm.model.limit import Limit, counted_by, fixed_bytes
+from autotm.model.links import BesideKernels, Links
+from autotm.model.plan import Move, Plan, Status, Stay
+from autotm.model.profile import Profile, slow_rates
+
+# Where every tensor is, re-derived from stays and moves alone.
+
+
+class Residence:
+    """The stays of a plan by tensor and tier, and what they mean at each kernel."""
+
+    def __init__(self, graph: Graph, plan: Plan) -> None:
+        self._graph = graph
+        self._plan = plan
+        self._stays: dict[tuple[str, Tier], list[Stay]] = defaultdict(list)
+        for stay in sorted(plan.stays, key=lambda stay: stay.start):
+            self._stays[stay.tensor, stay.tier].append(stay)
+        self._moves: dict[str, list[Move]] = defaultdict(list)
+        for move in plan.moves:
+            self._moves[move.tensor].append(move)
+
+    def check(self) -> None:
+        """Every stay has data from its first kernel on, every move a source and a destination, in the stated order."""
+        self._check_order()
+        for stay in self._plan.stays:
+            self._check_stay(stay)
+        for (tensor, tier), stays in self._stays.items():
+            for before, after in pairwise(stays):
+                apart = before.end <= after.start
+                require(apart, Fault.DOUBLE_STAY, f"'{tensor}' in {tier} memory from {after.start}")
+        for move in self._plan.moves:
+            self._check_move(move)
+        for stay in self._plan.stays:
+            self._check_origin(stay)
+        for movable in self._graph.movable:
+            for user in movable.users:
+                held = any(self.usable(movable.name, tier, user) for tier in Tier)
+                require(held, Fault.NOT_HELD, f"'{movable.name}' at kernel {user}")
+
+    def holds(self, tensor: str, tier: Tier, kernel: int) -> bool:
+        """Whether a stay in `tier` covers `kernel`."""
+        return any(stay.start <= kernel < stay.end for stay in self._stays[tensor, tier])
+
+    def usable(self, tensor: str, tier: Tier, kernel: int) -> bool:
+        """Whether a stay in `tier` covers `kernel`, and no asynchronous move is still filling it."""
+        filling = any(
+            move.destination is tier and move.start <= kernel < move.before
+            for move in self._moves[tensor]
+            if move.is_asynchronous
+        )
+        return self.holds(tensor, tier, kernel) and not filling
+
+    def slow_operands(self, kernel: int) -> frozenset[str]:
+        """Movable operands that the kernel has to use in slow memory, having no copy in fast memory."""
+        names = {operand.tensor for operand in self._graph.kernels[kernel].operands}
+        movable = (name for name in names if self._graph.by_name[name].is_movable)
+        return frozenset(name for name in movable if not self.usable(name, Tier.DRAM, kernel))
+
+    def _check_order(self) -> None:
+        stays = [(stay.start, stay.tensor, stay.tier.value) for stay in self._plan.stays]
+        require(stays == sorted(stays), Fault.ORDER, "stays are not sorted by start, tensor, tier")
+        moves = [(move.before, not move.is_asynchronous, move.destination is Tier.DRAM) for move in self._plan.moves]
+        order = "asynchronous ones first, then those to slow memory"
+        require(moves == sorted(moves), Fault.ORDER, f"moves are not in the order of completion, {order}")
+
+    def _check_stay(self, stay: Stay) -> None:
+        tensor = self._graph.by_name.get(stay.tensor)
+        known = tensor is not None and tensor.is_movable
+        require(known, Fault.UNKNOWN_TENSOR, f"stay of '{stay.tensor}'")
+        assert tensor is not None
+        inside = tensor.live.start <= stay.start < stay.end <= tensor.live.stop
+        require(
+            inside, Fault.BAD_SPAN, f"'{stay.tensor}' stays during [{stay.start}, {stay.end}), lives in {tensor.live}"
+        )
+        whole = tensor.held is None or (stay.start, stay.end) == tensor.held
+        require(whole, Fault.BAD_SPAN, f"'{stay.tensor}', which the next step needs too, leaves {stay.tier} memory")
+
+    def _check_move(self, move: Move) -> None:
+        tensor = self._graph.by_name.get(move.tensor)
+        known = tensor is not None and tensor.is_movable
+        require(known, Fault.UNKNOWN_TENSOR, f"move of '{move.tensor}'")
+        assert tensor is not None
+        where = f"'{move.tensor}' to {move.destination} before kernel {move.before}"
+        require(tensor.live.start < move.start < tensor.live.stop, Fault.BAD_SPAN, where)
+        require(move.before < tensor.live.stop, Fault.BAD_SPAN, where)
+        require(self._has_source(move), Fault.NO_SOURCE, where)
+        begins = any(
+            stay.start == move.start and stay.end > move.before for stay in self._stays[move.tensor, move.destination]
+        )
+        require(begins, Fault.NO_DESTINATION, where)
+        rivals = [
+            rival
+            for rival in self._moves[move.tensor]
+            if (rival.destination, rival.start) == (move.destination, move.start)
+        ]
+        require(len(rivals) == 1, Fault.ORDER, f"{where}, twice")
+
+    def _has_source(self, move: Move) -> bool:
+        """Whether one stay holds the tensor, complete, from the start of the move to its end."""
+        to_slow = move.destination is Tier.PMEM
+        source = Tier.DRAM if to_slow else Tier.PMEM
+        blocking = (move.before - 1, move.before) if to_slow else (move.before, move.before + 1)
+        start, stop = (move.start, move.before) if move.is_asynchronous else blocking
+        covered = any(stay.start <= start and stop <= stay.end for stay in self._stays[move.tensor, source])
+        return covered and self.usable(move.tensor, source, start)
+
+    def _check_origin(self, stay: Stay) -> None:
+        other = Tier.DRAM if stay.tier is Tier.PMEM else Tier.PMEM
+        born = self._graph.by_name[stay.tensor].live.start
+        if stay.start == born:
+            twice = any(rival.start == born for rival in self._stays[stay.tensor, other])
+            require(not twice, Fault.BORN_TWICE, f"'{stay.tensor}' at kernel {born}")
+            return
+        arrives = any(move.destination is stay.tier and move.start == stay.start for move in self._moves[stay.tensor])
+        require(arrives, Fault.NO_ORIGIN, f"'{stay.tensor}' in {stay.tier} memory from kernel {stay.start}")
+
+
+# Whether the offsets that a plan states give every stay bytes of its own.
+
+
+def check_addresses(graph: Graph, plan: Plan) -> None:
+    """Offsets are aligned, keep the limit where plans have to, and no two stays of a tier share bytes during a kernel.
+
+    `graph` is the step with the plan's implementations.
+
+    Raises:
+        FaultError: the first broken rule.
+    """
+    if not plan.offsets:
+        return
+    count = len(plan.offsets)
+    require(count == len(plan.stays), Fault.ADDRESS, f"{count} offsets, {len(plan.stays)} stays")
+    begins: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[int]] = defaultdict(list)
+    unlimited = plan.optimizer in UNLIMITED or Limit.parse(plan.limit).is_unlimited
+    for number, (stay, offset) in enumerate(zip(plan.stays, plan.offsets, strict=True)):
+        require(offset >= 0 and offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"'{stay.tensor}' at offset {offset}")
+        top = offset + graph.by_name[stay.tensor].allocated_bytes
+        inside = stay.tier is Tier.PMEM or unlimited or top <= plan.dram_limit_bytes
+        require(inside, Fault.LIMIT, f"'{stay.tensor}' ends at byte {top}, the limit is {plan.dram_limit_bytes}")
+        begins[stay.start].append(number)
+        ends[stay.end].append(number)
+    held: dict[Tier, list[tuple[int, int, int]]] = {tier: [] for tier in Tier}
+    for kernel in sorted(begins.keys() | ends.keys()):
+        for number in ends[kernel]:
+            held[plan.stays[number].tier].remove(_bytes(graph, plan, number))
+        for number in begins[kernel]:
+            _take(held[plan.stays[number].tier], _bytes(graph, plan, number), plan, kernel)
+
+
+def _bytes(graph: Graph, plan: Plan, number: int) -> tuple[int, int, int]:
+    offset = plan.offsets[number]
+    return offset, offset + graph.by_name[plan.stays[number].tensor].allocated_bytes, number
+
+
+def _take(held: list[tuple[int, int, int]], mine: tuple[int, int, int], plan: Plan, kernel: int) -> None:
+    """Add bytes to those that are held, ascending, unless their neighbours reach into them."""
+    at = bisect_left(held, mine)
+    for start, end, other in held[max(0, at - 1) : at + 1]:
+        apart = end <= mine[0] or mine[1] <= start
+        names = f"'{plan.stays[mine[2]].tensor}' and '{plan.stays[other].tensor}'"
+        require(apart, Fault.OVERLAP, f"{names} share bytes from kernel {kernel} on")
+    insort(held, mine)
+
+
+# Whether a plan is legal and as good as it says.
 
 _RULES: dict[str, tuple[frozenset[Tier], bool, bool]] = {
     "all-fast": (frozenset({Tier.DRAM}), False, False),

@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from dataclasses import dataclass
 from itertools import combinations
 
-from autotm.check.cache import check_cached_program
-from autotm.check.calls import called_kernels, check_calls
-from autotm.check.fault import Fault, require
-from autotm.check.memory import Memory
-from autotm.check.paging import check_paged_program
-from autotm.check.rivals import UNLIMITED
+from autotm.check.fault import UNLIMITED, Fault, called_kernels, check_calls, require
+from autotm.check.one_pool import check_cached_program, check_paged_program
 from autotm.model.files import hash_of
-from autotm.model.plan import Address, KernelStep, Move, MoveStep, Plan, Program, StartMoveStep, WaitMoveStep
-from autotm.model.step import ALIGNMENT_BYTES, Graph, Kernel, Limit, Tier
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Move, Plan
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+
+# What the bytes of a pool hold, interval by interval.
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A tensor's data in bytes [start, end)."""
+
+    start: int
+    end: int
+    tensor: str
+
+
+class Memory:
+    """Intervals of valid data, disjoint and ascending; writing over a part destroys the whole."""
+
+    def __init__(self) -> None:
+        self._contents: list[Content] = []
+        self._starts: list[int] = []
+        self._killers: dict[str, str] = {}
+
+    def write(self, tensor: str, start: int, size_bytes: int) -> None:
+        """Put a tensor's data at [start, start + size); what overlaps is gone, an older copy of the tensor too."""
+        end = start + size_bytes
+        first = max(0, bisect_right(self._starts, start) - 1)
+        last = bisect_left(self._starts, end)
+        kept = []
+        for content in self._contents[first:last]:
+            if content.end <= start:
+                kept.append(content)
+            else:
+                self._killers[content.tensor] = tensor
+        kept.append(Content(start, end, tensor))
+        self._contents[first:last] = kept
+        self._starts[first:last] = [content.start for content in kept]
+
+    def holds(self, tensor: str, start: int, size_bytes: int) -> bool:
+        """Whether exactly these bytes hold the tensor's data, whole."""
+        at = bisect_left(self._starts, start)
+        return at < len(self._starts) and self._contents[at] == Content(start, start + size_bytes, tensor)
+
+    def killer(self, tensor: str) -> str | None:
+        """Who last wrote over the tensor."""
+        return self._killers.get(tensor)
+
+
+# Whether a program does what its plan says, simulated at the level of bytes.
 
 
 def check_program(graph: Graph, plan: Plan, program: Program) -> None:

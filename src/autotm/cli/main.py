@@ -14,8 +14,7 @@ from pathlib import Path
 import click
 from click.shell_completion import shell_complete
 
-from autotm.cli.answer import AnsweredError
-from autotm.cli.group import Entry, LazyGroup
+from autotm.cli.command import AnsweredError, Entry, LazyGroup
 from autotm.cli.process import INTERRUPTED, INTERRUPTED_TEXT, TerminalHandler, interrupts
 
 log = logging.getLogger("autotm")
@@ -28,48 +27,46 @@ _COMPLETE = "_AUTOTM_COMPLETE"
 
 SECTIONS = {
     "Stages of the pipeline": {
-        "calibrate": Entry("autotm.cli.pipeline.stages:calibrate", "measure the copies between the machine's memories"),
+        "calibrate": Entry("autotm.cli.pipeline:calibrate", "measure the copies between the machine's memories"),
         "profile": Entry(
-            "autotm.cli.pipeline.profile:profile", "compile a step, time its kernels, and tell where the time goes"
+            "autotm.cli.pipeline:profile", "compile a step, time its kernels, and tell where the time goes"
         ),
-        "solve": Entry("autotm.cli.pipeline.stages:solve", "place a step's tensors within a limit"),
-        "compile": Entry("autotm.cli.pipeline.stages:compile_", "give the tensors of a plan their addresses"),
-        "run": Entry("autotm.cli.pipeline.stages:run", "verify and time a program"),
-        "check": Entry("autotm.cli.pipeline.stages:check", "tell whether plan and program are legal"),
+        "solve": Entry("autotm.cli.pipeline:solve", "place a step's tensors within a limit"),
+        "compile": Entry("autotm.cli.pipeline:compile_", "give the tensors of a plan their addresses"),
+        "run": Entry("autotm.cli.pipeline:run", "verify and time a program"),
+        "check": Entry("autotm.cli.pipeline:check", "tell whether plan and program are legal"),
     },
     "Questions": {
-        "sweep": Entry("autotm.cli.answers.sweep:sweep", "tell how little fast memory a step needs"),
+        "sweep": Entry("autotm.cli.questions:sweep", "tell how little fast memory a step needs"),
         "explain": Entry(
-            "autotm.cli.answers.explain:explain", "tell what binds a limit, or why a tensor lives where it does"
+            "autotm.cli.questions:explain", "tell what binds a limit, or why a tensor lives where it does"
         ),
-        "compare": Entry("autotm.cli.answers.compare:compare", "tell how two plans, or two records, differ"),
+        "compare": Entry("autotm.cli.questions:compare", "tell how two plans, or two records, differ"),
         "potential": Entry(
-            "autotm.cli.answers.potential:potential", "bound what lies beyond placement: recomputing, another order"
+            "autotm.cli.questions:potential", "bound what lies beyond placement: recomputing, another order"
         ),
-        "sensitivity": Entry(
-            "autotm.cli.answers.sensitivity:sensitivity", "tell whether optimizers differ by more than noise"
-        ),
+        "sensitivity": Entry("autotm.cli.questions:sensitivity", "tell whether optimizers differ by more than noise"),
     },
     "Pictures of a plan": {
-        "view": Entry("autotm.cli.pictures.plans:view", "write a page that shows where each tensor is when"),
-        "stays": Entry("autotm.cli.pictures.plans:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
-        "trace": Entry("autotm.cli.pictures.plans:trace", "run it, and write one measured step as a trace"),
+        "view": Entry("autotm.cli.pictures:view", "write a page that shows where each tensor is when"),
+        "stays": Entry("autotm.cli.pictures:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
+        "trace": Entry("autotm.cli.pictures:trace", "run it, and write one measured step as a trace"),
     },
     "Records of the study": {
-        "records": Entry("autotm.cli.records.records:records", "put the study's records into one table, a row a run"),
-        "describe": Entry("autotm.cli.records.records:describe", "tell the paper's headline numbers for the study"),
-        "remeasure": Entry("autotm.cli.records.records:remeasure", "run once more what others disturbed to the end"),
-        "costs": Entry("autotm.cli.records.records:costs", "tell what each figure's jobs took, time and memory"),
+        "records": Entry("autotm.cli.records:records", "put the study's records into one table, a row a run"),
+        "describe": Entry("autotm.cli.records:describe", "tell the paper's headline numbers for the study"),
+        "remeasure": Entry("autotm.cli.records:remeasure", "run once more what others disturbed to the end"),
+        "costs": Entry("autotm.cli.records:costs", "tell what each figure's jobs took, time and memory"),
     },
     "Machine, files and kernels": {
-        "doctor": Entry("autotm.cli.machine.doctor:doctor", "tell what this machine has, and what of it is usable"),
-        "optane": Entry("autotm.cli.machine.optane.command:optane", "bring Optane modules from one mode to the other"),
-        "kernels": Entry("autotm.cli.machine.kernels:kernels", "list, export and import what was measured of kernels"),
-        "tune": Entry("autotm.cli.machine.tune:tune", "search better schedules for a step's kernels (slow)"),
-        "export": Entry("autotm.cli.machine.exchange:export", "write a network's measurements and plans to one file"),
-        "import": Entry("autotm.cli.machine.exchange:import_", "take such a file's measurements and plans in"),
-        "bundle": Entry("autotm.cli.machine.bundle:bundle", "pack a program for a host without a compiler"),
-        "schema": Entry("autotm.cli.machine.schema:schema", "print the JSON schema of the study (config/schema.json)"),
+        "doctor": Entry("autotm.cli.machine:doctor", "tell what this machine has, and what of it is usable"),
+        "optane": Entry("autotm.cli.optane:optane", "bring Optane modules from one mode to the other"),
+        "kernels": Entry("autotm.cli.machine:kernels", "list, export and import what was measured of kernels"),
+        "tune": Entry("autotm.cli.machine:tune", "search better schedules for a step's kernels (slow)"),
+        "export": Entry("autotm.cli.machine:export", "write a network's measurements and plans to one file"),
+        "import": Entry("autotm.cli.machine:import_", "take such a file's measurements and plans in"),
+        "bundle": Entry("autotm.cli.machine:bundle", "pack a program for a host without a compiler"),
+        "schema": Entry("autotm.cli.machine:schema", "print the JSON schema of the study (config/schema.json)"),
     },
 }
 
@@ -166,7 +163,7 @@ def _drop_output() -> None:
 
 def _mendable(error: Exception) -> str | None:
     """What a user is told of an error that is no defect of ours; None where it is one."""
-    from autotm.model.files import AutotmError  # noqa: PLC0415 - help need not wait for it
+    from autotm.model.errors import AutotmError  # noqa: PLC0415 - help need not wait for it
 
     if isinstance(error, (AutotmError, AnsweredError)):
         return str(error)

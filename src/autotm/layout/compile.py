@@ -6,19 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from autotm.model.files import hash_of
-from autotm.model.plan import (
+from autotm.model.graph import Graph, Tier
+from autotm.model.plan import Move, Plan
+from autotm.model.program import (
     Address,
+    Instruction,
     KernelStep,
     Layout,
-    Move,
     MoveStep,
-    Plan,
     Program,
     StartMoveStep,
-    Step,
     WaitMoveStep,
 )
-from autotm.model.step import Graph, Tier
 
 ARGUMENT = Address(Tier.DRAM, None)
 """Parameters, inputs, constants and results have buffers of their own in fast memory."""
@@ -76,7 +75,7 @@ class _Addresses:
         return address
 
 
-def _steps(graph: Graph, plan: Plan, addresses: _Addresses) -> Iterator[Step]:
+def _steps(graph: Graph, plan: Plan, addresses: _Addresses) -> Iterator[Instruction]:
     ends: dict[int, list[int]] = defaultdict(list)
     starts: dict[int, list[int]] = defaultdict(list)
     blocking: dict[int, list[Move]] = defaultdict(list)

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from autotm.lower.operators import LEGALIZE
-from autotm.model.step import Operand
+from autotm.model.graph import Operand
 
 
 @dataclass(frozen=True)

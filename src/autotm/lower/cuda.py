@@ -10,23 +10,17 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from autotm.kernels.cuda import (
-    ARCHITECTURES,
-    CudaDevice,
-    CudaKernel,
-    VendorKernel,
-    VendorProblem,
-    cuda_kernel,
-    fatbin,
-    vendor_problem,
-)
+from autotm.kernels.compiler import KernelFacts, Request
+from autotm.kernels.cuda.device import CudaDevice
+from autotm.kernels.cuda.dispatch import VendorKernel, VendorProblem, cuda_kernel, vendor_problem
+from autotm.kernels.cuda.source import ARCHITECTURES, CudaKernel, fatbin
 from autotm.kernels.library import FatbinLibrary, Launches
-from autotm.kernels.making import KernelFacts, Request, co_runner_functions
-from autotm.lower.alternatives import Alternative, with_alternatives
-from autotm.lower.lower import NO_TUNING, Implementations, make_step
+from autotm.kernels.yardstick_kernels import co_runner_functions
+from autotm.lower.lowering import NO_TUNING, Alternative, Implementations, make_step, with_alternatives
 from autotm.model.files import save
+from autotm.model.graph import SCHEDULES_KEY, Graph, OpClass, ScheduleKind
+from autotm.model.launch import Convolution, Product, VendorAlgorithm
 from autotm.model.machine import Products
-from autotm.model.step import SCHEDULES_KEY, Convolution, Graph, OpClass, Product, ScheduleKind, VendorAlgorithm
 from autotm.zoo import Network
 
 Offers = Callable[[Convolution | Product], Sequence[VendorAlgorithm]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
-from autotm.kernels.making import KernelFacts
+from autotm.kernels.compiler import KernelFacts
 from autotm.lower.calls import Call, argument_operand, name_of
 from autotm.lower.results import Placed
 from autotm.lower.step import Result, Step
-from autotm.model.step import Graph, Kernel, Operand, Role, Tensor
+from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
 from autotm.zoo import Network
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from autotm.model.files import AutotmError
-from autotm.model.step import ALIGNMENT_BYTES, Tier
+from autotm.model.errors import AutotmError
+from autotm.model.graph import ALIGNMENT_BYTES, Tier
 
 POISON_BYTE = 0xFF
 """Four of them are a quiet NaN in float32 and -1 in int32: what reads freed memory shows in the losses."""

@@ -13,16 +13,16 @@ from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
 
-from autotm.memory import async_copy, kinds
-from autotm.memory.async_copy import AsyncCopy
-from autotm.memory.copying import CopyEngine
-from autotm.memory.native import measured_ways, usual_ways
+from autotm.memory import copies, kinds
+from autotm.memory.copies import AsyncCopy, CopyEngine
+from autotm.memory.native.ways import measured_ways, usual_ways
 from autotm.memory.pool import Pool
-from autotm.model.files import BadInputError, unknown_name
+from autotm.model.cache import PagedTraffic
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import CopyCurve, Links
 from autotm.model.machine import Machine
-from autotm.model.measurement import CopyCurve, Links
-from autotm.model.plan import PagedTraffic, Program
-from autotm.model.step import OpClass, Tier
+from autotm.model.program import Program
 
 
 class Tiers(ABC):
@@ -37,7 +37,7 @@ class Tiers(ABC):
         self._threads, self._copying_cpus = len(machine.cpus), machine.copying_cpus
         self._engine = CopyEngine(machine.cpus)
         self._ways = dict.fromkeys(Tier, usual_ways(self._threads))
-        self._async_copy_engines: dict[Tier, async_copy.CopyEngine] = {}
+        self._async_copy_engines: dict[Tier, copies.AsyncCopyEngine] = {}
         self._beside: list[Pool] = []
 
     def copy_as_measured(self, curves: Sequence[CopyCurve]) -> None:
@@ -102,7 +102,7 @@ class Tiers(ABC):
         """
         if destination not in self._async_copy_engines:
             pace_ns = functools.partial(self.asynchronous_move_ns, destination)
-            self._async_copy_engines[destination] = async_copy.CopyEngine(
+            self._async_copy_engines[destination] = copies.AsyncCopyEngine(
                 f"autotm-to-{destination}", self._copying_cpus, pace_ns
             )
         stores = self._ways[destination].stores_alone(source_view.nbytes)

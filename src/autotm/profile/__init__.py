@@ -1,5 +1,1 @@
 """Pricing kernels: every distinct kernel in every configuration that a plan may choose; and the machine's copies."""
-
-from autotm.profile.extrapolate import extrapolate
-
-__all__ = ["extrapolate"]

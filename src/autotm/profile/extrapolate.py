@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from autotm.model.files import BadInputError, content_hash, hash_of
-from autotm.model.measurement import Profile, Timing
-from autotm.model.step import Graph, Kernel, Operand, Role, all_fast, configuration, workspace
+from autotm.model.errors import BadInputError
+from autotm.model.files import content_hash, hash_of
+from autotm.model.graph import Graph, Kernel, Operand, Role, all_fast, configuration, workspace
+from autotm.model.profile import Profile, Timing
 
 LEAST_BATCHES = 3
 """Two make a line, the third says how wrong it is."""

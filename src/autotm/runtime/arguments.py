@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
-from autotm.memory import Pool, Tiers
-from autotm.model.files import AutotmError
-from autotm.model.plan import KernelStep, Program
-from autotm.model.step import Given, Graph, Initial, Operand, Role, Tensor, Tier, storage_of
-from autotm.runtime.spread import spread
+from autotm.memory.pool import Pool
+from autotm.memory.tiers import Tiers
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph, Initial, InitialValue, Operand, Role, Tensor, Tier
+from autotm.model.limit import storage_of
+from autotm.model.program import KernelStep, Program
+
+# Work on many arrays, spread over cores: NumPy and hashlib let go of the interpreter while they work on one.
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def spread(work: Callable[[Item], Result], items: Iterable[Item], cpus: Sequence[int]) -> list[Result]:
+    """What `work` gives for each item, in their order, with one thread for each of `cpus`; without any, in this one.
+
+    Raises:
+        Exception: what `work` raises for an item.
+    """
+    if not cpus:
+        return [work(item) for item in items]
+    # Threads take the next item by themselves: a future for each of thousands of small tensors costs more than work.
+    left, found = iter(list(enumerate(items))), {}
+
+    def work_on() -> None:
+        for number, item in left:
+            found[number] = work(item)
+
+    # A thread inherits its maker's cores, and that one may be held on a single core.
+    with ThreadPoolExecutor(len(cpus), initializer=os.sched_setaffinity, initargs=(0, set(cpus))) as threads:
+        for thread in [threads.submit(work_on) for _ in cpus]:
+            thread.result()
+    return [found[number] for number in sorted(found)]
+
+
+# The tensors that outlive a step (parameters, inputs, constants, results): in memory of their own or in the pools.
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +72,7 @@ def _fill(memory: Array, tensor: Tensor, seed: int) -> None:
         raise AutotmError(
             f"graph: tensor '{tensor.name}' ({tensor.role}) says not how to fill it; lower the network again"
         )
-    if isinstance(tensor.initial, Given):
+    if isinstance(tensor.initial, InitialValue):
         memory[...] = tensor.initial.read(tensor.name, tensor.shape, tensor.dtype)
         return
     # Jobs wait for this: of NumPy's generators SFC64 is the fastest.

@@ -8,24 +8,18 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
+from autotm.model.cache import CacheCounts, PageCounts, PagedPool
+from autotm.model.graph import Configuration, Graph, Kernel, Operand, Tier
+from autotm.model.limit import Limit
+from autotm.model.links import Links
 from autotm.model.machine import Machine
-from autotm.model.measurement import COMPARED_WITH, Links, Profile, Record
-from autotm.model.plan import (
-    MANAGED_MEMORY,
-    Address,
-    CacheCounts,
-    KernelStep,
-    MoveStep,
-    PageCounts,
-    PagedPool,
-    Plan,
-    Program,
-    StartMoveStep,
-    repeats,
-)
-from autotm.model.step import Configuration, Graph, Kernel, Limit, Operand, Tier
+from autotm.model.plan import MANAGED_MEMORY, Plan, repeats
+from autotm.model.profile import COMPARED_WITH, Profile
+from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep
+from autotm.model.record import Record
 from autotm.runtime.arguments import io_bytes
-from autotm.runtime.timing import LinuxPages, StepParts, StepTimes
+from autotm.runtime.linux_pages import LinuxPages
+from autotm.runtime.step_times import StepParts, StepTimes
 
 
 @dataclass(frozen=True)

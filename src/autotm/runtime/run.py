@@ -11,20 +11,24 @@ from types import TracebackType
 from typing import Self
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import Tiers, open_for, open_tiers, require_available
-from autotm.model.files import AutotmError, BadInputError, hash_of
+from autotm.memory.pool import require_available
+from autotm.memory.tiers import Tiers, open_for, open_tiers
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import Counts, counting
+from autotm.model.links import Links
 from autotm.model.machine import EmulatedTier, Machine, NumaTier
-from autotm.model.measurement import PLAIN_STEP, Links, Profile, Record
-from autotm.model.plan import Plan, Program
-from autotm.model.step import Counts, Graph, Tier, counting
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile
+from autotm.model.program import Program
+from autotm.model.record import PLAIN_STEP, Record
 from autotm.runtime.arguments import Arguments
-from autotm.runtime.executor import Executor, heaviest_call, prepare
-from autotm.runtime.options import RunOptions
-from autotm.runtime.plain import all_fast_program
-from autotm.runtime.poison import poisoned
+from autotm.runtime.executor import Executor, heaviest_call, poisoned, prepare
+from autotm.runtime.linux_pages import Settled, count_pages, fill_and_settle
 from autotm.runtime.record import Measured, build_record
-from autotm.runtime.timing import Contender, Settled, StepTimes, count_pages, fill_and_settle, time_in_turn, time_parts
-from autotm.runtime.verify import Reference, compare, reference, verify
+from autotm.runtime.step_times import Contender, RunOptions, StepTimes, time_in_turn, time_parts
+from autotm.runtime.verify import Reference, all_fast_program, compare, reference, verify
 
 log = logging.getLogger(__name__)
 

@@ -11,15 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.kernels.library import KernelLibrary, check_cores, pinned
-from autotm.memory import open_for
-from autotm.model.files import BadInputError, unknown_name
+from autotm.memory.tiers import open_for
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.graph import Graph, Role
+from autotm.model.limit import Counts, counting
+from autotm.model.links import Links
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links, StepTrace
-from autotm.model.plan import Program
-from autotm.model.step import Counts, Graph, Role, counting
+from autotm.model.program import Program
+from autotm.model.timeline import StepTrace
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import heaviest_call, prepare
-from autotm.runtime.timing import fill_and_settle, trace_steps
+from autotm.runtime.linux_pages import fill_and_settle
+from autotm.runtime.step_times import trace_steps
 from autotm.runtime.verify import results
 
 Array = npt.NDArray[Any]

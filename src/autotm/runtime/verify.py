@@ -1,10 +1,10 @@
-"""Does the planned step compute what the plain step computes, bit for bit, over several steps?"""
+"""The step without a plan, and whether a planned step computes the same, bit for bit, over several steps."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,17 +12,56 @@ from typing import Protocol
 import numpy as np
 
 from autotm.kernels.library import KernelLibrary, pinned
-from autotm.memory import open_tiers
-from autotm.model.files import AutotmError, DamagedFileError, content_hash, hash_of, load, save
-from autotm.model.machine import Machine, provenance
-from autotm.model.measurement import Links
-from autotm.model.plan import Program
-from autotm.model.step import DEFAULT_IMPLEMENTATION, Counts, Graph, Role, counting
-from autotm.runtime.arguments import Arguments, Array
-from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
-from autotm.runtime.poison import poisoned
-from autotm.runtime.spread import spread
+from autotm.layout.packing import Blocks, pack_blocks
+from autotm.memory.tiers import open_tiers
+from autotm.model.errors import AutotmError, DamagedFileError
+from autotm.model.files import content_hash, hash_of, load, save
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Role, Tier
+from autotm.model.limit import Counts, counting
+from autotm.model.links import Links
+from autotm.model.machine import Machine
+from autotm.model.plan import Stay
+from autotm.model.program import Address, KernelStep, Program
+from autotm.model.provenance import provenance
+from autotm.runtime.arguments import Arguments, Array, spread
+from autotm.runtime.executor import poisoned, prepare
+
+# The step without a plan: every tensor in fast memory. What plans must reproduce, and what they are compared with.
+
+
+def plain_program(graph: Graph, slow: Collection[str] = ()) -> Program:
+    """A program in which every tensor has memory of its own: nothing is reused that could be overwritten too early.
+
+    Tensors in `slow` are in slow memory for life.
+    """
+    offsets, total = {}, 0
+    for tensor in graph.movable:
+        offsets[tensor.name] = total
+        total += tensor.allocated_bytes
+    return _program(graph, "plain", offsets, total, slow)
+
+
+def all_fast_program(graph: Graph) -> Program:
+    """A program that reuses memory as soon as its tensor is dead, as planned ones do: what their times compare with."""
+    stays = [Stay(tensor.name, Tier.DRAM, tensor.live.start, tensor.live.stop) for tensor in graph.movable]
+    blocks = Blocks.of(graph, stays)
+    packed = pack_blocks(blocks)
+    offsets = {stay.tensor: int(offset) for stay, offset in zip(stays, packed, strict=True)}
+    return _program(graph, "all-fast", offsets, blocks.height(packed))
+
+
+def _program(graph: Graph, name: str, offsets: dict[str, int], total: int, slow: Collection[str] = ()) -> Program:
+    def address(tensor: str) -> Address:
+        return Address(Tier.PMEM if tensor in slow else Tier.DRAM, offsets.get(tensor))
+
+    steps = tuple(
+        KernelStep(index, tuple(address(operand.tensor) for operand in kernel.operands))
+        for index, kernel in enumerate(graph.kernels)
+    )
+    return Program(hash_of(graph), "", name, "none", total, total, total if slow else 0, steps)
+
+
+# Does the planned step compute what the plain step computes, bit for bit, over several steps?
 
 log = logging.getLogger(__name__)
 

@@ -1,23 +1,125 @@
-"""A plan whose offsets fit its limit.
-
-The search gives up sets of stays that do not fit together (`layout/conflict.py`) while that is worth its time; where
-the offsets still need more than the limit, a smaller limit is solved for.
-"""
+"""Plans by an optimizer's name, plans whose offsets fit their limit, and the integer program as a file."""
 
 from __future__ import annotations
 
+import gzip
+import importlib
 import logging
+import pkgutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 
-from autotm.layout import StepPacking, pack
-from autotm.model.files import InfeasibleLimitError
-from autotm.model.measurement import Links, Profile
-from autotm.model.plan import LRU_PAGING, RUN_RIVALS, Layout, Plan, Status
-from autotm.model.step import ALIGNMENT_BYTES, Graph, Limit
-from autotm.solve.problem import Allowance, SolveOptions
-from autotm.solve.registry import solve, sweep
+import pyomo.core as pyo
+
+from autotm.layout.packing import StepPacking, pack
+from autotm.model.errors import BadInputError, InfeasibleLimitError, unknown_name
+from autotm.model.files import write_atomically
+from autotm.model.graph import ALIGNMENT_BYTES, Graph
+from autotm.model.limit import Limit
+from autotm.model.links import Links
+from autotm.model.plan import LRU_PAGING, RUN_RIVALS, Plan, Status
+from autotm.model.profile import Profile
+from autotm.model.program import Layout
+from autotm.solve.highs import Matrix, mps_of
+from autotm.solve.optimizer import Optimizer
+from autotm.solve.options import Allowance, Packing, SolveOptions
+from autotm.solve.placing import optimizers as package
+from autotm.solve.problem import Problem
+
+# Optimizers by name; every module in `solve/optimizers/` that defines one is found by itself.
+
+
+@cache
+def _registry() -> dict[str, Optimizer]:
+    found: dict[str, Optimizer] = {}
+    for module_info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        module = importlib.import_module(module_info.name)
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Optimizer) and value.__module__ == module.__name__:
+                found[value.name] = value()
+    return found
+
+
+def optimizers() -> tuple[str, ...]:
+    """Names of all optimizers, sorted."""
+    return tuple(sorted(_registry()))
+
+
+def solve(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limit: Limit,
+    options: SolveOptions | None = None,
+    packing: Packing | None = None,
+) -> Plan:
+    """Place the step's tensors within the limit.
+
+    Args:
+        graph: the step.
+        profile: all-fast and one-slow times of its kernels.
+        links: copy times between the tiers.
+        optimizer: one of `optimizers()`.
+        limit: the fast-memory budget.
+        options: gap, time limit, threads, seed, and restrictions of the machine.
+        packing: tells which stays cannot have addresses together, for as long as the search that avoids them is worth
+            its time; the last plan may still have such stays.
+
+    Returns:
+        A plan that keeps the limit, with its proven bound and gap.
+
+    Raises:
+        BadInputError: unknown optimizer, or contradicting restrictions.
+        InfeasibleLimitError: the restrictions need more fast memory than the limit.
+        AutotmError: the profile lacks a time, or HiGHS failed.
+    """
+    problem = Problem(graph, profile, links, limit, options or SolveOptions(), packing)
+    return optimizer_named(optimizer).solve(problem)
+
+
+def sweep(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limits: Sequence[Limit],
+    options: SolveOptions | None = None,
+    packing: Packing | None = None,
+) -> tuple[Plan, ...]:
+    """As `solve` for each of several limits, which share one model; `options` hold for each limit.
+
+    Each plan is as good as `solve` makes it, though not always the same one, and none is slower than one for less fast
+    memory.
+
+    Raises:
+        as `solve`, before anything is solved where one limit is infeasible.
+    """
+    if not limits:
+        return ()
+    problem = Problem(graph, profile, links, limits[0], options or SolveOptions(), packing)
+    return optimizer_named(optimizer).sweep(problem, limits)
+
+
+def optimizer_named(name: str) -> Optimizer:
+    """The optimizer that users ask for by that name.
+
+    Raises:
+        BadInputError: there is none.
+    """
+    found = _registry().get(name)
+    if found is None:
+        raise unknown_name("optimizer", name, _registry())
+    return found
+
+
+# A plan whose offsets fit its limit.
+#
+# The search gives up sets of stays that do not fit together (`layout/conflict.py`) while that is worth its time; where
+# the offsets still need more than the limit, a smaller limit is solved for.
 
 log = logging.getLogger(__name__)
 
@@ -181,3 +283,54 @@ def _unpackable(first: Plan, layout: Layout, why: str) -> InfeasibleLimitError:
         f"{layout.fast_bytes}, and {why}; give a limit of at least {layout.fast_bytes} bytes",
         layout.fast_bytes,
     )
+
+
+# The integer program that a solve would hand to HiGHS, as a file for other solvers.
+
+
+@dataclass(frozen=True)
+class ProgramSize:
+    """How large a program is, and the microseconds of one unit of its objective; zeros where nothing is to solve."""
+
+    columns: int
+    rows: int
+    nonzeros: int
+    us_per_unit: float
+
+
+def export(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    optimizer: str,
+    limit: Limit,
+    options: SolveOptions | None = None,
+    path: Path | None = None,
+) -> ProgramSize:
+    """Write the program that `solve` would solve for these arguments as MPS, gzipped where `path` ends in `.gz`.
+
+    Returns its size; without `path`, only that.
+
+    Rows and columns have the names of `docs/formulation.md`, with flows and gadgets counted from 0. The objective,
+    constant included, is in units of `us_per_unit`.
+
+    Raises:
+        as `solve`; BadInputError where there is no program to write.
+    """
+    problem = Problem(graph, profile, links, limit, options or SolveOptions())
+    model = optimizer_named(optimizer).program(problem)
+    if model is None:
+        if path is not None:
+            raise BadInputError(
+                f"'{optimizer}' at limit {limit} needs no integer program: everything is decided without one; "
+                "ask for a tighter limit, or an optimizer that searches (static, synchronous)"
+            )
+        return ProgramSize(0, 0, 0, 0.0)
+    matrix = Matrix(model)
+    lp = matrix.program()
+    if path is not None:
+        text = mps_of(matrix, lp)
+        content = gzip.compress(text, mtime=0) if path.suffix == ".gz" else text
+        write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    nonzeros = len(lp.a_matrix_.value_)
+    return ProgramSize(len(matrix.variables), len(matrix.constraints), nonzeros, pyo.value(model.us_per_unit))

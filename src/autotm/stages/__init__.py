@@ -9,14 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autotm.stages.calibrate import calibrate_stage
-    from autotm.stages.compile import check_stage, compile_stage, program_of
+    from autotm.stages.bundle import Bundled, bundle_stage
     from autotm.stages.context import Context, Given
-    from autotm.stages.disturbed import disturbed_before, disturbed_records, remeasure
     from autotm.stages.exchange import (
-        Bundled,
         Imported,
-        bundle_stage,
         coverage_stage,
         export_results_stage,
         export_store_stage,
@@ -42,23 +38,36 @@ if TYPE_CHECKING:
     from autotm.stages.gpu import save_on_cpu_stage
     from autotm.stages.modelled import extrapolate_stage, model_kernels_stage, modelled_step_stage
     from autotm.stages.profile import (
+        calibrate_stage,
         compile_and_profile,
         kernel_profile_stage,
         kernel_report_stage,
         profile_of_study,
         timing_study_stage,
     )
-    from autotm.stages.run import RunsStage, run_of_study, run_stage, trace_stage
+    from autotm.stages.run import (
+        RunsStage,
+        disturbed_before,
+        disturbed_records,
+        remeasure,
+        run_of_study,
+        run_stage,
+        trace_stage,
+    )
     from autotm.stages.solve import (
+        check_stage,
+        compile_stage,
         export_program_stage,
         ilp_solve_stage,
         place,
         place_each,
         potential_stage,
+        program_of,
         sensitivity_stage,
         sweep_stage,
     )
     from autotm.stages.sweep import SWEEP_S, sweep_of_study
+
 
 _HOMES = {
     "Bundled": "autotm.stages.exchange",
@@ -68,14 +77,14 @@ _HOMES = {
     "RunsStage": "autotm.stages.run",
     "SWEEP_S": "autotm.stages.sweep",
     "bundle_stage": "autotm.stages.exchange",
-    "calibrate_stage": "autotm.stages.calibrate",
-    "check_stage": "autotm.stages.compile",
+    "calibrate_stage": "autotm.stages.profile",
+    "check_stage": "autotm.stages.solve",
     "compile_and_profile": "autotm.stages.profile",
-    "compile_stage": "autotm.stages.compile",
+    "compile_stage": "autotm.stages.solve",
     "convolution_profile_stage": "autotm.stages.figures",
     "coverage_stage": "autotm.stages.exchange",
-    "disturbed_before": "autotm.stages.disturbed",
-    "disturbed_records": "autotm.stages.disturbed",
+    "disturbed_before": "autotm.stages.run",
+    "disturbed_records": "autotm.stages.run",
     "export_program_stage": "autotm.stages.solve",
     "export_results_stage": "autotm.stages.exchange",
     "export_store_stage": "autotm.stages.exchange",
@@ -100,8 +109,8 @@ _HOMES = {
     "placed_of": "autotm.stages.figures",
     "potential_stage": "autotm.stages.solve",
     "profile_of_study": "autotm.stages.profile",
-    "program_of": "autotm.stages.compile",
-    "remeasure": "autotm.stages.disturbed",
+    "program_of": "autotm.stages.solve",
+    "remeasure": "autotm.stages.run",
     "run_of_study": "autotm.stages.run",
     "run_stage": "autotm.stages.run",
     "save_on_cpu_stage": "autotm.stages.gpu",

@@ -13,14 +13,15 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
     import tvm
 
     from autotm.zoo import Network
-    from autotm.zoo.network import Origin, Reference, Way
+    from autotm.zoo.network import Origin, Reference, ReferenceMode
+
 
 _LOG = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
@@ -57,9 +58,9 @@ class _PlainSteps:
     def of(self, network: Network, origin: Origin) -> tuple[list[tuple[Values, Values]], int]:
         """Arguments and results of each step, as they lie in the source, and the peak of a step in bytes."""
         from autotm.kernels.library import KernelLibrary, pinned
-        from autotm.lower import lower_network
-        from autotm.model.step import Role
-        from autotm.runtime import plain_steps
+        from autotm.lower.lowering import lower_network
+        from autotm.model.graph import Role
+        from autotm.runtime.verify import plain_steps
         from autotm.zoo import with_values_stored
 
         # Trained, its gradients would be gone.
@@ -154,7 +155,7 @@ def _move(parameters: Mapping[str, Array], memory: Any) -> None:
             parameters[name][...] -= np.float32(_MOVED * max(length, 1e-3) / slope) * value
 
 
-def _computed(reference: Reference, before: Values, way: Way) -> Values | None:
+def _computed(reference: Reference, before: Values, way: ReferenceMode) -> Values | None:
     """The source's step in another way, if it has that."""
     try:
         return reference.step(before, way)

@@ -7,10 +7,12 @@ from functools import cached_property
 from pathlib import Path
 
 from autotm.model.files import load
+from autotm.model.graph import Graph
+from autotm.model.limit import Counts, counting
+from autotm.model.links import Links
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links, Profile, read_profile
-from autotm.model.step import Counts, Graph, counting
-from autotm.model.study import Paths
+from autotm.model.paths import Paths
+from autotm.model.profile import Profile, read_profile
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Context:
         Raises:
             BadInputError: as `Machine.to_measure_on` and `open_tiers`.
         """
-        from autotm.memory import open_tiers
+        from autotm.memory.tiers import open_tiers
 
         machine = self.machine.to_measure_on()
         open_tiers(machine, None, 0, 0, self.devices_dir, stretch=1.0).close()

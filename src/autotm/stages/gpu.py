@@ -9,18 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotm.model.files import BadInputError, load, require_writable, save
-from autotm.model.machine import CudaTier, Machine, provenance, require_runnable
-from autotm.model.measurement import FrameworkRecord, Links, Profile, read_profile
-from autotm.model.plan import SAVE_ON_CPU, Plan, Program
-from autotm.model.step import Graph, Limit, NetworkSource, Role, counting, fixed_bytes
-from autotm.model.study import ProfileConfig, RunConfig
+from autotm.model.config import ProfileConfig, RunConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, require_writable, save
+from autotm.model.graph import Graph, Role
+from autotm.model.limit import Limit, counting, fixed_bytes
+from autotm.model.links import Links
+from autotm.model.machine import CudaTier, Machine, require_runnable
+from autotm.model.network_source import NetworkSource
+from autotm.model.plan import SAVE_ON_CPU, Plan
+from autotm.model.profile import Profile, read_profile
+from autotm.model.program import Program
+from autotm.model.provenance import provenance
+from autotm.model.record import FrameworkRecord
 from autotm.stages.context import Context
 
 if TYPE_CHECKING:
-    from autotm.memory.gpu import GpuFacts
-    from autotm.memory.torch import Device
+    from autotm.memory.gpu.facts import GpuFacts
+    from autotm.memory.torch_device import Device
     from autotm.zoo import Network
+
 
 log = logging.getLogger(__name__)
 
@@ -36,8 +44,8 @@ def gpu_links(machine: Machine) -> Links:
     Raises:
         AutotmError: there is no such GPU, it is refused, or there is no nvcc.
     """
-    from autotm.kernels.cuda import device_like
-    from autotm.lower import co_runners_for_gpu
+    from autotm.kernels.cuda.device import device_like
+    from autotm.lower.cuda import co_runners_for_gpu
     from autotm.profile.copies import measure_gpu_links
 
     facts = _facts(machine)
@@ -66,12 +74,12 @@ def compile_and_profile_on_gpu(
         AutotmError: there is no such GPU, it is refused, there is no nvcc, an operator has no kernel, or a library of
             NVIDIA's is installed and does not work.
     """
-    from autotm.kernels.cuda import device_like
+    from autotm.kernels.cuda.device import device_like
     from autotm.kernels.library import FatbinLibrary
     from autotm.kernels.vendor import Vendors
-    from autotm.lower import lower_for_gpu
-    from autotm.memory.gpu import open_device
-    from autotm.runtime.streams import profile_on_gpu
+    from autotm.lower.cuda import lower_for_gpu
+    from autotm.memory.gpu.opening import open_device
+    from autotm.runtime.streams.run import profile_on_gpu
 
     facts = _facts(machine)
     device = device_like(facts.name, facts.capability)
@@ -111,8 +119,9 @@ def run_on_the_gpu(
         VerificationError: the program computes something else than the plain step.
     """
     from autotm.kernels.library import FatbinLibrary
-    from autotm.runtime import RunOptions, unfit_record
-    from autotm.runtime.streams import run_on_gpu
+    from autotm.runtime.record import unfit_record
+    from autotm.runtime.step_times import RunOptions
+    from autotm.runtime.streams.run import run_on_gpu
 
     timeline_file = record.with_name("timeline.json")
     require_writable(record, timeline_file)
@@ -204,8 +213,9 @@ def _saved_on_cpu(
     device: Device | None,
 ) -> FrameworkRecord:
     from autotm.kernels.library import FatbinLibrary
-    from autotm.runtime import RunOptions, initial_value
-    from autotm.runtime.streams import plain_losses_on_gpu
+    from autotm.runtime.arguments import initial_value
+    from autotm.runtime.step_times import RunOptions
+    from autotm.runtime.streams.run import plain_losses_on_gpu
 
     try:
         from autotm.runtime.streams.framework import NoFrameworkError, framework_device, run_save_on_cpu
@@ -228,7 +238,7 @@ def _saved_on_cpu(
 
 
 def _facts(machine: Machine) -> GpuFacts:
-    from autotm.memory.gpu import visible_gpu
+    from autotm.memory.gpu.opening import visible_gpu
 
     assert isinstance(machine.slow_tier, CudaTier)
     return visible_gpu(machine.slow_tier.device_index)

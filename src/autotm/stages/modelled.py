@@ -6,14 +6,21 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from autotm.check import check_plan
-from autotm.model.files import BadInputError, hash_of, load, require_writable, save
-from autotm.model.machine import ModelledTier, provenance
-from autotm.model.measurement import Links, Profile, read_profile, write_profile
-from autotm.model.plan import ModelledStep, Plan
-from autotm.model.step import Graph, Limit, NetworkSource, counting, fixed_bytes
-from autotm.model.study import GpuFile, SolveConfig, load_gpu
-from autotm.profile import extrapolate
+from autotm.check.plan import check_plan
+from autotm.model.config import SolveConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of, load, require_writable, save
+from autotm.model.gpu_file import GpuFile, load_gpu
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit, counting, fixed_bytes
+from autotm.model.links import Links
+from autotm.model.machine import ModelledTier
+from autotm.model.network_source import NetworkSource
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, read_profile, write_profile
+from autotm.model.provenance import provenance
+from autotm.model.timeline import ModelledStep
+from autotm.profile.extrapolate import extrapolate
 from autotm.stages.context import Context
 from autotm.stages.solve import options_of
 
@@ -27,8 +34,8 @@ def model_kernels_stage(context: Context, network: NetworkSource, scale: str, *,
         BadInputError: the machine is none that is modelled.
     """
     from autotm import zoo
-    from autotm.lower import outlined_step
-    from autotm.profile.gpu import roofline_profile, with_winograd
+    from autotm.lower.lowering import outlined_step
+    from autotm.profile.modelled_gpu import roofline_profile, with_winograd
 
     gpu = gpu_of(context)
     require_writable(graph, profile)
@@ -57,8 +64,9 @@ def modelled_step_stage(
         BadInputError: the machine is none that is modelled, or there is no such rival.
         IllegalPlanError: the plan is not one for this step.
     """
-    from autotm.solve import Problem
-    from autotm.solve.rivals import ManagedMemory, run_plan, run_rival
+    from autotm.solve.gpu_rivals import ManagedPaging, run_rival
+    from autotm.solve.gpu_simulation import run_plan
+    from autotm.solve.problem import Problem
 
     gpu = gpu_of(context)
     placed = None if plan is None else load(plan, "plan", Plan)
@@ -67,7 +75,7 @@ def modelled_step_stage(
     problem = Problem(counted, read_profile(profile), load(links, "links", Links), limit, options_of(context, config))
     require_writable(step)
     if placed is None:
-        faults = ManagedMemory(gpu.managed.block_bytes, gpu.managed.faulted_bytes_per_s)
+        faults = ManagedPaging(gpu.managed.block_bytes, gpu.managed.faulted_bytes_per_s)
         found = run_rival(optimizer, problem, faults)
     else:
         check_plan(counted, problem.profile, problem.links, placed, fast_operands_only=True)

@@ -1,25 +1,78 @@
-"""The stages that compile a training step, time its kernels, and report on them."""
+"""Stages that measure: copies between a machine's memories, the kernels of a compiled training step, and reports on them."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotm.model.config import ProfileConfig
 from autotm.model.files import load, load_with_provenance, require_writable, save
-from autotm.model.machine import provenance
-from autotm.model.measurement import COMPARED_WITH, Links, Profile, read_profile, write_profile
-from autotm.model.step import Graph, NetworkSource, schedules_in
-from autotm.model.study import ProfileConfig
+from autotm.model.gpu_file import load_gpu
+from autotm.model.graph import Graph, OpClass, schedules_in
+from autotm.model.links import Links
+from autotm.model.machine import ModelledTier
+from autotm.model.network_source import NetworkSource
+from autotm.model.profile import COMPARED_WITH, Profile, read_profile, write_profile
+from autotm.model.provenance import provenance
 from autotm.stages.compare import NOTHING, compare_with_source
 from autotm.stages.context import Context
-from autotm.stages.gpu import compile_and_profile_on_gpu, has_gpu
+from autotm.stages.gpu import compile_and_profile_on_gpu, gpu_links, has_gpu
 from autotm.study.setup import Study
 
 if TYPE_CHECKING:
     from autotm.study.kernel_report import KernelReport
     from autotm.zoo import Network
+
+
+# The stage that measures a machine: copies between its memories.
+
+
+def calibrate_stage(context: Context, patience_s: float, *, links: Path) -> None:
+    """Measure copies between the tiers, the convolutions that emulated memory is balanced against, and the cores' best.
+
+    What others disturb is measured again, for `patience_s` or three times as long as the rest takes. On a modelled
+    machine nothing is measured: its links follow from the facts of its GPU. On a GPU copies are timed by events.
+    """
+    tier = context.machine.slow_tier
+    if isinstance(tier, ModelledTier):
+        from autotm.profile.modelled_gpu import modelled_links
+
+        require_writable(links)
+        modelled = modelled_links(load_gpu(context.devices_dir, tier.device))
+        save(links, "links", modelled, provenance(context.machine, context.seed))
+        return
+    if has_gpu(context.machine):
+        machine = context.machine.to_measure_on()
+        require_writable(links)
+        save(links, "links", gpu_links(machine), provenance(machine, context.seed))
+        return
+    from autotm.kernels.library import KernelLibrary
+    from autotm.kernels.target import machine_target
+    from autotm.kernels.yardstick_kernels import make_co_runners, make_yardsticks
+    from autotm.kernels.yardsticks import Yardstick
+    from autotm.profile.copies import measure_links
+
+    context = context.to_measure()
+    require_writable(links)
+    machine = context.machine
+    came_from = provenance(machine, context.seed)
+    target = machine_target(machine)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        path, other = Path(folder) / "yardsticks.so", Path(folder) / "co_runners.so"
+        known = make_yardsticks(target, machine.threads, path)
+
+        def beside(flop_per_s: float) -> tuple[KernelLibrary, Mapping[OpClass, Yardstick]]:
+            made = make_co_runners(target, machine.threads, other, flop_per_s)
+            return KernelLibrary.load(other), made
+
+        measured = measure_links(machine, context.devices_dir, KernelLibrary.load(path), known, beside, patience_s)
+    save(links, "links", measured, came_from)
+
+
+# The stages that compile a training step, time its kernels, and report on them.
 
 
 def kernel_profile_stage(
@@ -104,12 +157,12 @@ def compile_and_profile(
     Kernels are timed within the step (`autotm.profile.step`). Tuned schedules in the store are taken where ours was
     measured to take longer by more than `min_gain`.
     """
-    from autotm.kernels.code import machine_target
     from autotm.kernels.library import KernelLibrary
-    from autotm.lower import lower_network
-    from autotm.profile.step import profile_step
+    from autotm.kernels.target import machine_target
+    from autotm.lower.lowering import lower_network
+    from autotm.profile.kernel_timing import ProfileOptions
+    from autotm.profile.step_profile import profile_step
     from autotm.profile.store import KernelStore, Where
-    from autotm.profile.timing import ProfileOptions
     from autotm.zoo import with_values_stored
 
     machine = context.machine
@@ -167,8 +220,8 @@ def timing_study_stage(
 ) -> None:
     """Time the kernels of a step one configuration at a time, many together, and alone."""
     from autotm.kernels.library import KernelLibrary
-    from autotm.profile.step import measure
-    from autotm.profile.timing import ProfileOptions
+    from autotm.profile.kernel_timing import ProfileOptions
+    from autotm.profile.timing_study import measure
 
     context = context.to_measure()
     came_from = provenance(context.machine, context.seed, repeats=repeats, options=config.timing)

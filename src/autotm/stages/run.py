@@ -1,4 +1,4 @@
-"""The stages that run a program: verified and timed, or traced call by call."""
+"""Stages that run a program: verified and timed, traced call by call, and run again where other processes disturbed the cores."""
 
 from __future__ import annotations
 
@@ -6,26 +6,39 @@ import contextlib
 import gc
 import logging
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import replace
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from autotm.check import check_program
-from autotm.model.files import AutotmError, hash_of, load, require_writable, save
-from autotm.model.machine import provenance, require_runnable
-from autotm.model.measurement import Links, Record, StepTrace, read_profile
-from autotm.model.plan import Plan, Program
-from autotm.model.step import Graph, Limit, counting
-from autotm.model.study import RunConfig
+from autotm.check.program import check_program
+from autotm.model.config import RunConfig
+from autotm.model.errors import AutotmError
+from autotm.model.files import hash_of, load, require_writable, save
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit, counting
+from autotm.model.links import Links
+from autotm.model.machine import require_runnable
+from autotm.model.paths import FRAMEWORK_FILE
+from autotm.model.plan import Plan
+from autotm.model.profile import read_profile
+from autotm.model.program import Program
+from autotm.model.provenance import provenance
+from autotm.model.record import FrameworkRecord, Record
+from autotm.model.timeline import StepTrace
 from autotm.stages.context import Context
-from autotm.stages.gpu import has_gpu, run_on_the_gpu
+from autotm.stages.gpu import has_gpu, run_on_the_gpu, save_on_cpu_stage
+from autotm.study.inputs import measured_steps
 from autotm.study.setup import Study
 
 if TYPE_CHECKING:
-    from autotm.runtime import Runs
+    from autotm.runtime.run import Runs
+
+
+# The stages that run a program: verified and timed, or traced call by call.
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +175,8 @@ class RunsStage:
 
     def _runs(self) -> Runs:
         from autotm.kernels.library import KernelLibrary
-        from autotm.runtime import RunOptions, Runs
+        from autotm.runtime.run import Runs
+        from autotm.runtime.step_times import RunOptions
 
         if self._opened is None:
             # A collection of garbage before each timing would look through all that was imported: 40 ms.
@@ -250,8 +264,8 @@ def trace_stage(
         AutotmError: kernels run on fewer threads than the machine asks for, or the system does not give the memory.
     """
     from autotm.kernels.library import KernelLibrary
-    from autotm.runtime import Session
-    from autotm.study.view import write_trace
+    from autotm.runtime.session import Session
+    from autotm.study.view.trace import write_trace
 
     context = context.to_measure()
     step, placed = load(graph, "graph", Graph), load(plan, "plan", Plan)
@@ -279,3 +293,98 @@ def trace_stage(
         log.warning("%s: others held the cores in every round: its times are too long; the file says so", trace)
     write_trace(trace, compiled.step_of(counted), compiled, found, came_from)
     return found
+
+
+# What was measured while others held the cores: found, and measured once more.
+
+
+@dataclass(frozen=True)
+class DisturbedRecord:
+    """A record kept although other processes disturbed its steps.
+
+    Attributes:
+        study: on the machine that measured it.
+        path: of its file.
+        record: of a program of ours, or of a framework's own step.
+    """
+
+    study: Study
+    path: Path
+    record: Record | FrameworkRecord
+
+
+def disturbed_records(study: Study) -> list[DisturbedRecord]:
+    """The records of the study that are there and are marked.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+    """
+    there = [(of, path) for of, path in measured_steps(study) if path.exists()]
+    found = [DisturbedRecord(of, path, _load(path)) for of, path in there]
+    return [marked for marked in found if marked.record.disturbed_steps_count]
+
+
+def disturbed_before(study: Study) -> list[Path]:
+    """The links and profiles of the study that are there and were measured while others held the cores.
+
+    Raises:
+        DamagedFileError: one cannot be read.
+    """
+    all_of_them = (study, *(of for of, _ in measured_steps(study)))
+    studies = {(of.machine.slug, of.config.scale): of for of in all_of_them}.values()
+    links = dict.fromkeys(of.machine_paths.links for of in studies)
+    networks = [(of, name) for of in studies for name in sorted({*of.scale.networks, *of.config.own_networks})]
+    profiles = [of.paths(name).profile for of, name in networks]
+    return [
+        *(path for path in links if path.exists() and load(path, "links", Links).disturbed),
+        *(path for path in profiles if path.exists() and read_profile(path).is_disturbed),
+    ]
+
+
+def remeasure(context: Context, marked: Sequence[DisturbedRecord]) -> int:
+    """Measure these once more; each record is replaced when the new one is complete.
+
+    Returns:
+        How many stay marked.
+
+    Raises:
+        as `run_stage` and `save_on_cpu_stage`.
+    """
+    left = 0
+    for (_, _, network), some in groupby(marked, key=_runs_together):
+        with ExitStack() as stack:
+            runs = None
+            for one in some:
+                record, on = one.record, replace(context, machine=one.study.machine)
+                log.info("running %s %s at %s again", network, record.optimizer, record.limit)
+                if not isinstance(record, Record):
+                    _save_on_cpu(on, one)
+                else:
+                    runs = runs or stack.enter_context(runs_of_study(one.study, on, network))
+                    run_with(runs, one.study, network, record.optimizer, Limit.parse(record.limit))
+                left += _load(one.path).disturbed_steps_count
+    return left
+
+
+def _runs_together(marked: DisturbedRecord) -> tuple[str, str, str]:
+    return marked.study.machine.slug, marked.study.config.scale, marked.record.network
+
+
+def _save_on_cpu(context: Context, marked: DisturbedRecord) -> None:
+    study, record = marked.study, marked.record
+    paths = study.paths(record.network)
+    save_on_cpu_stage(
+        context,
+        study.network(record.network),
+        Limit.parse(record.limit),
+        study.scale.of_run(study.config.run),
+        graph=paths.graph,
+        library=paths.library,
+        record=marked.path,
+    )
+
+
+def _load(path: Path) -> Record | FrameworkRecord:
+    if path.name == FRAMEWORK_FILE:
+        return load(path, "framework_record", FrameworkRecord)
+    return load(path, "record", Record)

@@ -1,4 +1,4 @@
-"""The stages that place tensors: files in, plans out, and what the user is told about them."""
+"""Stages that place tensors for a limit, give a plan its addresses, and check both."""
 
 from __future__ import annotations
 
@@ -7,18 +7,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotm.check import check_plan
-from autotm.model.files import BadInputError, InfeasibleLimitError, load, require_writable, save
-from autotm.model.machine import Machine, provenance
-from autotm.model.measurement import Links, Profile, Sensitivity
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.model.config import SolveConfig
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.files import load, require_writable, save
+from autotm.model.graph import Graph
+from autotm.model.kernel_studies import Sensitivity
+from autotm.model.limit import Limit, fixed_bytes
+from autotm.model.links import Links
+from autotm.model.machine import Machine
 from autotm.model.plan import Plan, Refusal, Status
-from autotm.model.step import Graph, Limit, fixed_bytes
-from autotm.model.study import SolveConfig
+from autotm.model.profile import Profile
+from autotm.model.program import Program
+from autotm.model.provenance import provenance
 from autotm.stages.context import Context, Given
 from autotm.study.setup import CACHED
 
 if TYPE_CHECKING:
-    from autotm.solve import Potential, ProgramSize, SolveOptions
+    from autotm.solve.options import SolveOptions
+    from autotm.solve.placing import ProgramSize
+    from autotm.solve.potential import Potential
+
+
+# The stages that place tensors: files in, plans out, and what the user is told about them.
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +68,7 @@ def place(
     Raises:
         as `sweep_and_pack`; IllegalPlanError, which would be a fault of ours.
     """
-    from autotm.solve import sweep_and_pack  # messages and help must not wait for the solver
+    from autotm.solve.placing import sweep_and_pack  # messages and help must not wait for the solver
 
     for placed, _ in sweep_and_pack(step, times, copies, optimizer, limits, options):
         check_plan(step, times, copies, placed, fast_operands_only=options.fast_operands_only)
@@ -127,14 +139,15 @@ def export_program_stage(
     context: Context, optimizer: str, limit: Limit, config: SolveConfig, given: Given, *, program: Path
 ) -> ProgramSize:
     """Write the integer program that `ilp_solve_stage` solves first, as MPS."""
-    from autotm.solve import export
+    from autotm.solve.placing import export
 
     return export(*read_given(context, given), optimizer, limit, options_of(context, config), program)
 
 
 def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan: Path) -> Potential:
     """What recomputation and another order of kernels could save at most, against a plan that moves tensors."""
-    from autotm.solve import Problem, potential
+    from autotm.solve.potential import potential
+    from autotm.solve.problem import Problem
 
     placed, (step, times, copies) = load(plan, "plan", Plan), read_given(context, given)
     check_plan(step, times, copies, placed, fast_operands_only=context.machine.fast_operands_only)
@@ -145,7 +158,7 @@ def sensitivity_stage(
     context: Context, config: SolveConfig, draws: int, given: Given, *, plans: Sequence[Path], sensitivity: Path
 ) -> Sensitivity:
     """Price plans for one limit, and make them anew, under resampled kernel times; every draw is written."""
-    from autotm.study.noise import measure_sensitivity
+    from autotm.study.sensitivity import measure_sensitivity
 
     came_from = provenance(context.machine, context.seed, options=config.model_dump(), draws=draws)
     step, times, copies = read_given(context, given)
@@ -169,7 +182,7 @@ def read_given(context: Context, given: Given) -> tuple[Graph, Profile, Links]:
 
 def options_of(context: Context, config: SolveConfig) -> SolveOptions:
     """What the solver is told: what the config says, and what the machine's kernels can use."""
-    from autotm.solve import SolveOptions
+    from autotm.solve.options import SolveOptions
 
     fast_only = context.machine.fast_operands_only
     return SolveOptions(**config.model_dump(), seed=context.seed, fast_operands_only=fast_only)
@@ -199,3 +212,46 @@ def tell_outcome(plan: Plan, config: SolveConfig) -> None:
                 log.warning("%s: steps of %d simulated ones still differ by more than 1 %%", what, plan.paged.steps)
     else:
         log.info("%s: %.6g us predicted, proven within %s of the best", what, plan.objective_us, gap)
+
+
+# The stages that give a plan its addresses, and that check both.
+
+
+def compile_stage(context: Context, given: Given, *, plan: Path, program: Path) -> None:
+    """Give every stay an address and write the steps; plan and program are checked, whoever made the plan."""
+    came_from = provenance(context.machine, context.seed, plan_file=str(plan))
+    placed = load(plan, "plan", Plan)
+    step = given.step(placed.counts)
+    check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
+    made = program_of(step, placed)
+    save(program, "program", made, came_from)
+    log.info(
+        "%d stays in pools of %.6g MB fast (limit %s) and %.6g MB slow memory; %d steps",
+        *(len(placed.stays), made.fast_bytes / 1e6, placed.limit, made.slow_bytes / 1e6, len(made.steps)),
+    )
+
+
+def program_of(step: Graph, plan: Plan) -> Program:
+    """A checked plan with the steps that run it, which are checked too.
+
+    Raises:
+        IllegalPlanError: as `check_program`; a fault of ours.
+    """
+    from autotm.layout.compile import compile_program
+    from autotm.layout.packing import pack
+
+    compiled = compile_program(step, plan, pack(step, plan))
+    check_program(step, plan, compiled)
+    return compiled
+
+
+def check_stage(context: Context, given: Given, *, plan: Path, program: Path) -> None:
+    """Raise unless plan and program are legal on the machine.
+
+    Raises:
+        IllegalPlanError: names the rule that is broken, and where.
+    """
+    placed = load(plan, "plan", Plan)
+    step = given.step(placed.counts)
+    check_plan(step, given.times, given.copies, placed, fast_operands_only=context.machine.fast_operands_only)
+    check_program(step, placed, load(program, "program", Program))

@@ -8,22 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotm.model.files import BadInputError, load, read_json, save
-from autotm.model.machine import provenance, require_runnable
-from autotm.model.measurement import Record
+from autotm.model.config import MODELLED
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, read_json, save
+from autotm.model.limit import Limit
+from autotm.model.machine import require_runnable
 from autotm.model.plan import Plan, Refusal
-from autotm.model.step import Limit
-from autotm.model.study import MODELLED
-from autotm.stages.calibrate import calibrate_stage
-from autotm.stages.compile import program_of
+from autotm.model.provenance import provenance
+from autotm.model.record import Record
 from autotm.stages.context import Context, Given
-from autotm.stages.profile import profile_of_study
+from autotm.stages.profile import calibrate_stage, profile_of_study
 from autotm.stages.run import measure_with, runs_of_study
-from autotm.stages.solve import options_of, place_each, read_given, require_real_cache, tell_outcome
+from autotm.stages.solve import options_of, place_each, program_of, read_given, require_real_cache, tell_outcome
 from autotm.study.setup import CACHED, Study, require_compiler, require_optimizer
 
 if TYPE_CHECKING:
-    from autotm.study.sweep import SweepResult
+    from autotm.study.sweep_result import SweepResult
+
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ def sweep_of_study(
         BadInputError: no such network or optimizer, or a modelled step should run.
         AutotmError: a stage failed.
     """
-    from autotm.study.sweep import SweepPoint, SweepResult, sweep_table
+    from autotm.study.sweep import SweepPoint, sweep_table
+    from autotm.study.sweep_result import SweepResult
 
     require_optimizer(optimizer)
     if runs:

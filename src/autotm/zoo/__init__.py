@@ -1,8 +1,19 @@
-"""Networks, written in Relax or read from elsewhere; `frontend` has a room for each other source."""
+"""Networks, written in Relax or read from PyTorch or ONNX; what reads those is imported when it is first used."""
 
-from autotm.zoo.network import Fill, Network, NetworkBuilder, Origin, is_gradient, with_values_stored
-from autotm.zoo.own import call
-from autotm.zoo.registry import build, build_from, networks
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from autotm.model.errors import AutotmError
+from autotm.zoo.builder import NetworkBuilder
+from autotm.zoo.network import Fill, Network, Origin, is_gradient, with_values_stored
+from autotm.zoo.registry import build, build_from, call, networks
+
+if TYPE_CHECKING:
+    from autotm.zoo.onnx.network import from_onnx
+    from autotm.zoo.torch.network import from_torch
+
 
 __all__ = [
     "Fill",
@@ -16,3 +27,31 @@ __all__ = [
     "networks",
     "with_values_stored",
 ]
+
+
+__all__ = ["from_onnx", "from_torch"]
+
+_HOMES = {
+    "from_onnx": ("autotm.zoo.frontend.onnx", "onnx"),
+    "from_torch": ("autotm.zoo.frontend.torch", "torch"),
+}
+"""Room of each name, and the library that it needs, which is optional."""
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used.
+
+    Raises:
+        AutotmError: the library that it needs is not installed.
+    """
+    if name not in _HOMES:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    home, library = _HOMES[name]
+    try:
+        return getattr(import_module(home), name)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise AutotmError(
+            f"{name} needs {library}, which is not installed here; pip install 'autotm[{library}]'"
+        ) from None

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, exact_case, random_case, with_engines
 
-from autotm.check import Fault, FaultError, check_plan
-from autotm.check.bound.bound import certified_bound_us
-from autotm.check.bound.engine import Engines
-from autotm.model.plan.certificate import (
+from autotm.check.bound import Engines, certified_bound_us
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.model.certificate import (
     Branch,
     Certificate,
     Cut,
@@ -30,10 +30,11 @@ from autotm.model.plan.certificate import (
     WindowBranch,
     WorkspaceBranch,
 )
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 Tree = list[Split | Leaf]
 

@@ -13,13 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, training_step_case, with_engines
 
-from autotm.check import Fault, FaultError, check_plan
-from autotm.check.bound.engine import Engines, _late
-from autotm.model.plan.certificate import SpanPrices
-from autotm.model.plan.plan import Move, Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
+from autotm.check.bound import Engines, _late
+from autotm.check.fault import Fault, FaultError
+from autotm.check.plan import check_plan
+from autotm.model.certificate import SpanPrices
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Move, Plan, Status
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 
 @pytest.fixture(scope="module")

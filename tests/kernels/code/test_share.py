@@ -11,20 +11,20 @@ from compiled_kernels import TARGET, compiled, kernel_of
 from guarded_memory import GuardedMemory
 from tvm import te
 
-from autotm.kernels.code.passes import machine_code
-from autotm.kernels.code.share import SHARED
-from autotm.kernels.operators import batch_norm
-from autotm.kernels.operators.moving.data_movement import concat
+from autotm.kernels import normalization
+from autotm.kernels.along_axis import concat
+from autotm.kernels.passes import machine_code
+from autotm.kernels.share import SHARED
 
 
 def normalised(width):
     x, *others = te.placeholder((2, 8, 8, width)), *(te.placeholder((width,)) for _ in range(4))
-    return [x, *others, batch_norm.normalise(x, *others)]
+    return [x, *others, normalization.normalise(x, *others)]
 
 
 def statistics(width):
     x = te.placeholder((2, 12, 12, width))
-    return [x, *batch_norm.statistics(x, 1e-5)]
+    return [x, *normalization.statistics(x, 1e-5)]
 
 
 def joined(width):

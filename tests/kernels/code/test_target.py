@@ -6,8 +6,8 @@ import pytest
 import small_step
 import tvm
 
-from autotm.kernels.code.target import TargetInfo, host_target, machine_target, target_info
-from autotm.model.files import BadInputError
+from autotm.kernels.target import TargetInfo, host_target, machine_target, target_info
+from autotm.model.errors import BadInputError
 
 
 @pytest.mark.parametrize(

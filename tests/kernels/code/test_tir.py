@@ -6,10 +6,10 @@ import numpy as np
 from compiled_kernels import call
 from tvm import s_tir, te, tirx
 
-from autotm.kernels.code import tir
-from autotm.kernels.code.generated import Code, replace_body
+from autotm.kernels import tir
 from autotm.kernels.schedules.dispatch import ScheduledKernel
-from autotm.model.step.graph import OpClass
+from autotm.kernels.tir import Code, replace_body
+from autotm.model.graph import OpClass
 
 
 def test_loops_that_start_where_another_loop_is():

@@ -9,11 +9,11 @@ from compiled_kernels import call, compiled, kernel_of
 from tvm import te, tirx
 from tvm.s_tir import Schedule
 
-from autotm.kernels.code.workspace import STACK_BYTES, hoist_workspaces
-from autotm.kernels.operators import conv, layer_norm, pooling, softmax
-from autotm.kernels.operators.batched_matmul import batched_matmul
+from autotm.kernels import contractions, normalization, windowed
+from autotm.kernels.contractions import batched_matmul
 from autotm.kernels.schedules.dispatch import ScheduledKernel
-from autotm.model.step.graph import OpClass
+from autotm.kernels.tir import STACK_BYTES, hoist_workspaces
+from autotm.model.graph import OpClass
 
 
 def allocates(func: tirx.PrimFunc) -> bool:
@@ -101,18 +101,18 @@ def kernels():
     y, dy = (te.placeholder((2, 4, 4, 96), name=name) for name in ("y", "dy"))
     w = te.placeholder((3, 3, 96, 40), name="w")
     h, v, n = (te.reduce_axis((0, extent)) for extent in (9, 9, 2))
-    yield "max_pool2d", [x, pooling.max_pool2d(x, *geometry)]
-    yield "max_pool2d_gradient", [x, y, dy, pooling.max_pool2d_gradient(x, y, dy, *geometry)]
-    yield "avg_pool2d", [x, pooling.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
+    yield "max_pool2d", [x, windowed.max_pool2d(x, *geometry)]
+    yield "max_pool2d_gradient", [x, y, dy, windowed.max_pool2d_gradient(x, y, dy, *geometry)]
+    yield "avg_pool2d", [x, windowed.avg_pool2d(x, (3, 3), (1, 1), (1, 1, 1, 1))]
     yield "sum", [x, te.compute((96,), lambda c: te.sum(x[n, h, v, c], axis=[n, h, v]), name="total")]
     yield "softmax_chain", chain(1000)
     rows, dy_rows = (te.placeholder((20, 600), name=name) for name in ("rows", "dy_rows"))
     width = te.placeholder((600,), name="width")
-    yield "softmax", [rows, softmax.softmax(rows)]
-    yield "layer_norm_gradient", [rows, width, dy_rows, *layer_norm.layer_norm_gradient(rows, width, dy_rows, 1e-5)]
+    yield "softmax", [rows, normalization.softmax(rows)]
+    yield "layer_norm_gradient", [rows, width, dy_rows, *normalization.layer_norm_gradient(rows, width, dy_rows, 1e-5)]
     heads = te.placeholder((2, 9, 3, 40), name="heads")
     yield "batched_matmul", [heads, batched_matmul(heads, heads, "bihd,bjhd->bhij")]
-    yield "conv2d", [x, w, conv.conv2d(x, w, (1, 1), (1, 1, 1, 1))]
+    yield "conv2d", [x, w, contractions.conv2d(x, w, (1, 1), (1, 1, 1, 1))]
 
 
 @pytest.mark.parametrize(("name", "tensors"), list(kernels()))

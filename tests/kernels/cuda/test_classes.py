@@ -12,8 +12,8 @@ from cuda_cases import CASES, SLOW, SMALL, random
 from emulated_cuda import EmulatedDevice
 from tvm import te, tirx
 
-from autotm.kernels.cuda import cuda_kernel
-from autotm.model.step import ScheduleKind
+from autotm.kernels.cuda.dispatch import cuda_kernel
+from autotm.model.graph import ScheduleKind
 
 
 @pytest.fixture(scope="module")

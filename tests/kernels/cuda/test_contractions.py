@@ -13,9 +13,10 @@ from cuda_contractions import CASES, SETS, by_one_way, product
 from emulated_cuda import EmulatedDevice
 from tvm import te
 
-from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
-from autotm.kernels.cuda.contraction.estimate import TILES, Way
-from autotm.model.step import ScheduleKind
+from autotm.kernels.cuda.contraction import TILES, Tiling
+from autotm.kernels.cuda.dispatch import cuda_kernel
+from autotm.kernels.cuda.source import CudaKernel, workspace_bytes
+from autotm.model.graph import ScheduleKind
 
 
 @functools.cache
@@ -62,7 +63,7 @@ def test_a_long_sum_is_split_with_exactly_stated_workspace():
 def test_every_tile(parts, tmp_path):
     one = product("matmul_nt", 139, 141, 70)
     function = te.create_prim_func(one.tensors)
-    found = [by_one_way(function, Way(tile, parts)) for tile in TILES]
+    found = [by_one_way(function, Tiling(tile, parts)) for tile in TILES]
     device = EmulatedDevice(found, tmp_path)
     for kernel in found:
         close(kernel, one, device)

@@ -11,21 +11,16 @@ from cuda_contractions import by_one_way, product
 from tvm import te
 
 from autotm import zoo
-from autotm.kernels.cuda import (
-    ARCHITECTURES,
-    DEVICES,
-    Usage,
-    cuda_kernel,
-    fatbin,
-    find_nvcc,
-    translation_unit,
-    usage_in,
-)
-from autotm.kernels.cuda import nvcc as compiling
-from autotm.kernels.cuda.contraction.estimate import Way, warp_tiles
-from autotm.lower import cuda_step
-from autotm.model.files import AutotmError, hash_of
-from autotm.model.step import Launch, ScheduleKind
+from autotm.kernels.cuda import source as compiling
+from autotm.kernels.cuda.contraction import Tiling, warp_tiles
+from autotm.kernels.cuda.device import DEVICES
+from autotm.kernels.cuda.dispatch import cuda_kernel
+from autotm.kernels.cuda.source import ARCHITECTURES, Usage, fatbin, find_nvcc, translation_unit, usage_in
+from autotm.lower.cuda import cuda_step
+from autotm.model.errors import AutotmError
+from autotm.model.files import hash_of
+from autotm.model.graph import ScheduleKind
+from autotm.model.launch import Launch
 
 NETWORKS = {
     "mnist": {"batch": 16, "image": 28},
@@ -179,7 +174,7 @@ def test_every_tile_of_warps_compiles_within_limits(products, tmp_path):
     kernels = []
     for kind in ("matmul_nt", "matmul_tn"):
         function = te.create_prim_func(product(kind, 512, 500, 1030).tensors)
-        kernels += [by_one_way(function, Way(tile, 1)) for tile in warp_tiles(products)]
+        kernels += [by_one_way(function, Tiling(tile, 1)) for tile in warp_tiles(products)]
     within_limits(kernels, fatbin(kernels, folder=tmp_path), SPILLED_FOR_ANOTHER_BLOCK)
 
 

@@ -11,13 +11,14 @@ from cuda_contractions import CASES, SETS, Contraction, by_one_way, contraction,
 from emulated_cuda import EmulatedDevice
 from tvm import te
 
-from autotm.kernels.cuda import CudaKernel, cuda_kernel, workspace_bytes
-from autotm.kernels.cuda.contraction.estimate import Way, warp_tiles
-from autotm.kernels.cuda.contraction.product import Operand
-from autotm.kernels.cuda.contraction.warp_tile import WordPanel
+from autotm.kernels import contractions
+from autotm.kernels.cuda.contraction import Tiling, warp_tiles
+from autotm.kernels.cuda.dispatch import cuda_kernel
+from autotm.kernels.cuda.product import Operand
+from autotm.kernels.cuda.source import CudaKernel, workspace_bytes
 from autotm.kernels.cuda.stage import device_memory
-from autotm.kernels.operators import matmul
-from autotm.model.step import ScheduleKind
+from autotm.kernels.cuda.tiles import WordPanel
+from autotm.model.graph import ScheduleKind
 
 BITS = {"tf32": 11, "bf16": 8}
 """Of a rounded factor, the first of which is not stored."""
@@ -156,7 +157,7 @@ def test_every_tile(lying, products, tmp_path):
     *sizes, parts = lying
     one = product(*sizes)
     function = te.create_prim_func(one.tensors)
-    found = [by_one_way(function, Way(tile, parts)) for tile in warp_tiles(products)]
+    found = [by_one_way(function, Tiling(tile, parts)) for tile in warp_tiles(products)]
     device = EmulatedDevice(found, tmp_path)
     for kernel in found:
         close(results(device, kernel, one), one, products)
@@ -178,7 +179,7 @@ def test_halves_and_extremes_are_rounded_as_documented(products, tmp_path):
     values = np.float32([1 + step / 2, -1 - step / 2, 1 + 1.5 * step, 1 + step / 2 + 2**-20, 3e38, 2e-38, 0, 2**-120])
     a, b = np.zeros((16, 8), np.float32), np.zeros((8, 8), np.float32)
     a[0], b[np.arange(8), np.arange(8)] = values, 1
-    one = contraction(matmul.matmul, [a, b], lambda left, right: left.astype(np.float64) @ right)
+    one = contraction(contractions.matmul, [a, b], lambda left, right: left.astype(np.float64) @ right)
     one.inputs[2][:], one.inputs[3][:] = 0, 0
     kernel = on_tensor_cores(made(one, products), products)
     found = results(EmulatedDevice([kernel], tmp_path), kernel, one)

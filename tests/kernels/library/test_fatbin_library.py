@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotm.kernels.library import FatbinLibrary
-from autotm.model.files import DamagedFileError
-from autotm.model.step import Launch
+from autotm.model.errors import DamagedFileError
+from autotm.model.launch import Launch
 
 LAUNCHES = {
     "matmul": (

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import small_step_kernels
 
-from autotm.kernels.library.library import KernelLibrary, aligned_empty
-from autotm.model.files.errors import AutotmError, BadInputError, DamagedFileError
+from autotm.kernels.library import KernelLibrary, aligned_empty
+from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
 
 
 @pytest.fixture(scope="module")

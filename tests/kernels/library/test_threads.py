@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import small_step
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.threads import check_cores, pinned
-from autotm.lower.lower import lower_network
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.graph import Initial
+from autotm.kernels.library import check_cores, pinned
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import lower_network
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Initial
 from autotm.zoo import Network, NetworkBuilder
 
 HELPERS = Path(__file__).parents[2] / "helpers"
@@ -62,13 +62,13 @@ sys.modules["torch"] = None  # TVM imports it where it is installed, which takes
 sys.path.insert(0, {helpers!r})
 import tvm, small_step
 from autotm.kernels.library import KernelLibrary
-from autotm.kernels.library.threads import check_cores, kernel_threads, pinned
+from autotm.kernels.library import check_cores, kernel_threads, pinned
 from autotm.memory.tiers import open_tiers
 from autotm.model.files import load
-from autotm.model.step.graph import Graph
+from autotm.model.graph import Graph
 from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
-from autotm.runtime.plain import plain_program
+from autotm.runtime.verify import plain_program
 folder = Path({folder!r})
 
 def too_small():

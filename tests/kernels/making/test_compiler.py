@@ -10,14 +10,11 @@ import tvm
 from compiled_kernels import TARGET
 from tvm import te
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.library.processes import in_processes
-from autotm.kernels.making import compiler, objects
-from autotm.kernels.making.compiler import KernelCompiler, KernelScheduler, Request
-from autotm.kernels.making.facts import KernelFacts
-from autotm.kernels.operators import conv
-from autotm.model.files.errors import AutotmError
+from autotm.kernels import compiler, contractions
+from autotm.kernels.compiler import KernelCompiler, KernelFacts, KernelScheduler, Request, in_processes
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.model.errors import AutotmError
 
 
 def more(width):
@@ -28,7 +25,7 @@ def more(width):
 def convolution():
     """One that has a lean way."""
     x, w = te.placeholder((2, 20, 20, 32)), te.placeholder((3, 3, 32, 32))
-    return te.create_prim_func([x, w, conv.conv2d(x, w, (1, 1), (1, 1, 1, 1))])
+    return te.create_prim_func([x, w, contractions.conv2d(x, w, (1, 1), (1, 1, 1, 1))])
 
 
 def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypatch):
@@ -37,7 +34,7 @@ def test_what_is_kept_is_neither_scheduled_nor_compiled_again(tmp_path, monkeypa
     assert first[0] == first[3]
     assert len({made.symbol for made in first}) == 3
     monkeypatch.setattr(compiler, "schedule", None)
-    monkeypatch.setattr(objects, "machine_code", None)
+    monkeypatch.setattr(compiler, "machine_code", None)
     again = KernelCompiler(tmp_path, TARGET, 1)
     assert again.make(requests) == first
     again.link(first, tmp_path / "kernels.so")
@@ -96,7 +93,7 @@ def test_lost_or_damaged_files_are_made_again(tmp_path, damage):
 
 
 def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 3)
+    monkeypatch.setattr("autotm.kernels.compiler.cores", lambda: 3)
 
     def work(task):
         with (tmp_path / str(task)).open("x") as file:
@@ -108,7 +105,7 @@ def test_tasks_are_shared_and_each_is_done_once(tmp_path, monkeypatch):
 
 
 def test_a_process_that_fails_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("autotm.kernels.library.processes.cores", lambda: 2)
+    monkeypatch.setattr("autotm.kernels.compiler.cores", lambda: 2)
     parent, reached, here = os.getpid(), tmp_path / "reached", tmp_path / "here"
 
     def fail_elsewhere(_task):

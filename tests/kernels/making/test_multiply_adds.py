@@ -7,12 +7,11 @@ from pathlib import Path
 
 import small_step
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.library.yardsticks import multiply_add_flop_per_s
-from autotm.kernels.making.multiply_adds import register_loop
-from autotm.kernels.making.yardsticks import make_yardsticks
-from autotm.model.machine.cores import Watch
+from autotm.kernels.library import KernelLibrary
+from autotm.kernels.target import host_target
+from autotm.kernels.yardstick_kernels import make_yardsticks, register_loop
+from autotm.kernels.yardsticks import multiply_add_flop_per_s
+from autotm.model.cores import Watch
 
 
 def test_the_loop_counts_what_it_does() -> None:

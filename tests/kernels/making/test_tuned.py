@@ -12,18 +12,18 @@ from compiled_kernels import TARGET, call
 from hand_schedule import by_hand, matmul_relu
 from tvm import te
 
-from autotm.kernels.making.build import identity
-from autotm.kernels.making.tuned import (
+from autotm.kernels.compiler import (
     UnusableScheduleError,
     as_kernel,
     choose,
     compiled,
+    identity,
     replay,
     workload,
     workspace_bytes,
 )
 from autotm.kernels.schedules.dispatch import schedule
-from autotm.model.measurement.tuning import TunedSchedule
+from autotm.model.kernel_studies import TunedSchedule
 
 
 def found(func, trace=None):

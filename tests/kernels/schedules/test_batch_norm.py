@@ -10,9 +10,9 @@ import tvm
 from compiled_kernels import call, kernel_of
 from tvm import te
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.operators import batch_norm
-from autotm.model.step.graph import OpClass
+from autotm.kernels import normalization
+from autotm.kernels.target import host_target
+from autotm.model.graph import OpClass
 
 EPSILON = 1e-5
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})
@@ -47,7 +47,7 @@ def placeholders(*shapes):
 def statistics_of(x, threads=2, target=None):
     (argument,) = placeholders(x.shape)
     target = target or host_target(threads)
-    kernel = kernel_of([argument, *batch_norm.statistics(argument, EPSILON)], threads, target)
+    kernel = kernel_of([argument, *normalization.statistics(argument, EPSILON)], threads, target)
     assert kernel.op == "batch_norm_statistics"
     assert kernel.op_class == OpClass.NORMALIZATION
     return call(kernel, [x], target)
@@ -96,7 +96,7 @@ def test_gradient_sums(shape, threads):
     channel = shape[-1:]
     arguments = placeholders(shape, shape, channel, channel)
     target = AVX2 if threads == 2 else host_target(threads)
-    kernel = kernel_of([*arguments, *batch_norm.gradient_sums(*arguments)], threads, target)
+    kernel = kernel_of([*arguments, *normalization.gradient_sums(*arguments)], threads, target)
     assert kernel.op_class == OpClass.NORMALIZATION_GRADIENT
     dgamma, dbeta = call(kernel, [dy, x, mean, inverse], target)
     wide = (x.astype(np.float64) - mean) * inverse
@@ -114,13 +114,13 @@ def test_normalise_and_data_gradient(shape):
     channel = shape[-1:]
     normalised = (x.astype(np.float64) - mean) * inverse
     arguments = placeholders(shape, *[channel] * 4)
-    kernel = kernel_of([*arguments, batch_norm.normalise(*arguments)])
+    kernel = kernel_of([*arguments, normalization.normalise(*arguments)])
     assert (kernel.op, kernel.workspaces) == ("batch_norm", ())
     y = call(kernel, [x, gamma, beta, mean, inverse])[0]
     np.testing.assert_allclose(y, normalised * gamma + beta, rtol=1e-4, atol=1e-5)
 
     arguments = placeholders(shape, shape, *[channel] * 5)
-    kernel = kernel_of([*arguments, batch_norm.data_gradient(*arguments)])
+    kernel = kernel_of([*arguments, normalization.data_gradient(*arguments)])
     assert (kernel.op, kernel.workspaces) == ("batch_norm_gradient", ())
     dx = call(kernel, [dy, x, gamma, mean, inverse, dgamma, dbeta])[0]
     rows = x.size / channel[0]
@@ -135,8 +135,8 @@ def test_the_written_form_of_the_reductions_means_the_same():
     mean, inverse = (value.astype("float32") for value in exact_statistics(x))
     first, second = placeholders(shape), placeholders(shape, shape, channel, channel)
     for tensors, operands in (
-        ([*first, *batch_norm.statistics(*first, EPSILON)], [x]),
-        ([*second, *batch_norm.gradient_sums(*second)], [dy, x, mean, inverse]),
+        ([*first, *normalization.statistics(*first, EPSILON)], [x]),
+        ([*second, *normalization.gradient_sums(*second)], [dy, x, mean, inverse]),
     ):
         kernel = kernel_of(tensors, 1, target)
         plain = dataclasses.replace(kernel, func=te.create_prim_func(tensors), workspaces=())

@@ -7,9 +7,9 @@ from contraction_cases import aligned, error, function_of, host, random_array
 from contraction_cases import call as call_on
 from tvm import te
 
-from autotm.kernels.code.contraction_tiles import CHAIN_STEPS
-from autotm.kernels.operators.batched_matmul import Subscripts, batched_matmul
-from autotm.model.step.graph import OpClass
+from autotm.kernels.contractions import Subscripts, batched_matmul
+from autotm.kernels.target import CHAIN_STEPS
+from autotm.model.graph import OpClass
 
 SLOW = pytest.mark.slow
 SUBSCRIPTS = [

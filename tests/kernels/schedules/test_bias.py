@@ -8,9 +8,9 @@ import tvm
 from compiled_kernels import call, kernel_of
 from tvm import te
 
-from autotm.kernels.code.target import host_target
-from autotm.kernels.schedules.rows.bias import bias_gradient
-from autotm.model.step.graph import OpClass
+from autotm.kernels.schedules.channel_sums import bias_gradient
+from autotm.kernels.target import host_target
+from autotm.model.graph import OpClass
 
 AVX2 = tvm.target.Target({"kind": "llvm", "mcpu": "core-avx2", "num-cores": 2})
 

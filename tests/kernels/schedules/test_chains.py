@@ -9,7 +9,7 @@ from tvm import te, tirx
 from tvm.s_tir import Schedule
 
 from autotm.kernels.schedules.dispatch import ScheduledKernel
-from autotm.model.step.graph import OpClass
+from autotm.model.graph import OpClass
 
 RATE, SHARE = 0.5, 0.25
 SHAPES = [(7,), (5000,), (300, 200), (3, 3, 16, 24), (37, 41), (1,)]

@@ -22,12 +22,17 @@ from contraction_cases import (
 )
 from tvm import relax, s_tir, te, tirx
 
-from autotm.kernels.code.contraction_tiles import cut, register_tiles
-from autotm.kernels.code.target import TargetInfo, target_info
-from autotm.kernels.operators.conv import conv2d, conv2d_data_gradient, conv2d_weight_gradient
-from autotm.kernels.operators.matmul import matmul, matmul_nt, matmul_tn
-from autotm.kernels.schedules.contraction.choice import IMPLEMENTATIONS, others, schedule_contraction
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
+from autotm.kernels.contractions import (
+    conv2d,
+    conv2d_data_gradient,
+    conv2d_weight_gradient,
+    matmul,
+    matmul_nt,
+    matmul_tn,
+)
+from autotm.kernels.schedules.contraction import IMPLEMENTATIONS, others, schedule_contraction
+from autotm.kernels.target import TargetInfo, cut, register_tiles, target_info
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
 
 LIMIT = 3e-6
 PRODUCTS = [(form, way) for form in (matmul, matmul_nt, matmul_tn) for way in ("default", *others(form.__name__))]

@@ -6,8 +6,8 @@ from compiled_kernels import call, kernel_of
 from contraction_cases import error, random_array
 from tvm import te
 
-from autotm.kernels.code.contraction_tiles import CHAIN_STEPS
-from autotm.kernels.operators.matmul import matmul_nt
+from autotm.kernels.contractions import matmul_nt
+from autotm.kernels.target import CHAIN_STEPS
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,14 @@ import tvm
 from compiled_kernels import TARGET, call, kernel_of
 from tvm import relax, te, tirx, topi
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.kernels.making import build
-from autotm.kernels.making.build import build_library, identity
-from autotm.kernels.operators import conv, pooling
-from autotm.kernels.operators.matmul import matmul
+from autotm.kernels import compiler, contractions, windowed
+from autotm.kernels.compiler import build_library, identity
+from autotm.kernels.contractions import matmul
+from autotm.kernels.library import KernelLibrary
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.dispatch import schedule
-from autotm.model.files.errors import AutotmError
-from autotm.model.step.graph import OpClass
+from autotm.model.errors import AutotmError
+from autotm.model.graph import OpClass
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +59,7 @@ def test_convolution_bias_relu_is_one_kernel():
     x, w, b = variable("x", (2, 9, 9, 16)), variable("w", (3, 3, 16, 24)), variable("b", (24,))
 
     def body(builder):
-        y = builder.emit_te(conv.conv2d, x, w, (1, 1), (1, 1, 1, 1))
+        y = builder.emit_te(contractions.conv2d, x, w, (1, 1), (1, 1, 1, 1))
         return relax.op.nn.relu(builder.emit(relax.op.add(y, b)))
 
     (function,) = fused([x, w, b], body)
@@ -142,7 +141,7 @@ def pool(tensor, values, _axis):
     if min(height, width) < 1:
         return tensor, values
     views = [values[:, h : h + height, w : w + width] for h in (0, 1) for w in (0, 1)]
-    return pooling.max_pool2d(tensor, (2, 2), (1, 1), (0, 0, 0, 0)), np.max(views, axis=0)
+    return windowed.max_pool2d(tensor, (2, 2), (1, 1), (0, 0, 0, 0)), np.max(views, axis=0)
 
 
 QUICK_SEEDS = (0, 1, 2, 9, 17, 21, 23, 26, 29, 31, 34, 39)
@@ -198,7 +197,9 @@ def test_identity_knows_shapes_and_target_but_no_names():
 def test_identity_tells_stride_and_padding_apart():
     x, w = te.placeholder((1, 9, 9, 16)), te.placeholder((3, 3, 16, 16))
     geometries = [((1, 1), (1, 1, 1, 1)), ((1, 1), (0, 2, 2, 0)), ((1, 1), (2, 2, 0, 0))]
-    identities = {identity(kernel_of([x, w, conv.conv2d(x, w, *geometry)]).func, TARGET) for geometry in geometries}
+    identities = {
+        identity(kernel_of([x, w, contractions.conv2d(x, w, *geometry)]).func, TARGET) for geometry in geometries
+    }
     assert len(identities) == len(geometries)
 
 
@@ -215,13 +216,13 @@ def test_kept_machine_code_is_not_made_again(tmp_path, monkeypatch):
     kernels = {f"more{width}": named("x", "more", width) for width in range(1, 4)}
     build_library(kernels, TARGET, tmp_path / "first.so", tmp_path / "objects")
     compiled = []
-    make = build.add_object
+    make = compiler.add_object
 
     def record(folder, missing, *rest):
         compiled.extend(symbol for symbol, _ in missing.values())
         make(folder, missing, *rest)
 
-    monkeypatch.setattr(build, "add_object", record)
+    monkeypatch.setattr(compiler, "add_object", record)
     build_library(kernels, TARGET, tmp_path / "second.so", tmp_path / "objects")
     assert compiled == []
     KernelLibrary.load(tmp_path / "second.so").function("more2")

@@ -7,10 +7,10 @@ import pytest
 from compiled_kernels import call, kernel_of
 from tvm import te
 
-from autotm.kernels.code.tiling import PARALLEL_BYTES
-from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update
 from autotm.kernels.schedules.dispatch import ScheduledKernel
-from autotm.model.step.graph import OpClass
+from autotm.kernels.tables import Use, embedding, embedding_concat, embedding_update
+from autotm.kernels.target import PARALLEL_BYTES
+from autotm.model.graph import OpClass
 
 RATE = np.float32(0.25)
 """A power of two: the product is exact, so that a fused multiply-add and two operations round alike."""

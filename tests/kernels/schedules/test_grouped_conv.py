@@ -10,18 +10,18 @@ from compiled_kernels import call, kernel_of
 from contraction_cases import DEPTHWISE, GROUPED, Window, error, random_array, random_windows
 from tvm import te, tirx
 
-from autotm.kernels.operators import conv, depthwise
-from autotm.kernels.schedules.contraction.choice import others
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, OpClass
+from autotm.kernels import contractions, windowed
+from autotm.kernels.schedules.contraction import others
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass
 
 LIMIT = 3e-6
 
 FORMS = {
-    "conv2d": (conv.conv2d, conv.conv2d_data_gradient, conv.conv2d_weight_gradient),
+    "conv2d": (contractions.conv2d, contractions.conv2d_data_gradient, contractions.conv2d_weight_gradient),
     "depthwise": (
-        depthwise.depthwise_conv2d,
-        depthwise.depthwise_conv2d_data_gradient,
-        depthwise.depthwise_conv2d_weight_gradient,
+        windowed.depthwise_conv2d,
+        windowed.depthwise_conv2d_data_gradient,
+        windowed.depthwise_conv2d_weight_gradient,
     ),
 }
 
@@ -98,18 +98,18 @@ def test_depthwise(window: Window) -> None:
 
 
 def test_depthwise_with_windows_in_the_padding_alone_is_grouped() -> None:
-    assert depthwise.fits((3, 3), (2, 2, 2, 2))
-    assert not depthwise.fits((3, 1), (1, 1, 1, 1))
+    assert windowed.depthwise_fits((3, 3), (2, 2, 2, 2))
+    assert not windowed.depthwise_fits((3, 1), (1, 1, 1, 1))
 
 
 def test_names_classes_and_operations() -> None:
     window, groups = GROUPED[0]
     x, w = te.placeholder(window.x), te.placeholder(window.w)
-    kernel = kernel_of([x, w, conv.conv2d(x, w, window.stride, window.padding, groups)])
+    kernel = kernel_of([x, w, contractions.conv2d(x, w, window.stride, window.padding, groups)])
     assert (kernel.op, kernel.op_class) == ("conv2d", OpClass.CONV_FORWARD)
     assert kernel.flops == 2 * np.prod(window.y) * 9 * 4
     x, w = te.placeholder(DEPTHWISE[0].x), te.placeholder(DEPTHWISE[0].w)
-    kernel = kernel_of([x, w, depthwise.depthwise_conv2d(x, w, (1, 1), (1, 1, 1, 1))])
+    kernel = kernel_of([x, w, windowed.depthwise_conv2d(x, w, (1, 1), (1, 1, 1, 1))])
     assert (kernel.op, kernel.op_class) == ("depthwise_conv2d", OpClass.WINDOW)
 
 

@@ -19,16 +19,15 @@ from guarded_memory import GUARD_BYTES
 from memory_bound_cases import CONCATS, POOLS, SHAPES, SUMS, added_up, run_up, summed
 from tvm import te, tirx, topi
 
-from autotm.kernels.operators import batch_norm, conv, depthwise, layer_norm, matmul, pooling, softmax
-from autotm.kernels.operators.batched_matmul import batched_matmul
-from autotm.kernels.operators.moving.data_movement import concat
-from autotm.kernels.operators.moving.embedding import Use, embedding, embedding_concat, embedding_update, taken
-from autotm.kernels.schedules import dispatch
-from autotm.kernels.schedules.contraction.choice import others
-from autotm.kernels.schedules.rows import bias
-from autotm.lower.operators.moving import places
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
-from autotm.model.step.training import AdamW, Sgd
+from autotm.kernels import contractions, normalization, windowed
+from autotm.kernels.along_axis import concat
+from autotm.kernels.contractions import batched_matmul
+from autotm.kernels.schedules import channel_sums, dispatch
+from autotm.kernels.schedules.contraction import others
+from autotm.kernels.tables import Use, embedding, embedding_concat, embedding_update, taken
+from autotm.lower import indexing
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
+from autotm.model.training import AdamW, Sgd
 
 SETTINGS = [(1, None), (2, None), (3, "core-avx2")]
 """Threads, and CPU whose instructions to use (None: all that this one has)."""
@@ -68,12 +67,12 @@ def convolutions(case: Window) -> list[Case]:
     """The three passes; the first with bias and ReLU behind it, the last as an update in place."""
     geometry = case.stride, case.padding
     x, w, b = floats(case.x, case.w, case.w[-1:])
-    y = conv.conv2d(x, w, *geometry)
+    y = contractions.conv2d(x, w, *geometry)
     active = elementwise(y, lambda *i: tirx.max(y(*i) + b(i[-1]), tirx.const(0.0, "float32")), "relu")
     dy, v = floats(case.y, case.w)
-    dx = conv.conv2d_data_gradient(dy, v, case.x, *geometry)
+    dx = contractions.conv2d_data_gradient(dy, v, case.x, *geometry)
     u, du, old = floats(case.x, case.y, case.w)
-    dw = conv.conv2d_weight_gradient(u, du, case.w, *geometry)
+    dw = contractions.conv2d_weight_gradient(u, du, case.w, *geometry)
     new = elementwise(dw, lambda *i: old(*i) - dw(*i) * 0.1, "new")
     return [
         Case("conv2d", [x, w, b, active]),
@@ -84,7 +83,7 @@ def convolutions(case: Window) -> list[Case]:
 
 def grouped(case: Window, groups: int | None = None) -> list[Case]:
     """The three passes of each group, or of each channel by itself."""
-    module, prefix, most = (depthwise, "depthwise_", []) if groups is None else (conv, "", [groups])
+    module, prefix, most = (windowed, "depthwise_", []) if groups is None else (contractions, "", [groups])
     geometry = case.stride, case.padding, *most
     names = [f"{prefix}{name}" for name in ("conv2d", "conv2d_data_gradient", "conv2d_weight_gradient")]
     forward, data, weights = (getattr(module, name) for name in names)
@@ -101,20 +100,20 @@ def grouped(case: Window, groups: int | None = None) -> list[Case]:
 def products(m: int, k: int, n: int) -> list[Case]:
     shapes = {"matmul": ((m, k), (k, n)), "matmul_nt": ((m, k), (n, k)), "matmul_tn": ((k, m), (k, n))}
     operands = {name: floats(*pair) for name, pair in shapes.items()}
-    return [Case(name, [*pair, getattr(matmul, name)(*pair)]) for name, pair in operands.items()]
+    return [Case(name, [*pair, getattr(contractions, name)(*pair)]) for name, pair in operands.items()]
 
 
 def pools(shape: tuple[int, ...], pool: tuple, stride: tuple, padding: tuple) -> list[Case]:
     geometry = pool, stride, padding
     (x,) = floats(shape)
-    highest, mean = pooling.max_pool2d(x, *geometry), pooling.avg_pool2d(x, *geometry)
+    highest, mean = windowed.max_pool2d(x, *geometry), windowed.avg_pool2d(x, *geometry)
     u, y, dy = floats(shape, highest.shape, highest.shape)
     (dm,) = floats(mean.shape)
     return [
         Case("max_pool2d", [x, highest]),
         Case("avg_pool2d", [x, mean]),
-        Case("max_pool2d_gradient", [u, y, dy, pooling.max_pool2d_gradient(u, y, dy, *geometry)]),
-        Case("avg_pool2d_gradient", [dm, pooling.avg_pool2d_gradient(dm, shape, *geometry)]),
+        Case("max_pool2d_gradient", [u, y, dy, windowed.max_pool2d_gradient(u, y, dy, *geometry)]),
+        Case("avg_pool2d_gradient", [dm, windowed.avg_pool2d_gradient(dm, shape, *geometry)]),
     ]
 
 
@@ -141,13 +140,13 @@ def rows(*shape: int) -> list[Case]:
     pairs = {name: floats(shape, shape) for name in ("softmax", "log_softmax")}
     cases = []
     for name, (y, dy) in pairs.items():
-        forward, gradient = getattr(softmax, name), getattr(softmax, f"{name}_gradient")
+        forward, gradient = getattr(normalization, name), getattr(normalization, f"{name}_gradient")
         cases += [Case(name, [y, forward(y)]), Case(f"{name}_gradient", [y, dy, gradient(y, dy)])]
     x, gamma, beta, dy = floats(shape, shape[-1:], shape[-1:], shape)
     return [
         *cases,
-        Case("layer_norm", [x, gamma, beta, layer_norm.layer_norm(x, gamma, beta, 1e-5)]),
-        Case("layer_norm_gradient", [x, gamma, dy, *layer_norm.layer_norm_gradient(x, gamma, dy, 1e-5)]),
+        Case("layer_norm", [x, gamma, beta, normalization.layer_norm(x, gamma, beta, 1e-5)]),
+        Case("layer_norm_gradient", [x, gamma, dy, *normalization.layer_norm_gradient(x, gamma, dy, 1e-5)]),
     ]
 
 
@@ -167,10 +166,10 @@ def norms(shape: tuple[int, ...]) -> list[Case]:
     )
     slopes = floats(shape, shape, *[channels] * 5)
     return [
-        Case("batch_norm_statistics", [x, *batch_norm.statistics(x, 1e-5)]),
-        Case("batch_norm", [y, *vectors, batch_norm.normalise(y, *vectors)]),
-        Case("batch_norm_gradient_sums", [dy, z, mean, inverse, *batch_norm.gradient_sums(dy, z, mean, inverse)]),
-        Case("batch_norm_gradient", [*slopes, batch_norm.data_gradient(*slopes)]),
+        Case("batch_norm_statistics", [x, *normalization.statistics(x, 1e-5)]),
+        Case("batch_norm", [y, *vectors, normalization.normalise(y, *vectors)]),
+        Case("batch_norm_gradient_sums", [dy, z, mean, inverse, *normalization.gradient_sums(dy, z, mean, inverse)]),
+        Case("batch_norm_gradient", [*slopes, normalization.data_gradient(*slopes)]),
     ]
 
 
@@ -194,8 +193,8 @@ def tables(rows: int, width: int, count: int) -> list[Case]:
     inner = Case("taken", [cube, indices, taken(cube, indices, 1)], {1: rows})
     concat = Case("embedding_concat", [matrix, other, indices, joined], {2: rows})
     each = te.placeholder((count, width), "int64", "indices")
-    gathered = Case("copy", [table, each, places._gathered(table, each, 0)], {1: rows})
-    indexed = Case("copy", [table, indices, places._indexed(table, [indices], (count, width))], {1: rows})
+    gathered = Case("copy", [table, each, indexing._gathered(table, each, 0)], {1: rows})
+    indexed = Case("copy", [table, indices, indexing._indexed(table, [indices], (count, width))], {1: rows})
     return [lookup, inner, concat, update, scattered, running, gathered, indexed]
 
 
@@ -209,7 +208,7 @@ def bias_kernels(shape: tuple[int, ...]) -> list[Case]:
 
     new = [update(old, slope), update(other, its_slope)]
     return [
-        Case("bias_gradient", [dy, bias.bias_gradient(dy)]),
+        Case("bias_gradient", [dy, channel_sums.bias_gradient(dy)]),
         Case("sgd_update", [old, slope, other, its_slope, *new], shared={4: 0, 5: 2}),
     ]
 

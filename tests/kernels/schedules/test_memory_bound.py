@@ -8,9 +8,9 @@ from compiled_kernels import call, kernel_of
 from memory_bound_cases import CONCATS, SHAPES
 from tvm import te, tirx, topi
 
-from autotm.kernels.code.tiling import PARALLEL_BYTES, Machine, divisor_near
-from autotm.kernels.operators.moving.data_movement import concat
-from autotm.model.step.graph import OpClass
+from autotm.kernels.along_axis import concat
+from autotm.kernels.target import PARALLEL_BYTES, Parallelism, divisor_near
+from autotm.model.graph import OpClass
 
 
 def values(shape, seed=0):
@@ -104,7 +104,7 @@ def test_slice_and_what_follows_are_one_pass(axis, begin, end):
 
 
 def test_tiles_divide_and_fill_vectors():
-    machine = Machine(threads=2, lanes=16)
+    machine = Parallelism(threads=2, lanes=16)
     for extent in range(1, 400):
         tile = machine.tile(extent)
         if tile is not None:

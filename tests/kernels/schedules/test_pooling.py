@@ -8,9 +8,9 @@ from compiled_kernels import call, kernel_of
 from memory_bound_cases import POOLS
 from tvm import te
 
-from autotm.kernels.operators import pooling
-from autotm.kernels.operators.windows.window import Axis
-from autotm.model.step.graph import OpClass
+from autotm.kernels import windowed
+from autotm.kernels.windowed import Axis
+from autotm.model.graph import OpClass
 
 
 def positions(shape, pool, stride, padding):
@@ -53,7 +53,7 @@ def test_max_pool(shape, pool, stride, padding):
     for i, j, inside in positions(shape, pool, stride, padding):
         expected[:, i, j] = np.max([x[:, h, w] for h, w in inside], axis=0)
     (argument,) = placeholders(shape)
-    kernel = kernel_of([argument, pooling.max_pool2d(argument, pool, stride, padding)])
+    kernel = kernel_of([argument, windowed.max_pool2d(argument, pool, stride, padding)])
     assert kernel.op_class == OpClass.WINDOW
     np.testing.assert_array_equal(call(kernel, [x])[0], expected)
 
@@ -72,7 +72,7 @@ def test_max_pool_gradient_goes_to_the_first_maximum(shape, pool, stride, paddin
         for place, (h, w) in enumerate(inside):
             expected[:, h, w] += np.where(first == place, dy[:, i, j], 0)
     arguments = placeholders(shape, pooled, pooled)
-    kernel = kernel_of([*arguments, pooling.max_pool2d_gradient(*arguments, pool, stride, padding)])
+    kernel = kernel_of([*arguments, windowed.max_pool2d_gradient(*arguments, pool, stride, padding)])
     assert kernel.op_class == OpClass.WINDOW_GRADIENT
     np.testing.assert_allclose(call(kernel, [x, y, dy])[0], expected, rtol=1e-5, atol=1e-6)
 
@@ -88,10 +88,10 @@ def test_avg_pool_and_gradient(shape, pool, stride, padding):
         for h, w in inside:
             gradient[:, h, w] += dy[:, i, j] / len(inside)
     (argument,) = placeholders(shape)
-    forward = kernel_of([argument, pooling.avg_pool2d(argument, pool, stride, padding)])
+    forward = kernel_of([argument, windowed.avg_pool2d(argument, pool, stride, padding)])
     np.testing.assert_allclose(call(forward, [x])[0], mean, rtol=1e-5)
     (argument,) = placeholders(pooled)
-    backward = kernel_of([argument, pooling.avg_pool2d_gradient(argument, shape, pool, stride, padding)])
+    backward = kernel_of([argument, windowed.avg_pool2d_gradient(argument, shape, pool, stride, padding)])
     np.testing.assert_allclose(call(backward, [dy])[0], gradient, rtol=1e-5, atol=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_window_fuses_with_what_is_before_and_after():
     shape, geometry = (2, 9, 9, 48), ((3, 3), (2, 2), (0, 0, 0, 0))
     (argument,) = placeholders(shape)
     before = te.compute(shape, lambda *i: argument(*i) * 2.0, name="twice")
-    pooled = pooling.max_pool2d(before, *geometry)
+    pooled = windowed.max_pool2d(before, *geometry)
     after = te.compute(pooled.shape, lambda *i: pooled(*i) + 1.0, name="one_more")
     x = values(shape, 5)
     expected = np.empty(output_shape(shape, *geometry), "float32")

@@ -9,8 +9,8 @@ import pytest
 from compiled_kernels import call, kernel_of
 from memory_bound_cases import SUMS, summed
 
-from autotm.kernels.schedules.generic.reduction import _blocking
-from autotm.model.step.graph import OpClass
+from autotm.kernels.schedules.memory_bound import _blocking
+from autotm.model.graph import OpClass
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from compiled_kernels import call, kernel_of
 from tvm import te, tirx
 
-from autotm.kernels.operators import layer_norm, softmax
-from autotm.kernels.schedules.rows.rows import exponential
-from autotm.model.step.graph import OpClass
+from autotm.kernels import normalization
+from autotm.kernels.schedules.rows import exponential
+from autotm.model.graph import OpClass
 
 SHAPES = [(3, 5, 64), (7, 150), (2, 3), (4, 1), (33, 2011)]
 THREADS = [1, 2, 3]
@@ -47,12 +47,12 @@ def exact_softmax(x):
 def test_softmax_and_gradient(shape, threads):
     x = 4 * random(shape, 0)
     x[..., 1::3] = MASKED
-    kernel, (y,) = run(softmax.softmax, [x], threads)
+    kernel, (y,) = run(normalization.softmax, [x], threads)
     assert (kernel.op, kernel.op_class) == ("softmax", OpClass.NORMALIZATION)
     np.testing.assert_allclose(y, exact_softmax(x), rtol=1e-6, atol=1e-12)
     assert not y[..., 1::3].any()
     dy = random(shape, 1)
-    kernel, (dx,) = run(softmax.softmax_gradient, [y, dy], threads)
+    kernel, (dx,) = run(normalization.softmax_gradient, [y, dy], threads)
     assert (kernel.op, kernel.op_class) == ("softmax_gradient", OpClass.NORMALIZATION_GRADIENT)
     wide = y.astype(np.float64)
     np.testing.assert_allclose(dx, wide * (dy - (wide * dy).sum(-1, keepdims=True)), rtol=2e-6, atol=2e-7)
@@ -61,11 +61,11 @@ def test_softmax_and_gradient(shape, threads):
 @IN_THREADS
 def test_log_softmax_and_gradient(shape, threads):
     x = 4 * random(shape, 2)
-    kernel, (y,) = run(softmax.log_softmax, [x], threads)
+    kernel, (y,) = run(normalization.log_softmax, [x], threads)
     assert (kernel.op, kernel.workspaces) == ("log_softmax", ())
     np.testing.assert_allclose(y, np.log(exact_softmax(x)), rtol=2e-6, atol=2e-6)
     dy = random(shape, 3)
-    kernel, (dx,) = run(softmax.log_softmax_gradient, [y, dy], threads)
+    kernel, (dx,) = run(normalization.log_softmax_gradient, [y, dy], threads)
     assert (kernel.op, kernel.workspaces) == ("log_softmax_gradient", ())
     exact = dy - np.exp(y.astype(np.float64)) * dy.sum(-1, keepdims=True, dtype=np.float64)
     np.testing.assert_allclose(dx, exact, rtol=2e-6, atol=5e-6)
@@ -76,7 +76,9 @@ def test_work_in_front_of_the_gradient_needs_no_buffer():
 
     def gradient(logs, hot):
         double = te.compute(hot.shape, lambda *at: hot(*at) * 2.0, name="double")
-        return softmax.log_softmax_gradient(logs, te.compute(hot.shape, lambda *at: -double(*at), name="negative"))
+        return normalization.log_softmax_gradient(
+            logs, te.compute(hot.shape, lambda *at: -double(*at), name="negative")
+        )
 
     kernel, (dx,) = run(gradient, [y, labels], 2)
     assert (kernel.op, kernel.workspaces) == ("log_softmax_gradient", ())
@@ -95,10 +97,10 @@ def exact_normal(x):
 def test_layer_norm_and_gradient(shape, threads):
     x, gamma, beta, dy = random(shape, 4) + 3, random(shape[-1:], 5), random(shape[-1:], 6), random(shape, 7)
     normal, inverse = exact_normal(x)
-    kernel, (y,) = run(layer_norm.layer_norm, [x, gamma, beta], threads, EPSILON)
+    kernel, (y,) = run(normalization.layer_norm, [x, gamma, beta], threads, EPSILON)
     assert (kernel.op, kernel.op_class) == ("layer_norm", OpClass.NORMALIZATION)
     np.testing.assert_allclose(y, normal * gamma + beta, rtol=1e-5, atol=2e-5)
-    kernel, (dx, dgamma, dbeta) = run(layer_norm.layer_norm_gradient, [x, gamma, dy], threads, EPSILON)
+    kernel, (dx, dgamma, dbeta) = run(normalization.layer_norm_gradient, [x, gamma, dy], threads, EPSILON)
     assert (kernel.op, kernel.op_class) == ("layer_norm_gradient", OpClass.NORMALIZATION_GRADIENT)
     slope, leading = dy.astype(np.float64) * gamma, tuple(range(len(shape) - 1))
     means = slope.mean(-1, keepdims=True), (slope * normal).mean(-1, keepdims=True)
@@ -110,7 +112,7 @@ def test_layer_norm_and_gradient(shape, threads):
 def test_sums_over_many_rows_are_summed_in_blocks():
     x, gamma = random((20_000, 16), 8), np.ones(16, np.float32)
     dy = np.abs(random(x.shape, 9)) + 1
-    _, (_, _, dbeta) = run(layer_norm.layer_norm_gradient, [x, gamma, dy], 2, EPSILON)
+    _, (_, _, dbeta) = run(normalization.layer_norm_gradient, [x, gamma, dy], 2, EPSILON)
     np.testing.assert_allclose(dbeta, dy.sum(0, dtype=np.float64), rtol=5e-7)
 
 

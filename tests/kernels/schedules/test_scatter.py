@@ -7,9 +7,9 @@ import pytest
 from compiled_kernels import call, kernel_of
 from tvm import te
 
-from autotm.kernels.operators.moving.running import running_sum
-from autotm.kernels.operators.moving.scatter import Scatter, scatter_sum
-from autotm.model.step.graph import OpClass
+from autotm.kernels.along_axis import running_sum
+from autotm.kernels.tables import Scatter, scatter_sum
+from autotm.model.graph import OpClass
 
 
 def operand(array: np.ndarray) -> te.Tensor:

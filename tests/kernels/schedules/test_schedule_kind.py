@@ -7,11 +7,11 @@ import tvm
 from compiled_kernels import TARGET
 from tvm import te
 
-from autotm.kernels.making.facts import KernelFacts
-from autotm.kernels.operators.matmul import matmul
+from autotm.kernels.compiler import KernelFacts
+from autotm.kernels.contractions import matmul
 from autotm.kernels.schedules import dispatch
 from autotm.kernels.schedules.dispatch import schedule
-from autotm.model.step.schedule_kind import SCHEDULES_KEY, ScheduleKind, schedules_in
+from autotm.model.graph import SCHEDULES_KEY, ScheduleKind, schedules_in
 
 
 def functions() -> tuple[tvm.tirx.PrimFunc, tvm.tirx.PrimFunc]:

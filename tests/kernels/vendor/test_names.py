@@ -9,7 +9,7 @@ import played_cublas
 import played_cudnn
 import pytest
 
-from autotm.kernels.vendor import cublas, cudnn
+from autotm.kernels import vendor
 
 
 def public(played: type) -> set[str]:
@@ -25,7 +25,7 @@ def test_cudnn_has_the_names() -> None:
     assert hasattr(library.data_type, "FLOAT")
     for played, real in ((played_cudnn.Notes, library.numerical_note), (played_cudnn.Knobs, library.knob_type)):
         assert {one.name for one in played} <= set(real.__members__)
-    assert set(cudnn._INEXACT) <= set(library.numerical_note.__members__)
+    assert set(vendor._INEXACT) <= set(library.numerical_note.__members__)
     assert {"A", "FALLBACK"} <= set(library.heur_mode.__members__)
     assert issubclass(library.cudnnGraphNotSupportedError, Exception)
     assert list(inspect.signature(library.set_stream).parameters) == ["handle", "stream"]
@@ -53,7 +53,7 @@ def test_cublas_has_the_names() -> None:
         (played_cublas.Description, lt.MatmulDescAttribute),
     ):
         assert {one.name: int(one) for one in played}.items() <= {one.name: int(one) for one in real}.items()
-    assert set(cublas._ATTRIBUTES) == set(lt.MatmulAlgoConfigAttribute.__members__), "all that an algorithm is made of"
+    assert set(vendor._ATTRIBUTES) == set(lt.MatmulAlgoConfigAttribute.__members__), "all that an algorithm is made of"
     assert lt.matmul_heuristic_result_dtype == played_cublas.RESULT
     lib = played_cublas.PlayedCublasLt.__new__(played_cublas.PlayedCublasLt)
     for kind in played_cublas.Config:

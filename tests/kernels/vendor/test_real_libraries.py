@@ -11,10 +11,14 @@ import pytest
 import small_step
 from vendor_cases import CASES, computed, laid
 
-from autotm.kernels.cuda import device_named, fatbin, turned_weights, vendor_problem
+from autotm.kernels.cuda.device import device_named
+from autotm.kernels.cuda.dispatch import turned_weights, vendor_problem
+from autotm.kernels.cuda.source import fatbin
 from autotm.kernels.vendor import VENDORS, Vendors
-from autotm.memory.gpu import CudaCode, gpu_facts, open_device
-from autotm.model.files import AutotmError
+from autotm.memory.gpu.cuda_device import CudaCode
+from autotm.memory.gpu.facts import gpu_facts
+from autotm.memory.gpu.opening import open_device
+from autotm.model.errors import AutotmError
 from autotm.model.machine import CudaTier
 
 

@@ -45,8 +45,8 @@ H100 = {
 PROGRAM = """
 import json, sys
 import cudnn as real
-from autotm.kernels.vendor.cudnn import Cudnn
-from autotm.model.step import Convolution
+from autotm.kernels.vendor import Cudnn
+from autotm.model.launch import Convolution
 
 try:
     facts = real.create_device_properties(sys.argv[1])

@@ -15,10 +15,10 @@ from played_cudnn import ENGINES
 from tvm import te
 from vendor_cases import CASES, DEVICE, installed, missing, played_results
 
-from autotm.kernels.cuda import VendorKernel, turned_weights, vendor_problem
-from autotm.kernels.operators.batched_matmul import batched_matmul
+from autotm.kernels.contractions import batched_matmul
+from autotm.kernels.cuda.dispatch import VendorKernel, turned_weights, vendor_problem
 from autotm.kernels.vendor import VendorError, VendorMissingError, Vendors, operands_of, product_layouts
-from autotm.model.step import Convolution, Product, VendorAlgorithm, VendorCall
+from autotm.model.launch import Convolution, Product, VendorAlgorithm, VendorCall
 
 CONVOLUTION = Convolution("conv2d", (2, 9, 8, 12), (3, 2, 12, 20), (2, 7, 7, 20), (1, 1), (0, 0, 0, 0))
 

@@ -5,10 +5,10 @@ import pytest
 from product_networks import RATE, product_network, step
 from tvm import relax
 
-from autotm.kernels.code.target import host_target
+from autotm.kernels.target import host_target
 from autotm.lower.calls import fused_kernels
 from autotm.lower.step import whole_step
-from autotm.model.step.graph import Initial
+from autotm.model.graph import Initial
 from autotm.zoo import NetworkBuilder
 
 

@@ -11,12 +11,12 @@ import tvm_ffi
 from played_cudart import Codes, PlayedRuntime
 
 from autotm.kernels.library import aligned_empty, launching_on
-from autotm.memory.gpu import Span
-from autotm.memory.gpu.cuda import CudaDevice, Runtime, dlpack
-from autotm.memory.gpu.cuda.dlpack import CPU, CUDA, DeviceArray
-from autotm.memory.gpu.cuda.runtime import load_runtime
+from autotm.memory.gpu import cuda_memory
+from autotm.memory.gpu.cuda_device import CudaDevice
+from autotm.memory.gpu.cuda_memory import CPU, CUDA, DeviceArray, Runtime, load_runtime
+from autotm.memory.gpu.interface import Span
 from autotm.memory.gpu.threads import Starving
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 
 BYTES = 1024
 
@@ -99,15 +99,15 @@ def test_dlpack_shares_memory_and_lets_go_of_it(dtype: str) -> None:
     memory = aligned_empty((2, 3), dtype)
     memory[...] = [[0, 1, 0], [1, 1, 1]]
     array = DeviceArray(memory.ctypes.data, (2, 3), memory.dtype, (CPU, 0), memory)
-    before = len(dlpack._handed_over)
+    before = len(cuda_memory._handed_over)
     read = np.from_dlpack(array)
     np.testing.assert_array_equal(read, memory)
     assert np.shares_memory(read, memory)
     tensor, unread = tvm_ffi.from_dlpack(array), array.__dlpack__()
-    assert len(dlpack._handed_over) == before + 3
+    assert len(cuda_memory._handed_over) == before + 3
     del read, tensor, unread
     gc.collect()
-    assert len(dlpack._handed_over) == before
+    assert len(cuda_memory._handed_over) == before
 
 
 def test_dlpack_refuses_what_it_cannot_name() -> None:

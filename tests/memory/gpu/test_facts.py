@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 from recorded_nvml import NVMLError, NVMLError_LibraryNotFound, Recorded
 
-from autotm.memory.gpu import DeviceMemoryError, GpuFacts, GpuRefusedError, NoGpuError, gpu_facts, require_gpu
-from autotm.memory.gpu.requirements import runs_on
+from autotm.memory.gpu.facts import GpuFacts, NoGpuError, gpu_facts
+from autotm.memory.gpu.interface import DeviceMemoryError
+from autotm.memory.gpu.opening import GpuRefusedError, require_gpu, runs_on
 
 
 def h100() -> GpuFacts:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import small_step
 
-from autotm.memory.gpu import open_device
+from autotm.memory.gpu.opening import open_device
 from autotm.memory.tiers import open_tiers, tier_kinds
-from autotm.model.files import AutotmError, BadInputError
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import CudaTier
 
 MACHINE = replace(small_step.machine(), slow_tier=CudaTier(kind="cuda", capacity="1GB"))

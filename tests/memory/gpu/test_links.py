@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autotm.memory.gpu import Delays, ThreadDevice, device_links
-from autotm.model.files import BadInputError
-from autotm.model.step import OpClass, Tier
+from autotm.memory.gpu.links import device_links
+from autotm.memory.gpu.threads import Delays, ThreadDevice
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Tier
 
 SIZES = (4096, 1 << 16, 1 << 20)
 

@@ -14,9 +14,12 @@ import small_step
 from played_cudart import PlayedRuntime
 from recorded_nvml import Recorded
 
-from autotm.memory.gpu import CudaDevice, Span, open_managed, opening
-from autotm.memory.gpu.cuda import Runtime
-from autotm.model.files import AutotmError, BadInputError
+from autotm.memory.gpu import opening
+from autotm.memory.gpu.cuda_device import CudaDevice
+from autotm.memory.gpu.cuda_memory import Runtime
+from autotm.memory.gpu.interface import Span
+from autotm.memory.gpu.opening import open_managed
+from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import CudaTier
 
 MIB = 1 << 20

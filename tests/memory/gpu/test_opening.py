@@ -9,18 +9,11 @@ import pytest
 from played_cudart import PlayedRuntime
 from recorded_nvml import Recorded
 
-from autotm.memory.gpu import (
-    GpuRefusedError,
-    NoGpuError,
-    context_bytes,
-    gpu_facts,
-    measured_context,
-    open_gpu,
-    opening,
-    visible_gpu,
-)
-from autotm.memory.gpu.cuda import Runtime
-from autotm.model.files import AutotmError
+from autotm.memory.gpu import opening
+from autotm.memory.gpu.cuda_memory import Runtime
+from autotm.memory.gpu.facts import NoGpuError, gpu_facts
+from autotm.memory.gpu.opening import GpuRefusedError, context_bytes, measured_context, open_gpu, visible_gpu
+from autotm.model.errors import AutotmError
 
 TWO = Recorded(names=("first", "second"))
 

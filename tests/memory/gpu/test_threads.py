@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from autotm.memory.gpu import Delays, Interleaving, Order, RaceError, Span, Starving, ThreadDevice
-from autotm.model.files import AutotmError
+from autotm.memory.gpu.interface import Span
+from autotm.memory.gpu.threads import Delays, Interleaving, Order, RaceError, Starving, ThreadDevice
+from autotm.model.errors import AutotmError
 
 BYTES = 256
 

@@ -7,10 +7,10 @@ import mmap
 import numpy as np
 import pytest
 
-from autotm.memory.linux.calls import NOWHERE, give_back, lock, pages_by_node, prefer
-from autotm.memory.linux.filler import Filler, _runs
-from autotm.model.files import AutotmError
-from autotm.model.machine import SystemMemory
+from autotm.memory.linux.policy_tiers import Filler, _runs
+from autotm.memory.linux.system_calls import NOWHERE, give_back, lock, pages_by_node, prefer
+from autotm.model.errors import AutotmError
+from autotm.model.system import SystemMemory
 
 MIB = 1 << 20
 

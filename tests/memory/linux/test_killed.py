@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.memory.linux import DaxPool
-from autotm.model.machine import SystemMemory
+from autotm.memory.linux.pools import DaxPool
+from autotm.model.system import SystemMemory
 
 SETTINGS = (
     "/proc/sys/kernel/numa_balancing",
@@ -23,9 +23,10 @@ SETTINGS = (
 )
 
 POOLS = """
-from autotm.memory import open_tiers
-from autotm.model.machine import Machine, usable_cpus
-from autotm.model.step import Tier
+from autotm.memory.tiers import open_tiers
+from autotm.model.cores import usable_cpus
+from autotm.model.machine import Machine
+from autotm.model.graph import Tier
 machine = Machine("test", 1, usable_cpus()[:1], "host", tier, "hash")
 def once():
     with open_tiers(machine, None, 1 << 20, 4 << 20, Path("none")) as tiers:
@@ -42,8 +43,9 @@ RUNS = """
 from dataclasses import replace
 import small_step
 from small_programs import Trip, plan, profile, program
-from autotm.kernels.library.library import KernelLibrary
-from autotm.runtime import RunOptions, run
+from autotm.kernels.library import KernelLibrary
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
 graph, library = small_step.graph(), KernelLibrary.load(Path({library!r}))
 made = program(graph, frozenset({{"hidden"}}), {{"act2": Trip(5, 6)}})
 machine = replace(small_step.machine(), slow_tier=tier)

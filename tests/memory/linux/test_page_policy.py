@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotm.memory.linux.calls import NOWHERE, pages_by_node
-from autotm.memory.linux.page_policy import POLICIES, SWITCHES, PagePolicy, apply_policy, balancing
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.model.machine import SystemMemory
-from autotm.solve import optimizers
+from autotm.memory.linux.page_policy import POLICIES, PagePolicy, apply_policy, balancing
+from autotm.memory.linux.system_calls import NOWHERE, pages_by_node
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.machine import SWITCHES
+from autotm.model.system import SystemMemory
+from autotm.solve.placing import optimizers
 
 PAGES = 64
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from autotm.memory import open_tiers
-from autotm.memory.linux import DaxPool, NodePool, calls, check_nodes
-from autotm.model.files import AutotmError, BadInputError
-from autotm.model.machine import DaxTier, EmulatedTier, Machine, NumaTier, SystemMemory
-from autotm.model.step import OpClass, Tier
+from autotm.memory.linux import system_calls
+from autotm.memory.linux.pools import DaxPool, NodePool, check_nodes
+from autotm.memory.tiers import open_tiers
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import OpClass, Tier
+from autotm.model.machine import DaxTier, EmulatedTier, Machine, NumaTier
+from autotm.model.system import SystemMemory
 
 SYSTEM = SystemMemory()
 
@@ -66,7 +68,9 @@ def test_pages_that_left_are_counted_and_refused(monkeypatch: pytest.MonkeyPatch
     fresh = NodePool(Tier.PMEM, 4 * 4096, (0,), "none", SYSTEM)
     monkeypatch.setattr(NodePool, "_require_room", lambda *_: None)
     address = fresh._whole.ctypes.data
-    calls._libc.madvise(calls._pointer(address), calls._long(4096), 4)  # MADV_DONTNEED: the page is gone
+    system_calls._libc.madvise(
+        system_calls._pointer(address), system_calls._long(4096), 4
+    )  # MADV_DONTNEED: the page is gone
     with pytest.raises(AutotmError, match=r"1 of 4 pages are not on node 0 \(1 nowhere\)"):
         fresh.check()
 
@@ -118,8 +122,8 @@ def test_reserved_huge_pages_that_are_not_there_are_refused(machine: Machine, de
 def test_a_system_that_refuses_binding_is_told_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     code = {"EPERM": 1, "ENOSYS": 38}
     for name, number in code.items():
-        monkeypatch.setattr(calls._libc, "syscall", lambda *_: -1)
-        monkeypatch.setattr(calls.ctypes, "get_errno", lambda number=number: number)
+        monkeypatch.setattr(system_calls._libc, "syscall", lambda *_: -1)
+        monkeypatch.setattr(system_calls.ctypes, "get_errno", lambda number=number: number)
         with pytest.raises(AutotmError, match=f"mbind: .*{name}.*(cap-add SYS_NICE|only be emulated)"):
             NodePool(Tier.DRAM, 4096, (0,), "none", SYSTEM)
 
@@ -181,8 +185,8 @@ def test_a_folder_that_is_too_small_is_told(machine: Machine, devices_dir: Path,
 HOLDER = """
 import sys
 from pathlib import Path
-from autotm.memory.linux import DaxPool
-from autotm.model.machine import SystemMemory
+from autotm.memory.linux.pools import DaxPool
+from autotm.model.system import SystemMemory
 pool = DaxPool(Path(sys.argv[1]), 1 << 20, stand_in=True, system=SystemMemory())
 print("here", flush=True)
 sys.stdin.read()

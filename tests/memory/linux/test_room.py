@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotm.memory.linux.room import Room
+from autotm.memory.linux.policy_tiers import Room
 
 MIB = 1 << 20
 

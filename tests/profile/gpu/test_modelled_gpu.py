@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autotm.check import check_plan
-from autotm.model.files import BadInputError
-from autotm.model.step import Graph, Kernel, Limit, OpClass, Operand, Role, Tensor, Tier
-from autotm.model.study import GpuFile, load_gpu
-from autotm.profile.gpu import modelled_links, roofline_profile, with_winograd
-from autotm.profile.gpu.winograd import WINOGRAD, workspace_values
-from autotm.solve import SolveOptions, solve
+from autotm.check.plan import check_plan
+from autotm.model.errors import BadInputError
+from autotm.model.gpu_file import GpuFile, load_gpu
+from autotm.model.graph import Graph, Kernel, OpClass, Operand, Role, Tensor, Tier
+from autotm.model.limit import Limit
+from autotm.profile.modelled_gpu import WINOGRAD, modelled_links, roofline_profile, with_winograd, workspace_values
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 DEVICES = Path(__file__).parents[3] / "config" / "devices"
 BATCH, SIZE, CHANNELS = 16, 28, 256

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 import small_step
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.memory.device import load_device
-from autotm.memory.device.emulation import Emulation
+from autotm.kernels.library import KernelLibrary
+from autotm.memory.device_file import load_device
+from autotm.memory.emulation import Emulation
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation, all_fast, configuration, slow_traffic
 from autotm.model.machine import EmulatedTier
-from autotm.model.measurement.profile import Profile
-from autotm.model.step import slow_traffic
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Graph, Implementation
-from autotm.model.step.tier import all_fast, configuration
-from autotm.profile.step.in_step import all_fast_timings, all_fast_us, profile_in_step
-from autotm.profile.store.store import KernelStore
-from autotm.profile.timing.cases import ways_of
-from autotm.profile.timing.options import ProfileOptions
+from autotm.model.profile import Profile
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.profiler import ways_of
+from autotm.profile.step_profile import all_fast_timings, all_fast_us, profile_in_step
+from autotm.profile.store import KernelStore
 
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 GRAPH = small_step.graph()

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import small_step
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.model.measurement.profile import Profile
-from autotm.model.step.counting import Counts, counting
-from autotm.profile.step import step_profile
-from autotm.profile.step.in_step import all_fast_us
-from autotm.profile.step.step_profile import profile_step
-from autotm.profile.store.store import KernelStore
-from autotm.profile.timing.options import ProfileOptions
-from autotm.runtime.timing.all_fast import AllFastRounds
+from autotm.kernels.library import KernelLibrary
+from autotm.model.limit import Counts, counting
+from autotm.model.profile import Profile
+from autotm.profile import step_profile
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.step_profile import all_fast_us, profile_step
+from autotm.profile.store import KernelStore
+from autotm.runtime.all_fast import AllFastRounds
 
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=5, max_repeats=20, step_s=0.5, rotation_bytes=1_000_000)
 MACHINE, LINKS = small_step.machine(), small_step.links()

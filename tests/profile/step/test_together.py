@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import random_case
 
-from autotm.model.step.tier import configuration
-from autotm.profile.step.together import rounds, wanted_configurations
-from autotm.profile.timing.cases import cases
+from autotm.model.graph import configuration
+from autotm.profile.profiler import cases
+from autotm.profile.timing_study import rounds, wanted_configurations
 
 
 @given(st.integers(0, 10_000))

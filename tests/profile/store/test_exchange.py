@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from autotm.model.files.errors import DamagedFileError
-from autotm.model.measurement.profile import Timing
-from autotm.profile.store import exchange
-from autotm.profile.store.exchange import Merged, export_store, import_store
-from autotm.profile.store.schedule_table import Entry, Where
-from autotm.profile.store.store import KernelStore, StoreKey
+from autotm.model.errors import DamagedFileError
+from autotm.model.profile import Timing
+from autotm.profile import store_exchange
+from autotm.profile.store import Entry, KernelStore, StoreKey, Where
+from autotm.profile.store_exchange import Merged, export_store, import_store
 
 HERE = Where("llvm -mcpu=x", 2, "this processor", "0.27")
 ENTRY = Entry("matmul", "[[],[]]", "own", 900, 1000, 64)
@@ -88,10 +87,10 @@ def test_the_schedule_that_gains_more_stays(mine: Entry, is_replaced: bool, file
 def rewritten(path: Path, change: Callable[[dict[str, Any], dict[str, str]], None], *, rehash: bool = True) -> None:
     with zipfile.ZipFile(path) as archive:
         manifest = json.loads(archive.read("manifest.json"))
-        texts = {name: archive.read(f"{name}.jsonl").decode() for name in exchange.SCHEMAS}
+        texts = {name: archive.read(f"{name}.jsonl").decode() for name in store_exchange.SCHEMAS}
     change(manifest, texts)
     if rehash:
-        manifest["contents_hash"] = exchange._hash(texts)
+        manifest["contents_hash"] = store_exchange._hash(texts)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("manifest.json", json.dumps(manifest))
         for name, text in texts.items():

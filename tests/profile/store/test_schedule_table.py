@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import small_step
 
-from autotm.model.measurement.tuning import TunedSchedule
-from autotm.profile.store.schedule_table import Entry, ScheduleTable, Where
-from autotm.profile.store.store import KernelStore
+from autotm.model.kernel_studies import TunedSchedule
+from autotm.profile.store import Entry, KernelStore, ScheduleTable, Where
 
 HERE = Where("llvm -mcpu=x", 2, "this processor", "0.27")
 ENTRY = Entry("matmul", "[[],[]]", "own", 900, 1000, 64)

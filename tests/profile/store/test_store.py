@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.measurement.profile import Timing
-from autotm.profile.store.store import KernelStore, StoreKey, count
+from autotm.model.profile import Timing
+from autotm.profile.store import KernelStore, StoreKey, count
 
 KEY = StoreKey("context", "identity", "default", "DP", 17)
 TIMING = Timing(1, 3, 2, 4, 9)

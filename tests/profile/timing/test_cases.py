@@ -2,7 +2,7 @@
 
 import small_step
 
-from autotm.profile.timing.cases import cases
+from autotm.profile.profiler import cases
 
 
 def test_every_identity_appears_once_with_what_any_of_its_calls_needs() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import small_step
 
 from autotm.memory.tiers import open_tiers
-from autotm.model.step.graph import Initial
-from autotm.profile.timing.operands import MAX_COPIES, Filler, plan_operands
+from autotm.model.graph import Initial
+from autotm.profile.kernel_timing import MAX_COPIES, Filler, plan_operands
 
 
 def test_an_updated_parameter_shares_its_parameters_memory() -> None:

@@ -14,16 +14,14 @@ import pytest
 import small_step
 from stand_in_clock import StandInClock
 
-from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.machine.machine import Machine
-from autotm.model.measurement.profile import Profile
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION, Implementation
-from autotm.model.step.tier import all_fast, configuration
-from autotm.model.step.traffic import slow_traffic
-from autotm.profile.store.store import KernelStore, count
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.timing.profiler import profile_kernels
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Implementation, all_fast, configuration, slow_traffic
+from autotm.model.machine import Machine
+from autotm.model.profile import Profile
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.profiler import profile_kernels
+from autotm.profile.store import KernelStore, count
 
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=10, kernel_s=0.005, rotation_bytes=1_000_000)
 HELPERS = Path(__file__).parents[2] / "helpers"
@@ -142,8 +140,8 @@ CHILD = """
     import small_step
     from autotm.kernels.library import KernelLibrary
     from autotm.model.machine import cores
-    from autotm.profile.timing.options import ProfileOptions
-    from autotm.profile.timing.profiler import profile_kernels
+    from autotm.profile.kernel_timing import ProfileOptions
+    from autotm.profile.profiler import profile_kernels
     from autotm.profile.store import KernelStore
     cores.lost_ns = lambda _: 0  # As in conftest.py: a neighbour's work would have kernels timed again.
     options = ProfileOptions(min_repeats=3, max_repeats=10**9, kernel_s=0.5, spread=0.0, rotation_bytes=1_000_000,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from autotm.model.machine.cores import Round, Watch
-from autotm.profile.timing.sittings import undisturbed
+from autotm.model.cores import Round, Watch
+from autotm.profile.profiler import undisturbed
 
 SECOND = 10**9
 

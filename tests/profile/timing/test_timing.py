@@ -6,8 +6,7 @@ import itertools
 import pytest
 from stand_in_clock import StandInClock
 
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.timing.timing import paired, summary, time_interleaved
+from autotm.profile.kernel_timing import ProfileOptions, paired, summary, time_interleaved
 
 
 @pytest.fixture

@@ -16,20 +16,16 @@ from compiled_kernels import call
 from tvm.s_tir import Schedule
 
 from autotm import zoo
-from autotm.kernels.code.blocks import top_blocks
-from autotm.kernels.code.target import host_target
-from autotm.kernels.making.build import identity
-from autotm.kernels.making.tuned import copy_of, to_json
-from autotm.lower.distinct import distinct_kernels
-from autotm.lower.lower import scheduled_step
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.model.measurement.profile import Timing
-from autotm.profile.store.schedule_table import Entry, Where
-from autotm.profile.store.store import KernelStore, StoreKey
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.timing.profiler import timing_context
-from autotm.profile.tuning.coverage import coverage, table
-from autotm.profile.tuning.tuner import TuneOptions, least_gain, matching, tune_kernels
+from autotm.kernels.compiler import copy_of, identity, to_json
+from autotm.kernels.target import host_target
+from autotm.kernels.tir import top_blocks
+from autotm.lower.lowering import distinct_kernels, scheduled_step
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.profile import Timing
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.profiler import timing_context
+from autotm.profile.store import Entry, KernelStore, StoreKey, Where
+from autotm.profile.tuning import TuneOptions, coverage, least_gain, matching, table, tune_kernels
 
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=20, kernel_s=0.01, rotation_bytes=100_000)
 MACHINE = small_step.machine()

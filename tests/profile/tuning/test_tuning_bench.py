@@ -7,12 +7,11 @@ import pytest
 from stand_in_clock import StandInClock
 
 from autotm import zoo
-from autotm.kernels.code.target import host_target
-from autotm.kernels.making.tuned import compiled
-from autotm.lower.distinct import distinct_kernels
-from autotm.lower.lower import scheduled_step
-from autotm.profile.timing.options import ProfileOptions
-from autotm.profile.tuning.tuning_bench import TuningBench, agree
+from autotm.kernels.compiler import compiled
+from autotm.kernels.target import host_target
+from autotm.lower.lowering import distinct_kernels, scheduled_step
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.tuning import TuningBench, agree
 
 TARGET = host_target(2)
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=5, kernel_s=0.001, rotation_bytes=1 << 20)

@@ -13,17 +13,29 @@ torch = pytest.importorskip("torch", reason="the step is PyTorch's: make test-to
 import small_step  # noqa: E402
 
 from autotm import zoo  # noqa: E402
-from autotm.lower import outlined_step  # noqa: E402
-from autotm.memory.torch import device_of  # noqa: E402
-from autotm.model.files import AutotmError  # noqa: E402
-from autotm.model.machine import CudaTier, Machine  # noqa: E402
-from autotm.model.measurement import FrameworkRecord  # noqa: E402
-from autotm.model.step import Graph, Role  # noqa: E402
-from autotm.runtime import RunOptions, VerificationError, initial_value  # noqa: E402
-from autotm.runtime.streams.framework import NoFrameworkError, framework_device, run_save_on_cpu  # noqa: E402
-from autotm.runtime.streams.framework.device import products_of  # noqa: E402
-from autotm.runtime.streams.framework.step import SavedStep  # noqa: E402
-from autotm.solve.rivals import saved  # noqa: E402
+from autotm.lower.lowering import outlined_step  # noqa: E402
+from autotm.memory.torch_device import device_of  # noqa: E402
+from autotm.model.errors import AutotmError  # noqa: E402
+from autotm.model.graph import (  # noqa: E402
+    Graph,
+    Role,
+)
+from autotm.model.machine import (  # noqa: E402
+    CudaTier,
+    Machine,
+)
+from autotm.model.record import FrameworkRecord  # noqa: E402
+from autotm.runtime.arguments import initial_value  # noqa: E402
+from autotm.runtime.step_times import RunOptions  # noqa: E402
+from autotm.runtime.streams.framework import (  # noqa: E402
+    NoFrameworkError,
+    SavedStep,
+    framework_device,
+    products_of,
+    run_save_on_cpu,
+)
+from autotm.runtime.verify import VerificationError  # noqa: E402
+from autotm.solve.gpu_rivals import saved  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
 
 CPU = device_of(torch.device("cpu"))

@@ -13,13 +13,14 @@ from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 
 from autotm.kernels.library import FatbinLibrary
-from autotm.layout import compile_program
-from autotm.memory.gpu import Delays, GpuRefusedError
+from autotm.layout.compile import compile_program
+from autotm.memory.gpu.opening import GpuRefusedError
+from autotm.memory.gpu.threads import Delays
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
-from autotm.model.step.limit import Limit
-from autotm.runtime import RunOptions
-from autotm.runtime.streams import profile_on_gpu, run_on_gpu
-from autotm.solve import solve_and_pack
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.run import profile_on_gpu, run_on_gpu
+from autotm.solve.placing import solve_and_pack
 
 MACHINE = replace(small_step.machine(), slow_tier=CudaTier(kind="cuda"))
 LINKS = random_graphs.make_links(5.0, 5.0, tiny=True)

@@ -15,13 +15,15 @@ from planned_streams import STEPS, program_at_least_memory
 from played_cudart import PlayedDriver, PlayedRuntime
 from stream_cases import Values, results, same
 
-from autotm.kernels.cuda import device_named
+from autotm.kernels.cuda.device import device_named
 from autotm.lower.cuda import CudaStep, cuda_step
-from autotm.memory.gpu import CudaCode, CudaDevice, Delays, Interleaving, Order
-from autotm.memory.gpu.cuda import Runtime
-from autotm.model.plan.program import Program
-from autotm.runtime.plain import plain_program
-from autotm.runtime.streams import DeviceArguments, LaunchedKernels, device_bytes, kernels_on, prepare_streams
+from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
+from autotm.memory.gpu.cuda_memory import Runtime
+from autotm.memory.gpu.threads import Delays, Interleaving, Order
+from autotm.model.program import Program
+from autotm.runtime.streams.executor import LaunchedKernels, kernels_on, prepare_streams
+from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
+from autotm.runtime.verify import plain_program
 from autotm.zoo import build
 
 

@@ -9,12 +9,14 @@ from planned_streams import STEPS, Planned, functions_of, launches_of
 from played_cudart import PlayedDriver, PlayedRuntime
 from stream_cases import results, same
 
-from autotm.memory.gpu import CudaCode, CudaDevice, Delays
-from autotm.memory.gpu.cuda import Runtime
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.model.measurement import Lane
-from autotm.model.step import Launch
-from autotm.runtime.streams import DeviceArguments, LaunchedKernels, device_bytes, kernels_on, prepare_streams
+from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
+from autotm.memory.gpu.cuda_memory import Runtime
+from autotm.memory.gpu.threads import Delays
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.launch import Launch
+from autotm.model.timeline import Lane
+from autotm.runtime.streams.executor import LaunchedKernels, kernels_on, prepare_streams
+from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
 
 
 @pytest.mark.parametrize("optimizer", ["synchronous", "asynchronous"])

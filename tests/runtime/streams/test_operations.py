@@ -8,12 +8,12 @@ import pytest
 import small_step
 from small_programs import Trip, program
 
-from autotm.memory.gpu import ThreadDevice
-from autotm.model.files.errors import BadInputError
-from autotm.model.measurement import Lane
-from autotm.model.plan.program import MoveStep, Program, StartMoveStep, WaitMoveStep
-from autotm.model.step.tier import Tier
-from autotm.runtime.streams import DeviceArguments, Operation, device_bytes, operations
+from autotm.memory.gpu.threads import ThreadDevice
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
+from autotm.model.program import MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.timeline import Lane
+from autotm.runtime.streams.schedule import DeviceArguments, Operation, device_bytes, operations
 
 GRAPH = small_step.graph()
 

@@ -14,30 +14,27 @@ import tvm_ffi
 from planned_streams import ONLY_FAST, SIZES, program_at_least_memory
 from stream_cases import Values, results
 
-from autotm.kernels.cuda import device_named
+from autotm.kernels.cuda.device import device_named
 from autotm.kernels.library import FatbinLibrary
-from autotm.layout import compile_program
-from autotm.lower import lower_for_gpu
-from autotm.memory.gpu import CudaDevice, DeviceMemoryError, Span, gpu_facts, open_device
-from autotm.model.files import AutotmError
+from autotm.layout.compile import compile_program
+from autotm.lower.cuda import lower_for_gpu
+from autotm.memory.gpu.cuda_device import CudaDevice
+from autotm.memory.gpu.facts import gpu_facts
+from autotm.memory.gpu.interface import DeviceMemoryError, Span
+from autotm.memory.gpu.opening import open_device
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier, Products
-from autotm.model.measurement import Lane
-from autotm.model.plan.program import Program
-from autotm.model.step.graph import Graph
-from autotm.model.step.limit import Limit
-from autotm.runtime import RunOptions
-from autotm.runtime.plain import plain_program
-from autotm.runtime.streams import (
-    DeviceArguments,
-    DeviceReference,
-    LaunchedKernels,
-    device_bytes,
-    device_reference,
-    prepare_streams,
-    profile_on_gpu,
-    run_on_gpu,
-)
-from autotm.solve import solve_and_pack
+from autotm.model.program import Program
+from autotm.model.timeline import Lane
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.executor import LaunchedKernels, prepare_streams
+from autotm.runtime.streams.plain import DeviceReference, device_reference
+from autotm.runtime.streams.run import profile_on_gpu, run_on_gpu
+from autotm.runtime.streams.schedule import DeviceArguments, device_bytes
+from autotm.runtime.verify import plain_program
+from autotm.solve.placing import solve_and_pack
 from autotm.zoo import build
 
 

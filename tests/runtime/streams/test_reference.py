@@ -14,26 +14,21 @@ from planned_streams import ONLY_FAST, STEPS, Planned, functions_of, launches_of
 from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 
-from autotm.kernels.library import FatbinLibrary
-from autotm.kernels.library.library import KernelLibrary
-from autotm.layout import compile_program
-from autotm.memory.gpu import Delays, DeviceMemoryError, ThreadDevice
-from autotm.model.files import AutotmError
+from autotm.kernels.library import FatbinLibrary, KernelLibrary
+from autotm.layout.compile import compile_program
+from autotm.memory.gpu.interface import DeviceMemoryError
+from autotm.memory.gpu.threads import Delays, ThreadDevice
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph
+from autotm.model.limit import Limit
 from autotm.model.machine import CudaTier
-from autotm.model.measurement import KERNEL_BY_KERNEL, PLAIN_STEP
-from autotm.model.step import Graph, Limit
-from autotm.runtime import RunOptions, VerificationError
-from autotm.runtime.plain import plain_program
-from autotm.runtime.streams import (
-    DeviceReference,
-    device_bytes,
-    device_reference,
-    largest_kernel,
-    operand_bytes,
-    run_on_gpu,
-)
-from autotm.runtime.verify import plain_reference
-from autotm.solve import solve_and_pack
+from autotm.model.record import KERNEL_BY_KERNEL, PLAIN_STEP
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.plain import DeviceReference, device_reference, largest_kernel
+from autotm.runtime.streams.run import operand_bytes, run_on_gpu
+from autotm.runtime.streams.schedule import device_bytes
+from autotm.runtime.verify import VerificationError, plain_program, plain_reference
+from autotm.solve.placing import solve_and_pack
 
 MACHINE = small_step.machine()
 GPU = replace(MACHINE, name="gpu", slow_tier=CudaTier(kind="cuda"))

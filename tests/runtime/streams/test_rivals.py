@@ -13,19 +13,23 @@ from played_cudart import PlayedRuntime
 from played_gpu import plug_in
 from stream_cases import run_steps, same
 
-from autotm.check import check_plan, check_program
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
 from autotm.kernels.library import FatbinLibrary
-from autotm.layout import compile_program
-from autotm.memory.gpu import Delays, Interleaving, ThreadDevice
-from autotm.model.files import BadInputError
+from autotm.layout.compile import compile_program
+from autotm.memory.gpu.threads import Delays, Interleaving, ThreadDevice
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Counts, Limit, counting
 from autotm.model.machine import CudaTier
-from autotm.model.measurement import Lane
-from autotm.model.plan import Plan, Program, repeats
-from autotm.model.step import Counts, Limit, counting
-from autotm.runtime import RunOptions, unfit_record
-from autotm.runtime.streams import DeviceArguments, Schedule, device_bytes, operations, run_on_gpu, schedule
+from autotm.model.plan import Plan, repeats
+from autotm.model.program import Program
+from autotm.model.timeline import Lane
+from autotm.runtime.record import unfit_record
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.run import run_on_gpu
+from autotm.runtime.streams.schedule import DeviceArguments, Schedule, device_bytes, operations, schedule
 from autotm.runtime.verify import VerificationError
-from autotm.solve import solve_and_pack
+from autotm.solve.placing import solve_and_pack
 
 MIB = 1 << 20
 MACHINE = replace(small_step.machine(), name="gpu", slow_tier=CudaTier(kind="cuda", managed_oversubscription=True))

@@ -9,17 +9,19 @@ import random_graphs
 import small_step
 from planned_streams import ONLY_FAST, Planned
 
-from autotm.layout import compile_program
-from autotm.memory.gpu import Delays, ThreadDevice
-from autotm.model.files.errors import BadInputError
-from autotm.model.measurement import Lane, Profile
-from autotm.model.plan.plan import Plan
-from autotm.model.plan.program import Program
-from autotm.model.step.limit import Limit
-from autotm.runtime import RunOptions
-from autotm.runtime.streams import kernels_on, operand_bytes, profile_on, run_on_device
+from autotm.layout.compile import compile_program
+from autotm.memory.gpu.threads import Delays, ThreadDevice
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile
+from autotm.model.program import Program
+from autotm.model.timeline import Lane
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.executor import kernels_on
+from autotm.runtime.streams.run import operand_bytes, profile_on, run_on_device
 from autotm.runtime.verify import VerificationError
-from autotm.solve import solve_and_pack
+from autotm.solve.placing import solve_and_pack
 
 MACHINE = small_step.machine()
 QUICK = RunOptions(min_seconds=0.01, patience_s=0.05, verify_steps=2, instrumented_steps=3)

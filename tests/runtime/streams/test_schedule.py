@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotm.memory.gpu import RaceError, Span
-from autotm.memory.gpu.threads.races import Races
-from autotm.model.measurement import Lane
-from autotm.model.step.tier import Tier
-from autotm.runtime.streams import Bytes, Operation, Schedule, schedule
+from autotm.memory.gpu.interface import Span
+from autotm.memory.gpu.threads import RaceError, Races
+from autotm.model.graph import Tier
+from autotm.model.timeline import Lane
+from autotm.runtime.streams.schedule import Bytes, Operation, Schedule, schedule
 
 POOLS = {tier: SimpleNamespace(name=str(tier), address=0, size_bytes=100) for tier in Tier}
 

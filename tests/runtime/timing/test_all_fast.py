@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import small_step
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.model.machine.cores import Round, Watch
-from autotm.runtime.timing import all_fast
-from autotm.runtime.timing.all_fast import Effort, time_all_fast
+from autotm.kernels.library import KernelLibrary
+from autotm.model.cores import Round, Watch
+from autotm.runtime import all_fast
+from autotm.runtime.all_fast import Effort, time_all_fast
 
 SECOND = 10**9
 EFFORT = Effort(min_rounds=3, max_rounds=20, seconds=5.0, spread=0.0, patience_s=6.0)

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from autotm.model.files import AutotmError
-from autotm.model.machine import Round, Watch
-from autotm.runtime import RunOptions
-from autotm.runtime.timing import Contender, StepTimes, time_in_turn
+from autotm.model.cores import Round, Watch
+from autotm.model.errors import AutotmError
+from autotm.runtime.step_times import Contender, RunOptions, StepTimes, time_in_turn
 
 
 class Steps:

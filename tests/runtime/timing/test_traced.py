@@ -13,10 +13,10 @@ import pytest
 import small_step
 from small_programs import Trip, program
 
-from autotm.kernels.library.library import KernelLibrary
-from autotm.model.measurement import StepTrace
-from autotm.model.plan.program import KernelStep, Program, StartMoveStep
-from autotm.model.step.counting import Counts
+from autotm.kernels.library import KernelLibrary
+from autotm.model.limit import Counts
+from autotm.model.program import KernelStep, Program, StartMoveStep
+from autotm.model.timeline import StepTrace
 from autotm.runtime.session import Session
 from autotm.study.view.trace import trace_events, write_trace
 

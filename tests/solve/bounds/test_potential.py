@@ -11,19 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, exact_case, make_links, random_case, training_step_case
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.graph import DEFAULT_IMPLEMENTATION
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import all_fast, configuration
-from autotm.solve import SolveOptions, solve
-from autotm.solve.bounds.certificate import HoldingCosts, Prices
-from autotm.solve.bounds.engine_prices import EnginePrices
-from autotm.solve.bounds.potential import potential
-from autotm.solve.bounds.priced_residencies import PricedResidencies
-from autotm.solve.problem.flow import flows_by_use
-from autotm.solve.problem.problem import Problem
-from autotm.solve.problem.shortest_path import best_value
+from autotm.model.errors import BadInputError
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, all_fast, configuration
+from autotm.model.limit import Limit
+from autotm.model.profile import Profile, Timing
+from autotm.solve.choices import flows_by_use
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
+from autotm.solve.potential import potential
+from autotm.solve.prices import EnginePrices, HoldingCosts, Prices
+from autotm.solve.problem import Problem
+from autotm.solve.residencies import PricedResidencies, best_value
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0)
 

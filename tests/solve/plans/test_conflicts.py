@@ -11,12 +11,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from random_graphs import Case, random_case, with_engines
 
-from autotm.check import check_plan
-from autotm.model.plan.plan import Plan, Stay
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve
-from autotm.solve.problem.packing import Addresses
+from autotm.check.plan import check_plan
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Stay
+from autotm.solve.options import Addresses, SolveOptions
+from autotm.solve.placing import solve
 
 EXACT = SolveOptions(gap=0.0)
 LIMIT = Limit(1, 2)

@@ -8,8 +8,8 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotm.solve.plans.engines import Engine
-from autotm.solve.problem.window import Window
+from autotm.solve.choices import Window
+from autotm.solve.plans import Engine
 
 
 def drawn(draw: random.Random, kernels: int) -> Window:

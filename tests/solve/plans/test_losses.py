@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import exact_case, training_step_case, with_engines
 
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions
-from autotm.solve.bounds.certificate import Prices
-from autotm.solve.bounds.engine_prices import EnginePrices, SpanPrices
-from autotm.solve.bounds.lagrangian import Lagrangian
-from autotm.solve.optimizers.asynchronous import Asynchronous
-from autotm.solve.plans.local_search import refine
-from autotm.solve.plans.losses import Losses
-from autotm.solve.plans.repair import Repair
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.problem import Problem
+from autotm.model.limit import Limit
+from autotm.solve.choices import Choices
+from autotm.solve.lagrangian import Lagrangian
+from autotm.solve.local_search import Losses, refine
+from autotm.solve.optimizers import Asynchronous
+from autotm.solve.options import SolveOptions
+from autotm.solve.plans import Repair
+from autotm.solve.prices import EnginePrices, Prices, SpanPrices
+from autotm.solve.problem import Problem
 
 
 def drawn_prices(choices: Choices, draw: np.random.Generator) -> Prices:

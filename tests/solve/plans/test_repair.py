@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import exact_case
 
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions
-from autotm.solve.plans.ejection import eject
-from autotm.solve.plans.repair import Repair
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.flow import flows_by_use, flows_for_life
-from autotm.solve.problem.problem import Problem
-from autotm.solve.problem.residency import occupy
+from autotm.model.limit import Limit
+from autotm.solve.choices import Choices, flows_by_use, flows_for_life
+from autotm.solve.local_search import eject
+from autotm.solve.options import SolveOptions
+from autotm.solve.plans import Repair
+from autotm.solve.problem import Problem
+from autotm.solve.residencies import occupy
 
 
 def repaired(seed: int, *, moves: bool) -> tuple[Problem, Repair]:

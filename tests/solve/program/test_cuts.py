@@ -22,14 +22,15 @@ from random_graphs import (
     with_engines,
 )
 
-from autotm.check import check_plan
-from autotm.check.bound.bound import certified_bound_us
+from autotm.check.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
-from autotm.model.plan.certificate import Certificate, Cut, CutPrices
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import SolveOptions, solve, sweep
+from autotm.check.plan import check_plan
+from autotm.model.certificate import Certificate, Cut, CutPrices
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, sweep
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)

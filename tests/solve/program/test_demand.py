@@ -7,16 +7,16 @@ from itertools import accumulate, combinations
 import pytest
 from random_graphs import training_step_case, with_engines
 
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions
-from autotm.solve.bounds.prune import reduce
-from autotm.solve.optimizers.asynchronous import Asynchronous
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.problem import Problem
-from autotm.solve.program.formulation import Formulation, build
-from autotm.solve.program.highs import Session
-from autotm.solve.program.solution import prices_of
-from autotm.solve.search.search import Search
+from autotm.model.limit import Limit
+from autotm.solve.choices import Choices
+from autotm.solve.formulation import Formulation, build
+from autotm.solve.highs import Session
+from autotm.solve.optimizers import Asynchronous
+from autotm.solve.options import SolveOptions
+from autotm.solve.problem import Problem
+from autotm.solve.reductions import reduce
+from autotm.solve.relaxation import prices_of
+from autotm.solve.search import Search
 
 
 def problem_of(slower: float) -> Problem:

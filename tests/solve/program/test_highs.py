@@ -12,9 +12,9 @@ import highspy
 import pyomo.environ as pyo
 import pytest
 
-from autotm.model.files.errors import AutotmError
-from autotm.solve.program import highs
-from autotm.solve.program.highs import Outcome, Session, Solved, outcome, require_solved, set_option
+from autotm.model.errors import AutotmError
+from autotm.solve import highs
+from autotm.solve.highs import Outcome, Session, Solved, outcome, require_solved, set_option
 
 LONG_S = 120.0
 """No solver here runs on for so long after it was told to stop."""

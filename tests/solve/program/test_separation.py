@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotm.solve.bounds.fitting import Fitting
-from autotm.solve.program.separation import Separation
+from autotm.solve.cuts import Separation
+from autotm.solve.prices import Fitting
 
 
 def sets_of(sizes: list[int], limit_bytes: int) -> list[tuple[int, ...]]:

@@ -9,18 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, make_links, random_case, roofline_profile, training_step_case, with_engines
 
-from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
-from autotm.layout import compile_program
-from autotm.model.files import BadInputError
-from autotm.model.measurement import AsynchronousLinks, Contention, Links
-from autotm.model.plan import RUN_RIVALS, Move, Plan, Program, Status, repeats
-from autotm.model.step import Counts, Limit, OpClass, Role, Tier, counting
-from autotm.solve import Problem, SolveOptions, fits, plan_us, solve_and_pack
-from autotm.solve.rivals import ManagedMemory, run_plan, run_rival
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Role, Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.links import AsynchronousLinks, Contention, Links
+from autotm.model.plan import RUN_RIVALS, Move, Plan, Status, repeats
+from autotm.model.program import Program
+from autotm.solve.gpu_rivals import ManagedPaging, run_rival
+from autotm.solve.gpu_simulation import run_plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import fits, solve_and_pack
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import plan_us
 
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=2.0)
-FAULTS = ManagedMemory(block_bytes=4096, faulted_bytes_per_s=1e9)
+FAULTS = ManagedPaging(block_bytes=4096, faulted_bytes_per_s=1e9)
 COPYING = ("lru-paging", "swap-all")
 
 

@@ -12,16 +12,22 @@ from hypothesis import strategies as st
 from random_graphs import Case, StepBuilder, make_links, roofline_profile, with_engines
 from symbolic_steps import after_plain_steps, after_steps
 
-from autotm.check import check_plan, check_program
 from autotm.check.fault import Fault, FaultError
-from autotm.layout import compile_program, pack
-from autotm.model.plan import KernelStep, Plan, Program, Stay, called, repeats
-from autotm.model.step import Counts, Graph, Limit, Role, Tier, counting
-from autotm.solve import Problem, SolveOptions, solve_and_pack
-from autotm.solve.rivals import ManagedMemory, run_rival, segmentations
+from autotm.check.plan import check_plan
+from autotm.check.program import check_program
+from autotm.layout.compile import compile_program
+from autotm.layout.packing import pack
+from autotm.model.graph import Graph, Role, Tier
+from autotm.model.limit import Counts, Limit, counting
+from autotm.model.plan import Plan, Stay, called, repeats
+from autotm.model.program import KernelStep, Program
+from autotm.solve.gpu_rivals import ManagedPaging, run_rival, segmentations
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
+from autotm.solve.problem import Problem
 
 OPTIONS = SolveOptions(fast_operands_only=True, time_limit_s=2.0)
-FAULTS = ManagedMemory(block_bytes=4096, faulted_bytes_per_s=1e9)
+FAULTS = ManagedPaging(block_bytes=4096, faulted_bytes_per_s=1e9)
 
 
 def training(seed: int, forward: int = 12) -> Graph:

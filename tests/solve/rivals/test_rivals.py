@@ -10,11 +10,16 @@ from modelled_problems import COPY_US, FAULTS, KERNEL_US, MAP_BYTES
 from modelled_problems import problem_of as modelled_problem
 from random_graphs import StepBuilder, random_case
 
-from autotm.model.files import BadInputError
-from autotm.model.plan import GPU_RIVALS, Engine
-from autotm.model.step import Graph, Limit, Role
-from autotm.solve import Problem, SolveOptions, solve
-from autotm.solve.rivals import RIVALS, Simulated, run_plan, run_rival
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Graph, Role
+from autotm.model.limit import Limit
+from autotm.model.plan import GPU_RIVALS
+from autotm.model.timeline import Engine
+from autotm.solve.gpu_rivals import RIVALS, run_rival
+from autotm.solve.gpu_simulation import Simulated, run_plan
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
+from autotm.solve.problem import Problem
 
 
 def chain() -> Graph:

@@ -8,10 +8,11 @@ import pytest
 from modelled_problems import COPY_US, FAULTS, KERNEL_US, MAP_BYTES, problem_of
 from random_graphs import StepBuilder
 
-from autotm.model.plan import Engine
-from autotm.model.step import Counts, Graph, Role, counting
-from autotm.solve.rivals import run_rival, saved
-from autotm.solve.rivals.simulated import last_forward_kernel
+from autotm.model.graph import Graph, Role
+from autotm.model.limit import Counts, counting
+from autotm.model.timeline import Engine
+from autotm.solve.gpu_rivals import run_rival, saved
+from autotm.solve.gpu_simulation import last_forward_kernel
 
 VALUES = MAP_BYTES // 4
 

@@ -11,20 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import Case, exact_case, random_case, training_step_case
 
-from autotm.check import check_plan
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve, sweep
-from autotm.solve.bounds.certificate import HoldingCosts, Prices
-from autotm.solve.bounds.engine_prices import EnginePrices
-from autotm.solve.bounds.priced_residencies import PricedResidencies
-from autotm.solve.bounds.prune import reduce
-from autotm.solve.problem.choices import Choices
-from autotm.solve.problem.flow import Flow, flows_by_use
-from autotm.solve.problem.problem import Problem
-from autotm.solve.problem.residency import occupy
-from autotm.solve.problem.shortest_path import best_value
-from autotm.solve.search import sift
+from autotm.check.plan import check_plan
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve import sift
+from autotm.solve.choices import Choices, Flow, flows_by_use
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, sweep
+from autotm.solve.prices import EnginePrices, HoldingCosts, Prices
+from autotm.solve.problem import Problem
+from autotm.solve.reductions import reduce
+from autotm.solve.residencies import PricedResidencies, best_value, occupy
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 

@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_graphs import Case, exact_case, random_case, training_step_case, with_engines
 
-from autotm.check import check_plan
-from autotm.model.plan.certificate import Branch, Leaf, WindowBranch, WorkspaceBranch
-from autotm.model.plan.plan import Plan, Status
-from autotm.model.step.limit import Limit
-from autotm.solve import SolveOptions, solve, sweep
-from autotm.solve.bases import integer_program
-from autotm.solve.search.tree import Tree
+from autotm.check.plan import check_plan
+from autotm.model.certificate import Branch, Leaf, WindowBranch, WorkspaceBranch
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Status
+from autotm.solve import integer_program
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, sweep
+from autotm.solve.tree import Tree
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=200.0, additive_tolerance=0.0)
 PATCHED = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

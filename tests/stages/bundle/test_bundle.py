@@ -17,17 +17,17 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import autotm.profile.host
 import pytest
 import small_step
 import yaml
 
-import autotm.profile.host
 from autotm.cli.main import main
-from autotm.memory.calibration import Effort
-from autotm.model.files.files import load, save
-from autotm.model.measurement.profile_file import read_profile
-from autotm.model.measurement.record import Record
-from autotm.profile.copies import links
+from autotm.memory.calibration import Effort, calibrate_links
+from autotm.model.files import load, save
+from autotm.model.profile import read_profile
+from autotm.model.record import Record
+from autotm.profile import copies
 
 CONFIG = Path(__file__).parents[3] / "config"
 STUDY = ("--config", "config/config.yaml", "--scale", "tiny", "--threads", "1", "--results", "results")
@@ -151,8 +151,8 @@ def test_what_the_host_profiled_is_solved_at_home(
     hosted: Callable[..., int], results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calibrated on two sizes of copies, each made once."""
-    quick = functools.partial(links.calibrate_links, sizes_bytes=(1 << 12, 1 << 16), effort=Effort(1, 1))
-    monkeypatch.setattr(links, "calibrate_links", quick)
+    quick = functools.partial(calibrate_links, sizes_bytes=(1 << 12, 1 << 16), effort=Effort(1, 1))
+    monkeypatch.setattr(copies, "calibrate_links", quick)
     assert hosted("profile", "--to", str(tmp_path / "profile.zip")) == 0
     monkeypatch.chdir(results.parent)
     is_solved_at_home(tmp_path / "profile.zip", results, tmp_path / "results")

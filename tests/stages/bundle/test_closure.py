@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 import autotm
-from autotm.model.files.errors import AutotmError, BadInputError
-from autotm.stages.exchange.bundle.archive import newest_glibc
-from autotm.stages.exchange.bundle.closure import modules_of
-from autotm.stages.exchange.bundle.libraries import downloaded, is_needed, require_installed
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.stages.bundle_files import downloaded_files, is_needed, modules_of, newest_glibc, require_installed
 
 FILES = {
     "__init__.py": "from importlib import import_module\n",
@@ -83,7 +81,7 @@ def test_the_newest_version_of_the_c_library_counts() -> None:
 def test_libraries_that_are_not_to_be_had_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(BadInputError, match=r"--python 3\.12: pip could not download numpy==.* for CPython 3\.12"):
-        list(downloaded(["numpy"], "3.12", tmp_path))
+        list(downloaded_files(["numpy"], "3.12", tmp_path))
 
 
 def test_a_library_that_is_missing_is_told_before_anything_is_made() -> None:

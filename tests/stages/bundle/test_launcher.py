@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotm.stages.exchange.bundle.launcher import (
+from autotm.stages.bundle_launcher import (
     UnfitError,
     is_standard,
     own_modules_only,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files import AutotmError
-from autotm.stages.jobs import Call, Job, Waiting, take, work
+from autotm.model.errors import AutotmError
+from autotm.stages.ahead import Call, Job, Waiting, take, work
 
 SETTINGS = {"machine": {"threads": 2}, "options": {"min_steps": 3}, "seed": 20}
 LIMITS = ("1to0", "1to1", "0to1")

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files.errors import BadInputError
-from autotm.stages.jobs.failure import FailedJob, Reason, forget, leave, page
+from autotm.model.errors import BadInputError
+from autotm.stages.jobs import FailedJob, Reason, forget_reason, leave_reason, page
 
 WILDCARDS = {"machine": "laptop-2t", "scale": "tiny", "network": "mlp", "optimizer": "static", "limit": "8to1"}
 
 
 def test_a_reason_stays_until_the_job_starts_again(tmp_path: Path) -> None:
     log, reason = tmp_path / "deep" / "run.log", Reason("a fault", "mend it")
-    leave(log, reason)
+    leave_reason(log, reason)
     assert FailedJob.read("run", WILDCARDS, log).reason == reason
-    forget(log)
+    forget_reason(log)
     assert FailedJob.read("run", WILDCARDS, log).reason.why == "it ended without a word"
 
 

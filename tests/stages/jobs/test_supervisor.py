@@ -12,7 +12,7 @@ LONG_S = 100.0
 PROGRAM = """
 import os, signal, sys, time
 from pathlib import Path
-from autotm.stages.jobs.supervisor import supervised
+from autotm.stages.jobs import supervised
 
 def job(work):
     supervised(lambda number: print("killed by", number, flush=True))

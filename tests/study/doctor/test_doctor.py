@@ -10,8 +10,10 @@ import pytest
 import yaml
 
 from autotm.cli.main import main
-from autotm.model.machine import SystemMemory, load_machine
-from autotm.study.doctor import Finding, Use, findings, tools
+from autotm.model.machine import load_machine
+from autotm.model.system import SystemMemory
+from autotm.study import doctor
+from autotm.study.doctor import Finding, Use, findings
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -130,9 +132,9 @@ def test_a_first_machine_file_is_one_that_loads(tmp_path: Path, caplog: pytest.L
 
 
 def test_a_tool_that_hangs_or_is_not_there_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tools, "_PATIENCE_S", 0.05)
-    assert tools._output("sleep", "5") == ""
-    assert tools._output("no-such-program") == ""
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.05)
+    assert doctor._output("sleep", "5") == ""
+    assert doctor._output("no-such-program") == ""
     file = tmp_path / "file"
     file.touch()
-    assert tools.room_for_files(file / "results") == f"{file} is no folder"
+    assert doctor.room_for_files(file / "results") == f"{file} is no folder"

@@ -9,10 +9,9 @@ import pytest
 from recorded_nvml import NVMLError_LibraryNotFound, Recorded
 from vendor_cases import installed, missing
 
-from autotm.memory.gpu import GpuFacts, gpu_facts
-from autotm.model.files import AutotmError
-from autotm.study.doctor import Finding, Use
-from autotm.study.doctor.gpus import gpu_findings, vendor_findings
+from autotm.memory.gpu.facts import GpuFacts, gpu_facts
+from autotm.model.errors import AutotmError
+from autotm.study.doctor import Finding, Use, gpu_findings, vendor_findings
 
 
 def told(nvml: Recorded, root: Path, *, context_bytes: int | None = 500_000_000) -> list[Finding]:

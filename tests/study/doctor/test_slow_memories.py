@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotm.model.files import BadInputError
-from autotm.model.machine import DaxTier, MachineFile, NumaTier, SystemMemory, slow_memory_facts, slow_memory_text
-from autotm.study.doctor import Use, findings, found_slow, write_machine_file
-from autotm.study.doctor.slow_memories import SlowMemory, here
+from autotm.model.errors import BadInputError
+from autotm.model.machine import DaxTier, MachineFile, NumaTier
+from autotm.model.provenance import slow_memory_facts, slow_memory_text
+from autotm.model.system import SystemMemory
+from autotm.study.doctor import SlowMemory, Use, findings, found_slow, probe_here, write_machine_file
 
 NODE = "sys/devices/system/node/node"
 
@@ -103,7 +104,7 @@ def cpu(number: int, node: int) -> dict[str, str]:
 def test_each_node_with_cores_can_be_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree = node(0, 1_000_000, "0", "10 21 24") | node(1, 1_000_000, "1", "21 10 14") | node(2, 500_000, "", "24 14 10")
     root = written(tmp_path, tree | cpu(0, 0) | cpu(1, 1))
-    monkeypatch.setattr("autotm.study.doctor.facts.usable_cpus", lambda: (0, 1))
+    monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0, 1))
     found = by_name(found_slow(root, usable))
     lines = {name: one.line.removeprefix("slow_tier: ") for name, one in found.items()}
     assert lines == {
@@ -113,7 +114,7 @@ def test_each_node_with_cores_can_be_fast(tmp_path: Path, monkeypatch: pytest.Mo
     }, "of two nodes with cores, the nearer one first"
     told = [(one.what, one.use) for one in findings(tmp_path, root, usable) if "fast memory" in one.why]
     assert told == [("memory node 0", Use.USED), ("memory node 1", Use.USABLE)]
-    monkeypatch.setattr("autotm.study.doctor.facts.usable_cpus", lambda: (0,))
+    monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0,))
     barred = [one.why for one in findings(tmp_path, root, usable) if one.what == "memory node 1"]
     assert "may not use its cores 1 (cpuset, taskset)" in barred[0]
 
@@ -193,5 +194,5 @@ def test_facts_and_captions_name_the_memory(tmp_path: Path) -> None:
 
 
 def test_here_a_node_that_does_not_exist_and_a_folder_without_dax_are_refused(tmp_path: Path) -> None:
-    assert here(NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(999,))) is not None
-    assert "do not have DAX" in (here(DaxTier(kind="dax", path=str(tmp_path))) or "")
+    assert probe_here(NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(999,))) is not None
+    assert "do not have DAX" in (probe_here(DaxTier(kind="dax", path=str(tmp_path))) or "")

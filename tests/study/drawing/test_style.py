@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from autotm.model.study.figures_config import StyleConfig
-from autotm.study.drawing.captions import near_text, proven_text
-from autotm.study.drawing.saving import write_caption
+from autotm.model.config import StyleConfig
+from autotm.study.drawing import near_text, proven_text, write_caption
 
 
 def test_a_number_keeps_its_percent_sign_and_a_name_its_hyphen() -> None:

@@ -12,8 +12,8 @@ from synthetic_plans import solved
 from synthetic_records import record
 
 from autotm.cli.main import main
-from autotm.model.files.files import save
-from autotm.model.step.tier import Tier
+from autotm.model.files import save
+from autotm.model.graph import Tier
 from autotm.study.explain import compare
 
 

@@ -9,13 +9,12 @@ import random_graphs
 from synthetic_figures import QUICK
 from synthetic_plans import solved
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import Tier
-from autotm.solve import solve_and_pack
-from autotm.study.explain import explain_limit, explain_tensor, tensor_text
-from autotm.study.explain.limit import fast_bytes
-from autotm.study.view import MemoryPrices, Placed
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.solve.placing import solve_and_pack
+from autotm.study.explain import explain_limit, explain_tensor, fast_bytes, tensor_text
+from autotm.study.placed import MemoryPrices, Placed
 
 LAYERS = 4
 

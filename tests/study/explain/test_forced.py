@@ -9,12 +9,14 @@ import random_graphs
 from random_graphs import Case
 from synthetic_figures import SOURCE
 
-from autotm.layout import compile_program
-from autotm.model.files import InfeasibleLimitError
-from autotm.model.step import Limit, Tensor, Tier
-from autotm.solve import SolveOptions, solve, solve_and_pack
+from autotm.layout.compile import compile_program
+from autotm.model.errors import InfeasibleLimitError
+from autotm.model.graph import Tensor, Tier
+from autotm.model.limit import Limit
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve, solve_and_pack
 from autotm.study.explain import TensorExplanation, explain_tensor
-from autotm.study.view import Placed
+from autotm.study.placed import Placed
 from modelled_profile import modelled_links, modelled_profile
 from zoo_graphs import zoo_graph
 

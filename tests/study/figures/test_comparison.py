@@ -11,14 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from synthetic_records import LINUX, PROVENANCE, record, write_workload
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import save
-from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.study.figures.comparisons import fig7, fig9, fig11
+from autotm.model.config import PricesConfig, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
+from autotm.study.figures import comparisons, memory_prices
 from autotm.study.figures.figures import FigureFiles, make_figure_of_records
-from autotm.study.tables.csv import read_table, write_table
-from autotm.study.tables.prices import with_prices
-from autotm.study.tables.records import table_of_records
+from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 
 NETWORKS = ("resnet200", "vgg19", "densenet264")
 LIMITS = ("0:1", "1:0", "1:1", "4:1", "8:1")
@@ -69,7 +67,7 @@ def test_a_table_holds_every_run_by_network_optimizer_and_limit(folder: Path) ->
 
 
 def test_figure_7_divides_by_the_slowest_all_slow_run(folder: Path) -> None:
-    figure, _ = drawn(fig7, folder)
+    figure, _ = drawn(comparisons, folder)
     axes = figure.axes[1]
     assert axes.get_title(loc="left") == "(b)  VGG19"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["8:1", "4:1", "1:1"]
@@ -82,7 +80,7 @@ def test_figure_7_divides_by_the_slowest_all_slow_run(folder: Path) -> None:
 
 def test_figure_7_shows_rivals_and_says_that_they_are_simulated(records: list[Path], tmp_path: Path) -> None:
     rivals = write_workload(tmp_path, NETWORKS, LIMITS[2:], LINUX)
-    figure, text = fig7.draw(table_of_records([*records, *rivals]), STYLE)
+    figure, text = comparisons.draw_fig7(table_of_records([*records, *rivals]), STYLE)
     axes = figure.axes[1]
     names = [bars.get_label() for bars in axes.containers]
     assert names[-4:] == ["Linux: preferred", "Linux: interleave", "Linux: weighted", "Linux: NUMA balancing"]
@@ -90,11 +88,11 @@ def test_figure_7_shows_rivals_and_says_that_they_are_simulated(records: list[Pa
     for series in range(3, 7):
         assert heights(axes, series) == pytest.approx(expected)
     assert f"Pages by Linux ({', '.join(LINUX)}): where they are is SIMULATED" in text
-    assert "SIMULATED" not in fig7.draw(table_of_records(records), STYLE)[1]
+    assert "SIMULATED" not in comparisons.draw_fig7(table_of_records(records), STYLE)[1]
 
 
 def test_figure_9_shows_performance_and_price(folder: Path) -> None:
-    figure, _ = drawn(fig9, folder)
+    figure, _ = drawn(memory_prices, folder)
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1:0", "8:1", "4:1", "1:1"]
     assert heights(axes, 0) == pytest.approx([1 / slow_down(1.4, limit) for limit in ("1:0", "8:1", "4:1", "1:1")])
@@ -108,7 +106,7 @@ def test_figure_11_shows_errors_and_names_those_that_are_large(records: list[Pat
     table = table_of_records(records)
     is_far = (table["network"] == "vgg19") & (table["optimizer"] == "static") & (table["limit"] == "4:1")
     table.loc[is_far, "predicted_slowdown"] *= 1.25
-    figure, remark = fig11.draw(table, STYLE)
+    figure, remark = comparisons.draw_fig11(table, STYLE)
     static, synchronous = figure.axes
     assert "numa" not in {static.get_title(loc="left"), synchronous.get_title(loc="left")}, (
         "it does not place by prediction"
@@ -137,18 +135,18 @@ def test_figure_11_says_what_an_outlier_is_made_of(tmp_path: Path) -> None:
     for path, one in zip(paths, (all_fast, held_up, older), strict=True):
         save(path, "record", one, PROVENANCE)
     table = table_of_records(paths)
-    whole = {row["limit"]: fig11.explained(row) for _, row in table.iterrows()}
+    whole = {row["limit"]: comparisons.explained_errors(row) for _, row in table.iterrows()}
     known = "its step took 25.0 % longer than predicted, the all-fast one 20.0 % less, kernels by +350 ms"
     assert whole["4:1"] == f"{known}, moves by +10 ms, its threads waited 400 ms a step for cores that others held"
     assert whole["8:1"] == known, "records from before moves and waits were measured"
-    _, remark = fig11.draw(table, STYLE)
+    _, remark = comparisons.draw_fig11(table, STYLE)
     assert f"inception_v4 synchronous 4:1: -30.0 % ({whole['4:1']})" in remark
 
 
 def test_figure_11_shows_further_optimizers_at_their_own_limits(tmp_path: Path) -> None:
     workload = write_workload(tmp_path / "all", NETWORKS, LIMITS, ("static", "synchronous"))
     further = write_workload(tmp_path / "few", NETWORKS, ("4:1", "1:1"), ("asynchronous",))
-    figure, _ = fig11.draw(table_of_records([*workload, *further]), STYLE)
+    figure, _ = comparisons.draw_fig11(table_of_records([*workload, *further]), STYLE)
     assert [axes.get_title(loc="left")[5:] for axes in figure.axes] == ["static-AutoTM", "sync-AutoTM", "async-AutoTM"]
     last = figure.axes[-1]
     assert [tick.get_text() for tick in last.get_xticklabels()] == ["4:1", "1:1"]

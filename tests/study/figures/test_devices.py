@@ -11,14 +11,14 @@ import yaml
 from synthetic_figures import DEVICES
 from synthetic_records import PROVENANCE, record, write_devices
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import save
-from autotm.model.study.figures_config import StyleConfig
-from autotm.study.drawing.look import styled
-from autotm.study.figures.comparisons import devices
-from autotm.study.figures.comparisons.devices import table_of_devices
-from autotm.study.setup import inputs
-from autotm.study.setup.study import Study, load_study
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
+from autotm.study import inputs
+from autotm.study.drawing import styled
+from autotm.study.figures import slow_memories
+from autotm.study.figures.slow_memories import table_of_devices
+from autotm.study.setup import Study, load_study
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -39,7 +39,7 @@ def test_each_bar_is_the_slowdown_on_its_own_machine(records: list[Path]) -> Non
     table = table_of_devices(records, DEVICES)
     assert list(dict.fromkeys(table["device"])) == list(DEVICES.values())
     with styled(StyleConfig()):
-        figure, text = devices.draw(table, StyleConfig())
+        figure, text = slow_memories.draw_devices(table, StyleConfig())
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_legend().get_texts()] == [
         "predicted",
@@ -83,7 +83,7 @@ def test_several_limits_do_not_fit_one_group(tmp_path: Path) -> None:
     paths = write_devices(tmp_path / "a", ("laptop",)) + write_devices(tmp_path / "b", ("cxl-x8",), "8:1")
     table = table_of_devices(paths, {"laptop": "laptop", "cxl-x8": "cxl-x8"})
     with pytest.raises(BadInputError, match="runs at one limit"):
-        devices.draw(table, StyleConfig())
+        slow_memories.draw_devices(table, StyleConfig())
 
 
 def test_the_shipped_study_names_a_machine_for_each_device() -> None:

@@ -11,13 +11,12 @@ import pytest
 from PIL import Image
 from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, write_study, write_workload
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.study.figures import fig10, fig10a
+from autotm.model.config import PricesConfig, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.study import tables
+from autotm.study.figures import limits
 from autotm.study.figures.figures import FigureFiles, draw, make_figure_of_records
-from autotm.study.tables import csv
-from autotm.study.tables.csv import read_table
-from autotm.study.tables.records import table_of_records
+from autotm.study.tables import read_table, table_of_records
 
 STYLE = StyleConfig(dots_per_inch=60)
 
@@ -35,7 +34,7 @@ def files(folder: Path) -> FigureFiles:
 
 def test_the_table_survives_its_file(folder: Path, tmp_path: Path) -> None:
     table = read_table(folder / "fig10.csv")
-    csv.write_table(table, tmp_path / "again.csv")
+    tables.write_table(table, tmp_path / "again.csv")
     assert (tmp_path / "again.csv").read_bytes() == (folder / "fig10.csv").read_bytes()
 
 
@@ -58,7 +57,7 @@ def test_a_look_changes_the_picture_and_leaves_matplotlib_as_it_was(folder: Path
 
 def test_panels_show_the_table(folder: Path) -> None:
     table = read_table(folder / "fig10.csv")
-    figure, _ = fig10.draw(table, StyleConfig())
+    figure, _ = limits.draw_fig10(table, StyleConfig())
     slowdown, traffic, movement = figure.axes
 
     assert _line(slowdown, "static-AutoTM") == pytest.approx(_points(table, "static", "slowdown"))
@@ -77,8 +76,8 @@ def test_panels_show_the_table(folder: Path) -> None:
 
 def test_pictures_for_a_talk_share_their_axes(folder: Path) -> None:
     table = read_table(folder / "fig10.csv")
-    pictures = [draw(table, StyleConfig())[0] for draw in (fig10a.draw_all_fast, fig10a.draw_all_slow)]
-    everything, _ = fig10a.draw_all_limits(table, StyleConfig())
+    pictures = [draw(table, StyleConfig())[0] for draw in (limits.draw_all_fast, limits.draw_all_slow)]
+    everything, _ = limits.draw_all_limits(table, StyleConfig())
     (whole,) = everything.axes
     assert _line(whole, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
     for picture, limit in zip(pictures, ("0:1", "1:0"), strict=True):
@@ -88,13 +87,13 @@ def test_pictures_for_a_talk_share_their_axes(folder: Path) -> None:
         ((x, y),) = axes.lines[0].get_xydata()
         assert (x, y) == (point["dram_limit_bytes"].item() + IO_BYTES, point["slowdown"].item())
     with pytest.raises(BadInputError, match='at limit "1:0"'):
-        fig10a.draw_all_slow(table[table["limit"] != "1:0"], StyleConfig())
+        limits.draw_all_slow(table[table["limit"] != "1:0"], StyleConfig())
 
 
 def test_runs_of_two_networks_are_no_case_study(tmp_path: Path) -> None:
     table = table_of_records(write_workload(tmp_path, ("vgg19", "resnet50"), ("1:0", "0:1")))
     with pytest.raises(BadInputError, match="records of one network"):
-        fig10.draw(table, StyleConfig())
+        limits.draw_fig10(table, StyleConfig())
 
 
 def _line(axes: mpl.axes.Axes, label: str) -> np.ndarray:

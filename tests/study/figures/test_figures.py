@@ -17,24 +17,21 @@ from PIL import Image
 from synthetic_figures import LARGE, LIMITS, tables
 from synthetic_records import IO_BYTES, LINUX, PEAK_BYTES, write_workload
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.step.limit import Limit
-from autotm.model.study.figures_config import PricesConfig, StyleConfig
-from autotm.study.drawing.look import network_colors, styled
-from autotm.study.figures import front
-from autotm.study.figures.comparisons import cost_performance, fig8, ilp_times, price_performance
+from autotm.model.config import PricesConfig, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+from autotm.study.columns import MEANINGS
+from autotm.study.drawing import network_colors, styled
+from autotm.study.figures import comparisons, memory_prices
 from autotm.study.figures.figures import FIGURES, FigureFiles, draw
-from autotm.study.tables.csv import read_table, write_table
-from autotm.study.tables.meanings import MEANINGS
-from autotm.study.tables.prices import ratio_price, with_prices
-from autotm.study.tables.records import table_of_records
+from autotm.study.tables import ratio_price, read_table, table_of_records, with_prices, write_table
 
 STYLE = StyleConfig(dots_per_inch=60)
 AGAIN = """
 import sys
 from pathlib import Path
-from autotm.model.study.figures_config import StyleConfig
-from autotm.study.figures import FigureFiles, draw
+from autotm.model.config import StyleConfig
+from autotm.study.figures.figures import FigureFiles, draw
 for csv in sys.argv[1:]:
     draw(FigureFiles.of(Path(csv)), StyleConfig(dots_per_inch=60))
 """
@@ -135,8 +132,10 @@ def test_figure_8_needs_no_all_fast_step(tmp_path: Path) -> None:
     runs = write_workload(tmp_path, LARGE, ("5:2",), ("memory-mode", "static"), side_by_side=False)
     table = table_of_records(runs, needs_all_fast=False)
     assert table["slowdown"].isna().all()
-    assert fig8.speedups(table)["speedup"].tolist() == pytest.approx([(1 + 6 * 25 / 49) / (1 + 3.5 * 25 / 49)] * 4)
-    _, text = fig8.draw(table, STYLE)
+    assert comparisons.speedups(table)["speedup"].tolist() == pytest.approx(
+        [(1 + 6 * 25 / 49) / (1 + 3.5 * 25 / 49)] * 4
+    )
+    _, text = comparisons.draw_fig8(table, STYLE)
     assert "timed one after the other" in text
     assert "all-fast steps took" not in text
 
@@ -153,8 +152,8 @@ def test_figure_8_on_real_slow_memory_has_no_cache_to_compare_with(
     tmp_path: Path, optimizers: tuple[str, ...], base: str
 ) -> None:
     table = table_of_records(write_workload(tmp_path, LARGE, ("5:2",), optimizers)).assign(tier_reality="real")
-    assert len(fig8.speedups(table)) == len(LARGE)
-    figure, text = fig8.draw(table, STYLE)
+    assert len(comparisons.speedups(table)) == len(LARGE)
+    figure, text = comparisons.draw_fig8(table, STYLE)
     assert figure.axes[0].get_ylabel() == f"speed-up over {base}"
     assert "There is no memory-mode here: fast memory is no cache of slow memory that programs address." in text
     assert f"Bars: {base}'s slow-down over the optimizer's" in text
@@ -162,7 +161,7 @@ def test_figure_8_on_real_slow_memory_has_no_cache_to_compare_with(
 
 def test_a_caption_says_when_the_kernel_placed_pages(tmp_path: Path) -> None:
     table = table_of_records(write_workload(tmp_path, LARGE, ("5:2",), ("linux-preferred", "static")))
-    _, text = fig8.draw(table.assign(tier_reality="real", page_placement="linux"), STYLE)
+    _, text = comparisons.draw_fig8(table.assign(tier_reality="real", page_placement="linux"), STYLE)
     assert "Pages by Linux (linux-preferred, static): placed by this machine's kernel" in text
     assert "SIMULATED" not in text
 
@@ -170,11 +169,11 @@ def test_a_caption_says_when_the_kernel_placed_pages(tmp_path: Path) -> None:
 def test_figure_8_asks_for_memory_mode_and_one_limit(tmp_path: Path) -> None:
     table = table_of_records(write_workload(tmp_path, LARGE, ("5:2", "0:1", "1:1"), ("memory-mode", "static")))
     with pytest.raises(BadInputError, match="records of one limit"):
-        fig8.draw(table, STYLE)
+        comparisons.draw_fig8(table, STYLE)
     one = table[table["limit"] != "1:1"]
-    assert len(fig8.speedups(one)) == len(LARGE)
+    assert len(comparisons.speedups(one)) == len(LARGE)
     with pytest.raises(BadInputError, match="vgg416 was not run with optimizer 'memory-mode'"):
-        fig8.draw(one[one["optimizer"] == "static"], STYLE)
+        comparisons.draw_fig8(one[one["optimizer"] == "static"], STYLE)
 
 
 def test_the_front_figure_shows_steps_an_hour(folder: Path) -> None:
@@ -187,14 +186,14 @@ def test_the_front_figure_shows_steps_an_hour(folder: Path) -> None:
     assert [bar.get_height() for bar in axes.patches] == pytest.approx(expected, rel=1e-6)
     table = table_of(folder, "front")
     with pytest.raises(BadInputError, match="no run of optimizer 'numa'"):
-        front.draw(table[table["optimizer"] != "numa"], STYLE)
+        memory_prices.draw_front(table[table["optimizer"] != "numa"], STYLE)
     with pytest.raises(BadInputError, match="runs at one limit"):
-        front.draw(table[table["limit"] != "4:1"], STYLE)
+        memory_prices.draw_front(table[table["limit"] != "4:1"], STYLE)
 
 
 def test_solution_times_are_those_of_the_slowest_limit(folder: Path) -> None:
     table = table_of(folder, "ilp_times")
-    slowest = ilp_times.longest(table).set_index(["network", "optimizer"])
+    slowest = comparisons.longest_solves(table).set_index(["network", "optimizer"])
     assert set(slowest.index.get_level_values("optimizer")) == {"static", "synchronous"}, "numa does not search"
     assert set(slowest["limit"]) == {"1:0"}
     figure, text = drawn(folder, "ilp_times")
@@ -204,7 +203,7 @@ def test_solution_times_are_those_of_the_slowest_limit(folder: Path) -> None:
     assert list(axes.lines[0].get_ydata()) == pytest.approx([0.3, 0.6, 0.9, 1.2])
     assert "densenet264 static 1:0" in text
     with pytest.raises(BadInputError, match="no run of an optimizer that searches"):
-        ilp_times.draw(table[table["optimizer"] == "numa"], STYLE)
+        comparisons.draw_ilp_times(table[table["optimizer"] == "numa"], STYLE)
 
 
 def test_prices_are_those_of_the_memory_taken(folder: Path) -> None:
@@ -226,12 +225,12 @@ def test_a_ratio_costs_what_its_parts_cost() -> None:
 def test_price_and_performance_are_shown_and_divided(folder: Path) -> None:
     table = table_of(folder, "price_performance")
     runs = table[(table["optimizer"] == "synchronous") & (table["network"] == "resnet200")]
-    figure, _ = price_performance.draw(table, STYLE)
+    figure, _ = memory_prices.draw_price_performance(table, STYLE)
     (axes,) = figure.axes
     (line,) = [line for line in axes.lines if line.get_label() == "ResNet-200"]
     assert list(line.get_xdata()) == pytest.approx(runs["pools_price"].tolist())
     assert list(line.get_ydata()) == pytest.approx((1 / runs["slowdown"]).tolist())
-    figure, _ = cost_performance.draw(table, STYLE)
+    figure, _ = memory_prices.draw_cost_performance(table, STYLE)
     heights = [bar.get_height() for bar in figure.axes[0].containers[1]]
     assert heights == pytest.approx((runs["pools_price"] * runs["slowdown"]).tolist())
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == list(LIMITS)

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 from synthetic_figures import SOURCE, write_program
 
-from autotm.layout import pack
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import load, save
-from autotm.model.plan.plan import Plan
-from autotm.model.plan.program import Program
-from autotm.model.step.graph import Graph
-from autotm.model.study.figures_config import StyleConfig
+from autotm.layout.packing import pack
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, save
+from autotm.model.graph import Graph
+from autotm.model.plan import Plan
+from autotm.model.program import Program
 from autotm.study.figures.heap import draw, table_of_heap
 
 

@@ -7,16 +7,15 @@ from pathlib import Path
 import pytest
 from synthetic_figures import BASE_NS, EXTRA_NS, write_convolution
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.measurement.profile import Profile
-from autotm.model.measurement.profile_file import read_profile, write_profile
-from autotm.model.study.figures_config import StyleConfig
-from autotm.study.figures.kernel_plot import OPERANDS, draw, table_of_convolution
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.profile import Profile, read_profile, write_profile
+from autotm.study.figures.kernel_times import OPERANDS, draw_kernel_plot, table_of_convolution
 
 
 def test_bars_carry_the_labels_of_their_placements(tmp_path: Path) -> None:
     """The original swapped the labels of the middle bars."""
-    figure, text = draw(table_of_convolution(*write_convolution(tmp_path)), StyleConfig())
+    figure, text = draw_kernel_plot(table_of_convolution(*write_convolution(tmp_path)), StyleConfig())
     (axes,) = figure.axes
     labels = [tick.get_text().split("\n") for tick in axes.get_xticklabels()]
     assert labels[:3] == [["fast", "fast", "fast"], ["fast", "fast", "slow"], ["fast", "slow", "fast"]]

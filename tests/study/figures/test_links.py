@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from synthetic_figures import SOURCE, write_links
 
-from autotm.model.files.files import load, save
-from autotm.model.measurement.link import Links
-from autotm.model.study.figures_config import StyleConfig
-from autotm.study.figures.links import draw, table_of_links
+from autotm.model.config import StyleConfig
+from autotm.model.files import load, save
+from autotm.model.links import Links
+from autotm.study.figures.slow_memories import draw_links, table_of_links
 
 
 def rate(table: object, **what: object) -> float:
@@ -32,7 +32,7 @@ def test_rates_are_those_of_the_files(tmp_path: Path) -> None:
 
 
 def test_the_picture_holds_every_series_in_both_directions(tmp_path: Path) -> None:
-    figure, text = draw(table_of_links(*write_links(tmp_path)), StyleConfig())
+    figure, text = draw_links(table_of_links(*write_links(tmp_path)), StyleConfig())
     labels = [entry.get_text() for entry in figure.legends[0].get_texts()]
     assert len(labels) == len(set(labels)) == 10
     for axes in figure.axes:
@@ -47,7 +47,7 @@ def test_real_memory_has_no_device_beside_it(tmp_path: Path) -> None:
     save(links, "links", load(links, "links", Links), SOURCE | {"tier_reality": "real"})
     table = table_of_links(links, None)
     assert set(table["series"]) == {"copy", "move"}
-    _, text = draw(table, StyleConfig())
+    _, text = draw_links(table, StyleConfig())
     assert "EMULATED" not in text
     assert "real slow memory" in text
 
@@ -55,4 +55,4 @@ def test_real_memory_has_no_device_beside_it(tmp_path: Path) -> None:
 def test_disturbed_links_say_so(tmp_path: Path) -> None:
     links, device = write_links(tmp_path)
     save(links, "links", replace(load(links, "links", Links), disturbed=("copies",)), SOURCE)
-    assert "Others held the cores" in draw(table_of_links(links, device), StyleConfig())[1]
+    assert "Others held the cores" in draw_links(table_of_links(links, device), StyleConfig())[1]

@@ -12,27 +12,44 @@ import pytest
 import small_step
 from matplotlib.figure import Figure
 
-from autotm.kernels.library.library import KernelLibrary
+from autotm.kernels.library import KernelLibrary
 from autotm.memory.tiers import open_tiers
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import save
-from autotm.model.machine.provenance import provenance
-from autotm.model.measurement.timing_study import ConfigurationTime, TimingStudy, Way, WayCost
-from autotm.model.step.traffic import slow_traffic
-from autotm.model.study.study_config import StyleConfig
-from autotm.profile.step.timing_runs import measure
-from autotm.profile.timing.options import ProfileOptions
-from autotm.study.figures import timing_figure
-from autotm.study.figures.timing_figure import draw, make_timing_figure
-from autotm.study.tables.csv import read_table
-from autotm.study.tables.meanings import MEANINGS
-from autotm.study.timing.recorded_kernels import sums_of_recorded
-from autotm.study.timing.timing_study import RECORDED, summary, timing_table
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
+from autotm.model.graph import slow_traffic
+from autotm.model.kernel_studies import ConfigurationTime, TimingMethod, TimingMethodCost, TimingStudy
+from autotm.model.provenance import provenance
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.timing_study import measure
+from autotm.study.columns import MEANINGS
+from autotm.study.figures import kernel_times
+from autotm.study.figures.kernel_times import (
+    RECORDED,
+    draw_timing_study,
+    make_timing_figure,
+    summary,
+    sums_of_recorded,
+    timing_table,
+)
+from autotm.study.tables import read_table
 
 STYLE = StyleConfig(dots_per_inch=60)
 QUICK = ProfileOptions(patience_s=0.05, min_repeats=3, max_repeats=5, kernel_s=0.002, rotation_bytes=1_000_000)
-SHIFT = {Way.SINGLE: 1.0, Way.AGAIN: 1.01, Way.TOGETHER: 1.5, Way.ISOLATED: 1.02, Way.ADDITIVE: 0.98}
-SECONDS = {Way.SINGLE: 40.0, Way.AGAIN: 40.0, Way.TOGETHER: 10.0, Way.ISOLATED: 8.0, Way.ADDITIVE: 4.0}
+SHIFT = {
+    TimingMethod.SINGLE: 1.0,
+    TimingMethod.AGAIN: 1.01,
+    TimingMethod.TOGETHER: 1.5,
+    TimingMethod.ISOLATED: 1.02,
+    TimingMethod.ADDITIVE: 0.98,
+}
+SECONDS = {
+    TimingMethod.SINGLE: 40.0,
+    TimingMethod.AGAIN: 40.0,
+    TimingMethod.TOGETHER: 10.0,
+    TimingMethod.ISOLATED: 8.0,
+    TimingMethod.ADDITIVE: 4.0,
+}
 
 
 def made_up() -> TimingStudy:
@@ -42,11 +59,11 @@ def made_up() -> TimingStudy:
         for kernel in range(3):
             for slow, config in enumerate(("DD", "PD", "PP")):
                 time_us = shift * 100.0 * (kernel + 1) * (slow + 1)
-                is_sum = way is Way.ADDITIVE and slow == 2
+                is_sum = way is TimingMethod.ADDITIVE and slow == 2
                 quartiles = (None, None) if is_sum else (0.98 * time_us, 1.02 * time_us)
                 repeats = 0 if is_sum else 5
                 times.append(ConfigurationTime(way, f"k{kernel}", "op", config, slow, time_us, repeats, *quartiles))
-    costs = tuple(WayCost(way, seconds, 9) for way, seconds in SECONDS.items())
+    costs = tuple(TimingMethodCost(way, seconds, 9) for way, seconds in SECONDS.items())
     return TimingStudy("mnist", "tiny", 2, "test", 1, "emulated", 20, 5, costs, tuple(times))
 
 
@@ -76,21 +93,21 @@ def test_the_summary_says_what_the_times_say(study_file: Path) -> None:
     table = timing_table(study_file)
     assert set(table) | set(summary(table)) <= set(MEANINGS)
     found = summary(table).set_index("way")
-    assert found.loc[Way.TOGETHER, "median_difference_percent"] == pytest.approx(50)
-    assert found.loc[Way.ADDITIVE, "median_difference_percent"] == pytest.approx(2)
-    assert found.loc[Way.ADDITIVE, "sum_difference_percent"] == pytest.approx(-2)
+    assert found.loc[TimingMethod.TOGETHER, "median_difference_percent"] == pytest.approx(50)
+    assert found.loc[TimingMethod.ADDITIVE, "median_difference_percent"] == pytest.approx(2)
+    assert found.loc[TimingMethod.ADDITIVE, "sum_difference_percent"] == pytest.approx(-2)
     assert found["speedup"].tolist() == pytest.approx([1, 1, 4, 5, 10])
     assert found["spread_percent"].tolist() == pytest.approx([4] * 5)
-    assert found["inside_noise"].to_dict() == {way: way is not Way.TOGETHER for way in SHIFT}
-    assert found.index[found["fastest_inside_noise"]].tolist() == [Way.ADDITIVE]
+    assert found["inside_noise"].to_dict() == {way: way is not TimingMethod.TOGETHER for way in SHIFT}
+    assert found.index[found["fastest_inside_noise"]].tolist() == [TimingMethod.ADDITIVE]
 
 
 def test_a_wrong_quick_way_is_not_the_quickest(tmp_path: Path) -> None:
     study = made_up()
-    times = [replace(one, time_us=2 * one.time_us) if one.way is Way.ADDITIVE else one for one in study.times]
+    times = [replace(one, time_us=2 * one.time_us) if one.way is TimingMethod.ADDITIVE else one for one in study.times]
     save(tmp_path / "s.json", "timing_study", replace(study, times=tuple(times)), {})
     found = summary(timing_table(tmp_path / "s.json")).set_index("way")
-    assert found.index[found["fastest_inside_noise"]].tolist() == [Way.ISOLATED]
+    assert found.index[found["fastest_inside_noise"]].tolist() == [TimingMethod.ISOLATED]
 
 
 def test_the_figure_is_drawn_from_its_table_alone(
@@ -104,16 +121,16 @@ def test_the_figure_is_drawn_from_its_table_alone(
         figure.savefig(picture, format="png", dpi=style.dots_per_inch)
         pictures.append((picture.getvalue(), pdf.name, png.name, text))
 
-    monkeypatch.setattr(timing_figure, "save_figure", save_figure)
+    monkeypatch.setattr(kernel_times, "save_figure", save_figure)
     told = make(study_file, tmp_path, write_recorded(tmp_path / "r.csv.gz"))
     study_file.unlink()
-    draw(tmp_path / "t.csv", tmp_path / "again" / "t.pdf", tmp_path / "again" / "t.png", STYLE)
+    draw_timing_study(tmp_path / "t.csv", tmp_path / "again" / "t.pdf", tmp_path / "again" / "t.png", STYLE)
     once, again = pictures
     assert once == again
     assert once[1:3] == ("t.pdf", "t.png")
     written = read_table(tmp_path / "summary.csv")
     assert written["way"].tolist() == told["way"].tolist()
-    assert len(written) == len(Way) + 1
+    assert len(written) == len(TimingMethod) + 1
     assert b"emulated" in (tmp_path / "t.csv").read_bytes()
 
 
@@ -143,13 +160,13 @@ def test_every_way_measures_the_same_configurations(library: KernelLibrary) -> N
     graph = small_step.graph()
     repeats = 3
     study = measure(graph, library, small_step.machine(), small_step.links(), QUICK, repeats, small_step.DEVICES)
-    by_way = {way: {(t.kernel, t.configuration): t for t in study.times if t.way is way} for way in Way}
+    by_way = {way: {(t.kernel, t.configuration): t for t in study.times if t.way is way} for way in TimingMethod}
     assert len({frozenset(found) for found in by_way.values()}) == 1
-    assert all(one.repeats == repeats for one in by_way[Way.SINGLE].values())
+    assert all(one.repeats == repeats for one in by_way[TimingMethod.SINGLE].values())
     costs = {cost.way: cost for cost in study.costs}
-    assert costs[Way.TOGETHER].runs < costs[Way.SINGLE].runs == costs[Way.AGAIN].runs
-    assert costs[Way.ADDITIVE].runs < costs[Way.ISOLATED].runs == len(by_way[Way.ISOLATED])
-    sums = [one for one in by_way[Way.ADDITIVE].values() if one.repeats == 0]
+    assert costs[TimingMethod.TOGETHER].runs < costs[TimingMethod.SINGLE].runs == costs[TimingMethod.AGAIN].runs
+    assert costs[TimingMethod.ADDITIVE].runs < costs[TimingMethod.ISOLATED].runs == len(by_way[TimingMethod.ISOLATED])
+    sums = [one for one in by_way[TimingMethod.ADDITIVE].values() if one.repeats == 0]
     assert sums
     assert all(one.slow_operands > 1 for one in sums)
 

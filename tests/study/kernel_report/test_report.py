@@ -10,16 +10,20 @@ import pandas as pd
 import pytest
 import small_step
 
-from autotm.model.files.files import hash_of
-from autotm.model.measurement.link import MachineRates
-from autotm.model.measurement.profile import Profile, Timing
-from autotm.model.step.graph import Graph, Kernel, OpClass
-from autotm.model.step.schedule_kind import ScheduleKind
-from autotm.model.step.tier import all_fast
-from autotm.study.kernel_report.files import write_kernel_csv, write_report_json
-from autotm.study.kernel_report.report import KernelReport, moved_bytes, report_kernels, shapes
-from autotm.study.kernel_report.text import report_text
-from autotm.study.tables.meanings import MEANINGS
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Kernel, OpClass, ScheduleKind, all_fast
+from autotm.model.links import MachineRates
+from autotm.model.profile import Profile, Timing
+from autotm.study.columns import MEANINGS
+from autotm.study.kernel_report import (
+    KernelReport,
+    moved_bytes,
+    report_kernels,
+    report_text,
+    shapes,
+    write_kernel_csv,
+    write_report_json,
+)
 
 STEP = small_step.graph(batch=32, width=64)
 RATES = MachineRates(flop_per_s=1e9, copy_bytes_per_s=1e9)

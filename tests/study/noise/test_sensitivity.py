@@ -10,19 +10,18 @@ import pytest
 from random_graphs import Case, make_links, training_step_case
 
 from autotm.cli.main import main
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import load, load_with_provenance, save
-from autotm.model.machine.machine import load_machine
-from autotm.model.measurement.profile import Profile
-from autotm.model.measurement.profile_file import write_profile
-from autotm.model.measurement.sensitivity import Draw, Sensitivity
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.model.step.tier import configuration
-from autotm.model.study.paths import Paths
-from autotm.solve import SolveOptions, solve_and_pack
-from autotm.study.noise.resample import resampled, spread
-from autotm.study.noise.sensitivity import compare, describe, measure_sensitivity
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance, save
+from autotm.model.graph import configuration
+from autotm.model.kernel_studies import Draw, Sensitivity
+from autotm.model.limit import Limit
+from autotm.model.machine import load_machine
+from autotm.model.paths import Paths
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, write_profile
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
+from autotm.study.sensitivity import compare, describe, measure_sensitivity, resampled, spread
 
 LIMIT = Limit(4, 1)
 OPTIONS = SolveOptions(gap=0.01, seed=3)

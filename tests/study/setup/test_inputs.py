@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from synthetic_records import LINUX
 
-from autotm.model.files.errors import BadInputError
+from autotm.model.config import read_yaml
+from autotm.model.cores import CoreChoice
+from autotm.model.errors import BadInputError
 from autotm.model.machine import DaxTier, NumaTier
-from autotm.model.machine.core_choice import CoreChoice
-from autotm.model.study.study_config import read_yaml
-from autotm.study.setup.inputs import comparison_records, large_files, predicted_records, rival_records
-from autotm.study.setup.study import Study, load_study
+from autotm.study.inputs import comparison_records, large_files, predicted_records, rival_records
+from autotm.study.setup import Study, load_study
 
 CONFIG = Path(__file__).parents[3] / "config"
 CORES = CoreChoice("elsewhere.yaml")

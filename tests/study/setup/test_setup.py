@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autotm.model.files.errors import BadInputError, DamagedFileError
-from autotm.model.machine.machine import Machine
-from autotm.model.step.limit import Limit
-from autotm.model.study.study_config import SolveConfig
-from autotm.solve import optimizers
+from autotm.model.config import SolveConfig
+from autotm.model.errors import BadInputError, DamagedFileError
+from autotm.model.limit import Limit
+from autotm.model.machine import Machine
+from autotm.solve.placing import optimizers
 from autotm.stages.context import Context, Given
 from autotm.stages.solve import sweep_stage
-from autotm.study.setup.machines import machine_named, machine_settings
-from autotm.study.setup.study import optimizer_names
+from autotm.study.setup import machine_named, machine_settings, optimizer_names
 
 CONFIG = Path(__file__).parents[3] / "config"
 

@@ -10,18 +10,15 @@ import pytest
 from random_graphs import training_step_case
 from synthetic_records import PROVENANCE
 
-from autotm.model.plan.plan import Status
-from autotm.model.plan.refusal import Refusal
-from autotm.model.step.limit import Limit
-from autotm.model.study import StyleConfig
-from autotm.solve.problem import SolveOptions
-from autotm.stages.compile import program_of
-from autotm.stages.solve import place_each
-from autotm.study.sweep.answers import answers
-from autotm.study.sweep.draw import draw
-from autotm.study.sweep.result import SweepResult
-from autotm.study.sweep.table import SweepPoint, sweep_table
-from autotm.study.tables.meanings import MEANINGS
+from autotm.model.config import StyleConfig
+from autotm.model.limit import Limit
+from autotm.model.plan import Refusal, Status
+from autotm.solve.options import SolveOptions
+from autotm.stages.solve import place_each, program_of
+from autotm.study.columns import MEANINGS
+from autotm.study.figures.limits import draw_sweep
+from autotm.study.sweep import SweepPoint, answers, sweep_table
+from autotm.study.sweep_result import SweepResult
 
 PEAK = 100_000_000
 
@@ -102,7 +99,7 @@ def test_the_text_says_what_is_predicted_and_where(swept: SweepResult[str]) -> N
 
 
 def test_bounds_are_drawn_as_steps_and_what_is_impossible_as_a_margin(swept: SweepResult[str]) -> None:
-    figure, text = draw(swept.table, StyleConfig())
+    figure, text = draw_sweep(swept.table, StyleConfig())
     labels = figure.axes[0].get_legend_handles_labels()[1]
     assert labels == ["ruled out (proven bound)", "predicted", "too little for any placement"]
     assert "PREDICTED" in text

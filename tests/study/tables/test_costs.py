@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from autotm.cli.main import main
-from autotm.model.files.errors import DamagedFileError
-from autotm.model.study.study_config import read_yaml
-from autotm.study.setup.study import Study, load_study
-from autotm.study.tables.costs import Cost, costs, figure_jobs, table_of_costs
+from autotm.model.config import read_yaml
+from autotm.model.errors import DamagedFileError
+from autotm.study.costs import Cost, costs, figure_jobs, table_of_costs
+from autotm.study.setup import Study, load_study
 
 CONFIG = Path(__file__).parents[3] / "config"
 MIB = 1 << 20

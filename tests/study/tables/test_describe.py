@@ -8,11 +8,11 @@ import pytest
 import yaml
 from synthetic_records import PROVENANCE, record
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import save
-from autotm.study.setup.study import Study, load_study
-from autotm.study.tables.describe import describe, headlines, wanted_records
-from autotm.study.tables.records import table_of_records
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
+from autotm.study.records import describe, headlines, wanted_records
+from autotm.study.setup import Study, load_study
+from autotm.study.tables import table_of_records
 
 CONFIG = Path(__file__).parents[3] / "config"
 WORKLOAD = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits": ["1:0", "4:1", "1:1", "0:1"]}

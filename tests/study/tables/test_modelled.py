@@ -8,17 +8,16 @@ import pytest
 import random_graphs
 from synthetic_figures import QUICK, SOURCE
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import load, save
-from autotm.model.plan.plan import Plan
-from autotm.model.step.limit import Limit
-from autotm.model.study.figures_config import StyleConfig
-from autotm.solve import solve_and_pack
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, save
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.solve.placing import solve_and_pack
 from autotm.stages.figures import figure_8_stage
-from autotm.study.figures.comparisons import fig8
-from autotm.study.tables.csv import read_table
-from autotm.study.tables.meanings import MEANINGS
-from autotm.study.tables.modelled import table_of_plans
+from autotm.study.columns import MEANINGS
+from autotm.study.figures import comparisons
+from autotm.study.tables import read_table, table_of_plans
 
 EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
 MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}
@@ -47,7 +46,7 @@ def test_figure_8_of_modelled_steps_divides_predictions(files: tuple[list[Path],
     predicted = {path.parent.name: load(path, "plan", Plan).objective_us for path in plans}
     table = table_of_plans(plans, graphs)
     assert set(table) <= set(MEANINGS)
-    found = fig8.speedups(table).set_index("optimizer")["speedup"]
+    found = comparisons.speedups(table).set_index("optimizer")["speedup"]
     for optimizer in ("static", "synchronous"):
         assert found[optimizer] == pytest.approx(predicted["memory-mode"] / predicted[optimizer])
 
@@ -56,7 +55,7 @@ def test_its_caption_says_what_is_not_measured(files: tuple[list[Path], list[Pat
     plans, graphs = files
     csv = tmp_path / "figures" / "fig8.csv"
     figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
-    _, text = fig8.draw(read_table(csv), StyleConfig())
+    _, text = comparisons.draw_fig8(read_table(csv), StyleConfig())
     for part in ("MODELLED, not run", "batches 2 4 8", "-3.1 %", "single kernels 1.2 %", "slow memory MODELLED"):
         assert part in text
         assert part.encode() in csv.with_suffix(".png").read_bytes()

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from synthetic_records import PROVENANCE, record
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import save
-from autotm.model.measurement.record import Record
-from autotm.model.plan.cache import CacheCounts
-from autotm.study.tables.record_table import table_of_runs, write_runs
+from autotm.model.cache import CacheCounts
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
+from autotm.model.record import Record
+from autotm.study.records import table_of_runs, write_runs
 
 SEVERAL = {
     "pages_by_node", "pages_by_node_before",

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, PROVENANCE, record, write_study
 
-from autotm.model.files.errors import BadInputError, DamagedFileError
-from autotm.model.files.files import save
-from autotm.study.figures.fig10 import with_fast_memory
-from autotm.study.tables.records import table_of_records
+from autotm.model.errors import BadInputError, DamagedFileError
+from autotm.model.files import save
+from autotm.study.figures.limits import with_fast_memory
+from autotm.study.tables import table_of_records
 
 REQUIRED = {
     "network", "scale", "machine", "tier_reality", "threads", "optimizer", "limit", "dram_limit_bytes", "io_bytes",

@@ -9,12 +9,12 @@ import pytest
 import yaml
 from synthetic_records import PROVENANCE, record
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import save
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
 from autotm.model.plan import RUN_RIVALS
-from autotm.study.setup.study import Study, load_study, optimizer_names
-from autotm.study.tables.csv import read_table
-from autotm.study.tables.verification import UnverifiedError, verify_records
+from autotm.study.records import UnverifiedError, verify_records
+from autotm.study.setup import Study, load_study, optimizer_names
+from autotm.study.tables import read_table
 from autotm.zoo import networks
 
 CONFIG = Path(__file__).parents[3] / "config"

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from synthetic_plans import solved
 
-from autotm.model.step.graph import Graph
-from autotm.model.step.tier import Tier
-from autotm.study.view import Placed, page_of, write_page
-from autotm.study.view.contents import contents
+from autotm.model.graph import Graph, Tier
+from autotm.study.placed import Placed
+from autotm.study.view.page import contents, page_of, write_page
 
 
 @pytest.fixture(scope="module", params=["static", "synchronous", "asynchronous", "numa", "all-slow", "memory-mode"])

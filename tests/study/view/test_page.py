@@ -11,9 +11,9 @@ import pytest
 from opened_page import OpenedPage, opened
 from synthetic_plans import laid_out, solved
 
-from autotm.model.step.graph import Role
-from autotm.model.step.tier import Tier
-from autotm.study.view import Placed, write_page
+from autotm.model.graph import Role, Tier
+from autotm.study.placed import Placed
+from autotm.study.view.page import write_page
 
 READ_PIXELS = """
 (places) => {

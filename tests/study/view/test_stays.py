@@ -10,10 +10,10 @@ from omnimalloc import validate_allocation
 from omnimalloc.io import load_allocation
 from synthetic_plans import solved
 
-from autotm.model.files.errors import BadInputError
-from autotm.model.files.files import hash_of
-from autotm.model.step.tier import Tier
-from autotm.study.view import Placed, write_stays
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Tier
+from autotm.study.placed import Placed, write_stays
 
 
 @pytest.fixture(scope="module", params=["static", "asynchronous"])

@@ -8,7 +8,7 @@ import pytest
 from plain_steps import Body
 from tvm import relax
 
-from autotm.zoo.frontend.imported import Imported, channels_last
+from autotm.zoo.imported import Imported, channels_last
 from autotm.zoo.network import Network
 
 op, Var = relax.op, relax.Var

@@ -19,14 +19,20 @@ from tvm import relax  # noqa: E402
 
 import autotm  # noqa: E402
 import onnx_samples  # noqa: E402
-from autotm.kernels.code import machine_target  # noqa: E402
-from autotm.kernels.library import reference_evaluator  # noqa: E402
-from autotm.model.files import BadInputError  # noqa: E402
-from autotm.model.step import Counts  # noqa: E402
-from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
+from autotm.kernels.onnx_operators import reference_evaluator  # noqa: E402
+from autotm.kernels.target import machine_target  # noqa: E402
+from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.model.limit import Counts  # noqa: E402
+from autotm.stages.compare import (  # noqa: E402
+    DifferentStepError,
+    compare_with_source,
+)
 from autotm.stages.context import Context  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
-from autotm.zoo.frontend.onnx import operators, reference  # noqa: E402
+from autotm.zoo.onnx import (  # noqa: E402
+    operators,
+    reference,
+)
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 X = np.random.default_rng(3).standard_normal((2, 6, 5, 4)).astype(np.float32)

@@ -20,7 +20,7 @@ from torch import nn  # noqa: E402
 from torch_modules import images  # noqa: E402
 
 import autotm  # noqa: E402
-from autotm.model.files.errors import BadInputError  # noqa: E402
+from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
 
 ALLOWED, RATE = 3.0, 0.1

@@ -8,9 +8,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 from autotm import zoo  # noqa: E402
-from autotm.model.files.errors import BadInputError  # noqa: E402
-from autotm.model.step.network_source import NetworkSource  # noqa: E402
-from autotm.model.step.training import Sgd, Training  # noqa: E402
+from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.model.network_source import NetworkSource  # noqa: E402
+from autotm.model.training import (  # noqa: E402
+    Sgd,
+    Training,
+)
 
 NETS = """
 import torch

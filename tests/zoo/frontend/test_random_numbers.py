@@ -4,8 +4,8 @@ import numpy as np
 import plain_steps
 from tvm import relax
 
-from autotm.zoo.frontend.random_numbers import COUNTER, Draws, uniform_numbers
 from autotm.zoo.network import Network
+from autotm.zoo.torch.random_numbers import COUNTER, Draws, uniform_numbers
 
 KNOWN = 0xFF1DAE59
 """First word of Philox2x32-10 for counter and key zero, of the generator's own known answers (Random123)."""

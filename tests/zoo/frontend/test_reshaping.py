@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotm.zoo.frontend.reshaping import reshaped_order
+from autotm.zoo.layouts import reshaped_order
 
 
 @st.composite

@@ -8,21 +8,26 @@ from typing import Any
 
 import pytest
 
+from autotm.zoo.torch.importer import imported_step
+
 torch = pytest.importorskip("torch", reason="steps are compared with PyTorch's: make test-torch installs it")
 
 import small_step  # noqa: E402
+from autotm.zoo.frontend import from_torch  # noqa: E402
 from torch_modules import images  # noqa: E402
 from tvm import relax  # noqa: E402
 
-from autotm.kernels.code import machine_target  # noqa: E402
-from autotm.model.step import Counts  # noqa: E402
+from autotm.kernels.target import machine_target  # noqa: E402
+from autotm.model.limit import Counts  # noqa: E402
 from autotm.stages import compare  # noqa: E402
-from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
+from autotm.stages.compare import (  # noqa: E402
+    DifferentStepError,
+    compare_with_source,
+)
 from autotm.stages.context import Context  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
-from autotm.zoo.frontend import from_torch  # noqa: E402
-from autotm.zoo.frontend.torch import network as imports  # noqa: E402
-from autotm.zoo.frontend.torch.backward import JointImporter  # noqa: E402
+from autotm.zoo.torch import network as imports  # noqa: E402
+from autotm.zoo.torch.backward import JointImporter  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 SIDE, WORDS, WIDTH = 8, 12, 8
@@ -180,7 +185,7 @@ def test_a_fault_is_found_and_its_operator_named(name: str, objects: Path, monke
 
 
 def test_results_that_are_taken_for_each_other_are_found(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = imports.imported_step
+    step = imported_step
 
     def exchanged(captured: Any, **options: Any) -> Any:
         gradients = dict(captured.gradients)

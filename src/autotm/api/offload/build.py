@@ -14,10 +14,10 @@ from autotm.api.offload.measuring import Measured, measure
 from autotm.api.offload.planning import least_bytes as least_of
 from autotm.api.offload.planning import model_of, place
 from autotm.api.offload.step import OffloadedStep, arguments
-from autotm.memory.torch import Device, device_of, measured_links
-from autotm.model.files import BadInputError, InfeasibleLimitError
-from autotm.model.measurement import Timing
-from autotm.model.study import SolveConfig
+from autotm.memory.torch_device import Device, device_of, measured_links
+from autotm.model.config import SolveConfig
+from autotm.model.errors import BadInputError, InfeasibleLimitError
+from autotm.model.profile import Timing
 
 
 def build(

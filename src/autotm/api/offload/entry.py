@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from autotm.api.options import options_of
-from autotm.model.files import AutotmError, BadInputError
-from autotm.model.study import SolveConfig
+from autotm.model.config import SolveConfig, checked_options
+from autotm.model.errors import AutotmError, BadInputError
 
 if TYPE_CHECKING:
     from autotm.api.offload.step import OffloadedStep
+
 
 _OPTIMIZERS = ("asynchronous", "synchronous")
 
@@ -105,7 +105,7 @@ def offload(
         raise BadInputError(f"offload: optimizer '{optimizer}' does not move tensors; give {' or '.join(_OPTIMIZERS)}")
     if not kernel_s > 0:
         raise BadInputError(f"offload: kernel_s is {kernel_s}; give a positive number of seconds")
-    config = options_of(SolveConfig, solver, "solver option")
+    config = checked_options(SolveConfig, solver, "solver option")
     require_torch()
     from autotm.api.offload.build import build  # noqa: PLC0415 - imports PyTorch
 
@@ -133,7 +133,7 @@ def require_torch() -> None:
 
 def _budget(budget: str | float) -> tuple[float | None, int]:
     """A share of the plain step's memory, or bytes."""
-    from autotm.model.step import Limit  # noqa: PLC0415 - only here
+    from autotm.model.limit import Limit  # noqa: PLC0415 - only here
 
     wanted = "give bytes, as 8GB, or a share of what the step needs with nothing moved, at most 1x, as 0.5x (or 1:1)"
     try:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import torch
 
 from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, keep
-from autotm.memory.torch import Copies
-from autotm.model.plan import Layout, Move, Plan
-from autotm.model.step import Tier
+from autotm.memory.torch_device import Copies
+from autotm.model.graph import Tier
+from autotm.model.plan import Move, Plan
+from autotm.model.program import Layout
 
 
 @dataclass

@@ -15,8 +15,8 @@ from torch.fx import Node
 
 from autotm.capture import capture as captured_by_pytorch
 from autotm.capture import is_own
-from autotm.model.files import BadInputError
-from autotm.model.step import Role
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Role
 
 aten = torch.ops.aten
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import torch
 
 from autotm.api.offload.joint_graph import Operator, Slots, Step, Values, argument_bytes, keep, storage_of, tensors_of
-from autotm.memory.torch import Device, median_ns
-from autotm.model.files import AutotmError
-from autotm.model.measurement import Timing
+from autotm.memory.torch_device import Device, median_ns
+from autotm.model.errors import AutotmError
+from autotm.model.profile import Timing
 
 T = TypeVar("T")
 

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 from autotm.api.offload.joint_graph import Step, Storage
 from autotm.api.offload.measuring import Measured
-from autotm.check import check_plan
-from autotm.layout import pack
-from autotm.memory.torch import Device
-from autotm.model.files import InfeasibleLimitError, hash_of
-from autotm.model.measurement import Links, Profile, Timing
-from autotm.model.plan import Layout, Plan
-from autotm.model.step import (
+from autotm.check.plan import check_plan
+from autotm.layout.packing import pack
+from autotm.memory.torch_device import Device
+from autotm.model.config import SolveConfig
+from autotm.model.errors import InfeasibleLimitError
+from autotm.model.files import hash_of
+from autotm.model.graph import (
     DEFAULT_IMPLEMENTATION,
     Graph,
     Kernel,
-    Limit,
     OpClass,
     Operand,
     Role,
@@ -25,8 +24,13 @@ from autotm.model.step import (
     all_fast,
     workspace,
 )
-from autotm.model.study import SolveConfig
-from autotm.solve import SolveOptions, solve
+from autotm.model.limit import Limit
+from autotm.model.links import Links
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, Timing
+from autotm.model.program import Layout
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve
 
 RESULTS = "results"
 """The last kernel, which computes nothing: gradients, updates and the loss are in device memory at the end."""

@@ -12,9 +12,9 @@ from autotm.api.offload.entry import OffloadSummary
 from autotm.api.offload.execute import Executor
 from autotm.api.offload.joint_graph import Captured, Slots, Step, Values, named_batch
 from autotm.api.offload.planning import Planned
-from autotm.memory.torch import Device
-from autotm.model.files import BadInputError
-from autotm.model.step import Role, Tier
+from autotm.memory.torch_device import Device
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Role, Tier
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import tvm
 
-from autotm.model.files import BadInputError, unknown_name
+from autotm.model.errors import BadInputError, unknown_name
 
 
 @dataclass(frozen=True)

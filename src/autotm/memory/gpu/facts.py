@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 
 
 class NoGpuError(AutotmError):

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy.typing as npt
 
-from autotm.model.files import AutotmError
+from autotm.model.errors import AutotmError
 
 
 class DeviceMemoryError(AutotmError):

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from autotm.memory.gpu.interface import Device, Span, Stream
-from autotm.model.files import BadInputError
-from autotm.model.measurement import AsynchronousLinks, Contention, Link, Links
-from autotm.model.step import OpClass, Tier
+from autotm.model.errors import BadInputError
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import AsynchronousLinks, Contention, Link, Links
 
 DEVICE_LINK_BYTES = tuple(4096 * 4**power for power in range(9))
 """4 KiB to 256 MiB: below, a copy takes what its calls take; above, its bandwidth no longer changes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-from autotm.model.files import BadInputError
+from autotm.model.errors import BadInputError
+from autotm.model.links import Links
 from autotm.model.machine import Machine
-from autotm.model.measurement import Links
 
 
 def open_kind(

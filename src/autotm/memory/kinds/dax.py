@@ -5,19 +5,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from autotm.memory.linux import (
-    DaxPool,
-    NodePool,
-    RealTiers,
-    check_capacity,
-    check_demotion,
-    check_nodes,
-    dax_bytes,
-)
+from autotm.memory.linux.policy_tiers import RealTiers
+from autotm.memory.linux.pools import DaxPool, NodePool, check_capacity, check_demotion, check_nodes, dax_bytes
 from autotm.memory.pool import Pool
-from autotm.model.machine import DaxTier, Machine, SystemMemory
-from autotm.model.measurement import Links
-from autotm.model.step import Tier
+from autotm.model.graph import Tier
+from autotm.model.links import Links
+from autotm.model.machine import DaxTier, Machine
+from autotm.model.system import SystemMemory
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy.typing as npt
 
 from autotm.memory.clock import wait_until
-from autotm.memory.device import Emulation, load_device, stretch_of
+from autotm.memory.device_file import load_device
+from autotm.memory.emulation import Emulation, stretch_of
 from autotm.memory.pool import Pool, require_available
 from autotm.memory.tiers import Tiers
+from autotm.model.cache import PagedTraffic
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import Links
 from autotm.model.machine import EmulatedTier, Machine
-from autotm.model.measurement import Links
-from autotm.model.plan import PagedTraffic
-from autotm.model.step import OpClass, Tier
 
 
 class EmulatedTiers(Tiers):

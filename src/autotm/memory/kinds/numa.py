@@ -9,21 +9,15 @@ import functools
 import logging
 from pathlib import Path
 
-from autotm.memory.linux import (
-    POLICIES,
-    BoundTiers,
-    NodePool,
-    PagePolicy,
-    PolicyPool,
-    PolicyTiers,
-    RealTiers,
-    check_capacity,
-    check_nodes,
-)
-from autotm.model.machine import Machine, NumaTier, SystemMemory, require_runnable
-from autotm.model.measurement import Links
-from autotm.model.plan import Program
-from autotm.model.step import Limit, Tier
+from autotm.memory.linux.page_policy import POLICIES, PagePolicy, PolicyPool
+from autotm.memory.linux.policy_tiers import BoundTiers, PolicyTiers, RealTiers
+from autotm.memory.linux.pools import NodePool, check_capacity, check_nodes
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.links import Links
+from autotm.model.machine import Machine, NumaTier, require_runnable
+from autotm.model.program import Program
+from autotm.model.system import SystemMemory
 
 log = logging.getLogger(__name__)
 

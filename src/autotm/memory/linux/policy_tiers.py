@@ -1,4 +1,4 @@
-"""Fast and slow nodes between which Linux itself places a program's pages, the fast ones filled up to a limit."""
+"""Tiers that really are two memories, and nodes between which Linux places pages, the fast ones filled up to a limit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,275 @@ import logging
 import mmap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.memory.linux.calls import prefer
-from autotm.memory.linux.filler import Filler
-from autotm.memory.linux.node_pool import NodePool
-from autotm.memory.linux.page_policy import PagePolicy, balancing
-from autotm.memory.linux.policy_pool import PolicyPool
-from autotm.memory.linux.real_tiers import RealTiers
-from autotm.memory.linux.room import Room
+from autotm.memory.linux.page_policy import PagePolicy, PolicyPool, balancing
+from autotm.memory.linux.pools import NodePool
+from autotm.memory.linux.system_calls import bind, give_back, lock, node_of_pages, prefer, set_policy
 from autotm.memory.pool import Pool
 from autotm.memory.tiers import Tiers
-from autotm.model.files import AutotmError
-from autotm.model.machine import Machine, SystemMemory
-from autotm.model.plan import PagedTraffic
-from autotm.model.step import OpClass
+from autotm.model.cache import PagedTraffic
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import OpClass, Tier
+from autotm.model.machine import Machine
+from autotm.model.system import SystemMemory
+
+# Tiers that really are two memories, or stand in for two: nothing is waited for.
+
+
+class RealTiers(Tiers):
+    """Two pools in memories of their own: kernels and copies take what they take.
+
+    `more_fast` makes fast memory of a size, as the fast pool was made.
+    """
+
+    def __init__(self, more_fast: Callable[[int], Pool], fast: Pool, slow: Pool, machine: Machine) -> None:
+        super().__init__(fast, slow, machine)
+        self._made = more_fast
+        self._kind = machine.slow_tier.kind
+
+    def _more_fast(self, size_bytes: int) -> Pool:
+        return self._made(size_bytes)
+
+    def copy(self, destination_view: npt.NDArray[Any], source_view: npt.NDArray[Any], destination: Tier) -> None:
+        """Copy with all threads."""
+        self._copied(destination_view, source_view, destination)
+
+    def kernel_delay_ns(
+        self, op_class: OpClass, slow_read_bytes: tuple[int, ...], slow_write_bytes: tuple[int, ...]
+    ) -> int:
+        """Nothing: slow operands are slow."""
+        del op_class, slow_read_bytes, slow_write_bytes
+        return 0
+
+    def cache_delay_ns(self, op_class: OpClass, fetched_bytes: int, written_bytes: int, own_bytes: int) -> int:
+        """There is no cache before real slow memory.
+
+        Raises:
+            BadInputError: always.
+        """
+        del op_class, fetched_bytes, written_bytes, own_bytes
+        raise BadInputError(
+            f"memory-mode: fast memory as a cache cannot be run on slow memory of kind {self._kind}, which has none; "
+            "choose another optimizer, or a machine whose slow memory is emulated"
+        )
+
+
+# Memory that takes up a node, but for a given size: what a kernel then has to place pages in.
+#
+# Linux has no limit of a process's memory by node. Instead the rest of the node is taken by pages that nothing uses.
+# How much it really gives is not computed from its watermarks and reserves, which differ between kernels, but found
+# out: the filler prefers the node, and is full when its pages begin to go elsewhere.
+
+_MPOL_PREFERRED = 1
+_LEAST_BYTES, _MOST_BYTES = 4 << 20, 256 << 20
+_SHARE = 16
+"""A piece is this part of what is free at most: none takes much of other nodes when this one is full."""
+_SPILLED = 0.5
+"""The node is full when this share of a piece went elsewhere; a few pages do before, where lists of free ones end."""
+
+
+class Filler:
+    """Locked pages on one memory node, given back when this is closed, or with the process, however that ends.
+
+    `size_bytes` is what it has.
+
+    Args:
+        node: its number.
+        system: this machine's memories.
+    """
+
+    def __init__(self, node: int, system: SystemMemory) -> None:
+        self._node = node
+        self._system = system
+        self._pieces: list[npt.NDArray[np.uint8]] = []
+        self.size_bytes = 0
+
+    def fill(self) -> None:
+        """Take what the node gives without taking anything from others.
+
+        Raises:
+            AutotmError: pages may not be locked or bound, a container's limit is in the way, or they do not stay.
+        """
+        spilled = 0.0
+        while spilled < _SPILLED:
+            spilled = self._grow(self._next_bytes())
+        self.check()
+
+    def take(self, size_bytes: int) -> int:
+        """Take up to so many bytes more; returns how many it got."""
+        before, left = self.size_bytes, size_bytes
+        while left > 0:
+            piece = min(left, _LEAST_BYTES)
+            left -= piece
+            if self._grow(piece) >= _SPILLED:
+                break
+        return self.size_bytes - before
+
+    def stir(self) -> None:
+        """Give back more than a processor's lists of free pages hold, and take as much.
+
+        What a process frees goes to these lists first. There it does not count as free, so that a kernel that looks
+        whether the node has room finds none, and takes pages of another node; afterwards the lists are nearly empty.
+        """
+        before = self.size_bytes
+        self.leave(2 * self._system.listed_bytes(self._node) + _LEAST_BYTES)
+        self.take(before - self.size_bytes)
+
+    def leave(self, size_bytes: int) -> None:
+        """Give back so many bytes, or all: those that were taken first, which lie closest together."""
+        pages = size_bytes // mmap.PAGESIZE
+        while pages > 0 and self._pieces:
+            piece = self._pieces[0]
+            held = np.flatnonzero(self._nodes(piece) >= 0)
+            given = min(pages, len(held))
+            if given == len(held):
+                self._pieces.pop(0)
+            else:
+                give_back(piece.ctypes.data, (int(held[given - 1]) + 1) * mmap.PAGESIZE)
+            pages -= given
+            self.size_bytes -= given * mmap.PAGESIZE
+
+    def check(self) -> None:
+        """Make sure that every page is on the node.
+
+        Raises:
+            AutotmError: one is not.
+        """
+        found = [self._nodes(piece) for piece in self._pieces]
+        away = sum(int(((nodes >= 0) & (nodes != self._node)).sum()) for nodes in found)
+        if away:
+            raise AutotmError(
+                f"memory node {self._node}: {away} pages that should fill it are elsewhere, so that fast memory is not "
+                "limited; look for what moves locked pages (autotm doctor), then run again"
+            )
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._pieces.clear()
+        self.size_bytes = 0
+
+    def _next_bytes(self) -> int:
+        free = sum(node.free_bytes for node in self._system.nodes_named([self._node]))
+        size = min(_MOST_BYTES, max(_LEAST_BYTES, free // _SHARE)) // _LEAST_BYTES * _LEAST_BYTES
+        left = self._system.limit_left_bytes
+        if left is not None and left < 2 * size:
+            raise AutotmError(
+                f"memory node {self._node}: {free / 1e9:.3f} GB of it must be filled so that fast memory is limited, "
+                f"but this container may take {left / 1e9:.3f} GB more; raise its limit of memory"
+            )
+        return size
+
+    def _grow(self, size_bytes: int) -> float:
+        """Take a piece, and keep what of it is on the node; returns the share that is not."""
+        mapping = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        mapping.madvise(mmap.MADV_HUGEPAGE if size_bytes > _LEAST_BYTES else mmap.MADV_NOHUGEPAGE)
+        piece: npt.NDArray[np.uint8] = np.frombuffer(mapping, np.uint8)
+        set_policy(piece.ctypes.data, piece.size, _MPOL_PREFERRED, [self._node])
+        piece[:: mmap.PAGESIZE] = 1
+        found = self._nodes(piece)
+        away = np.flatnonzero(found != self._node)
+        for first, last in _runs(away):
+            give_back(piece.ctypes.data + first * mmap.PAGESIZE, (last + 1 - first) * mmap.PAGESIZE)
+        lock(piece.ctypes.data, piece.size)
+        bind(piece.ctypes.data, piece.size, [self._node])
+        if len(away) < len(found):
+            self._pieces.append(piece)
+            self.size_bytes += (len(found) - len(away)) * mmap.PAGESIZE
+        return len(away) / len(found)
+
+    @staticmethod
+    def _nodes(piece: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+        return node_of_pages(piece.ctypes.data, piece.size)
+
+
+def _runs(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    if not len(numbers):
+        return []
+    ends = np.flatnonzero(np.diff(numbers) > 1)
+    firsts = numbers[np.concatenate(([0], ends + 1))]
+    lasts = numbers[np.concatenate((ends, [len(numbers) - 1]))]
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+# How much room to leave to pages that Linux places, so that they keep a limit and, as far as possible, reach it.
+#
+# What is freed does not all reach pages: the kernel keeps some on lists of its processors, up to tens of megabytes, and
+# not the same each time. So the room is searched.
+
+_GRAINS = 8
+"""The search ends where too little and too much room differ by this part of what is tolerated."""
+
+
+class Room:
+    """What pages find in fast memory, as it is searched.
+
+    Args:
+        touched: places all pages anew; returns the bytes of fast memory that the limit still leaves to them, negative
+            where they are beyond it.
+        give: leaves so many bytes more to pages; returns how many that were.
+        take: frees all pages and takes so many bytes from them; returns how many it got.
+    """
+
+    def __init__(self, touched: Callable[[], int], give: Callable[[int], int], take: Callable[[int], int]) -> None:
+        self._touched, self._give, self._take = touched, give, take
+        self.given_bytes = 0
+        self.left_bytes = touched()
+        self.placements = 1
+        """How often all pages were placed."""
+
+    def search(self, tolerated_bytes: int) -> None:
+        """Change the room until pages keep the limit, and are at most `tolerated_bytes` below it.
+
+        It ends whatever the kernel does: doubled steps end where there is nothing more to give or take, halves where
+        they are small, and after them room is only taken. `left_bytes` is negative afterwards only where nothing could
+        be taken, and above what is tolerated where the kernel keeps it, or others have it.
+        """
+        little, much = self._bracket(tolerated_bytes)
+        while little is not None and much is not None and much - little > tolerated_bytes // _GRAINS:
+            if self._fits(tolerated_bytes) or not self._change((little + much) // 2 - self.given_bytes):
+                break
+            if self.left_bytes > 0:
+                little = self.given_bytes
+            else:
+                much = self.given_bytes
+        step = 0
+        while self.left_bytes < 0:
+            step = max(-self.left_bytes, 2 * step)
+            if not self._change(-step):
+                break
+
+    def _bracket(self, tolerated_bytes: int) -> tuple[int | None, int | None]:
+        """In doubled steps, go from too little room to too much or back; returns both, as far as it came."""
+        little = much = None
+        step = 0
+        while not self._fits(tolerated_bytes):
+            if self.left_bytes > 0:
+                little = self.given_bytes
+            else:
+                much = self.given_bytes
+            step = max(abs(self.left_bytes), 2 * step)
+            if (little is not None and much is not None) or not self._change(step if much is None else -step):
+                break
+        return little, much
+
+    def _fits(self, tolerated_bytes: int) -> bool:
+        return 0 <= self.left_bytes <= tolerated_bytes
+
+    def _change(self, change_bytes: int) -> bool:
+        """Give or take so much and place all pages anew; whether there was anything to give or take."""
+        changed = self._give(change_bytes) if change_bytes > 0 else -self._take(-change_bytes)
+        self.given_bytes += changed
+        self.left_bytes = self._touched()
+        self.placements += 1
+        return changed != 0
+
+
+# Fast and slow nodes between which Linux itself places a program's pages, the fast ones filled up to a limit.
 
 log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from autotm.memory.native.team import PLAIN, Stores, streamed_bytes, widest_store
-from autotm.model.measurement import CopyCurve
-from autotm.model.step import Tier
+from autotm.memory.native.library import PLAIN, Stores, streamed_bytes, widest_store
+from autotm.model.graph import Tier
+from autotm.model.links import CopyCurve
 
 _PARALLEL_BYTES = 2 << 20
 """Smaller copies stay on the calling thread, unless several are measured to be faster: waking them takes a good part of
@@ -25,7 +25,7 @@ _AS_FAST_OVERALL = 1.01
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class CopyMethod:
     """How one copy is made.
 
     Attributes:
@@ -38,17 +38,17 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class CopyMethods:
     """Ways of copies to one tier by size: `ways[i]` from `from_bytes[i]` on, which ascend from 0.
 
     `alone` are those of a single thread.
     """
 
     from_bytes: tuple[int, ...]
-    ways: tuple[Way, ...]
+    ways: tuple[CopyMethod, ...]
     alone: tuple[Stores, ...]
 
-    def way(self, size_bytes: int) -> Way:
+    def way(self, size_bytes: int) -> CopyMethod:
         """Of a copy that the step waits for."""
         return self.ways[bisect.bisect_right(self.from_bytes, size_bytes) - 1]
 
@@ -57,18 +57,19 @@ class Ways:
         return self.alone[bisect.bisect_right(self.from_bytes, size_bytes) - 1]
 
 
-def usual_ways(threads: int) -> Ways:
+def usual_ways(threads: int) -> CopyMethods:
     """What caches suggest where nothing was measured: streaming stores from `streamed_bytes()` on."""
     streaming = Stores(widest_store())
     from_bytes = sorted({0, streamed_bytes(), _PARALLEL_BYTES})
     alone = tuple(streaming if start >= streamed_bytes() else PLAIN for start in from_bytes)
     ways = tuple(
-        Way(threads if start >= _PARALLEL_BYTES else 1, stores) for start, stores in zip(from_bytes, alone, strict=True)
+        CopyMethod(threads if start >= _PARALLEL_BYTES else 1, stores)
+        for start, stores in zip(from_bytes, alone, strict=True)
     )
-    return Ways(tuple(from_bytes), ways, alone)
+    return CopyMethods(tuple(from_bytes), ways, alone)
 
 
-def measured_ways(curves: Sequence[CopyCurve], destination: Tier, threads: int) -> Ways:
+def measured_ways(curves: Sequence[CopyCurve], destination: Tier, threads: int) -> CopyMethods:
     """The fastest of the measured ways at each size, by `threads` or fewer; between sizes, that of the nearer one.
 
     At sizes below `streamed_bytes()` stores stay plain: such a copy stays in the caches for the kernel that reads it,
@@ -89,7 +90,7 @@ def measured_ways(curves: Sequence[CopyCurve], destination: Tier, threads: int) 
     fastest = [_fastest([curve for each in kept.values() for curve in each], size) for size in sizes]
     alone = [_fastest(kept[1], size).stores for size in sizes]
     halfway = [math.isqrt(one * other) for one, other in itertools.pairwise(sizes)]
-    return Ways((0, *halfway), tuple(fastest), tuple(alone))
+    return CopyMethods((0, *halfway), tuple(fastest), tuple(alone))
 
 
 def _with_one_prefetch(curves: Sequence[CopyCurve]) -> list[CopyCurve]:
@@ -109,7 +110,7 @@ def _mean_log_ns(curve: CopyCurve) -> float:
     return statistics.fmean(math.log(max(1, ns)) for ns in times_ns)
 
 
-def _fastest(curves: Sequence[CopyCurve], size_bytes: int) -> Way:
+def _fastest(curves: Sequence[CopyCurve], size_bytes: int) -> CopyMethod:
     is_large = size_bytes >= streamed_bytes()
     allowed = [curve for curve in curves if is_large or not curve.streams]
     times_ns = [dict(curve.points)[size_bytes] for curve in allowed]
@@ -118,4 +119,4 @@ def _fastest(curves: Sequence[CopyCurve], size_bytes: int) -> Way:
         as_fast,
         key=lambda curve: (-curve.threads if size_bytes >= _PARALLEL_BYTES else curve.threads, not curve.streams),
     )
-    return Way(first.threads, Stores(widest_store(), first.ahead_bytes) if first.streams else PLAIN)
+    return CopyMethod(first.threads, Stores(widest_store(), first.ahead_bytes) if first.streams else PLAIN)

@@ -1,4 +1,4 @@
-"""A schedule on a device: every call is bound before the first, and a step hands them over and waits once."""
+"""A schedule on a device, every call bound before the first; and the kernels of a fatbin as such calls."""
 
 from __future__ import annotations
 
@@ -8,16 +8,76 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from autotm.kernels.library import launching_on, pinned
-from autotm.memory import POISON_BYTE
-from autotm.memory.gpu import Device, Event, Span, Stream
+from autotm.kernels.library import FatbinLibrary, Launches, launching_on, pinned
+from autotm.kernels.vendor import Vendors
+from autotm.memory.gpu.cuda_device import CudaCode, CudaDevice
+from autotm.memory.gpu.cuda_memory import DeviceArray
+from autotm.memory.gpu.interface import Device, Event, Span, Stream
+from autotm.memory.pool import POISON_BYTE
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Graph, Tier
+from autotm.model.launch import Launch, VendorCall
 from autotm.model.machine import Machine
-from autotm.model.measurement import Lane, TimedOperation, Timeline
-from autotm.model.plan import Program
-from autotm.model.step import Graph, Tier
-from autotm.runtime.streams.arguments import DeviceArguments
-from autotm.runtime.streams.operations import Bytes, Operation, operations
-from autotm.runtime.streams.schedule import Schedule, schedule
+from autotm.model.program import Program
+from autotm.model.timeline import Lane, TimedOperation, Timeline
+from autotm.runtime.streams.schedule import Bytes, DeviceArguments, Operation, Schedule, operations, schedule
+
+# The kernels of a fatbin as calls: neither TVM nor a compiler is needed.
+
+FatbinCall = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class LaunchedKernels:
+    """Kernels as launches on a device's compute stream.
+
+    Attributes:
+        code: loaded on the device.
+        launches: of each kernel.
+        device: to launch on.
+        vendors: NVIDIA's libraries, opened by the first kernel that calls one.
+    """
+
+    code: CudaCode
+    launches: Launches
+    device: CudaDevice
+    vendors: Vendors = field(default_factory=Vendors)
+
+    @classmethod
+    def on(cls, device: CudaDevice, library: FatbinLibrary) -> LaunchedKernels:
+        """The kernels of a library, loaded on a device; they go with its context, when the process ends.
+
+        Raises:
+            AutotmError: the driver refuses them.
+        """
+        return cls(CudaCode.load(library.image, device.index), library.launches, device)
+
+    def bind(self, symbol: str, views: Sequence[DeviceArray]) -> FatbinCall:
+        """The kernel on views of the device's pool, inputs, outputs, then workspaces; returns when it is launched.
+
+        Raises:
+            BadInputError: there is no such kernel.
+            AutotmError: the code lacks a function of it, or it calls a library of NVIDIA's that is missing or another.
+        """
+        if symbol not in self.launches:
+            raise BadInputError(f"no launches of kernel '{symbol}': they belong to another graph; make both again")
+        addresses = [view.address for view in views]
+        calls = [self._bound(one, addresses) for one in self.launches[symbol]]
+
+        def call() -> None:
+            for each in calls:
+                each()
+
+        return calls[0] if len(calls) == 1 else call
+
+    def _bound(self, launch: Launch | VendorCall, addresses: Sequence[int]) -> FatbinCall:
+        stream = self.device.compute
+        if isinstance(launch, VendorCall):
+            return self.vendors.bound(launch, addresses, stream.handle)
+        return self.code.bound([launch], addresses, stream)
+
+
+# A schedule on a device: every call is bound before the first, and a step hands them over and waits once.
 
 Call = Callable[[], None]
 

@@ -1,26 +1,276 @@
-"""Which work waits for which: the fewest events that order all work that touches the same bytes.
-
-Streams keep their own order, so of another stream's work that an operation must follow, only the last is waited for,
-and not even that where it is known to be done already, because this stream, or one that it waited for, waited for it
-before. What is known is a vector clock, a count for each stream (Mattern, 1989). `memory/gpu/threads/races.py` checks
-the result while it runs, without any of this.
-
-A step begins when the one before it is over: the first work of the compute stream comes before everything, the last
-after.
-"""
+"""A program as what the streams of a device do, and the fewest events that order all work that touches the same bytes."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.measurement import Lane
-from autotm.model.step import Tier
-from autotm.runtime.streams.operations import Bytes, Operation, bounds
+from autotm.memory.gpu.interface import Device, Span
+from autotm.model.errors import BadInputError
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Operand, Role, Tensor, Tier
+from autotm.model.limit import storage_of
+from autotm.model.plan import SWAP_ALL
+from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.timeline import Lane
+from autotm.runtime.arguments import initial_value
+from autotm.runtime.executor import deaths
+
+# The tensors that outlive a step, in the pools of a device: behind what the program places, or where it has them.
+
+Array = npt.NDArray[Any]
+
+
+def device_bytes(graph: Graph, counted: Graph, program: Program) -> int:
+    """Device memory that a program takes: its fast pool, and behind it the arguments that it does not place.
+
+    Args:
+        graph: as lowered.
+        counted: the same with what the limit counts.
+        program: of `counted`.
+    """
+    own = _own(graph, _placed(counted, program))
+    return _aligned(program.fast_bytes) + sum(tensor.allocated_bytes for tensor in own)
+
+
+@dataclass(frozen=True)
+class DeviceArguments:
+    """Where every argument is. An alias shares the memory of the tensor it takes over.
+
+    Attributes:
+        graph: as lowered; its arguments keep their own names.
+        device: whose pools they are in.
+        places: pool and first byte by name of the tensor whose memory it is.
+    """
+
+    graph: Graph
+    device: Device
+    places: Mapping[str, tuple[Tier, int]]
+
+    @classmethod
+    def of(cls, graph: Graph, counted: Graph, program: Program, device: Device) -> DeviceArguments:
+        """Places in a device whose pool has `device_bytes`."""
+        places = _placed(counted, program)
+        end = _aligned(program.fast_bytes)
+        for tensor in _own(graph, places):
+            places[tensor.name] = Tier.DRAM, end
+            end += tensor.allocated_bytes
+        return cls(graph, device, places)
+
+    def fill(self, seed: int) -> None:
+        """Make every argument what it is before the first step; results become zero. The streams must stand still."""
+        for tensor in self.graph.tensors:
+            if not tensor.role.is_movable and tensor.alias_of is None:
+                is_result = tensor.role is Role.RESULT
+                value = np.zeros(tensor.shape, tensor.dtype) if is_result else initial_value(tensor, seed)
+                self.device.write(self._span(tensor), value)
+
+    def value(self, name: str) -> Array:
+        """A copy of argument `name` as it is now. The streams must stand still."""
+        tensor = self.graph.by_name[name]
+        return self.device.read(self._span(tensor)).view(tensor.dtype).reshape(tensor.shape)
+
+    def set(self, name: str, value: Array) -> None:
+        """Overwrite argument `name`, in its shape and type. The streams must stand still."""
+        self.device.write(self._span(self.graph.by_name[name]), value)
+
+    def place(self, operand: Operand) -> tuple[Tier, int]:
+        """Pool and first byte of an argument that a kernel uses."""
+        return self.places[storage_of(self.graph, operand.tensor)]
+
+    def _span(self, tensor: Tensor) -> Span:
+        tier, start = self.places[storage_of(self.graph, tensor.name)]
+        pool = self.device.device_pool if tier is Tier.DRAM else self.device.host_pool
+        return Span(pool, start, tensor.size_bytes)
+
+
+def _own(graph: Graph, placed: Mapping[str, tuple[Tier, int]]) -> list[Tensor]:
+    """Arguments that have memory of their own."""
+    arguments = (tensor for tensor in graph.tensors if not tensor.role.is_movable and tensor.alias_of is None)
+    return [tensor for tensor in arguments if tensor.name not in placed]
+
+
+def _placed(counted: Graph, program: Program) -> dict[str, tuple[Tier, int]]:
+    """Arguments that the program has places for."""
+    found = {}
+    for step in program.steps:
+        if isinstance(step, KernelStep):
+            for operand, address in zip(counted.kernels[step.kernel].operands, step.addresses, strict=True):
+                if counted.by_name[operand.tensor].held and address.offset is not None:
+                    found[operand.tensor] = address.tier, address.offset
+    return found
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+# A program as what its streams do: kernels, copies, and the bytes that each reads and writes.
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """Bytes [start, stop) of the pool of a tier."""
+
+    tier: Tier
+    start: int
+    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        """How many."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Work for one stream.
+
+    Attributes:
+        lane: its stream.
+        name: of the kernel or the tensor.
+        kernel: index of the kernel; None for copies and poison.
+        reads, writes: the bytes; of a kernel one for each operand, inputs before outputs; of a copy one each.
+        is_blocking: the kernels after it wait for it, and it for those before, whatever bytes they touch: a move that
+            its plan has the step wait for.
+        is_poison: it writes what nobody may read, to try a program out.
+        after: operations of the list that it waits for whatever bytes they touch, by index.
+    """
+
+    lane: Lane
+    name: str
+    kernel: int | None
+    reads: tuple[Bytes, ...]
+    writes: tuple[Bytes, ...]
+    is_blocking: bool = False
+    is_poison: bool = False
+    after: tuple[int, ...] = ()
+
+
+def operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool = False) -> list[Operation]:
+    """What the streams do in one step, in program order; waits are left to whoever schedules them.
+
+    Args:
+        graph: the step with what the limit counts and the implementations that the program runs.
+        program: to be run.
+        arguments: where those are that it does not place.
+        poison: overwrite memory as soon as its tensor is dead.
+
+    Raises:
+        BadInputError: a kernel has an operand in slow memory, which kernels of a device do not reach, or the program
+            has Linux or a cache place its tensors.
+    """
+    if program.cache_traffic_bytes or program.paged_traffic:
+        raise BadInputError(
+            f"program of {program.optimizer}: a cache or Linux places its tensors; a device has neither: take one of "
+            "static, synchronous and asynchronous"
+        )
+    listed = list(_operations(graph, program, arguments, poison=poison))
+    return _waiting(listed, program) if program.optimizer == SWAP_ALL else listed
+
+
+def _waiting(listed: Sequence[Operation], program: Program) -> list[Operation]:
+    """The same operations; each kernel also waits for the asynchronous moves that the program waits for before it."""
+    waited: dict[int | None, list[str]] = {}
+    names: dict[int, str] = {}
+    before: list[str] = []
+    for step in program.steps:
+        match step:
+            case StartMoveStep():
+                names[step.move] = step.tensor
+            case WaitMoveStep():
+                before.append(names[step.move])
+            case KernelStep():
+                waited[step.kernel], before = before, []
+    copied: dict[str, int] = {}
+    found = []
+    for index, operation in enumerate(listed):
+        after: tuple[int, ...] = ()
+        if operation.lane is not Lane.COMPUTE:
+            copied[operation.name] = index
+        elif operation.kernel is not None:
+            after = tuple(copied[name] for name in waited[operation.kernel])
+        found.append(replace(operation, after=after))
+    return found
+
+
+def _operations(graph: Graph, program: Program, arguments: DeviceArguments, *, poison: bool) -> Iterator[Operation]:
+    dead = deaths(graph, program) if poison else [[] for _ in program.steps]
+    waits = {step.move: place for place, step in enumerate(program.steps) if isinstance(step, WaitMoveStep)}
+    for step, ends in zip(_most_urgent_first(program.steps, waits), dead, strict=True):
+        match step:
+            case KernelStep():
+                yield _kernel(graph, step, arguments)
+            case MoveStep() | StartMoveStep():
+                yield _copy(step)
+            case WaitMoveStep():
+                pass  # Who needs the bytes waits for the copy itself.
+        for tier, start, size_bytes in ends:
+            written = Bytes(tier, start, start + size_bytes)
+            yield Operation(Lane.COMPUTE, "poison", None, (), (written,), is_poison=True)
+
+
+def _most_urgent_first(steps: Sequence[Instruction], waits: Mapping[int, int]) -> Iterator[Instruction]:
+    """The same steps; of moves that start between the same two kernels, those come first that are waited for first.
+
+    A stream makes its copies in the order in which it got them. The engine of the window model serves the most urgent
+    first, and interrupts others for it, which a stream cannot.
+    """
+    for _, group in groupby(steps, lambda step: isinstance(step, StartMoveStep)):
+        yield from sorted(group, key=lambda step: waits[step.move] if isinstance(step, StartMoveStep) else 0)
+
+
+def _kernel(graph: Graph, step: KernelStep, arguments: DeviceArguments) -> Operation:
+    kernel = graph.kernels[step.kernel]
+    used = [
+        _operand(kernel.name, operand, address, arguments)
+        for operand, address in zip(kernel.operands, step.addresses, strict=True)
+    ]
+    inputs = len(kernel.inputs)
+    return Operation(Lane.COMPUTE, kernel.name, step.kernel, tuple(used[:inputs]), tuple(used[inputs:]))
+
+
+def _operand(kernel: str, operand: Operand, address: Address, arguments: DeviceArguments) -> Bytes:
+    tier, start = arguments.place(operand) if address.offset is None else (address.tier, address.offset)
+    if tier is not Tier.DRAM:
+        raise BadInputError(
+            f"kernel '{kernel}': operand '{operand.tensor}' is in slow memory, which kernels of a device do not reach; "
+            "solve again for a machine whose slow_tier is of kind cuda"
+        )
+    return Bytes(tier, start, start + operand.size_bytes)
+
+
+def _copy(step: MoveStep | StartMoveStep) -> Operation:
+    to, out_of = (_bytes_at(address, step.size_bytes) for address in (step.destination, step.source))
+    lane = Lane.INWARD if to.tier is Tier.DRAM else Lane.OUTWARD
+    return Operation(lane, step.tensor, None, (out_of,), (to,), is_blocking=isinstance(step, MoveStep))
+
+
+def _bytes_at(address: Address, size_bytes: int) -> Bytes:
+    assert address.offset is not None, "arguments never move"
+    return Bytes(address.tier, address.offset, address.offset + size_bytes)
+
+
+def bounds(listed: Sequence[Operation], tier: Tier) -> list[int]:
+    """Every first byte and every byte after a last one in the pool of a tier, ascending and distinct."""
+    touched = (one for operation in listed for one in (*operation.reads, *operation.writes) if one.tier is tier)
+    return sorted({end for one in touched for end in (one.start, one.stop)})
+
+
+# Which work waits for which: the fewest events that order all work that touches the same bytes.
+#
+# Streams keep their own order, so of another stream's work that an operation must follow, only the last is waited for,
+# and not even that where it is known to be done already, because this stream, or one that it waited for, waited for it
+# before. What is known is a vector clock, a count for each stream (Mattern, 1989). `memory/gpu/threads/races.py` checks
+# the result while it runs, without any of this.
+#
+# A step begins when the one before it is over: the first work of the compute stream comes before everything, the last
+# after.
 
 Clock = dict[Lane, int]
 START = Operation(Lane.COMPUTE, "start", None, (), ())

@@ -8,43 +8,32 @@ from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.files import unknown_name
-from autotm.model.study import PricesConfig, StyleConfig
+from autotm.model.config import PricesConfig, StyleConfig
+from autotm.model.errors import unknown_name
 from autotm.study.drawing import Drawn, fix_legends, save_figure, styled, write_caption
-from autotm.study.figures import fig10, fig10a, front, heap, kernel_plot, links
-from autotm.study.figures.comparisons import (
-    cost_performance,
-    devices,
-    fig7,
-    fig8,
-    fig9,
-    fig11,
-    ilp_times,
-    price_performance,
-)
-from autotm.study.figures.gpu import fig12, timeline
+from autotm.study.figures import comparisons, gpu, heap, kernel_times, limits, memory_prices, slow_memories
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 
 FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
-    "fig7": fig7.draw,
-    "fig8": fig8.draw,
-    "fig8_talk": fig8.draw_for_talk,
-    "fig9": fig9.draw,
-    "fig10": fig10.draw,
-    "fig10a_all_fast": fig10a.draw_all_fast,
-    "fig10a_all_slow": fig10a.draw_all_slow,
-    "fig10a_synchronous": fig10a.draw_all_limits,
-    "fig11": fig11.draw,
-    "fig12": fig12.draw,
-    "fig12_timeline": timeline.draw,
-    "front": front.draw,
-    "ilp_times": ilp_times.draw,
-    "price_performance": price_performance.draw,
-    "cost_performance": cost_performance.draw,
-    "kernel_plot": kernel_plot.draw,
+    "fig7": comparisons.draw_fig7,
+    "fig8": comparisons.draw_fig8,
+    "fig8_talk": comparisons.draw_fig8_for_talk,
+    "fig9": memory_prices.draw_fig9,
+    "fig10": limits.draw_fig10,
+    "fig10a_all_fast": limits.draw_all_fast,
+    "fig10a_all_slow": limits.draw_all_slow,
+    "fig10a_synchronous": limits.draw_all_limits,
+    "fig11": comparisons.draw_fig11,
+    "fig12": gpu.draw_fig12,
+    "fig12_timeline": gpu.draw_timeline,
+    "front": memory_prices.draw_front,
+    "ilp_times": comparisons.draw_ilp_times,
+    "price_performance": memory_prices.draw_price_performance,
+    "cost_performance": memory_prices.draw_cost_performance,
+    "kernel_plot": kernel_times.draw_kernel_plot,
     "heap": heap.draw,
-    "devices": devices.draw,
-    "links": links.draw,
+    "devices": slow_memories.draw_devices,
+    "links": slow_memories.draw_links,
 }
 """What gives the picture and its caption from the table."""
 

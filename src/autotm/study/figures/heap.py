@@ -12,13 +12,16 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from autotm.check import kernel_times_us
-from autotm.model.files import BadInputError, load, load_with_provenance
-from autotm.model.machine import slow_memory_text
-from autotm.model.measurement import read_profile
-from autotm.model.plan import Move, Plan, Program, Stay
-from autotm.model.step import Graph, Tier, counting
-from autotm.model.study import StyleConfig
+from autotm.check.plan import kernel_times_us
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import counting
+from autotm.model.plan import Move, Plan, Stay
+from autotm.model.profile import read_profile
+from autotm.model.program import Program
+from autotm.model.provenance import slow_memory_text
 from autotm.study.drawing import (
     GRAY,
     Drawn,
@@ -30,7 +33,8 @@ from autotm.study.drawing import (
     optimizer_colors,
     title,
 )
-from autotm.study.tables import stay_offsets, versions_text
+from autotm.study.placed import stay_offsets
+from autotm.study.tables import versions_text
 
 _POOLS = ((Tier.DRAM, "fast pool"), (Tier.PMEM, "slow pool"))
 _US_PER_MS = 1e3

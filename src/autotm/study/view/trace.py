@@ -11,9 +11,9 @@ from statistics import median
 from typing import Any
 
 from autotm.model.files import write_atomically
-from autotm.model.measurement import StepTrace
-from autotm.model.plan import KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
-from autotm.model.step import Graph, Tier
+from autotm.model.graph import Graph, Tier
+from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
+from autotm.model.timeline import StepTrace
 
 _STEP, _TO_SLOW, _TO_FAST = 1, 2, 3
 """Threads of the trace: the one that runs the step, and one that copies in each direction."""

@@ -1,0 +1,512 @@
+"""The lower bound that a certificate proves, and the time of kernels and copying engines, without a solver."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.check.certificate import Assumed, Case, Flags, Floats, HoldingCosts, Spans, Weights, batches, cases_of
+from autotm.check.fault import Fault, called_kernels, check_calls, require
+from autotm.model.certificate import Prices
+from autotm.model.graph import Graph, Tensor, Tier
+from autotm.model.links import BesideKernels, Links
+from autotm.model.plan import WINDOW_HALVES, Move, Plan
+from autotm.model.profile import Profile
+
+# Copying engines in a plan: which windows a tensor's asynchronous moves may take, and whether the engines keep up.
+#
+# Definitions (A1) to (A5) of `docs/formulation.md` §9, written down a second time: nothing here is shared with `solve`.
+
+_NEVER_NS = 2**62
+
+_Job = tuple[int, int, int, str]
+"""From when and until when a move may be made, how long an engine works at it (nanoseconds), and which it is."""
+
+
+@dataclass(frozen=True)
+class Engines:
+    """The engines beside one step, by destination."""
+
+    graph: Graph
+    links: Links
+    kernel_ns: npt.NDArray[np.int64]
+
+    @classmethod
+    def beside(cls, graph: Graph, profile: Profile, links: Links) -> Engines:
+        """(A1) With the least all-fast time of every kernel over its implementations."""
+        least = [profile.least_us(kernel) for kernel in graph.kernels]
+        return cls(graph, links, np.rint(np.array(least) * 1e3).astype(np.int64))
+
+    @cached_property
+    def until_ns(self) -> npt.NDArray[np.int64]:
+        """(kernels + 1,) When each kernel begins, and the last one ends."""
+        return np.concatenate(([0], np.cumsum(self.kernel_ns)))
+
+    @cached_property
+    def held_up_ns(self) -> dict[Tier, npt.NDArray[np.int64]]:
+        """(kernels + 1,) By destination: what kernels add, until each begins, to a copy as long as they are."""
+        found = {}
+        for tier in Tier:
+            shares = np.array([self.links.contention(tier)[kernel.op_class].to_copy for kernel in self.graph.kernels])
+            found[tier] = np.concatenate(([0], np.cumsum(np.rint(shares * self.kernel_ns).astype(np.int64))))
+        return found
+
+    def alone_ns(self, tensor: Tensor, destination: Tier) -> int:
+        """(A1) How long an engine works at a move with no kernel beside it."""
+        return math.ceil(1e3 * self.links.transfer_us(destination, tensor.size_bytes))
+
+    def work_ns(self, tensor: Tensor, destination: Tier, start: int, end: int) -> int:
+        """(A2) How long an engine works at a move beside kernels [start, end)."""
+        alone = self.alone_ns(tensor, destination)
+        held_up, until = self.held_up_ns[destination], self.until_ns
+        more = alone * int(held_up[end] - held_up[start])
+        lasts = max(int(until[end] - until[start]), 1)
+        return alone + (more + lasts - 1) // lasts
+
+    def windows(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """(A3) Kernels [start, end) of the moves that are allowed in the gap [first, end)."""
+        passed_ns = self.until_ns[first : end + 1] - self.until_ns[first]
+        whole = int(passed_ns[-1])
+        middle = int(np.argmax(2 * passed_ns >= whole))
+        alone_ns = self.alone_ns(tensor, destination)
+        for half in WINDOW_HALVES:
+            enough = 2 * (passed_ns if destination is Tier.PMEM else whole - passed_ns) >= half * alone_ns
+            places = np.flatnonzero(enough)
+            if destination is Tier.PMEM and len(places) and places[0] <= middle:
+                span = first, first + int(places[0])
+            elif destination is Tier.DRAM and len(places) and places[-1] >= middle:
+                span = first + int(places[-1]), end
+            else:
+                continue
+            if self.work_ns(tensor, destination, *span) <= self.until_ns[span[1]] - self.until_ns[span[0]]:
+                yield span
+
+    def check(self, chosen: Graph, moves: Sequence[Move]) -> None:
+        """Every asynchronous move has a window that it may have, and no engine has more to do than it can.
+
+        `chosen` is the step with the implementations of the plan, whose workspaces its moves may name.
+        """
+        asked: dict[Tier, list[_Job]] = {tier: [] for tier in Tier}
+        for move in moves:
+            if move.since is None:
+                continue
+            tensor = chosen.by_name[move.tensor]
+            where = f"'{move.tensor}' to {move.destination} beside kernels [{move.since}, {move.before})"
+            require((move.since, move.before) in self._allowed(tensor, move), Fault.WINDOW, where)
+            span_ns = int(self.until_ns[move.since]), int(self.until_ns[move.before])
+            work_ns = self.work_ns(tensor, move.destination, move.since, move.before)
+            asked[move.destination].append((*span_ns, work_ns, where))
+        for jobs in asked.values():
+            late = _late(jobs)
+            require(late is None, Fault.ENGINE, f"{late}: its engine has too much to do to be done in time")
+
+    def _allowed(self, tensor: Tensor, move: Move) -> set[tuple[int, int]]:
+        """Windows of the gap between two users in which the move begins."""
+        assert move.since is not None
+        before = max((user for user in tensor.users if user < move.since), default=None)
+        after = min((user for user in tensor.users if user >= move.since), default=None)
+        if before is None or after is None:
+            return set()
+        return set(self.windows(tensor, move.destination, before + 1, after))
+
+
+def _late(jobs: Iterable[_Job]) -> str | None:
+    """(A4) A move that is late though the one that must be complete first is always served first; None if none is."""
+    waiting: list[tuple[int, int, str]] = []
+    now_ns = 0
+    for begins_ns, due_ns, work_ns, where in [*sorted(jobs), (_NEVER_NS, _NEVER_NS, 0, "")]:
+        while waiting and now_ns < begins_ns:
+            due, left_ns, name = heapq.heappop(waiting)
+            worked_ns = min(left_ns, begins_ns - now_ns)
+            now_ns += worked_ns
+            if now_ns > due:
+                return name
+            if worked_ns < left_ns:
+                heapq.heappush(waiting, (due, left_ns - worked_ns, name))
+        now_ns = max(now_ns, begins_ns)
+        heapq.heappush(waiting, (due_ns, work_ns, where))
+    return None
+
+
+# What a kernel takes: by implementation and configuration where a plan tabled it, else by the additive reading.
+
+
+def computed(graph: Graph, plan: Plan) -> Graph:
+    """The step with the plan's implementations, as it is called.
+
+    Raises:
+        FaultError: it names an implementation that a kernel has not, or not one for each kernel; or its calls are not
+            those of a step.
+    """
+    names = plan.implementations
+    for index, (kernel, name) in enumerate(zip(graph.kernels, names, strict=False)):
+        known = name in kernel.implementations
+        require(known, Fault.IMPLEMENTATION, f"kernel {index} '{kernel.name}' has none called '{name}'")
+    count = len(graph.kernels)
+    require(len(names) in {0, count}, Fault.IMPLEMENTATION, f"{len(names)} implementations for {count} kernels")
+    check_calls(graph, plan)
+    return plan.step_of(graph)
+
+
+def check_tabled(graph: Graph, plan: Plan) -> None:
+    """The kernels that the plan says are tabled exist, once each and ascending."""
+    ascending = list(plan.tabled) == sorted(set(plan.tabled))
+    inside = not plan.tabled or 0 <= min(plan.tabled) <= max(plan.tabled) < len(graph.kernels)
+    require(ascending and inside, Fault.ORDER, "tabled kernels are not distinct, ascending indices of kernels")
+
+
+def kernel_us(graph: Graph, chosen: Graph, profile: Profile, plan: Plan, index: int, slow: frozenset[str]) -> float:
+    """Predicted time of a call as the plan computes it, with exactly the operands in `slow` in slow memory."""
+    kernel, number = chosen.kernels[index], called_kernels(graph, plan)[index]
+    at = bisect_left(plan.tabled, number)
+    if plan.tabled[at : at + 1] == (number,):
+        return profile.time_us(chosen, kernel, slow)
+    own = slow & {operand.tensor for operand in kernel.workspaces}
+    extra_us = sum(profile.extra_us(chosen, kernel, name) for name in own)
+    return profile.base_us(kernel) + extra_us + sum(shared_us(graph, profile, number, name) for name in slow - own)
+
+
+def shared_us(graph: Graph, profile: Profile, index: int, tensor: str) -> float:
+    """What a slow input or output adds to a kernel that is not tabled: the same for all its implementations."""
+    return profile.extra_us(graph, graph.kernels[index], tensor)
+
+
+def own_workspaces(graph: Graph, index: int) -> tuple[str, ...]:
+    """Workspaces that come with the default implementation and are no operands, since another may be chosen."""
+    kernel = graph.kernels[index]
+    return tuple(operand.tensor for operand in kernel.workspaces) if kernel.alternatives else ()
+
+
+class Menus:
+    """The cheapest implementation and configuration of every kernel, given prices of bytes and of slow operands."""
+
+    def __init__(
+        self, graph: Graph, profile: Profile, plan: Plan, fixed: Mapping[str, Tier], fast_operands_only: bool
+    ) -> None:
+        self._profile = profile
+        self._plan = plan
+        self._fixed = fixed
+        self._fast_only = fast_operands_only
+        self._graph = graph
+        count = max((len(kernel.implementations) for kernel in graph.kernels), default=1)
+        names = [kernel.implementations for kernel in graph.kernels]
+        self._variants = [graph.computed_by([(name * count)[rank] for name in names]) for rank in range(count)]
+        self._read: dict[object, tuple[npt.NDArray[np.float64], ...]] = {}
+
+    def operands(self, index: int) -> list[str]:
+        """Movable tensors whose tiers a tabled kernel's entries tell apart."""
+        graph = self._graph
+        own = own_workspaces(graph, index)
+        return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
+
+    def cheapest_us(self, index: int, holding: HoldingCosts, slow_us: Floats, assumed: Assumed) -> Floats | float:
+        """(cases,) Least of time + holding cost of the workspaces' fast bytes - prices of the slow operands.
+
+        `slow_us` is of shape (operands, cases).
+        """
+        kernel = self._graph.kernels[index]
+        if not kernel.alternatives and index not in self._plan.tabled:
+            return self._profile.base_us(kernel)
+        times_us, slow, fast_bytes = self._menu(index)
+        cost_us = times_us[:, None] + holding.at_us(index, fast_bytes) - slow @ slow_us
+        more, most = assumed.workspaces(index)
+        cost_us[(fast_bytes[:, None] > most) | (fast_bytes[:, None] <= more)] = np.inf
+        for name, is_slow in zip(self.operands(index), slow.T, strict=False):
+            fast, not_fast = assumed.tier(self._graph.by_name[name], index)
+            cost_us[(is_slow[:, None] > 0) & fast | (is_slow[:, None] == 0) & not_fast] = np.inf
+        least: Floats = cost_us.min(axis=0)
+        return least
+
+    def _menu(self, index: int) -> tuple[npt.NDArray[np.float64], ...]:
+        """The entries of all implementations, without those that another of the same operands' tiers beats.
+
+        Some best plan has none that is no leaner and no faster than another: it would do as well with that one.
+        """
+        found = []
+        for variant in self._variants[: len(self._graph.kernels[index].implementations)]:
+            chosen = variant.kernels[index]
+            own = [operand.tensor for operand in chosen.workspaces] if self._graph.kernels[index].alternatives else []
+            found.append(self._entries(variant, index, own))
+        if len(found) == 1 and not self._graph.kernels[index].alternatives:
+            return found[0]
+        times_us, slow, fast_bytes = (np.concatenate(column) for column in zip(*found, strict=True))
+        placement = slow @ (2.0 ** np.arange(slow.shape[1]))
+        kept, here, fastest_us = [], -1.0, np.inf
+        for entry in np.lexsort((times_us, fast_bytes, placement)).tolist():
+            if placement[entry] != here or times_us[entry] < fastest_us:
+                kept.append(entry)
+                here, fastest_us = float(placement[entry]), float(times_us[entry])
+        return times_us[kept], slow[kept], fast_bytes[kept]
+
+    def _entries(self, variant: Graph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
+        """Times, slow operands (entries x operands) and fast bytes of the entries of one implementation."""
+        tabled = index in self._plan.tabled
+        operands = self.operands(index) if tabled else []
+        kernel = variant.kernels[index]
+        tiers = tuple(self._tiers(name) for name in own)
+        key = (tabled, kernel.identity, kernel.implementation, tiers, tuple(variant.slots_of(kernel).values()))
+        if key not in self._read:
+            rows = list(self._rows(variant, index, operands, own, tiers))
+            columns = [np.array(column, np.float64) for column in zip(*rows, strict=True)]
+            columns[1] = columns[1].reshape(len(rows), len(operands))
+            self._read[key] = tuple(columns)
+        return self._read[key]
+
+    def _rows(
+        self, variant: Graph, index: int, operands: list[str], own: list[str], tiers: Sequence[Sequence[bool]]
+    ) -> Iterator[tuple[float, tuple[bool, ...], int]]:
+        sizes = {name: variant.by_name[name].allocated_bytes for name in own}
+        for at in product((False, True), repeat=len(operands)):
+            for spilled in product(*tiers):
+                slow = {name for name, is_slow in zip(operands + own, at + spilled, strict=True) if is_slow}
+                fast_bytes = sum(size for name, size in sizes.items() if name not in slow)
+                time_us = kernel_us(self._graph, variant, self._profile, self._plan, index, frozenset(slow))
+                yield time_us, at, fast_bytes
+
+    def _tiers(self, name: str) -> tuple[bool, ...]:
+        """Whether a workspace may be slow."""
+        if name in self._fixed:
+            return (self._fixed[name] is Tier.PMEM,)
+        return (False,) if self._fast_only else (False, True)
+
+
+# The lower bound that a certificate proves, computed without a solver.
+#
+# Relaxing the capacity of fast memory at prices p_i >= 0 per byte and kernel, and the agreement of tensors and tabled
+# kernels on each operand's tier at prices q of any sign, gives, for any prices,
+#
+#     bound = sum over kernels (cheapest implementation and configuration, which receives q for each slow operand)
+#           + sum over tensors (cheapest path, which pays q for being slow) - sum over kernels p_i * limit,
+#
+# a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
+# asynchronous, so is the demand on both copying engines (`spans.py`): a move pays for the spans of kernels in which it
+# must be made, and the bound is less by the price of what engines can do in all of them. Weights of tensors may have
+# prices too (`holding.py`).
+#
+# In a case of the certificate's tree (`cases.py`), tensors are fast somewhere or are not; then only paths that keep to
+# this count, and what is larger than the room that is left never is in fast memory. Every plan falls into a case, so
+# the least bound of all cases holds. Cases are computed many at a time: numbers here are arrays over them.
+
+_AT_ONCE = 128
+"""Cases that are computed together; more only take memory."""
+
+SlowPriceTable = Mapping[tuple[int, str], Floats]
+"""(cases,) By tabled kernel and operand, what the operand's tensor pays for being slow."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the bounds of all cases have in common."""
+
+    graph: Graph
+    profile: Profile
+    links: Links
+    plan: Plan
+    moves: bool
+    engines: Engines | None
+    fixed: Mapping[str, Tier]
+    operands_fast: bool
+    menus: Menus
+    weights: Weights
+
+    @cached_property
+    def beside(self) -> BesideKernels:
+        """What asynchronous moves add to the step."""
+        return BesideKernels(self.graph, self.profile, self.links)
+
+    @cached_property
+    def for_life(self) -> frozenset[str]:
+        """Tensors that never move."""
+        held = (one.name for one in self.graph.movable if not self.moves or one.held or one.name in self.fixed)
+        return frozenset(held)
+
+
+def certified_bound_us(
+    graph: Graph,
+    profile: Profile,
+    links: Links,
+    plan: Plan,
+    moves: bool,
+    engines: Engines | None,
+    fixed: Mapping[str, Tier],
+    fast_operands_only: bool,
+) -> float:
+    """The bound of the plan's certificate.
+
+    `moves` says whether the optimizer may move tensors; `engines` those that copy beside kernels if it has any.
+
+    Raises:
+        FaultError: the certificate is malformed.
+    """
+    assert plan.certificate is not None
+    require(bool(plan.certificate.prices), Fault.CERTIFICATE, "it has no prices")
+    menus = Menus(graph, profile, plan, fixed, fast_operands_only)
+    weights = Weights(plan.certificate, graph, plan.dram_limit_bytes)
+    step = _Step(graph, profile, links, plan, moves, engines, fixed, fast_operands_only, menus, weights)
+    least = np.inf
+    for cases in batches(cases_of(plan.certificate), _AT_ONCE):
+        assumed = Assumed(graph, cases, plan.dram_limit_bytes, step.for_life)
+        least = min(least, float(_bounds_us(step, cases, assumed).min()))
+    require(bool(np.isfinite(least)), Fault.CERTIFICATE, "it leaves no plan at all")
+    return least
+
+
+def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
+    """(cases,) The bound of each; infinite where it is empty."""
+    graph, plan, count = step.graph, step.plan, len(step.graph.kernels)
+    assert plan.certificate is not None
+    sets = plan.certificate.prices
+    stated = [sets[case.prices] for case in cases]
+    holding = HoldingCosts(step.weights, stated, count)
+    idle = not any(each.out.starts or each.back.starts for each in stated)
+    require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
+    spans = {
+        Tier.PMEM: Spans([each.out for each in stated], count),
+        Tier.DRAM: Spans([each.back for each in stated], count),
+    }
+    slow_us = _slow_prices(step, sets[0], stated)
+    charged = _Charged(step, holding, assumed, slow_us, frozenset(plan.tabled), spans)
+    total = -holding.whole_us(plan.dram_limit_bytes)
+    if step.engines is not None:
+        total -= sum(each.whole_us(step.engines.until_ns) for each in spans.values())
+    none = np.zeros((0, len(cases)))
+    for index in range(count):
+        names = step.menus.operands(index) if index in charged.tabled else []
+        shares = np.array([slow_us[index, name] for name in names]) if names else none
+        total += step.menus.cheapest_us(index, holding, shares, assumed)
+    chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
+    for tensor in graph.movable:
+        if tensor.name in chosen_with_kernel:
+            continue
+        if tensor.name in step.for_life:
+            total += _cheapest_for_life(charged, tensor, step.fixed.get(tensor.name))
+        else:
+            total += _cheapest_path(charged, tensor)
+    return np.where(assumed.empty, np.inf, total)
+
+
+@dataclass(frozen=True)
+class _Charged:
+    """What the relaxed problem charges; arrays are of shape (cases,)."""
+
+    step: _Step
+    holding: HoldingCosts
+    assumed: Assumed
+    tabled_us: SlowPriceTable
+    tabled: frozenset[int]
+    spans: Mapping[Tier, Spans]
+
+    def slow_us(self, tensor: Tensor, user: int) -> Floats | float:
+        """What a kernel charges for the tensor being slow."""
+        if self.step.operands_fast:
+            return np.inf
+        if user in self.tabled:
+            return self.tabled_us[user, tensor.name]
+        return shared_us(self.step.graph, self.step.profile, user, tensor.name)
+
+    def fast_us(self, tensor: Tensor, start: int, end: int) -> Floats | float:
+        """Holding cost of fast memory during kernels [start, end), a kernel that uses it or all between two."""
+        if end <= start:
+            return 0.0
+        holding_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, end)
+        return self.unless(self.assumed.excluded(tensor, start, end), holding_us)
+
+    def unless(self, excluded: Flags, cost_us: Floats | float) -> Floats | float:
+        """(cases,) The cost, infinite where that is excluded."""
+        return cost_us if excluded is self.assumed.never else np.where(excluded, np.inf, cost_us)
+
+    def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
+        """The cheapest copy over the gap [first, end): blocking, or in a window, with what memory and engine cost.
+
+        Windows of asynchronous copies that would cost no less than the blocking one are none.
+        """
+        step = self.step
+        blocking = step.links.copy_us(destination, tensor.size_bytes)
+        if step.engines is None:
+            return blocking
+        if step.beside.least_added_us(destination, tensor.size_bytes) >= blocking:
+            return blocking
+        excluded = self.assumed.not_copied(tensor, destination, first, None)
+        least = self.unless(excluded, blocking)
+        for start, stop in step.engines.windows(tensor, destination, first, end):
+            beside = step.beside.added_us(destination, tensor.size_bytes, start, stop)
+            if beside >= blocking:
+                continue
+            work_ns = step.engines.work_ns(tensor, destination, start, stop)
+            work_us = work_ns * self.spans[destination].around_us(start, stop)
+            held_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, stop)
+            excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
+            excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
+            held_us = np.where(excluded, np.inf, held_us)
+            least = np.minimum(least, beside + held_us + work_us)
+        return least
+
+
+def _slow_prices(step: _Step, first: Prices, stated: Sequence[Prices]) -> SlowPriceTable:
+    """What each operand of each tabled kernel pays for being slow; the first set speaks where another is silent."""
+    names = {(index, name): 0.0 for index in step.plan.tabled for name in step.menus.operands(index)}
+    usual = {**names, **_stated_slow(first, names)}
+    found = {key: np.full(len(stated), price) for key, price in usual.items()}
+    for number, prices in enumerate(stated):
+        if prices is not first:
+            for key, price in _stated_slow(prices, names).items():
+                found[key][number] = price
+    return found
+
+
+def _stated_slow(prices: Prices, names: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+    slow = prices.slow
+    same = len(slow.kernels) == len(slow.tensors) == len(slow.prices_us)
+    require(same, Fault.CERTIFICATE, "prices of slow operands without their kernels and tensors")
+    require(bool(np.isfinite(slow.prices_us).all()), Fault.CERTIFICATE, "a price of a slow operand is not finite")
+    found = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
+    for kernel, tensor in found:
+        known = (kernel, tensor) in names
+        require(known, Fault.CERTIFICATE, f"a price of '{tensor}' at kernel {kernel}, which has no table with it")
+    require(len(found) == len(slow.kernels), Fault.CERTIFICATE, "two prices of one slow operand")
+    return found
+
+
+def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> Floats | float:
+    start, stop = tensor.live.start, tensor.live.stop
+    fast = charged.fast_us(tensor, start, stop)
+    # Where operands are fast, what no kernel uses is so, too: an unused parameter is on the device all the same.
+    if tier is Tier.DRAM or (tier is None and charged.step.operands_fast):
+        return fast
+    slow: Floats | float = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
+    if tier is Tier.PMEM:
+        return slow
+    return np.minimum(fast, charged.unless(charged.assumed.fast(tensor, start), slow))
+
+
+def _cheapest_path(charged: _Charged, tensor: Tensor) -> Floats:
+    """Shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow)."""
+    users = tensor.users
+    only, slow = _at(charged, tensor, users[0])
+    both: Floats | float = np.inf
+    for before, user in pairwise(users):
+        gap = before + 1, user
+        keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.PMEM, *gap)
+        read = charged.copy_us(tensor, Tier.DRAM, *gap)
+        # Who is assumed to stay fast over the gap does not leave.
+        away = charged.unless(charged.assumed.fast(tensor, before + 1), 0.0) if user > before + 1 else 0.0
+        left = np.minimum(only + write, np.minimum(both, slow)) + away
+        fast_at, slow_at = _at(charged, tensor, user)
+        both = np.minimum(both + keep, left + read) + fast_at
+        only, slow = only + keep + fast_at, left + slow_at
+    least: Floats = np.minimum(np.minimum(only, both), slow)
+    return least
+
+
+def _at(charged: _Charged, tensor: Tensor, user: int) -> tuple[Floats | float, Floats | float]:
+    """Cost of being fast, and of being slow, at a kernel that uses the tensor."""
+    slow = charged.unless(charged.assumed.fast(tensor, user), charged.slow_us(tensor, user))
+    return charged.fast_us(tensor, user, user + 1), slow

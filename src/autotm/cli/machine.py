@@ -1,0 +1,231 @@
+"""The commands `doctor`, `kernels`, `tune`, `export`, `import`, `bundle` and `schema`."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from autotm import stages
+from autotm.cli.command import Answer, answering
+from autotm.cli.options import FILE, FOLDER, context_of, networks, of_network, of_placement, of_study, paths_of
+from autotm.model.config import StudyConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import read_json
+from autotm.model.limit import Limit
+from autotm.study.doctor import Use, findings, findings_text, found_slow, write_machine_file
+from autotm.study.setup import Study
+
+# The command `doctor`.
+
+log = logging.getLogger("autotm")
+
+
+def _name(_: click.Context, __: click.Parameter, name: str | None) -> str | None:
+    if name is not None and (not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name[0] == "."):
+        raise click.BadParameter("letters, digits, '-', '_' and '.' only")
+    return name
+
+
+@click.command()
+@click.option("--write", "name", metavar="NAME", callback=_name, help="Write a first machine file of that name, too.")
+@click.option("--folder", type=FOLDER, default=Path("config/machines"), show_default=True, help="Where it goes.")
+@click.option("--results", type=FOLDER, default=Path("results"), show_default=True, help="Where files would go.")
+@answering
+def doctor(name: str | None, folder: Path, results: Path) -> Answer:
+    """Memories, cores, pages, compiler, GPU, packages. Exit status 1 where what nothing works without is missing."""
+    found = findings(results)
+    if name:
+        write_machine_file(folder / f"{name}.yaml", found_slow())
+        log.info("%s: use it with --machine %s, or machine: %s in the study", folder / f"{name}.yaml", name, name)
+    missing = [one for one in found if one.use is Use.MISSING]
+    fault = BadInputError("; ".join(f"{one.what}: {one.found}: {one.why}" for one in missing)) if missing else None
+    return Answer(found, findings_text(found), fault)
+
+
+# The commands around the kernel store: `kernels list`, `kernels export` and `kernels import`.
+
+_log_kernels = logging.getLogger("autotm")
+
+_ALL = "all"
+
+
+@click.group()
+def kernels() -> None:
+    """The kernel store holds timings and schedules of every kernel that was measured on a machine."""
+
+
+@kernels.command("list")
+@of_study
+@click.argument("network", shell_complete=networks)
+@click.option("--missing", is_flag=True, help="Only kernels that lack a timing or a tuned schedule.")
+@answering
+def list_(study: Study, network: str, missing: bool) -> Answer:
+    """List a step's kernels and what the store knows of them. NETWORK may be 'all': every one of the scale."""
+    found = [
+        _of_network(study, name, missing) for name in (sorted(study.scale.networks) if network == _ALL else [network])
+    ]
+    return Answer([one.data for one in found], "\n".join(one.text for one in found))
+
+
+def _of_network(study: Study, network: str, only_missing: bool) -> Answer:
+    from autotm.profile.tuning import table  # noqa: PLC0415  (imports TVM, which other commands need not wait for)
+
+    paths, scale = paths_of(study, network), study.config.scale
+    rows = stages.coverage_stage(
+        context_of(study),
+        study.network(network),
+        scale,
+        study.config.tune.min_gain,
+        store=paths.store,
+        profile=paths.profile,
+    )
+    calls, timed, tuned = (
+        sum(values) for values in zip(*((r.calls, r.is_timed, r.is_tuned) for r in rows), strict=True)
+    )
+    neither = sum(not (row.is_timed or row.is_tuned) for row in rows)
+    head = (
+        f"{network} ({scale}) on {study.machine.slug}: {len(rows)} distinct kernels in {calls} calls, "
+        f"{timed} timed, {tuned} tuned, {neither} neither"
+    )
+    shown = [row for row in rows if not (only_missing and row.is_timed and row.is_tuned)]
+    data = {"network": network, "scale": scale, "kernels": [asdict(row) for row in shown]}
+    return Answer(data, "\n".join([head, *([table(shown)] if shown else [])]))
+
+
+@kernels.command("export")
+@of_study
+@click.argument("file", type=FILE)
+@answering
+def export_store(study: Study, file: Path) -> Answer:
+    """Write the whole store to FILE, for `kernels import` elsewhere."""
+    counts = stages.export_store_stage(context_of(study), store=study.machine_paths.store, file=file)
+    _log_kernels.info("%s: %d timings and %d tuned schedules written", file, counts["timings"], counts["schedules"])
+    return Answer({"file": file, **counts})
+
+
+@kernels.command("import")
+@of_study
+@click.argument("file", type=FILE)
+@answering
+def import_store(study: Study, file: Path) -> Answer:
+    """Take over what FILE holds and is better than what the store has."""
+    found = stages.import_store_stage(store=study.machine_paths.store, file=file)
+    _log_kernels.info(
+        "%s: %d entries added, %d replaced by better ones, %d kept as they were, %d skipped",
+        *(file, found.added, found.replaced, found.kept, found.skipped),
+    )
+    return Answer(asdict(found))
+
+
+# The command `tune`.
+
+
+@click.command()
+@of_network
+@click.option("--trials", type=click.IntRange(min=1), help="Schedules tried for each kernel, instead of the study's.")
+@click.option("--kernels", default="*", show_default=True, metavar="PATTERN", help="Only these operations: 'conv2d*'.")
+@answering
+def tune(study: Study, network: str, trials: int | None, kernels: str) -> Answer:
+    """Optional, and slow. What is found is kept in the kernel store, and used by the next profile."""
+    paths, config = paths_of(study, network), study.config.tune
+    stages.tune_stage(
+        context_of(study),
+        study.network(network),
+        study.config.scale,
+        config if trials is None else config.model_copy(update={"trials": trials}),
+        study.scale.of_profile(study.config.profile),
+        store=paths.store,
+        report=paths.tuned,
+        kernels=kernels,
+    )
+    return Answer(lambda: read_json(paths.tuned, "tuning"))
+
+
+# The commands `export` and `import`.
+
+_log_exchange = logging.getLogger("autotm")
+
+
+@click.command()
+@of_network
+@click.argument("file", type=FILE)
+@answering
+def export(study: Study, network: str, file: Path) -> Answer:
+    """FILE is a zip of the network's links.json, graph.json, profile.parquet and every plan, program and record."""
+    written = stages.export_results_stage(context_of(study), paths=paths_of(study, network), file=file)
+    _log_exchange.info("%s: %d files", file, len(written))
+    return Answer({"file": file, "files": written})
+
+
+@click.command("import")
+@click.argument("file", type=FILE)
+@click.option(
+    "--results",
+    type=FOLDER,
+    default=Path("results"),
+    show_default=True,
+    metavar="FOLDER",
+    help="Where files go: below it, each in its machine's folder.",
+)
+@click.option("--replace", "replaces", is_flag=True, help="Replace files that are there and differ.")
+@answering
+def import_(file: Path, results: Path, replaces: bool) -> Answer:
+    """For looking, checking and comparing: a machine's own pipeline uses what it measured itself."""
+    found = stages.import_results_stage(file=file, results=results, replaces=replaces)
+    _log_exchange.info(
+        "%d files added, %d replaced, %d were the same", *map(len, (found.added, found.replaced, found.kept))
+    )
+    plans = [f"{network} {optimizer} {limit}" for _, network, optimizer, limit in stages.imported_plans(found)]
+    return Answer(asdict(found), "\n".join(plans))
+
+
+# The command `bundle`.
+
+_log_bundle = logging.getLogger("autotm")
+
+
+@click.command()
+@of_placement
+@click.option("--to", "file", type=FILE, metavar="FILE", help="The archive.  [default: NETWORK-OPTIMIZER-LIMIT.tar.xz]")
+@click.option("--python", help="Version of CPython on the host, such as 3.12; others than this one are downloaded.")
+@click.option(
+    "--gpu", default="h100", show_default=True, help="On a machine of kind cuda: the GPU whose facts decide tiles."
+)
+@answering
+def bundle(
+    study: Study, network: str, optimizer: str, limit: str, file: Path | None, python: str | None, gpu: str
+) -> Answer:
+    """A program with its kernels, and what of Python's libraries runs them: one archive for a host without a compiler.
+
+    There: tar xf FILE && python3 NETWORK-OPTIMIZER-LIMIT check; then run, or profile. What these write,
+    `autotm import` takes in.
+    """
+    parsed = Limit.parse(limit)
+    made = stages.bundle_stage(
+        context_of(study),
+        study.scale.of_run(study.config.run),
+        study.scale.of_profile(study.config.profile),
+        paths=paths_of(study, network),
+        optimizer=optimizer,
+        limit=parsed,
+        network=study.network(network),
+        machine_file=study.config_dir / "machines" / f"{study.machine.name}.yaml",
+        gpu=gpu,
+        python=python,
+        file=file or Path(f"{network}-{optimizer}-{parsed.slug}.tar.xz"),
+    )
+    _log_bundle.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
+    return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")
+
+
+# The command `schema`.
+
+
+@click.command()
+def schema() -> None:
+    """Editors read it: defaults, limits and meanings of every key."""
+    click.echo(json.dumps(StudyConfig.model_json_schema(), indent=1))

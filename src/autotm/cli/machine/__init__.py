@@ -1,1 +1,0 @@
-"""The commands around a machine, its kernels and the study's form."""

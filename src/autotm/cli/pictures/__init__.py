@@ -1,1 +1,0 @@
-"""The commands that show a plan to other eyes."""

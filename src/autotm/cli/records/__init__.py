@@ -1,1 +1,0 @@
-"""The commands that read what the study's jobs left."""

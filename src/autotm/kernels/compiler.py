@@ -1,0 +1,517 @@
+"""Unscheduled functions -> machine code kept in a folder: identities, object files, facts, tuned schedules."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import Trace
+
+from autotm.kernels import passes, share
+from autotm.kernels.library import link
+from autotm.kernels.passes import machine_code
+from autotm.kernels.schedules.dispatch import ScheduledKernel, schedule, schedule_as
+from autotm.kernels.target import target_info
+from autotm.kernels.tir import Workspace, hoist_workspaces
+from autotm.model.errors import AutotmError
+from autotm.model.files import write_atomically
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, OpClass, ScheduleKind
+from autotm.model.kernel_studies import TunedSchedule
+from autotm.model.system import find_compiler
+
+# Work shared among processes: TVM's passes hold Python's lock, so threads would take turns.
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def in_processes(tasks: int, work: Callable[[int], None]) -> None:
+    """Call `work` with each number below `tasks` once; whoever is done takes the next.
+
+    The others are forks of this process, which works too: sending them TVM's functions would take half as long as
+    compiling them. So `work` must leave what it did in files.
+
+    Raises:
+        AutotmError: one of the other processes failed; what it said is on standard error.
+    """
+    fork = multiprocessing.get_context("fork")
+    taken = fork.Value("q", 0)
+
+    def take() -> int:
+        with taken.get_lock():
+            taken.value += 1
+            return int(taken.value) - 1
+
+    def work_on() -> None:
+        while (task := take()) < tasks:
+            work(task)
+
+    def help_out() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to all; the first process tells the others.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        work_on()
+
+    others = [fork.Process(target=help_out) for _ in range(min(cores(), tasks) - 1)]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        try:
+            for process in others:
+                process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        work_on()
+    finally:
+        with taken.get_lock():
+            taken.value = tasks  # After a failure here the others end with the task they have.
+        for process in others:
+            if process.pid is not None:
+                process.join()
+    failed = [process.exitcode for process in others if process.exitcode]
+    if failed:
+        raise AutotmError(
+            f"compiling kernels failed in {len(failed)} of {len(others) + 1} processes (exit {failed[0]}); see above"
+        )
+
+
+# A folder of object files, and what is known of the kernels in them: compiled once, used by every later library.
+
+_LEAST_PER_OBJECT, _MOST_PER_OBJECT = 4, 48
+"""Kernels compiled as one module: many share code, and few let all processes work to the end."""
+_TASKS_PER_PROCESS = 2
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a folder of objects holds.
+
+    Attributes:
+        code: the object file of each kernel, by symbol and identity (`code_key`).
+        facts: what was found out about kernels when they were made, by whatever key the maker chose.
+    """
+
+    code: dict[str, Path] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def hash_of_sources(files: Sequence[Path]) -> str:
+    """Of what modules do, wherever other modules of ours are: their lines but for imports of those."""
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
+    return hashlib.sha256("\n".join(line for line in lines if not line.startswith("from autotm")).encode()).hexdigest()
+
+
+def code_key(symbol: str, identity: str) -> str:
+    """The name of one kernel's machine code."""
+    return f"{symbol}-{identity[:32]}"
+
+
+def held_in(folder: Path) -> Held:
+    """What the lists in `folder` say; a list that cannot be read, or whose object is gone, holds no code."""
+    found = Held()
+    for listing in folder.glob("*.json"):
+        try:
+            content = json.loads(listing.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        found.facts.update(content["facts"])
+        if (file := listing.with_suffix(".o")).exists():
+            found.code.update(dict.fromkeys(content["code"], file))
+    return found
+
+
+def add_object(
+    folder: Path, kernels: Mapping[str, tuple[str, tirx.PrimFunc]], facts: Mapping[str, Any], target: tvm.target.Target
+) -> None:
+    """Compile kernels (symbol and function by `code_key`) into one object file, and list it with `facts`.
+
+    The list is written last: an object without one is not used.
+    """
+    listed = json.dumps({"code": sorted(kernels), "facts": facts})
+    name = hashlib.sha256(listed.encode()).hexdigest()[:32]
+    if kernels:
+        made = machine_code(dict(kernels.values()), target)
+        write_atomically(folder / f"{name}.o", lambda path: made.write_to_file(str(path), "o"))
+    write_atomically(folder / f"{name}.json", lambda path: path.write_text(listed, encoding="utf-8"))
+
+
+def split(names: list[str], processes: int) -> list[list[str]]:
+    """Names of kernels in groups that each become one object."""
+    wanted = -(-len(names) // (_TASKS_PER_PROCESS * processes))
+    size = min(max(wanted, _LEAST_PER_OBJECT), _MOST_PER_OBJECT)
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+# Scheduled functions -> one shared library; and the identity by which equal kernels are recognised.
+
+_PASSES_HASH = hash_of_sources([Path(module.__file__) for module in (passes, share)])
+
+
+def identity(func: tirx.PrimFunc, target: tvm.target.Target) -> str:
+    """Hash of the scheduled TIR (shapes, loops, constants, but no names), target and passes: equal hash, equal code."""
+    structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
+    operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
+    return hashlib.sha256(f"{tvm.__version__}\n{_PASSES_HASH}\n{target}\n{structure}\n{operands}".encode()).hexdigest()
+
+
+def build_library(
+    kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target, path: Path, objects: Path | None = None
+) -> None:
+    """Compile functions, each under its symbol, into one shared library at `path`, written whole or not at all.
+
+    `objects` is a folder that keeps machine code for later libraries, which take from it what they need.
+
+    Raises:
+        AutotmError: there is no C compiler to link with, or linking failed.
+    """
+    find_compiler()
+    keyed = {code_key(symbol, identity(func, target)): (symbol, func) for symbol, func in sorted(kernels.items())}
+    with objects_in(objects) as folder:
+        held = held_in(folder).code
+        groups = split([key for key in keyed if key not in held], cores())
+        in_processes(
+            len(groups), lambda task: add_object(folder, {key: keyed[key] for key in groups[task]}, {}, target)
+        )
+        held = held_in(folder).code
+        link(sorted({held[key] for key in keyed}), path)
+
+
+@contextmanager
+def objects_in(folder: Path | None) -> Iterator[Path]:
+    """The folder that keeps objects, made if need be; without one, a folder that is gone afterwards."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
+        yield Path(temporary)
+
+
+# What a step needs to know of a kernel besides its code: small, and kept where the code is.
+
+
+@dataclass(frozen=True)
+class KernelFacts:
+    """A scheduled kernel without its code.
+
+    Attributes:
+        symbol: name of its function in a library.
+        identity: hash of its code.
+        op, op_class, flops, workspaces, others, kind: as in `ScheduledKernel`.
+    """
+
+    symbol: str
+    identity: str
+    op: str
+    op_class: OpClass
+    flops: int
+    workspaces: tuple[Workspace, ...]
+    others: tuple[str, ...]
+    kind: ScheduleKind
+
+    @classmethod
+    def of(cls, kernel: ScheduledKernel, target: tvm.target.Target) -> KernelFacts:
+        """Of a kernel, named after its operation and its code."""
+        digest = identity(kernel.func, target)
+        return cls(
+            symbol=f"{kernel.op}_{digest[:12]}",
+            identity=digest,
+            op=kernel.op,
+            op_class=kernel.op_class,
+            flops=kernel.flops,
+            workspaces=kernel.workspaces,
+            others=kernel.others,
+            kind=kernel.kind,
+        )
+
+    @property
+    def code_key(self) -> str:
+        """The name of its machine code in a folder of objects."""
+        return code_key(self.symbol, self.identity)
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of all its workspaces."""
+        return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in self.workspaces)
+
+    def to_json(self) -> dict[str, Any]:
+        """As what JSON can say."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> KernelFacts:
+        """What `to_json` said."""
+        read = {
+            "op_class": OpClass(found["op_class"]),
+            "workspaces": tuple((tuple(shape), dtype) for shape, dtype in found["workspaces"]),
+            "others": tuple(found["others"]),
+            "kind": ScheduleKind(found["kind"]),
+        }
+        return cls(**{**found, **read})
+
+
+# Schedules that a search found: how a function is recognised, and how its schedule is replayed on it.
+
+_LOG = logging.getLogger(__name__)
+
+
+class UnusableScheduleError(AutotmError):
+    """A found schedule does not fit its function, or its kernel would allocate memory that no plan knows of."""
+
+
+def workload(func: tirx.PrimFunc) -> str:
+    """Hash of an unscheduled function: shapes, dtypes, strides, padding, constants, and the names of its blocks.
+
+    Equal hash, equal meaning; names count only because schedules find blocks by them.
+    """
+    structure = tvm_ffi.structural_hash(func.without_attr("global_symbol"), map_free_vars=True)
+    operands = [(tuple(int(extent) for extent in operand.shape), str(operand.dtype)) for operand in func.params]
+    names: list[str] = []
+    tvm_ffi.structural_walk(func.body, (SBlock, lambda block: names.append(str(block.name_hint))))
+    return hashlib.sha256(f"{structure}\n{operands}\n{names}".encode()).hexdigest()
+
+
+def to_json(trace: Trace) -> str:
+    """The steps and decisions of a schedule as text."""
+    return json.dumps(_plain(trace.as_json()), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """TVM's numbers and lists as Python's."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, tirx.IntImm | tirx.FloatImm):
+        return value.value
+    return [_plain(item) for item in value]
+
+
+def copy_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function under the symbol `main`, sharing nothing: replayed steps change in place what they schedule."""
+    copy: tirx.PrimFunc = tvm.ir.load_json(tvm.ir.save_json(func))
+    return copy.with_attr("global_symbol", "main")
+
+
+def replay(func: tirx.PrimFunc, trace: str, own: ScheduledKernel) -> ScheduledKernel:
+    """The kernel that a found schedule makes of `func`, named and classed as our `own`.
+
+    Raises:
+        UnusableScheduleError: the steps do not fit the function, or a buffer cannot become a workspace.
+    """
+    schedule = Schedule(tvm.IRModule({"main": copy_of(func)}))
+    try:
+        Trace.apply_json_to_schedule(json.loads(trace), schedule)
+        return as_kernel(schedule.mod["main"].without_attr("global_symbol"), own)
+    except UnusableScheduleError:
+        raise
+    except Exception as error:
+        raise UnusableScheduleError(str(error).strip().splitlines()[-1]) from error
+
+
+def as_kernel(scheduled: tirx.PrimFunc, own: ScheduledKernel) -> ScheduledKernel:
+    """A scheduled form of the function behind `own`, with its inner buffers as workspaces.
+
+    Raises:
+        UnusableScheduleError: it takes more workspace than our own and all operands together.
+    """
+    func, workspaces = hoist_workspaces(scheduled.with_attr("tirx.noalias", True))
+    kernel = replace(own, func=func, workspaces=workspaces, others=(), kind=ScheduleKind.SEARCHED)
+    operands = func.params[: len(func.params) - len(workspaces)]
+    allowed = workspace_bytes(own) + sum(_bytes(operand) for operand in operands)
+    if workspace_bytes(kernel) > allowed:
+        raise UnusableScheduleError(f"it needs {workspace_bytes(kernel)} bytes of workspace, {allowed} are allowed")
+    return kernel
+
+
+def workspace_bytes(kernel: ScheduledKernel) -> int:
+    """Bytes of all workspaces of a kernel."""
+    return sum(_bytes(operand) for operand in kernel.func.params[len(kernel.func.params) - len(kernel.workspaces) :])
+
+
+def _bytes(operand: tirx.Buffer) -> int:
+    size = int(tvm.DataType(str(operand.dtype)).bits + 7) // 8
+    for extent in operand.shape:
+        size *= int(extent)
+    return size
+
+
+def compiled(kernel: ScheduledKernel, target: tvm.target.Target) -> tvm.runtime.Module:
+    """The machine code of a kernel under the symbol `main`, held in memory.
+
+    Raises:
+        UnusableScheduleError: TVM cannot compile it, or the code would call TVM's allocator.
+    """
+    try:
+        module = machine_code({"main": kernel.func}, target)
+    except Exception as error:
+        raise UnusableScheduleError(str(error).strip().splitlines()[-1]) from error
+    calls = (line for line in module.inspect_source("ll").splitlines() if "AllocWorkspace" in line)
+    # The name also stands in the declaration of a pointer to the function, which every module has.
+    if any("global" not in line.split("=")[-1] for line in calls):
+        raise UnusableScheduleError("its code allocates memory")
+    return module
+
+
+def choose(
+    func: tirx.PrimFunc, own: ScheduledKernel, found: TunedSchedule | None, target: tvm.target.Target
+) -> ScheduledKernel:
+    """The kernel to take: the one that was `found` and measured faster than our `own`, if it can be had."""
+    if found is None:
+        return own
+    if identity(own.func, target) != found.own_identity:
+        _LOG.info("'%s': its tuned schedule was measured beside another one of ours; tune it again", own.op)
+        return own
+    try:
+        return replay(func, found.trace, own)
+    except UnusableScheduleError as error:
+        _LOG.warning("'%s': its tuned schedule cannot be used: %s", own.op, error)
+        return own
+
+
+# Unscheduled functions -> kernels: scheduled and compiled in one go by several processes, each kernel once.
+#
+# What a function became is kept with its machine code, under a hash of all that decides it; so a later step that has
+# the same function neither schedules nor compiles it.
+
+_SOURCES_HASH = hash_of_sources(sorted(Path(__file__).parents[1].rglob("*.py")))
+"""Schedules change with this package."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A kernel that a step wants.
+
+    Attributes:
+        func: the unscheduled function.
+        implementation: which way to compute it.
+        tuned: a schedule that a search found for it.
+        most_workspace_bytes: with more than that its code is not wanted, only what is known of it.
+        family: what functions are called that do the same to other shapes: they may share code if made together.
+    """
+
+    func: tirx.PrimFunc
+    implementation: str = DEFAULT_IMPLEMENTATION
+    tuned: TunedSchedule | None = None
+    most_workspace_bytes: int | None = None
+    family: str = ""
+
+    @property
+    def place(self) -> tuple[str, list[tuple[int, ...]]]:
+        """Brings functions that are alike together: first those of a family, among them those of like shapes."""
+        return self.family, [tuple(int(extent) for extent in operand.shape) for operand in self.func.params]
+
+    def key(self, target: tvm.target.Target, threads: int) -> str:
+        """Hash of all that decides what the kernel becomes."""
+        found = "" if self.tuned is None else f"{self.tuned.own_identity} {self.tuned.trace}"
+        parts = (tvm.__version__, _SOURCES_HASH, target, target_info(target), threads, self.implementation, found)
+        return hashlib.sha256("\n".join([*map(str, parts), workload(self.func)]).encode()).hexdigest()
+
+    def scheduled(self, target: tvm.target.Target, threads: int) -> tuple[ScheduledKernel, KernelFacts]:
+        """The kernel, scheduled here and now."""
+        if self.implementation != DEFAULT_IMPLEMENTATION:
+            other = schedule_as(self.func, self.implementation, target, threads)
+            return other, KernelFacts.of(other, target)
+        own = schedule(self.func, target, threads)
+        kernel = choose(self.func, own, self.tuned, target)
+        return kernel, KernelFacts.of(kernel, target)
+
+    def wants_code(self, facts: KernelFacts) -> bool:
+        """Whether the kernel is worth compiling."""
+        return self.most_workspace_bytes is None or facts.workspace_bytes <= self.most_workspace_bytes
+
+
+Make = Callable[[Sequence[Request]], list[KernelFacts]]
+"""Makes kernels, and tells what they are, in the order of the requests."""
+
+
+@dataclass
+class KernelScheduler:
+    """Schedules kernels in this process and keeps them; compiles nothing."""
+
+    target: tvm.target.Target
+    threads: int
+    kernels: dict[str, ScheduledKernel] = field(default_factory=dict)
+    """By symbol."""
+
+    def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
+        """Schedule every request."""
+        found = []
+        for request in requests:
+            kernel, facts = request.scheduled(self.target, self.threads)
+            self.kernels.setdefault(facts.symbol, kernel)
+            found.append(facts)
+        return found
+
+
+@dataclass(frozen=True)
+class KernelCompiler:
+    """Makes kernels whose machine code a folder keeps.
+
+    Raises:
+        AutotmError: there is no C compiler to link with.
+    """
+
+    folder: Path
+    target: tvm.target.Target
+    threads: int
+
+    def __post_init__(self) -> None:
+        """Fail before the work, not after it."""
+        find_compiler()
+
+    def make(self, requests: Sequence[Request]) -> list[KernelFacts]:
+        """Schedule and compile what the folder does not hold.
+
+        Raises:
+            AutotmError: a process failed.
+        """
+        keys = [request.key(self.target, self.threads) for request in requests]
+        held = held_in(self.folder)
+        asked = zip(keys, requests, strict=True)
+        missing = {key: request for key, request in asked if not _is_made(key, request, held)}
+        groups = split(sorted(missing, key=lambda key: missing[key].place), cores())
+        in_processes(len(groups), lambda task: self._make({key: missing[key] for key in groups[task]}))
+        facts = (held_in(self.folder) if missing else held).facts
+        return [KernelFacts.from_json(facts[key]) for key in keys]
+
+    def _make(self, requests: dict[str, Request]) -> None:
+        kernels, facts = {}, {}
+        for key, request in requests.items():
+            kernel, made = request.scheduled(self.target, self.threads)
+            facts[key] = made.to_json()
+            if request.wants_code(made):
+                kernels[made.code_key] = (made.symbol, kernel.func)
+        add_object(self.folder, kernels, facts, self.target)
+
+    def link(self, kernels: Iterable[KernelFacts], path: Path) -> None:
+        """A library of kernels that were made, written whole or not at all.
+
+        Raises:
+            AutotmError: linking failed.
+        """
+        code = held_in(self.folder).code
+        link(sorted({code[kernel.code_key] for kernel in kernels}), path, self.threads)
+
+
+def _is_made(key: str, request: Request, held: Held) -> bool:
+    if key not in held.facts:
+        return False
+    facts = KernelFacts.from_json(held.facts[key])
+    return facts.code_key in held.code or not request.wants_code(facts)

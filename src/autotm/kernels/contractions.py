@@ -1,0 +1,367 @@
+"""Convolutions and matrix products as tensor expressions, and images rearranged for other convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import te, tirx
+
+from autotm.kernels.tir import extents
+
+# Convolution and its two gradients as tensor expressions: NHWC activations, HWIO weights, float32.
+#
+# With G groups, output features [g K/G, (g+1) K/G) see input channels [g C/G, (g+1) C/G) only; weights are (R,S,C/G,K).
+# The expressions state the meaning; `contraction.py` generates the code. It finds the main block by its name and
+# reads stride and padding from the block's annotations.
+
+Stride = tuple[int, int]
+"""(vertical, horizontal)."""
+Padding = tuple[int, int, int, int]
+"""(top, left, bottom, right)."""
+
+
+def output_extent(extent: int, window: int, stride: int, before: int, after: int) -> int:
+    """Positions of a window of `window` that slides by `stride` over `extent` padded by `before` and `after`."""
+    return (extent + before + after - window) // stride + 1
+
+
+def conv2d(x: te.Tensor, w: te.Tensor, stride: Stride, padding: Padding, groups: int = 1) -> te.Tensor:
+    """Cross-correlation: (N,H,W,C) with (R,S,C/G,K) gives (N,P,Q,K)."""
+    batch, height, width, _ = extents(x)
+    rows, columns, channels, features = extents(w)
+    top, left, bottom, right = padding
+    padded = _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
+    r = te.reduce_axis((0, rows), "r")
+    s = te.reduce_axis((0, columns), "s")
+    c = te.reduce_axis((0, channels), "c")
+    shape = (
+        batch,
+        output_extent(height, rows, stride[0], top, bottom),
+        output_extent(width, columns, stride[1], left, right),
+        features,
+    )
+
+    def element(n: tirx.Var, i: tirx.Var, j: tirx.Var, k: tirx.Var) -> tirx.Expr:
+        pixel = padded[n, i * stride[0] + r, j * stride[1] + s, _member(c, channels, k, features, groups)]
+        return te.sum(pixel * w[r, s, c, k], axis=[r, s, c])
+
+    return te.compute(shape, element, name="conv2d", attrs=_window(stride, padding, groups))
+
+
+def conv2d_data_gradient(
+    dy: te.Tensor,
+    w: te.Tensor,
+    x_shape: tuple[int, int, int, int],
+    stride: Stride,
+    padding: Padding,
+    groups: int = 1,
+) -> te.Tensor:
+    """Gradient with respect to the input: (N,P,Q,K) with (R,S,C/G,K) gives `x_shape`, (N,H,W,C).
+
+    Written as the convolution of dy, spread to the input's grid, with the turned weights; no such grid is made when
+    the stride is above 1 (each phase of the grid meets its own taps only).
+    """
+    rows, columns, width_of_group, features = extents(w)
+    batch, height, width, channels = x_shape
+    spread = _spread(
+        dy,
+        stride,
+        (rows - 1 - padding[0], columns - 1 - padding[1]),
+        (height + rows - 1, width + columns - 1),
+    )
+    part = features // groups
+
+    def turn(r: tirx.Var, s: tirx.Var, k: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        feature = _member(k, part, c, channels, groups)
+        return w[rows - 1 - r, columns - 1 - s, c if groups == 1 else c % width_of_group, feature]
+
+    turned = te.compute((rows, columns, part, channels), turn, name="turned_weights")
+    r = te.reduce_axis((0, rows), "r")
+    s = te.reduce_axis((0, columns), "s")
+    k = te.reduce_axis((0, part), "k")
+
+    def element(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        pixel = spread[n, i + r, j + s, _member(k, part, c, channels, groups)]
+        return te.sum(pixel * turned[r, s, k, c], axis=[r, s, k])
+
+    return te.compute(
+        (batch, height, width, channels), element, name="conv2d_data_gradient", attrs=_window(stride, padding, groups)
+    )
+
+
+def conv2d_weight_gradient(
+    x: te.Tensor,
+    dy: te.Tensor,
+    w_shape: tuple[int, int, int, int],
+    stride: Stride,
+    padding: Padding,
+    groups: int = 1,
+) -> te.Tensor:
+    """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
+    batch, height, width, _ = extents(x)
+    _, out_height, out_width, _ = extents(dy)
+    top, left, bottom, right = padding
+    padded = _spread(x, (1, 1), (top, left), (height + top + bottom, width + left + right))
+    n = te.reduce_axis((0, batch), "n")
+    i = te.reduce_axis((0, out_height), "i")
+    j = te.reduce_axis((0, out_width), "j")
+    _, _, channels, features = w_shape
+
+    def element(r: tirx.Var, s: tirx.Var, c: tirx.Var, k: tirx.Var) -> tirx.Expr:
+        pixel = padded[n, i * stride[0] + r, j * stride[1] + s, _member(c, channels, k, features, groups)]
+        return te.sum(pixel * dy[n, i, j, k], axis=[n, i, j])
+
+    return te.compute(w_shape, element, name="conv2d_weight_gradient", attrs=_window(stride, padding, groups))
+
+
+def _spread(x: te.Tensor, stride: Stride, offset: tuple[int, int], extent: tuple[int, int]) -> te.Tensor:
+    """Pixels of `x` put at offset + stride * index of a zero grid of `extent`; `x` itself if nothing changes.
+
+    A negative offset, or an extent below what `x` covers, cuts pixels off.
+    """
+    batch, height, width, channels = extents(x)
+    if stride == (1, 1) and offset == (0, 0) and extent == (height, width):
+        return x
+
+    def element(n: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        row, column = i - offset[0], j - offset[1]
+        inside = [row >= 0, row < height * stride[0], column >= 0, column < width * stride[1]]
+        inside += [row % stride[0] == 0] if stride[0] > 1 else []
+        inside += [column % stride[1] == 0] if stride[1] > 1 else []
+        value = x[n, row // stride[0], column // stride[1], c]
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0.0, x.dtype))
+
+    return te.compute((batch, *extent, channels), element, name="padded" if stride == (1, 1) else "spread")
+
+
+def _member(index: tirx.Var, size: int, other: tirx.Var, extent: int, groups: int) -> tirx.Expr:
+    """Channel `index` of the group, of `size` channels, that feature `other` of `extent` belongs to; or vice versa."""
+    return index if groups == 1 else other // (extent // groups) * size + index
+
+
+def _window(stride: Stride, padding: Padding, groups: int) -> dict[str, list[int]]:
+    return {"stride": list(stride), "padding": list(padding), "groups": [groups]}
+
+
+# Images rearranged so that other convolutions become plain ones: (N,H,W,C), as TE functions.
+#
+# A dilated convolution of stride 1 meets, from one result, only pixels a multiple of the dilation apart: it is a plain
+# convolution of each such *phase*, and the phases are images of a batch. A convolution of volumes is one of images
+# whose channels are those of all the slices that a window meets.
+
+Pair = tuple[int, int]
+
+
+def to_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.Tensor:
+    """The phases of `x` moved by `before`, each cut or filled with zeros to `shape`: (dilations * N, *shape, C)."""
+    batch, height, width, channels = extents(x)
+    down, across = dilation
+
+    def element(m: tirx.Var, i: tirx.Var, j: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        phase, image = m // batch, m % batch
+        row, column = i * down + phase // across - before[0], j * across + phase % across - before[1]
+        inside = tirx.all(row >= 0, row < height, column >= 0, column < width)
+        return _where(inside, x[image, row, column, c], x.dtype)
+
+    return te.compute((down * across * batch, *shape, channels), element, name="to_phases")
+
+
+def from_phases(x: te.Tensor, dilation: Pair, before: Pair, shape: Pair) -> te.Tensor:
+    """The images that phases are of, (N, *shape, C): undoes `to_phases`."""
+    batch, height, width, channels = extents(x)
+    down, across = dilation
+    images = batch // (down * across)
+
+    def element(n: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
+        row, column = h + before[0], w + before[1]
+        phase = row % down * across + column % across
+        i, j = row // down, column // across
+        value = x[phase * images + n, i, j, c]
+        is_whole = (shape[0] - 1 + before[0]) // down < height and (shape[1] - 1 + before[1]) // across < width
+        return value if is_whole else _where(tirx.all(i < height, j < width), value, x.dtype)
+
+    return te.compute((images, *shape, channels), element, name="from_phases")
+
+
+def spread_taps(w: te.Tensor, dilation: Pair) -> te.Tensor:
+    """Weights (R,S,C,K) with zeros between the taps: those of the undilated convolution that does the same."""
+    rows, columns, channels, features = extents(w)
+    down, across = dilation
+
+    def element(r: tirx.Var, s: tirx.Var, c: tirx.Var, k: tirx.Var) -> tirx.Expr:
+        return _where(tirx.all(r % down == 0, s % across == 0), w[r // down, s // across, c, k], w.dtype)
+
+    shape = ((rows - 1) * down + 1, (columns - 1) * across + 1, channels, features)
+    return te.compute(shape, element, name="spread_taps")
+
+
+def taps(w: te.Tensor, dilation: Pair) -> te.Tensor:
+    """The taps of weights with zeros between them."""
+    rows, columns, *rest = extents(w)
+    down, across = dilation
+    shape = ((rows - 1) // down + 1, (columns - 1) // across + 1, *rest)
+    return te.compute(shape, lambda r, s, c, k: w[r * down, s * across, c, k], name="taps")
+
+
+class Slices:
+    """Which slices of a volume a window meets.
+
+    Attributes:
+        window: slices of a window.
+        stride, dilation: slices from one window to the next, and within one.
+        before: slices of padding in front.
+        groups: of channels; those of a group lie side by side, slice by slice.
+    """
+
+    def __init__(self, window: int, stride: int, dilation: int, before: int, groups: int) -> None:
+        self.window, self.stride, self.dilation, self.before, self.groups = window, stride, dilation, before, groups
+
+    def gathered(self, x: te.Tensor, count: int) -> te.Tensor:
+        """(N,D,H,W,C) as (N * count, H, W, window * C): what each of `count` windows meets."""
+        batch, depth, height, width, channels = extents(x)
+        part = channels // self.groups
+
+        def element(m: tirx.Var, h: tirx.Var, w: tirx.Var, q: tirx.Var) -> tirx.Expr:
+            group, tap, c = q // (self.window * part), q // part % self.window, q % part
+            at = m % count * self.stride + tap * self.dilation - self.before
+            return _where(tirx.all(at >= 0, at < depth), x[m // count, at, h, w, group * part + c], x.dtype)
+
+        return te.compute((batch * count, height, width, self.window * channels), element, name="gathered_slices")
+
+    def scattered(self, dy: te.Tensor, shape: Sequence[int]) -> te.Tensor:
+        """The gradient of `gathered`, of `shape` (N,D,H,W,C): each slice's, summed over the windows that meet it."""
+        batch, _, _, _, channels = shape
+        images, *_ = extents(dy)
+        count, part = images // batch, channels // self.groups
+        tap = te.reduce_axis((0, self.window), "tap")
+
+        def element(n: tirx.Var, d: tirx.Var, h: tirx.Var, w: tirx.Var, c: tirx.Var) -> tirx.Expr:
+            offset = d + self.before - tap * self.dilation
+            window = offset // self.stride
+            meets = tirx.all(offset >= 0, offset % self.stride == 0, window < count)
+            q = (c // part * self.window + tap) * part + c % part
+            return te.sum(_where(meets, dy[n * count + window, h, w, q], dy.dtype), axis=tap)
+
+        return te.compute(tuple(shape), element, name="scattered_slices")
+
+
+def _where(condition: tirx.Expr, value: tirx.Expr, dtype: str) -> tirx.Expr:
+    return tirx.if_then_else(condition, value, tirx.const(0.0, dtype))
+
+
+# Matrix products as tensor expressions, float32; the transposed forms copy no operand.
+
+
+def matmul(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """A B: (M,K) with (K,N) gives (M,N)."""
+    k = te.reduce_axis((0, int(a.shape[1])), "k")
+    return te.compute((int(a.shape[0]), int(b.shape[1])), lambda m, n: te.sum(a[m, k] * b[k, n], axis=k), name="matmul")
+
+
+def matmul_nt(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """A Bᵀ: (M,K) with (N,K) gives (M,N)."""
+    k = te.reduce_axis((0, int(a.shape[1])), "k")
+    return te.compute(
+        (int(a.shape[0]), int(b.shape[0])), lambda m, n: te.sum(a[m, k] * b[n, k], axis=k), name="matmul_nt"
+    )
+
+
+def matmul_tn(a: te.Tensor, b: te.Tensor) -> te.Tensor:
+    """Aᵀ B: (K,M) with (K,N) gives (M,N)."""
+    k = te.reduce_axis((0, int(a.shape[0])), "k")
+    return te.compute(
+        (int(a.shape[1]), int(b.shape[1])), lambda m, n: te.sum(a[k, m] * b[k, n], axis=k), name="matmul_tn"
+    )
+
+
+# Many products of matrices at once, as a tensor expression, float32; operands may lie in any order of their axes.
+#
+# An operand is read where it lies: attention heads, say, are an axis in the middle, and are never moved to the front.
+
+
+@dataclass(frozen=True)
+class Subscripts:
+    """One letter an axis, as in `numpy.einsum`: `left,right->result`."""
+
+    left: str
+    right: str
+    result: str
+
+    @classmethod
+    def parse(cls, text: str) -> Subscripts:
+        """Read e.g. `bihd,bjhd->bhij`.
+
+        Raises:
+            ValueError: there are not two operands and a result.
+        """
+        operands, _, result = text.replace(" ", "").partition("->")
+        parts = operands.split(",")
+        if len(parts) != 2 or not result:  # noqa: PLR2004  (a product has two factors)
+            message = f"subscripts '{text}' are not of the form left,right->result"
+            raise ValueError(message)
+        return cls(*parts, result)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether this is a product of matrices for each index of the other axes.
+
+        One letter is summed; each of the two others that are not shared belongs to one operand; no operand holds a
+        letter twice, or one that neither the other operand nor the result has.
+        """
+        parts = set(self.left), set(self.right), set(self.result)
+        if any(len(letters) != len(text) for letters, text in zip(parts, self._texts, strict=True)):
+            return False
+        left, right, result = parts
+        return (
+            len((left & right) - result) == 1
+            and len(left - right) == 1
+            and len(right - left) == 1
+            and (left ^ right) <= result <= left | right
+            and self.result[-1] in left ^ right
+        )
+
+    @property
+    def left_gradient(self) -> Subscripts:
+        """Of (gradient of the result, right operand)."""
+        return Subscripts(self.result, self.right, self.left)
+
+    @property
+    def right_gradient(self) -> Subscripts:
+        """Of (left operand, gradient of the result)."""
+        return Subscripts(self.left, self.result, self.right)
+
+    @property
+    def _texts(self) -> tuple[str, str, str]:
+        return self.left, self.right, self.result
+
+    def __str__(self) -> str:
+        """As `numpy.einsum` takes it."""
+        return f"{self.left},{self.right}->{self.result}"
+
+
+def batched_matmul(left: te.Tensor, right: te.Tensor, subscripts: str) -> te.Tensor:
+    """The sums over the one letter that the result lacks, e.g. `bihd,bjhd->bhij`.
+
+    Raises:
+        ValueError: the subscripts are no batched product of matrices.
+    """
+    letters = Subscripts.parse(subscripts)
+    if not letters.is_product:
+        message = f"'{subscripts}' is no batched product of matrices"
+        raise ValueError(message)
+    extents = {}
+    for tensor, text in ((left, letters.left), (right, letters.right)):
+        extents.update(zip(text, (int(extent) for extent in tensor.shape), strict=True))
+    (summed,) = (set(letters.left) & set(letters.right)) - set(letters.result)
+    axis = te.reduce_axis((0, extents[summed]), "k")
+
+    def element(*at: te.Var) -> te.PrimExpr:
+        place = {**dict(zip(letters.result, at, strict=True)), summed: axis}
+        factors = [
+            tensor(*(place[letter] for letter in text))
+            for tensor, text in ((left, letters.left), (right, letters.right))
+        ]
+        return te.sum(factors[0] * factors[1], axis=axis)
+
+    return te.compute(tuple(extents[letter] for letter in letters.result), element, name="batched_matmul")

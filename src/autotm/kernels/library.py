@@ -1,0 +1,466 @@
+"""Compiled kernels as libraries: linked, loaded by TVM's runtime, bound to memory, called on pinned threads."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import subprocess
+import tempfile
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tvm_ffi
+
+from autotm.model.errors import AutotmError, BadInputError, DamagedFileError
+from autotm.model.files import write_atomically
+from autotm.model.graph import ALIGNMENT_BYTES
+from autotm.model.launch import Launch, VendorCall
+from autotm.model.machine import Machine
+from autotm.model.system import find_compiler
+
+# Object files -> one shared library.
+
+_BUILT_FOR = "autotm: built for {} threads;"
+"""Text in a library, by which it tells how many threads its loops were shared among."""
+
+
+def threads_of(library: bytes) -> int | None:
+    """How many threads a library says that it was built for."""
+    found = re.search(_BUILT_FOR.format(r"(\d+)").encode(), library)
+    return int(found[1]) if found else None
+
+
+def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> None:
+    """A shared library of all `objects` at `path`, written whole or not at all.
+
+    `threads` is what its kernels are built for, if it is to say so (`threads_of`).
+
+    Raises:
+        AutotmError: there is no C compiler, or linking failed.
+    """
+    compiler = find_compiler()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+            sources = []
+            if threads is not None:
+                sources = [Path(folder) / "built_for.c"]
+                sources[0].write_text(f'const char autotm_built_for[] = "{_BUILT_FOR.format(threads)}";\n', "utf-8")
+            _run(compiler, [*sources, *objects], unfinished, Path(folder))
+        with unfinished.open("rb") as file:
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _run(compiler: str, files: Sequence[Path], output: Path, folder: Path) -> None:
+    listed = folder / "files.txt"  # More names than a command line holds.
+    listed.write_text("\n".join(f'"{file.absolute()}"' for file in files), encoding="utf-8")
+    # Two processes may have compiled the same kernel: either will do.
+    command = [compiler, "-shared", "-fPIC", "-Wl,-z,muldefs", "-o", str(output), f"@{listed}", "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise AutotmError(
+            f"linking {output} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
+            f"try again:\n{done.stderr.strip()}"
+        )
+
+
+# TVM's runtime without its compiler: all that loading and calling a compiled kernel takes.
+#
+# `import tvm` loads the compiler and its hundreds of modules, a second for a process that only runs kernels.
+
+_ALIGNMENT_BYTES = 64
+_PART = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+"""TVM's `FTVMParallelLambda`: the part's number, what all parts share, what the launch was given."""
+_AS_MANY_AS_THREADS = 0
+
+
+@functools.cache
+def _loaded() -> ctypes.CDLL:
+    """The shared library that compiled kernels call for their threads; the same one that `import tvm` loads."""
+    found = importlib.util.find_spec("tvm")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'tvm'", name="tvm")
+    return ctypes.CDLL(str(Path(found.origin).parent / "lib" / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
+
+
+def global_function(name: str) -> Any:
+    """A function of TVM's runtime."""
+    _loaded()
+    return tvm_ffi.get_global_func(name)
+
+
+def load_module(path: Path) -> Any:
+    """The functions of a shared library of kernels, by their symbols.
+
+    Raises:
+        RuntimeError: the file is no such library.
+    """
+    _loaded()
+    return tvm_ffi.load_module(str(path))
+
+
+def tensor(view: Any) -> Any:
+    """An array as a kernel takes it: the same memory, contiguous, at a multiple of 64 bytes."""
+    return tvm_ffi.from_dlpack(view, require_alignment=_ALIGNMENT_BYTES, require_contiguous=True)
+
+
+def launch_parts(part: Callable[[], None]) -> None:
+    """Run `part` as a parallel kernel's parts are run: once on each thread of the pool of the thread that calls."""
+
+    def call(_number: int, _environment: int | None, _closure: int | None) -> int:
+        part()
+        return 0
+
+    _loaded().TVMBackendParallelLaunch(_PART(call), None, _AS_MANY_AS_THREADS)
+
+
+@contextmanager
+def launching_on(device_index: int, stream: int) -> Iterator[None]:
+    """Have kernels for CUDA that this thread calls launched on a stream, a `cudaStream_t` as a number."""
+    with tvm_ffi.use_raw_stream(tvm_ffi.device("cuda", device_index), stream):
+        yield
+
+
+# How many threads run a kernel, and on which cores: set before the first call, and checked.
+
+log = logging.getLogger(__name__)
+
+_ONE_CORE_PER_THREAD = -2
+"""TVM's affinity mode `kSpecifyOneCorePerThread`."""
+
+_ENOUGH = 0.75
+"""A warning tells where kernels keep less than this share of their cores busy."""
+
+
+_PINNED = threading.local()
+ON_LEAVING: list[Callable[[], None]] = []
+"""Called when a thread leaves `pinned`."""
+
+
+@contextmanager
+def pinned(machine: Machine) -> Iterator[None]:
+    """Give TVM's thread pool `machine.threads` threads on `machine.cpus`, and hold the calling thread on the first.
+
+    TVM makes one pool per calling thread, at the first kernel call, and counts cores wrongly in virtual machines, so
+    this must come before that call and on the same thread. On leaving, the calling thread may use its old cores again.
+
+    Raises:
+        AutotmError: the pool exists already with fewer threads, or a core cannot be used.
+    """
+    before = os.sched_getaffinity(0)
+    os.environ["TVM_NUM_THREADS"] = str(machine.threads)
+    cpus = [str(cpu) for cpu in machine.cpus]
+    global_function("runtime.config_threadpool")(_ONE_CORE_PER_THREAD, machine.threads, cpus)
+    threads = int(global_function("runtime.NumThreads")())
+    if threads != machine.threads:
+        raise AutotmError(
+            f"TVM runs kernels on {threads} threads, {machine.threads} were asked by machine '{machine.name}': its "
+            "thread pool was started before the count was set; start a new process"
+        )
+    try:
+        os.sched_setaffinity(0, {machine.cpus[0]})
+    except OSError as error:
+        raise AutotmError(
+            f"machine '{machine.name}': cpus: cannot run on core {machine.cpus[0]} ({error}); usable: {sorted(before)}"
+        ) from None
+    previous, _PINNED.machine = getattr(_PINNED, "machine", None), machine
+    try:
+        yield
+    finally:
+        _PINNED.machine = previous
+        for leave in ON_LEAVING:
+            leave()
+        os.sched_setaffinity(0, before)
+
+
+def pinned_machine() -> Machine | None:
+    """The machine whose threads this thread's kernels run on, within `pinned`."""
+    return getattr(_PINNED, "machine", None)
+
+
+def check_cores(machine: Machine, work: Callable[[], None], min_s: float = 0.05, busy: int | None = None) -> None:
+    """Count the threads that share a kernel, then run one for `min_s` and see that they keep their cores busy.
+
+    The count holds whoever else uses the cores. What others take makes timings worse, and is logged; so is a kernel
+    with fewer parts than `busy`.
+
+    Args:
+        machine: with the threads that were asked for, on its cores.
+        work: calls a parallel kernel.
+        min_s: for so long, in seconds.
+        busy: how many of these threads the kernel has work for, if not all.
+
+    Raises:
+        AutotmError: TVM shares kernels between fewer threads than asked.
+    """
+    threads = len(kernel_threads())
+    if threads < machine.threads:
+        raise AutotmError(
+            f"kernels run on {threads} threads, machine '{machine.name}' asks for {machine.threads} on cores "
+            f"{list(machine.cpus)}; lower 'threads'"
+        )
+    asked = machine.threads if busy is None else busy
+    used = measure_cores(work, min_s)
+    if used < _ENOUGH * asked:
+        log.warning(
+            "kernels keep %.2f of %d cores busy: other processes hold them, or memory is short; timings will be too "
+            "long",
+            *(used, asked),
+        )
+
+
+def kernel_threads() -> set[int]:
+    """The threads that run parts of a kernel which this thread calls, itself among them, by Linux's numbers."""
+    found: set[int] = set()
+
+    def part() -> None:
+        found.add(threading.get_native_id())
+
+    launch_parts(part)
+    return found
+
+
+def measure_cores(work: Callable[[], None], min_s: float) -> float:
+    """Cores kept busy while `work` repeats for `min_s` seconds or more, after a call that wakes the threads."""
+    work()
+    cpu_before, start = time.process_time_ns(), time.perf_counter_ns()
+    while (wall := time.perf_counter_ns() - start) < min_s * 1e9:
+        work()
+    cpu = time.process_time_ns() - cpu_before
+    wall = time.perf_counter_ns() - start
+    return cpu / wall
+
+
+# Compiled kernels: loading them, and binding them to memory so that a call does nothing but compute.
+
+_LOG = logging.getLogger(__name__)
+
+FRAMEWORK_CALL = "autotm.framework"
+"""What compiled code calls where PyTorch computes a kernel (`framework.py`)."""
+ONNX_CALL = "autotm.onnx"
+"""What compiled code calls where ONNX's reference computes a kernel (`onnx_operators.py`)."""
+_FRAMEWORKS = {
+    FRAMEWORK_CALL: ("autotm.kernels.torch_operators", "torch", "PyTorch"),
+    ONNX_CALL: ("autotm.kernels.onnx_operators", "onnx", "ONNX"),
+}
+"""The module that answers a call, the package that it needs, and what people call that."""
+
+Array = npt.NDArray[Any]
+BoundKernel = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class KernelLibrary:
+    """An opened `kernels.so`.
+
+    Attributes:
+        path: where it was read from.
+        content_hash: hash of the file; equal hashes run the same machine code.
+        threads: how many its kernels were built for, if it says so. Results do not depend on how many run it.
+    """
+
+    path: Path
+    content_hash: str
+    threads: int | None
+    _module: Any = field(repr=False)
+
+    @classmethod
+    def load(cls, path: Path) -> KernelLibrary:
+        """Open a library that `lower` exported.
+
+        Raises:
+            DamagedFileError: the file is missing or is not a library this TVM can open.
+        """
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise DamagedFileError(f"{path}: no such kernel library; build it with: snakemake {path}") from None
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        try:
+            for call, framework in _FRAMEWORKS.items():
+                if call.encode() in content:
+                    _require_framework(path, *framework)
+            return cls(path, digest, threads_of(content), load_module(path))
+        except (OSError, RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DamagedFileError(
+                f"{path}: damaged kernel library: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
+            ) from None
+
+    @classmethod
+    def in_memory(cls, module: Any) -> KernelLibrary:
+        """The machine code that `machine_code` just made, without a file."""
+        return cls(Path("memory"), "", None, module)
+
+    def busy_threads(self, threads: int) -> int:
+        """Of so many threads, those that every large kernel has work for; warns where that is not all of them.
+
+        Kernels compute the same on any number: fewer threads share their loops, and of more, some have nothing to do.
+        """
+        if self.threads is not None and threads > self.threads:
+            _LOG.warning(
+                "%s: built for %d threads, about to run on %d: most kernels will keep only %d of them busy; lower the "
+                "network again for %d threads ('threads' in the machine file, or --config threads=%d)",
+                self.path,
+                self.threads,
+                threads,
+                self.threads,
+                threads,
+                threads,
+            )
+            return self.threads
+        return threads
+
+    def function(self, symbol: str) -> Callable[..., None]:
+        """The compiled function of that name.
+
+        Raises:
+            BadInputError: the library has no such function.
+        """
+        try:
+            function: Callable[..., None] = self._module[symbol]
+        except AttributeError:
+            raise BadInputError(
+                f"{self.path}: no kernel '{symbol}'; the library belongs to another graph: rebuild both"
+            ) from None
+        return function
+
+    def bind(self, symbol: str, views: Sequence[Any]) -> BoundKernel:
+        """The kernel as a call without arguments on `views`, one per slot in calling order, copying nothing.
+
+        Views are NumPy arrays, or speak DLPack where a device has the memory. It is held as long as the returned
+        callable is. A call returns when the kernel is done; on a device, when it is launched (`launching_on`).
+
+        Raises:
+            BadInputError: no such function.
+            AutotmError: a view is not contiguous or does not start at a multiple of 64 bytes.
+        """
+        for slot, view in enumerate(views):
+            _check_view(symbol, slot, view)
+        return functools.partial(self.function(symbol), *(tensor(view) for view in views))
+
+
+def _require_framework(path: Path, module: str, package: str, name: str) -> None:
+    """Let the kernels of a library call a framework.
+
+    Raises:
+        AutotmError: it is not installed here.
+    """
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != package:
+            raise
+        raise AutotmError(
+            f"{path}: some of its kernels are operators of {name}, which is not installed here; "
+            f"pip install 'autotm[{package}]'"
+        ) from None
+
+
+def _check_view(symbol: str, slot: int, view: Any) -> None:
+    if not isinstance(view, np.ndarray):
+        return  # TVM checks it.
+    if not view.flags.c_contiguous or not view.flags.writeable:
+        raise AutotmError(
+            f"kernel '{symbol}' slot {slot}: memory of shape {view.shape} must be contiguous and writeable"
+        )
+    if view.ctypes.data % ALIGNMENT_BYTES:
+        raise AutotmError(
+            f"kernel '{symbol}' slot {slot}: memory starts {view.ctypes.data % ALIGNMENT_BYTES} bytes past a multiple "
+            f"of {ALIGNMENT_BYTES}; compiled kernels need it aligned"
+        )
+
+
+def aligned_empty(shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
+    """An uninitialised array that a compiled kernel accepts: contiguous, starting at a multiple of 64 bytes."""
+    kind = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT_BYTES
+    return raw[start : start + size].view(kind).reshape(tuple(shape))
+
+
+# Kernels for GPUs as one file: their fatbin, their launches, and which GPUs they are for.
+
+Launches = Mapping[str, tuple[Launch | VendorCall, ...]]
+"""By the name that the graph has for a kernel's function, what it launches, in order."""
+_IMAGE, _LAUNCHES = "kernels.fatbin", "launches.json"
+
+
+@dataclass(frozen=True)
+class FatbinLibrary:
+    """A zip archive of `kernels.fatbin` and `launches.json`.
+
+    Attributes:
+        path: of the file.
+        content_hash: of what is in it; equal hashes run the same machine code.
+        architectures: that the fatbin has code for, such as `sm_90`.
+        launches: of each kernel, by the name that the graph has for its function; some may be calls of a library of
+            NVIDIA's.
+        image: the fatbin.
+    """
+
+    path: Path
+    content_hash: str
+    architectures: tuple[str, ...]
+    launches: Launches
+    image: bytes = field(repr=False)
+
+    @classmethod
+    def save(cls, path: Path, image: bytes, architectures: tuple[str, ...], launches: Launches) -> FatbinLibrary:
+        """Write the file, whole or not at all."""
+        listed = {symbol: [launch.to_json() for launch in each] for symbol, each in sorted(launches.items())}
+        text = json.dumps({"architectures": architectures, "kernels": listed}, indent=1)
+
+        def write(temporary: Path) -> None:
+            with zipfile.ZipFile(temporary, "w") as archive:
+                for name, content in ((_IMAGE, image), (_LAUNCHES, text.encode())):
+                    # Without the time, so that equal kernels make equal files; a fatbin is compressed already.
+                    archive.writestr(zipfile.ZipInfo(name), content)
+
+        write_atomically(path, write)
+        return cls.load(path)
+
+    @classmethod
+    def load(cls, path: Path) -> FatbinLibrary:
+        """Read the file.
+
+        Raises:
+            DamagedFileError: it is missing, or not such a file.
+        """
+        try:
+            with zipfile.ZipFile(path) as archive:
+                image, text = archive.read(_IMAGE), archive.read(_LAUNCHES)
+            found = json.loads(text)
+            launches = {symbol: tuple(_launch(one) for one in listed) for symbol, listed in found["kernels"].items()}
+            architectures = tuple(found["architectures"])
+        except FileNotFoundError:
+            raise DamagedFileError(f"{path}: no such library of GPU kernels; lower the network again") from None
+        except (zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+            raise DamagedFileError(
+                f"{path}: damaged library of GPU kernels ({error}); remove it and lower the network again"
+            ) from None
+        return cls(path, hashlib.sha256(image + text).hexdigest()[:16], architectures, launches, image)
+
+
+def _launch(found: Mapping[str, Any]) -> Launch | VendorCall:
+    return VendorCall.from_json(found) if "algorithm" in found else Launch.from_json(found)

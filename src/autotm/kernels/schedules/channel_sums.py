@@ -1,0 +1,219 @@
+"""Generated sums over all rows, several for each channel: batch norm's and a bias's gradient."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import s_tir, te, tirx
+
+from autotm.kernels import tir
+from autotm.kernels.target import PARALLEL_BYTES, TargetInfo
+from autotm.kernels.tir import Code, Index, parameters, replace_body
+
+# Sums over all rows of a (rows, channels) matrix, several for each channel, in one pass at the memory's speed.
+#
+# Loops: parts of the rows, shared among the threads; in a part, blocks of rows that stay in the first-level cache; in a
+# block, groups of channels, whose sums stay in registers while the rows of the block are added. A block's sums are
+# added to its part's, which lie in a workspace, and last the parts' to one another. So no level adds more than about
+# sqrt(rows) terms one after the other, and the order never depends on which thread was first.
+
+_BLOCK_BYTES = 16 << 10
+_LEAST_ROWS, _MOST_ROWS = 16, 64
+_GROUP_VECTORS = 8
+"""Long runs of a row are read faster than short ones; half of the registers stay free for the terms."""
+
+
+@dataclass(frozen=True)
+class ChannelSums:
+    """What to sum.
+
+    Attributes:
+        rows: terms of each sum.
+        channels: how many of each sum there are.
+        operands: matrices that the terms read.
+        terms: (row, channel, lanes) -> the vector of terms of each sum.
+        finish: (channel, lanes, the vector of each sum) -> what is stored.
+        count: sums of each channel.
+    """
+
+    rows: int
+    channels: int
+    operands: int
+    terms: Callable[[Index, Index, int], list[tirx.Expr]]
+    finish: Callable[[Index, int, list[tirx.Expr]], tirx.Stmt]
+    count: int = 2
+
+    def replace_body(
+        self, sch: s_tir.Schedule, info: TargetInfo, threads: int, before: tirx.Stmt | None = None
+    ) -> None:
+        """Let the function in `sch` compute the sums, after `before`."""
+        code = self._code(info, threads)
+        first = [before] if before is not None else []
+        replace_body(sch, Code(tir.sequence([*first, code.body]), code.workspaces))
+
+    def _code(self, info: TargetInfo, threads: int) -> Code:
+        block_rows = min(max(_BLOCK_BYTES // (4 * self.channels * self.operands), _LEAST_ROWS), _MOST_ROWS)
+        blocks = -(-self.rows // block_rows)
+        parts = min(blocks, -(-math.isqrt(blocks) // threads) * threads)
+        partial = tir.workspace(parts * self.count * self.channels, "partial_sums")
+        is_parallel = threads > 1 and 4 * self.rows * self.channels * self.operands >= PARALLEL_BYTES
+
+        def place(part: Index, number: int) -> Index:
+            return (part * self.count + number) * self.channels
+
+        def sum_part(part: Index) -> tirx.Stmt:
+            first, last = tir.share(part, parts, blocks)
+
+            def clear(c: Index, lanes: int) -> tirx.Stmt:
+                stores = [tir.store(partial, place(part, i) + c, tir.zeros(lanes), lanes) for i in range(self.count)]
+                return tir.sequence(stores)
+
+            def sum_block(block: Index) -> tirx.Stmt:
+                start, end = tir.share(block, blocks, self.rows)
+
+                def add(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
+                    offsets = [place(part, number) + c for number in range(self.count)]
+                    values = [tir.load(partial, at, lanes) + value for at, value in zip(offsets, sums, strict=True)]
+                    stores = zip(offsets, values, strict=True)
+                    return tir.sequence([tir.store(partial, at, value, lanes) for at, value in stores])
+
+                return self._each_group(info, (start, end), self.terms, add)
+
+            blocks_of = tir.loop(last - first, sum_block, "block", start=first)
+            return tir.sequence([tir.spans(self.channels, info.lanes, clear), blocks_of])
+
+        def parts_of(part: Index, c: Index, lanes: int) -> list[tirx.Expr]:
+            return [tir.load(partial, place(part, number) + c, lanes) for number in range(self.count)]
+
+        kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
+        together = self._each_group(info, (0, parts), parts_of, self.finish)
+        return Code(tir.sequence([tir.loop(parts, sum_part, "part", kind), together]), (partial,))
+
+    def _each_group(
+        self,
+        info: TargetInfo,
+        span: tuple[Index, Index],
+        terms: Callable[[Index, Index, int], list[tirx.Expr]],
+        done: Callable[[Index, int, list[tirx.Expr]], tirx.Stmt],
+    ) -> tirx.Stmt:
+        """For each group of channels, add the terms over a span, and hand the sums on."""
+        width = min(_GROUP_VECTORS, info.registers // (2 * self.count)) * info.lanes
+
+        def group(channel: Index, breadth: int) -> tirx.Stmt:
+            first, last = span
+            sums = tir.Registers(self.count, breadth)
+            vectors = tir.segments(breadth, info.lanes)
+            clear = [sums.set(i, o, tir.zeros(n), n) for i in range(self.count) for o, n in vectors]
+
+            def step(row: Index) -> tirx.Stmt:
+                return tir.sequence(
+                    [
+                        sums.set(number, offset, sums.get(number, offset, lanes) + term, lanes)
+                        for offset, lanes in vectors
+                        for number, term in enumerate(terms(row, channel + offset, lanes))
+                    ]
+                )
+
+            results = [done(channel + o, n, [sums.get(i, o, n) for i in range(self.count)]) for o, n in vectors]
+            return tir.sequence([sums.declare(), *clear, tir.loop(last - first, step, "row", start=first), *results])
+
+        whole, rest = divmod(self.channels, width)
+        groups = [tir.loop(whole, lambda index: group(index * width, width), "group")] if whole else []
+        return tir.sequence([*groups, *([group(whole * width, rest)] if rest else [])])
+
+
+def matrix(x: tirx.Buffer) -> tuple[int, int]:
+    """Rows and channels of an activation."""
+    *leading, channels = tir.extents(x)
+    return math.prod(leading), channels
+
+
+# The two reductions of batch norm as generated code: each reads its operands once.
+#
+# The variance is that of the deviations from a rough mean, of a few rows, so that nothing cancels: with the sums s
+# and t of d = x - rough and d², the mean is rough + s/n and the variance t/n - (s/n)² (Chan, Golub and LeVeque,
+# 1983).
+
+_ROUGH_ROWS = 8
+
+
+def schedule_statistics(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of `batch_norm.statistics`."""
+    x, mean, inverse = parameters(sch)
+    rows, channels = matrix(x)
+    epsilon = float(sch.get(main).annotations["epsilon"])
+
+    def constant(value: float, lanes: int) -> tirx.Expr:
+        return tir.splat(tirx.FloatImm("float32", value), lanes)
+
+    def rough_mean(c: Index, lanes: int) -> tirx.Stmt:
+        count = min(rows, _ROUGH_ROWS)
+        total = tir.zeros(lanes)
+        for sample in range(count):
+            total = total + tir.load(x, sample * rows // count * channels + c, lanes)
+        return tir.store(mean, c, total * constant(1 / count, lanes), lanes)
+
+    def terms(row: Index, c: Index, lanes: int) -> list[tirx.Expr]:
+        deviation = tir.load(x, row * channels + c, lanes) - tir.load(mean, c, lanes)
+        return [deviation, deviation * deviation]
+
+    def finish(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
+        offset, square = (value * constant(1 / rows, lanes) for value in sums)
+        variance = tirx.max(square - offset * offset, tir.zeros(lanes))
+        deviation = tirx.sqrt(variance + constant(epsilon, lanes))
+        return tir.sequence(
+            [
+                tir.store(inverse, c, constant(1.0, lanes) / deviation, lanes),
+                tir.store(mean, c, tir.load(mean, c, lanes) + offset, lanes),
+            ]
+        )
+
+    sums = ChannelSums(rows, channels, 1, terms, finish)
+    sums.replace_body(sch, info, threads, tir.spans(channels, info.lanes, rough_mean))
+
+
+def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of `batch_norm.gradient_sums`."""
+    dy, x, mean, inverse, dgamma, dbeta = parameters(sch)
+    rows, channels = matrix(x)
+
+    def terms(row: Index, c: Index, lanes: int) -> list[tirx.Expr]:
+        slope = tir.load(dy, row * channels + c, lanes)
+        return [slope, slope * (tir.load(x, row * channels + c, lanes) - tir.load(mean, c, lanes))]
+
+    def finish(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
+        total, product = sums
+        return tir.sequence(
+            [
+                tir.store(dgamma, c, product * tir.load(inverse, c, lanes), lanes),
+                tir.store(dbeta, c, total, lanes),
+            ]
+        )
+
+    ChannelSums(rows, channels, 2, terms, finish).replace_body(sch, info, threads)
+
+
+# The gradient of a bias: the sum over all axes but the last.
+
+
+def bias_gradient(dy: te.Tensor) -> te.Tensor:
+    """Shape (..., channels) gives (channels,); the code is generated, known by the block's name."""
+    *leading, channels = (int(extent) for extent in dy.shape)
+    axes = [te.reduce_axis((0, extent)) for extent in leading]
+    return te.compute((channels,), lambda c: te.sum(dy(*axes, c), axis=axes), name="bias_gradient")
+
+
+def schedule_bias_gradient(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of `bias_gradient`."""
+    dy, total = parameters(sch)
+    rows, channels = matrix(dy)
+
+    def terms(row: Index, c: Index, lanes: int) -> list[tirx.Expr]:
+        return [tir.load(dy, row * channels + c, lanes)]
+
+    def finish(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
+        return tir.store(total, c, sums[0], lanes)
+
+    ChannelSums(rows, channels, 1, terms, finish, count=1).replace_body(sch, info, threads)

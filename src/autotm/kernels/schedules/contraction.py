@@ -1,0 +1,462 @@
+"""The schedule of a fused contraction: which form each kind takes, its operands made ready, its groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import s_tir, tirx
+
+from autotm.kernels import tir
+from autotm.kernels.schedules.panels import Grid, Padding, RowMajor, Taps, Turned, copy, fill, turn_rows
+from autotm.kernels.schedules.pixels import Pixels, Source, contract_strips
+from autotm.kernels.schedules.problem import Output, Problem, problem_of
+from autotm.kernels.schedules.products import (
+    FEW_ROWS,
+    batched_product,
+    few_rows_product,
+    few_rows_product_nt,
+    long_product_nt,
+    long_product_pays,
+)
+from autotm.kernels.schedules.weights import Weights, Windows, contract_weights, contract_windows, gathering_pays
+from autotm.kernels.schedules.winograd import (
+    winograd_data_gradient,
+    winograd_forward,
+    winograd_pays,
+    winograd_weight_gradient,
+    winograd_weights_pay,
+)
+from autotm.kernels.target import PARALLEL_BYTES, TargetInfo, cut
+from autotm.kernels.tir import Code, Index, replace_body
+from autotm.model.graph import DEFAULT_IMPLEMENTATION
+
+# Grouped convolution: a loop over the groups around the contraction, whose operands are copied out of the whole.
+#
+# Groups narrower than a vector are taken several at once, with zeros where they do not meet: as many multiplications a
+# vector as the groups one by one would take, in fewer and longer loops.
+
+GenerateGroup = Callable[[Problem, TargetInfo, int], Code]
+
+
+def each_group(problem: Problem, generate: GenerateGroup, info: TargetInfo, threads: int) -> Code:
+    """`generate`'s code for one block of groups, run for each block in turn."""
+    groups = _Groups(problem, _merged(problem, info.lanes), info.lanes, threads)
+    one = groups.one_block()
+    code = generate(one, info, threads)
+
+    def block(number: Index) -> tirx.Stmt:
+        return tir.sequence([*groups.copy_in(one, number), code.body, groups.copy_out(one, number)])
+
+    spaces = (one.left, one.right, one.product, *code.workspaces)
+    return Code(tir.loop(problem.groups // groups.merged, block, "block"), spaces)
+
+
+def _merged(problem: Problem, lanes: int) -> int:
+    """How many groups to take at once: a divisor of their number, no wider together than a vector."""
+    buffers = (problem.left, problem.right, problem.product)
+    widest = max(int(buffer.shape[-1]) for buffer in buffers) // problem.groups
+    fitting = [count for count in range(1, problem.groups + 1) if problem.groups % count == 0]
+    return max((count for count in fitting if count * widest <= lanes), default=1)
+
+
+class _Groups:
+    """Copies between the whole operands and those of one block of `merged` groups.
+
+    Every operand and the product hold their groups one after the other along the last axis. Weights have the
+    channels of one group only before it, so those of a block are the blocks of a diagonal.
+    """
+
+    def __init__(self, problem: Problem, merged: int, lanes: int, threads: int) -> None:
+        self.problem = problem
+        self.merged = merged
+        self._lanes = lanes
+        self._threads = threads
+
+    def one_block(self) -> Problem:
+        """The contraction of one block, on buffers of its own."""
+        weights_first = self.problem.kind == "conv2d_weight_gradient"
+        left = self._buffer(self.problem.left, "left")
+        right = self._buffer(self.problem.right, "right", diagonal=not weights_first)
+        product = self._buffer(self.problem.product, "product", diagonal=weights_first)
+        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
+        return dataclasses.replace(
+            self.problem,
+            left=left,
+            right=right,
+            product=product,
+            groups=1,
+            shape=tir.extents(product),
+            outputs=(Output(product, axes, axes, tirx.BufferLoad(product, list(axes))),),
+        )
+
+    def copy_in(self, one: Problem, block: Index) -> list[tirx.Stmt]:
+        """Both operands of one block."""
+        right = self._columns if one.kind == "conv2d_weight_gradient" else self._diagonal
+        return [
+            self._columns(self.problem.left, one.left, block),
+            right(self.problem.right, one.right, block),
+        ]
+
+    def copy_out(self, one: Problem, block: Index) -> tirx.Stmt:
+        """The product of one block, through the epilogue, to the outputs."""
+        *outer, features = tir.extents(one.product)
+        if one.kind != "conv2d_weight_gradient":
+
+            def row(position: Index) -> tirx.Stmt:
+                return self._finish(one, tir.unravel(position, outer), block * features, position * features, features)
+
+            return self._rows(math.prod(outer), features, row)
+        rows, columns, channels = outer
+        own, part = channels // self.merged, features // self.merged
+
+        def diagonal(position: Index) -> tirx.Stmt:
+            r, s, c = tir.unravel(position, (rows, columns, own))
+            return tir.sequence(
+                [
+                    self._finish(
+                        one,
+                        (r, s, c),
+                        block * features + group * part,
+                        ((r * columns + s) * channels + group * own + c) * features + group * part,
+                        part,
+                    )
+                    for group in range(self.merged)
+                ]
+            )
+
+        return self._rows(rows * columns * own, features, diagonal)
+
+    def _finish(self, one: Problem, outer: tuple[Index, ...], column: Index, place: Index, width: int) -> tirx.Stmt:
+        def element(at: Index) -> tirx.Stmt:
+            return self.problem.finish((*outer, column + at), lambda: tir.load(one.product, place + at))
+
+        return tir.lanewise(width, self._lanes, element)
+
+    def _columns(self, whole: tirx.Buffer, part: tirx.Buffer, block: Index) -> tirx.Stmt:
+        (*outer, width), total = tir.extents(part), int(whole.shape[-1])
+
+        def row(position: Index) -> tirx.Stmt:
+            return copy(whole, position * total + block * width, part, position * width, width, self._lanes)
+
+        return self._rows(math.prod(outer), width, row)
+
+    def _diagonal(self, whole: tirx.Buffer, part: tirx.Buffer, block: Index) -> tirx.Stmt:
+        rows, columns, channels, width = tir.extents(part)
+        own, features, total = channels // self.merged, width // self.merged, int(whole.shape[-1])
+
+        def row(position: Index) -> tirx.Stmt:
+            tap, c = position // own, position % own
+            begin = (tap * own + c) * total + block * width
+            statements = []
+            for group in range(self.merged):
+                place = (tap * channels + group * own + c) * width
+                before, after = group * features, (self.merged - 1 - group) * features
+                statements += [
+                    fill(part, place, before, self._lanes),
+                    copy(whole, begin + before, part, place + before, features, self._lanes),
+                    fill(part, place + before + features, after, self._lanes),
+                ]
+            return tir.sequence(statements)
+
+        return self._rows(rows * columns * own, width * self.merged, row)
+
+    def _rows(self, count: int, width: int, row: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
+        is_parallel = self._threads > 1 and 8 * count * width >= PARALLEL_BYTES
+        return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+
+    def _buffer(self, whole: tirx.Buffer, name: str, *, diagonal: bool = False) -> tirx.Buffer:
+        *outer, width = tir.extents(whole)
+        shape = [*outer, width // self.problem.groups * self.merged]
+        if diagonal:
+            shape[-2] *= self.merged
+        return tirx.decl_buffer([tirx.IntImm("int64", extent) for extent in shape], "float32", f"group_{name}")
+
+
+# Each kind of contraction brought to one of the two generated forms, with its operands made ready.
+
+_LEAST_TURNED, _LEAST_FEATURES = 192, 512
+"""Rows of A and features of Aᵀ B from which turning A pays: 0.76 to 1.00 of the time (measured)."""
+_TURNED_COLUMNS = 64
+_LEAST_RUN = 128
+"""Shorter runs of neighbouring taps are taken as one."""
+
+
+def _grid(buffer: tirx.Buffer) -> Grid:
+    return Grid(buffer, *tir.extents(buffer))
+
+
+def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding | None]:
+    """Where pixels would lie in the padded grid, and the padding if there is any."""
+    if not any(sides):
+        return grid, None
+    padding = Padding(grid, sides)
+    return padding.within(grid.buffer), padding
+
+
+def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Convolution: pixels of the padded input times weights."""
+    taps, columns, channels, features = tir.extents(problem.right)
+    grid, padding = _padded(_grid(problem.left), problem.padding)
+    batch, rows, width, _ = problem.shape
+    source = Source(
+        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
+    )
+    if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens and padding is None:
+        source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
+        batch, rows, width = 1, 1, batch * rows * width
+    reduction, source = _reduction(taps, columns, channels, source)
+    operand = RowMajor(problem.right, taps * columns * channels, features)
+    pixels = Pixels(batch, rows, width, features, *reduction, source, operand, _same)
+    return contract_strips([pixels], problem, info, threads, padding)
+
+
+def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
+    """Taps and the run of each: few channels of neighbouring taps are one run, more are a run for each tap."""
+    if columns * channels < _LEAST_RUN or columns == 1:
+        return ((rows, 1), columns * channels), source
+    return ((rows, columns), channels), dataclasses.replace(source, across=channels)
+
+
+def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """A B."""
+    rows, steps = tir.extents(problem.left)
+    if rows <= FEW_ROWS:
+        return few_rows_product(problem, info, threads)
+    features = problem.shape[1]
+    source = Source(problem.left, 0, 0, 0, steps, 0)
+    operand = RowMajor(problem.right, steps, features)
+    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
+    return contract_strips([pixels], problem, info, threads)
+
+
+def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
+    return n, i, j, k
+
+
+def _matrix(_n: Index, _i: Index, j: Index, k: Index) -> tuple[Index, ...]:
+    return j, k
+
+
+def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Gradient with respect to a convolution's input: one contraction for each phase of the stride."""
+    shape = tir.extents(problem.right)
+    vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
+    horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
+    grid = _grid(problem.left)
+    margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
+    sides = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
+    grid, padding = _padded(grid, sides)
+    phases = [
+        _phase(problem, grid, sides, pair, Turned(problem.right, shape, pair[0].taps, pair[1].taps))
+        for pair in itertools.product(vertical, horizontal)
+        if min(phase.count for phase in pair)
+    ]
+    return contract_strips(phases, problem, info, threads, padding)
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """Rows (or columns) of the input with the same remainder by the stride."""
+
+    first: int
+    """First such row of the input."""
+    step: int
+    count: int
+    origin: int
+    """Row of dy that the first tap of the first such row meets; may lie outside."""
+    taps: Taps
+
+
+def _phases(extent: int, window: int, stride: int, before: int) -> list[_Phase]:
+    phases = []
+    for remainder in range(stride):
+        taps = len(range(remainder, window, stride))
+        start = max(0, -(-(before - remainder) // stride))
+        first = start * stride + remainder - before
+        count = max(0, -(-(extent - first) // stride))
+        phases.append(_Phase(first, stride, count, start - (taps - 1), Taps(remainder, stride, taps)))
+    return phases
+
+
+def _margin(phases: list[_Phase], extent: int) -> tuple[int, int]:
+    used = [phase for phase in phases if phase.taps.count and phase.count]
+    before = max([0, *(-phase.origin for phase in used)])
+    after = max([0, *(phase.origin + phase.count + phase.taps.count - 1 - extent for phase in used)])
+    return before, after
+
+
+def _phase(
+    problem: Problem, grid: Grid, padding: tuple[int, int, int, int], phases: tuple[_Phase, _Phase], operand: Turned
+) -> Pixels:
+    above, across = phases
+    batch, _, _, channels = problem.shape
+    base = (above.origin + padding[0]) * grid.row + (across.origin + padding[1]) * grid.channels
+    source = Source(grid.buffer, base, grid.image, grid.row, grid.channels, grid.row)
+    extents = batch, above.count, across.count, channels
+    (taps, run), source = _reduction(above.taps.count, across.taps.count, grid.channels, source)
+
+    def coordinates(n: Index, i: Index, j: Index, c: Index) -> tuple[Index, ...]:
+        return n, i * above.step + above.first, j * across.step + across.first, c
+
+    if above.taps.count * across.taps.count == 0:
+        taps, run = (0, 0), 0
+    whole = not any(padding) and (above.count, across.count) == (grid.rows, grid.columns)
+    if problem.stride == (1, 1) and taps == (1, 1) and whole and problem.flattens:
+        extents = 1, 1, batch * above.count * across.count, channels
+        return Pixels(*extents, taps, run, Source(grid.buffer, 0, 0, 0, grid.channels, 0), operand, _same)
+    return Pixels(*extents, taps, run, source, operand, coordinates)
+
+
+def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """A Bᵀ: B is turned into panels, unless A has few rows."""
+    rows, steps = tir.extents(problem.left)
+    if rows <= FEW_ROWS:
+        return few_rows_product_nt(problem, info)
+    if long_product_pays(problem, info, threads):
+        return long_product_nt(problem, info, threads)
+    features = problem.shape[1]
+    source = Source(problem.left, 0, 0, 0, steps, 0)
+    tap = Taps(0, 1, 1)
+    operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
+    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
+    return contract_strips([pixels], problem, info, threads)
+
+
+def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+    """Gradient with respect to a convolution's weights: a reduction over pixels."""
+    taps, columns, channels, features = problem.shape
+    windows = Windows(_grid(problem.left), _grid(problem.right), (taps, columns), problem.stride, problem.padding[:2])
+    if gathering_pays(windows, info, threads) or (lean and any(problem.padding)):
+        return contract_windows(windows, problem, info, threads, lean=lean)
+    grid, code, spaces = _grid(problem.left), [], []
+    if any(problem.padding):
+        grid, filled = Padding(grid, problem.padding).whole("padded", info.lanes)
+        code, spaces = [filled], [grid.buffer]
+    right = _grid(problem.right)
+    batch, rows, width = right.batch, right.rows, right.columns
+    source = Source(
+        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
+    )
+    other = Source(right.buffer, 0, right.image, right.row, right.channels, 0)
+    if taps == 1 and columns == 1 and problem.stride == (1, 1):
+        source = Source(grid.buffer, 0, 0, grid.channels, 0, 0)
+        other = Source(right.buffer, 0, 0, right.channels, 0, 0)
+        batch, rows, width = 1, batch * rows * width, 1
+
+    merged = columns == 1 or problem.flattens
+
+    def coordinates(tap: Index, q: Index, k: Index) -> tuple[Index, ...]:
+        return (tap, 0, q, k) if merged else (tap, q // channels, q % channels, k)
+
+    weights = Weights(batch, rows, width, features, taps, columns * channels, source, other, coordinates)
+    made = contract_weights(weights, problem, info, threads, lean=lean)
+    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
+
+
+def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+    """Aᵀ B: a reduction over the rows of both, or a product of the turned A."""
+    rows, run = tir.extents(problem.left)
+    features = problem.shape[1]
+    if rows >= _LEAST_TURNED and features >= _LEAST_FEATURES and not lean:
+        return _turned_product(problem, info, threads)
+    source, other = Source(problem.left, 0, 0, run, 0, 0), Source(problem.right, 0, 0, features, 0, 0)
+    weights = Weights(1, rows, 1, features, 1, run, source, other, lambda _, q, k: (q, k))
+    return contract_weights(weights, problem, info, threads, lean=lean)
+
+
+def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Aᵀ B as a product of the turned A: in place, a column of A or a tile of B meets few sets of the caches."""
+    steps, rows = tir.extents(problem.left)
+    features = problem.shape[1]
+    # Nor do turned rows whose length is a power of two.
+    pitch = steps + info.lanes
+    turned = tir.workspace(rows * pitch, "turned")
+    parts = cut(rows, _TURNED_COLUMNS)
+
+    def part(index: Index) -> tirx.Stmt:
+        def columns(first: Index, count: int) -> tirx.Stmt:
+            return turn_rows((problem.left, first, rows), (turned, first * pitch, pitch), steps, count, info.lanes)
+
+        return tir.pick(parts, index, columns)
+
+    source, operand = Source(turned, 0, 0, 0, pitch, 0), RowMajor(problem.right, steps, features)
+    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
+    made = contract_strips([pixels], problem, info, threads)
+    turning = tir.loop(parts.count, part, "part", tirx.ForKind.PARALLEL)
+    return Code(tir.sequence([turning, made.body]), (turned, *made.workspaces))
+
+
+# The deterministic contraction schedule: from a fused function to code at the core's multiply-add rate.
+#
+# The function's main block (a contraction) and its elementwise epilogue are replaced by generated loops around
+# register tiles; padded and packed operands are root-level buffers, so that they can become workspaces.
+
+Generate = Callable[[Problem, TargetInfo, int], Code]
+
+
+_PLAIN: dict[str, Generate] = {
+    "conv2d": forward,
+    "conv2d_data_gradient": data_gradient,
+    "conv2d_weight_gradient": weight_gradient,
+    "matmul": product,
+    "matmul_nt": product_nt,
+    "matmul_tn": product_tn,
+    "batched_matmul": batched_product,
+}
+_WINOGRAD: dict[str, tuple[Callable[[Problem], bool], Generate]] = {
+    "conv2d": (winograd_pays, winograd_forward),
+    "conv2d_data_gradient": (winograd_pays, winograd_data_gradient),
+    "conv2d_weight_gradient": (winograd_weights_pay, winograd_weight_gradient),
+}
+_LEAN: dict[str, Generate] = {
+    "conv2d": forward,
+    "conv2d_data_gradient": data_gradient,
+    "conv2d_weight_gradient": functools.partial(weight_gradient, lean=True),
+    "matmul_tn": functools.partial(product_tn, lean=True),
+}
+IMPLEMENTATIONS = (DEFAULT_IMPLEMENTATION, "lean")
+"""Ways to compute a contraction.
+
+`default` is meant to be the fastest whatever workspace that takes; `lean` takes little. Where the fastest takes little
+too, both are the same code.
+"""
+
+
+def others(kind: str) -> tuple[str, ...]:
+    """Names of the ways to compute a kind of contraction besides the default."""
+    return IMPLEMENTATIONS[1:] if kind in _LEAN else ()
+
+
+def _generator(problem: Problem, implementation: str) -> Generate:
+    if implementation != DEFAULT_IMPLEMENTATION:
+        return _LEAN[problem.kind]
+    pays, winograd = _WINOGRAD.get(problem.kind, (None, _PLAIN[problem.kind]))
+    return winograd if pays and pays(problem) else _PLAIN[problem.kind]
+
+
+def schedule_contraction(
+    sch: s_tir.Schedule,
+    main_block: s_tir.schedule.SBlockRV,
+    info: TargetInfo,
+    threads: int,
+    implementation: str = DEFAULT_IMPLEMENTATION,
+) -> tuple[str, ...]:
+    """Replace the body of the fused function in `sch` by generated code for `threads` threads.
+
+    Returns the names of implementations that are other code for this function.
+
+    Raises:
+        ValueError: the function is no contraction with an elementwise epilogue.
+    """
+    problem = problem_of(sch, main_block)
+    generate = _generator(problem, implementation)
+    if problem.groups > 1:
+        replace_body(sch, each_group(problem, generate, info, threads))
+    else:
+        replace_body(sch, generate(problem, info, threads))
+    return tuple(name for name in others(problem.kind) if _generator(problem, name) is not generate)

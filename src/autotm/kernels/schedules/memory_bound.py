@@ -1,0 +1,534 @@
+"""Schedules of memory-bound functions: elementwise maps, reductions, chains, elementary functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
+
+from autotm.kernels.target import Parallelism, divisor_near
+from autotm.kernels.tir import Access, Nest, read_nest, top_blocks, variables_of
+
+# Elementary functions written out in float32 arithmetic, which vectors can do.
+#
+# LLVM would call the C library for each element, which takes 10 to 25 times as long (measured). Errors are at most 6
+# units in the last place; infinities and NaN go through; exp is infinite from 88.4 on.
+
+_TANH_ODD = (
+    -2.76076847742355e-16, 2.00018790482477e-13, -8.60467152213735e-11, 5.12229709037114e-08, 1.48572235717979e-05,
+    6.37261928875436e-04, 4.89352455891786e-03,
+)  # fmt: skip
+_TANH_EVEN = (1.19825839466702e-06, 1.18534705686654e-04, 2.26843463243900e-03, 4.89352518554385e-03)
+_TANH_END = 7.90531
+_ERF_ODD = (
+    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05, -7.34990630326855e-04,
+    -2.95459980854025e-03, -1.60960333262415e-02,
+)  # fmt: skip
+_ERF_EVEN = (
+    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03, -1.42647390514189e-02
+)  # fmt: skip
+_ERF_END = 4.0
+"""Coefficients of the library Eigen, highest power first: x P(x^2) / Q(x^2), and from where on the result is 1."""
+_EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+"""Of the library Cephes: (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2."""
+_LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
+_EXP_LEAST, _EXP_MOST = -87.33, 88.37
+
+
+def write_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with exp, tanh, erf and sigmoid of float32 numbers as arithmetic."""
+    return tvm_ffi.structural_map(func, (ir.Call, _written))
+
+
+def _written(call: ir.Call) -> tirx.Expr:
+    form = _FORMS.get(getattr(call.op, "name", ""))
+    if form is None or str(call.ty) not in {"float32", "T.float32"}:
+        return call
+    # A name: each form reads its argument several times.
+    x = tirx.Var("x", "float32")
+    return tirx.Let(x, call.args[0], form(x))
+
+
+def _number(value: float) -> tirx.Expr:
+    return tirx.FloatImm("float32", value)
+
+
+def _polynomial(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
+    value = _number(coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + _number(coefficient)
+    return value
+
+
+def _exp(x: tirx.Expr) -> tirx.Expr:
+    """2^n exp(r) with x = n log 2 + r."""
+    inside = tirx.max(tirx.min(x, _number(_EXP_MOST)), _number(_EXP_LEAST))
+    n = tirx.floor(inside * _number(1 / math.log(2)) + _number(0.5))
+    r = inside - n * _number(_LOG2_HIGH) - n * _number(_LOG2_LOW)
+    exponent = (tirx.Cast("int32", n) + tirx.IntImm("int32", 127)) * tirx.IntImm("int32", 1 << 23)
+    value = (_polynomial(r, _EXP) * r * r + r + _number(1.0)) * tirx.reinterpret("float32", exponent)
+    below = tirx.Select(x >= _number(_EXP_LEAST), value, _number(0.0))
+    return tirx.Select(x <= _number(_EXP_MOST), below, x * tirx.max_value("float32"))
+
+
+def _sigmoid(x: tirx.Expr) -> tirx.Expr:
+    return _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x))
+
+
+def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[tirx.Expr], tirx.Expr]:
+    """An odd function that is 1 from `end` on, as x P(x^2) / Q(x^2)."""
+
+    def form(x: tirx.Expr) -> tirx.Expr:
+        value = x * _polynomial(x * x, odd) / _polynomial(x * x, even)
+        above = tirx.Select(x >= _number(end), _number(1.0), x)
+        outside = tirx.Select(x <= _number(-end), _number(-1.0), above)
+        return tirx.Select(tirx.all(x > _number(-end), x < _number(end)), value, outside)
+
+    return form
+
+
+_FORMS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
+    "tirx.exp": _exp,
+    "tirx.sigmoid": _sigmoid,
+    "tirx.tanh": _odd(_TANH_ODD, _TANH_EVEN, _TANH_END),
+    "tirx.erf": _odd(_ERF_ODD, _ERF_EVEN, _ERF_END),
+}
+
+
+# Results that another one is made of, element by element, in one pass: an update's states and its parameter, say.
+
+
+def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
+    """Give neighbouring results with equal loops the same ones where the last of them reads all others.
+
+    Returns the nests that share loops, by the name of the first block.
+    """
+    outputs = list(schedule.mod["main"].params)
+    chains: dict[str, list[Nest]] = {}
+    run: list[Nest] = []
+    for nest in [read_nest(schedule, block) for block in top_blocks(schedule)]:
+        if nest is None or not _is_result(nest, outputs):
+            run = []
+            continue
+        parts = [other for other in run if other.extents == nest.extents and _is_read(other, nest)]
+        if parts and parts == run[-len(parts) :]:
+            chain = [*parts, nest]
+            schedule.merge(*(schedule.get_loops(schedule.get_sblock(each.name))[-1] for each in chain))
+            chains[chain[0].name] = chain
+            run = []
+        else:
+            run.append(nest)
+    return chains
+
+
+def _is_result(nest: Nest, outputs: Sequence[tirx.Buffer]) -> bool:
+    (store,) = nest.stores
+    return not nest.reduction and _is_own(store, nest) and any(store.buffer.same_as(output) for output in outputs)
+
+
+def _is_read(part: Nest, nest: Nest) -> bool:
+    """Whether `nest` reads what `part` writes, at its own element only."""
+    reads = [access for access in nest.loads if access.buffer.same_as(part.stores[0].buffer)]
+    return bool(reads) and all(_is_own(access, nest) for access in reads)
+
+
+def _is_own(access: Access, nest: Nest) -> bool:
+    return len(access.indices) == len(nest.variables) and all(
+        index.same_as(variable) for index, variable in zip(access.indices, nest.variables, strict=True)
+    )
+
+
+# The schedule of a block without reduction: contiguous axes fused, vectorised, the rest shared among threads.
+
+_CHUNK_ELEMENTS = 4096
+"""A thread's unit of work on a contiguous axis: long enough for streaming, short enough to share evenly."""
+_UNROLLED_VECTORS = 4
+_LEAST_TURNED = 8
+
+
+def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Nest], machine: Parallelism) -> None:
+    """Schedule an elementwise, broadcast or injective block in place; `nests` are of all blocks in its loops."""
+    nest = nests[0]
+    if len(nests) == 1 and (turned := _turned_axis(nest)) is not None:
+        _schedule_turned(schedule, block, nest, turned, machine)
+        return
+    start = max(map(contiguous_from, nests))
+    loops = schedule.get_loops(block)
+    inner_extent = math.prod(nest.extents[start:])
+    inner = _fuse(schedule, list(loops[start:]))
+    outer = list(loops[:start])
+    touched = {buffer: size for each in nests for buffer, size in each.touched.items()}
+    is_parallel = machine.is_parallel(sum(touched.values()))
+    if is_parallel and math.prod(nest.extents[:start]) < 8 * machine.threads:
+        chunks = _chunks(inner_extent, machine)
+        if chunks > 1:
+            chunk, inner = schedule.split(inner, [chunks, None])
+            outer.append(chunk)
+            inner_extent //= chunks
+    if outer and is_parallel:
+        schedule.parallel(_fuse(schedule, outer))
+    _vectorise(schedule, inner, inner_extent, machine)
+
+
+def _turned_axis(nest: Nest) -> int | None:
+    """The axis along which something as large as the result is contiguous that is not the result's last; if any."""
+    last = len(nest.extents) - 1
+    for access in nest.loads:
+        if not access.indices or math.prod(int(extent) for extent in access.buffer.shape) < nest.iterations:
+            continue
+        found = [axis for axis in range(last) if access.indices[-1].same_as(nest.variables[axis])]
+        if found and min(nest.extents[found[0]], nest.extents[last]) >= _LEAST_TURNED:
+            return found[0]
+    return None
+
+
+def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: int, machine: Parallelism) -> None:
+    """Square tiles of the last axis and of the one contiguous elsewhere: every cache line that is met is used up."""
+    loops = list(schedule.get_loops(block))
+    side = machine.lanes
+    tiles, inner = [], []
+    for axis in (turned, len(loops) - 1):
+        extent = nest.extents[axis]
+        size = next((size for size in (side, side // 2) if extent % size == 0), side)
+        outer, within = schedule.split(loops[axis], [None, size])
+        tiles.append(outer)
+        inner.append(within)
+    others = [loop for axis, loop in enumerate(loops[:-1]) if axis != turned]
+    schedule.reorder(*others, *tiles, *inner)
+    if machine.is_parallel(nest.touched_bytes):
+        schedule.parallel(_fuse(schedule, [*others, *tiles]))
+    schedule.vectorize(inner[1])
+
+
+def contiguous_from(nest: Nest) -> int:
+    """The first axis of the longest run of last axes that every access walks as one contiguous axis, or not at all."""
+    start = len(nest.extents) - 1
+    while start > 0 and _is_contiguous(nest, start - 1):
+        start -= 1
+    return start
+
+
+def _is_contiguous(nest: Nest, start: int) -> bool:
+    run = nest.variables[start:]
+    if nest.free_uses & set(run):
+        return False
+    return all(_walks(access, run, nest.extents[start:]) for access in (*nest.loads, *nest.stores))
+
+
+def _walks(access: Access, run: tuple[tirx.Var, ...], extents: tuple[int, ...]) -> bool:
+    used = [variables_of(index) & set(run) for index in access.indices]
+    if not any(used):
+        return True
+    if len(access.indices) < len(run) or any(used[: -len(run)]):
+        return False
+    last = access.indices[-len(run) :]
+    shape = [int(extent) for extent in access.buffer.shape][-len(run) :]
+    exact = all(
+        index.same_as(variable) and size == extent
+        for index, variable, size, extent in zip(last[1:], run[1:], shape[1:], extents[1:], strict=True)
+    )
+    return exact and used[-len(run)] == {run[0]} and _is_shifted(last[0], run[0])
+
+
+def _is_shifted(index: tirx.Expr, variable: tirx.Var) -> bool:
+    """Whether an index is the variable plus something that does not depend on it."""
+    if index.same_as(variable):
+        return True
+    if isinstance(index, tirx.Add):
+        left, right = variable in variables_of(index.a), variable in variables_of(index.b)
+        return left != right and _is_shifted(index.a if left else index.b, variable)
+    if isinstance(index, tirx.Sub):
+        return variable not in variables_of(index.b) and _is_shifted(index.a, variable)
+    return False
+
+
+def _fuse(schedule: Schedule, loops: list[LoopRV]) -> LoopRV:
+    return schedule.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def _chunks(extent: int, machine: Parallelism) -> int:
+    """Equal parts to cut a contiguous axis into: a divisor that leaves whole vectors if there is one."""
+    wanted = max(machine.threads, extent // _CHUNK_ELEMENTS)
+    for count in range(wanted, 0, -1):
+        if extent % (count * machine.lanes) == 0 and count >= machine.threads:
+            return count
+    return next((count for count in range(wanted, 0, -1) if extent % count == 0), 1)
+
+
+def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Parallelism) -> None:
+    lanes = machine.lanes
+    if extent < lanes:
+        schedule.vectorize(loop)
+        return
+    whole, rest = divmod(extent, lanes)
+    group = 1 if rest else next(count for count in range(min(_UNROLLED_VECTORS, whole), 0, -1) if whole % count == 0)
+    outer, unrolled, vector = schedule.split(loop, [None, group, lanes])
+    schedule.unroll(unrolled)
+    schedule.vectorize(vector)
+    if rest:
+        # The loop is cut in two, so that only the last vector asks whether it is still inside.
+        schedule.annotate(outer, "pragma_loop_partition_hint", True)
+
+
+# Schedules of blocks with a reduction: windows, sums over leading axes, sums over trailing axes.
+#
+# Long sums are blocked: sums of about n^(1/3) terms are added to sums of n^(1/3) of them, and so on, so that the
+# rounding error grows like n^(1/6) instead of n^(1/2) (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
+
+_SHORT = 128
+"""Terms that are added one after the other."""
+_UNROLLED_TERMS = 32
+_UNEVEN = 8
+"""How much longer than the cube root of the number of terms a level of partial sums may be."""
+
+
+def schedule_reduction(
+    schedule: Schedule, block: SBlockRV, nest: Nest, machine: Parallelism, epilogue: SBlockRV | None
+) -> None:
+    """Schedule a reduction in place; `epilogue` is an elementwise block over the same axes to run on each tile."""
+    loops = schedule.get_loops(block)
+    spatial = [loops[axis] for axis in nest.spatial]
+    terms = [loops[axis] for axis in nest.reduction]
+    schedule.reorder(*spatial, *terms)
+    count = nest.extent(nest.reduction)
+    extents = [nest.extents[axis] for axis in nest.spatial]
+    is_parallel = machine.is_parallel(nest.touched_bytes)
+    if _is_row_reduction(nest) and count >= machine.lanes:
+        _by_lanes(schedule, block, extents, _fuse_terms(schedule, terms), count, is_parallel, machine)
+    elif count > _SHORT and extents:
+        _long(schedule, block, spatial, extents, _fuse_terms(schedule, terms), count, is_parallel, machine)
+    elif extents:
+        writer = epilogue if epilogue is not None else schedule.cache_write(block, 0, "global")
+        _short(schedule, block, writer, spatial, extents, terms, count, is_parallel, machine)
+
+
+def _is_row_reduction(nest: Nest) -> bool:
+    """Whether the terms of one sum lie next to each other in the largest operand."""
+    last = nest.variables[nest.reduction[-1]]
+    largest = max(nest.loads, key=lambda access: math.prod(int(extent) for extent in access.buffer.shape))
+    return bool(largest.indices) and last in variables_of(largest.indices[-1])
+
+
+def _short(
+    schedule: Schedule,
+    block: SBlockRV,
+    writer: SBlockRV,
+    spatial: list[LoopRV],
+    extents: list[int],
+    terms: list[LoopRV],
+    count: int,
+    is_parallel: bool,
+    machine: Parallelism,
+) -> None:
+    """Few terms for each result: keep a tile of results in registers while all terms are added."""
+    width = extents[-1]
+    tile = machine.tile(width)
+    column, inner = schedule.split(spatial[-1], [None, tile or width])
+    schedule.reorder(*spatial[:-1], column, *terms, inner)
+    schedule.reverse_compute_at(writer, column)
+    if tile is not None:
+        _vectorise_lanes(schedule, inner, tile, machine)
+        _vectorise_lanes(schedule, schedule.get_loops(writer)[-1], tile, machine)
+    if is_parallel:
+        outer = [*spatial[:-1], column]
+        shared = _shared(extents[:-1], machine)
+        schedule.parallel(_fuse_terms(schedule, outer[:shared]))
+    schedule.decompose_reduction(block, terms[0])
+    if tile is not None and count <= _UNROLLED_TERMS:
+        for loop in terms:
+            schedule.unroll(loop)
+
+
+def _shared(extents: list[int], machine: Parallelism) -> int:
+    """How many outer loops to fuse and share: as few as give each thread several pieces."""
+    pieces = 1
+    for axis, extent in enumerate(extents):
+        pieces *= extent
+        if pieces >= 8 * machine.threads:
+            return axis + 1
+    return len(extents) + 1
+
+
+def _long(
+    schedule: Schedule,
+    block: SBlockRV,
+    spatial: list[LoopRV],
+    extents: list[int],
+    term: LoopRV,
+    count: int,
+    is_parallel: bool,
+    machine: Parallelism,
+) -> None:
+    """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
+    parts, runs = _blocking(count)
+    part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
+    tile = machine.tile(extents[-1])
+    column, vector = schedule.split(spatial[-1], [None, tile or extents[-1]])
+    schedule.reorder(part, *spatial[:-1], *run, column, inner, vector)
+    partial = schedule.rfactor(part, 0)
+    levels = [partial]
+    if runs > 1:
+        levels.append(schedule.rfactor(schedule.get_loops(partial)[len(spatial)], 0))
+        schedule.reverse_compute_at(partial, schedule.get_loops(levels[-1])[-3])
+    innermost = levels[-1]
+    if is_parallel:
+        schedule.parallel(schedule.get_loops(innermost)[0])
+    for level in levels:
+        if tile is not None:
+            _vectorise_lanes(schedule, schedule.get_loops(level)[-1], tile, machine)
+    is_split = tile is not None and machine.vector(tile) < tile
+    schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
+    if runs > 1:
+        schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
+    # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
+    _finish(schedule, block, parts, tile, machine)
+
+
+def _blocking(count: int) -> tuple[int, int]:
+    """(parts, runs in a part) of about count^(1/3) each; where `count` has no such divisors, (about sqrt(count), 1)."""
+    wanted = count ** (1 / 3)
+    parts = divisor_near(count, wanted)
+    runs = divisor_near(count // parts, math.sqrt(count / parts))
+    longest = max(parts, runs, count // parts // runs)
+    return (parts, runs) if longest <= _UNEVEN * wanted else (2 ** round(math.log2(count) / 2), 1)
+
+
+def _finish(schedule: Schedule, block: SBlockRV, parts: int, tile: int | None, machine: Parallelism) -> None:
+    """The sum of the partial sums: small, on one thread, vectorised over the results."""
+    part, *outer, vector = schedule.get_loops(block)
+    if parts > _SHORT:
+        inner = math.isqrt(parts)
+        part, run = schedule.split(part, [parts // inner, None])
+        schedule.reorder(part, *outer, run, vector)
+        short = schedule.rfactor(part, 0)
+        if tile is not None:
+            _vectorise_lanes(schedule, schedule.get_loops(short)[-1], tile, machine)
+        part, *outer, vector = schedule.get_loops(block)
+    schedule.reorder(*outer, part, vector)
+    if tile is not None:
+        _vectorise_lanes(schedule, vector, tile, machine)
+    schedule.decompose_reduction(block, part)
+
+
+def _by_lanes(
+    schedule: Schedule,
+    block: SBlockRV,
+    extents: list[int],
+    term: LoopRV,
+    count: int,
+    is_parallel: bool,
+    machine: Parallelism,
+) -> None:
+    """Terms next to each other: each vector lane sums its own, then the lanes are added."""
+    tile = machine.tile(count) if count > 4 * machine.lanes else None
+    lanes = tile or machine.lanes
+    terms = -(-count // lanes)
+    term, lane = schedule.split(term, [None, lanes])
+    schedule.reorder(term, lane)
+    by_lane = schedule.rfactor(lane, len(extents))
+    *outer, term, lane = schedule.get_loops(by_lane)
+    if terms > _SHORT and count % lanes == 0:
+        _long(schedule, by_lane, [*outer, lane], [*extents, lanes], term, terms, is_parallel, machine)
+        return
+    if count % lanes == 0:
+        if extents and is_parallel:
+            rows = _fuse_terms(schedule, schedule.get_loops(block)[:-1])
+            schedule.compute_at(by_lane, rows)
+            schedule.parallel(rows)
+            *_, lane, term = schedule.get_loops(by_lane)
+            schedule.reorder(term, lane)
+        _vectorise_lanes(schedule, lane, lanes, machine)
+    elif extents and is_parallel:
+        schedule.parallel(outer[0])
+    schedule.decompose_reduction(by_lane, term)
+
+
+def _fuse_terms(schedule: Schedule, loops: list[LoopRV]) -> LoopRV:
+    return schedule.fuse(*loops) if len(loops) > 1 else loops[0]
+
+
+def _vectorise_lanes(schedule: Schedule, loop: LoopRV, extent: int, machine: Parallelism) -> None:
+    lanes = machine.vector(extent)
+    if lanes < extent:
+        unrolled, loop = schedule.split(loop, [None, lanes])
+        schedule.unroll(unrolled)
+    if lanes > 1:
+        schedule.vectorize(loop)
+
+
+# The schedule of any memory-bound function: inline what can be, then each remaining block by what it does.
+
+
+def schedule_blocks(schedule: Schedule, machine: Parallelism) -> None:
+    """Schedule every block of the function that a plain loop nest surrounds, in place."""
+    inline_intermediates(schedule)
+    surround_scalars(schedule)
+    chains = merge_chains(schedule)
+    done = {nest.name for chain in chains.values() for nest in chain[1:]}
+    for name in [schedule.get(block).name_hint for block in top_blocks(schedule)]:
+        if name in done:
+            continue
+        block = schedule.get_sblock(name)
+        nest = read_nest(schedule, block)
+        if nest is None:
+            continue
+        if nest.reduction:
+            epilogue = _epilogue(schedule, block, nest)
+            if epilogue is not None:
+                done.add(schedule.get(epilogue).name_hint)
+            schedule_reduction(schedule, block, nest, machine, epilogue)
+        else:
+            schedule_elementwise(schedule, block, chains.get(name, [nest]), machine)
+
+
+def surround_scalars(schedule: Schedule) -> None:
+    """Put each block without loops into one of a single pass: `rfactor` loses track of a bare block next to its own."""
+    for block in top_blocks(schedule):
+        if not schedule.get_loops(block):
+            schedule.add_unit_loop(block)
+
+
+def inline_intermediates(schedule: Schedule) -> None:
+    """Inline elementwise blocks into their consumers, and into their producers where that is impossible.
+
+    A transcendental function is not inlined where it would be evaluated more than once per element.
+    """
+    for block in top_blocks(schedule):
+        nest = read_nest(schedule, block)
+        if nest is None or nest.reduction or _is_costly(schedule, block, nest):
+            continue
+        try:
+            schedule.compute_inline(block)
+        except ScheduleError:
+            continue
+
+
+def _is_costly(schedule: Schedule, block: SBlockRV, nest: Nest) -> bool:
+    if not nest.has_call:
+        return False
+    consumers = schedule.get_consumers(block)
+    nests = [read_nest(schedule, consumer) for consumer in consumers]
+    return len(consumers) > 1 or any(other is None or other.iterations > nest.iterations for other in nests)
+
+
+def _epilogue(schedule: Schedule, block: SBlockRV, nest: Nest) -> SBlockRV | None:
+    """The only consumer, if it runs elementwise over the axes of the reduction's result."""
+    consumers = schedule.get_consumers(block)
+    if len(consumers) != 1 or len(schedule.get_producers(consumers[0])) != 1:
+        return None
+    other = read_nest(schedule, consumers[0])
+    spatial = tuple(nest.extents[axis] for axis in nest.spatial)
+    if other is None or other.reduction or other.extents != spatial:
+        return None
+    result = nest.stores[0].buffer
+    reads = [access for access in other.loads if access.buffer.same_as(result)]
+    straight = all(
+        len(access.indices) == len(other.variables)
+        and all(index.same_as(variable) for index, variable in zip(access.indices, other.variables, strict=True))
+        for access in (*reads, *other.stores)
+    )
+    return consumers[0] if straight else None

@@ -1,0 +1,232 @@
+"""What a fused contraction computes: its operands, its window, and the elementwise epilogue behind it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+from tvm import s_tir, tirx
+from tvm.ir.expr import TensorLoad
+
+from autotm.kernels.tir import Index, flat, loads_of, rewrite, sequence, variables_of
+from autotm.kernels.tir import load as load_at
+
+KINDS = (
+    "conv2d_data_gradient",
+    "conv2d_weight_gradient",
+    "conv2d",
+    "matmul_nt",
+    "matmul_tn",
+    "matmul",
+    "batched_matmul",
+)
+_PROLOGUES = ("padded", "spread", "turned_weights")
+
+
+@dataclass(frozen=True)
+class Output:
+    """One result of the epilogue: `buffer[indices] = value`, a function of `axes` and of the contraction's element."""
+
+    buffer: tirx.Buffer
+    axes: tuple[tirx.Var, ...]
+    indices: tuple[tirx.Expr, ...]
+    value: tirx.Expr
+
+    @cached_property
+    def loads(self) -> tuple[TensorLoad, ...]:
+        """Every load in the value."""
+        return tuple(loads_of(self.value))
+
+    @cached_property
+    def whole(self) -> tuple[tirx.Buffer, ...]:
+        """Operands of the output's shape that are only read at the element itself."""
+        elsewhere = {load.source for load in self.loads if not _identity(load.indices, self.axes)}
+        shape = [int(extent) for extent in self.buffer.shape]
+        return tuple(
+            load.source
+            for load in self.loads
+            if load.source not in elsewhere and [int(extent) for extent in load.source.shape] == shape
+        )
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A contraction of two parameters with its window and epilogue."""
+
+    kind: str
+    left: tirx.Buffer
+    """First operand as the function receives it: neither padded nor spread."""
+    right: tirx.Buffer
+    """Second operand as the function receives it: not turned."""
+    shape: tuple[int, ...]
+    """Extents of the contraction's result."""
+    stride: tuple[int, int]
+    padding: tuple[int, int, int, int]
+    groups: int
+    product: tirx.Buffer
+    """The buffer that the main block writes."""
+    outputs: tuple[Output, ...]
+    factors: tuple[TensorLoad, TensorLoad]
+    """How the main block reads the two operands."""
+    axes: tuple[tirx.Var, ...]
+    """The main block's variables: one for each axis of the result, then those of the sums."""
+    steps: int
+    """Products in each sum."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the product itself is the only output, so that partial sums may be kept in it."""
+        return len(self.outputs) == 1 and self.outputs[0].buffer.same_as(self.product)
+
+    @property
+    def flattens(self) -> bool:
+        """Whether the epilogue sees the leading axes only as one: operands have the full shape or the last axis."""
+        for output in self.outputs:
+            leading = set(output.axes[:-1])
+            for load in output.loads:
+                whole = tuple(int(extent) for extent in load.source.shape) == self.shape
+                named = any(axis in leading for index in load.indices for axis in variables_of(index))
+                if named and not (whole and _identity(load.indices, output.axes)):
+                    return False
+        return True
+
+    @property
+    def repeats(self) -> bool:
+        """Whether an element may be finished twice: no operand can be the memory that an output takes over."""
+        size = math.prod(self.shape)
+        loads = [load.source for output in self.outputs for load in output.loads]
+        return all(
+            source.same_as(self.product) or math.prod(int(extent) for extent in source.shape) < size for source in loads
+        )
+
+    def position(self, coordinates: Sequence[Index]) -> Index:
+        """Row-major position of an element of the result."""
+        position: Index = 0
+        for extent, coordinate in zip(self.shape, coordinates, strict=True):
+            position = position * extent + coordinate
+        return position
+
+    def finish(
+        self, coordinates: Sequence[Index], element: Callable[[], tirx.Expr], position: Index | None = None
+    ) -> tirx.Stmt:
+        """Store every output at `coordinates`, given the contraction's element there.
+
+        Where the caller knows the row-major `position`, outputs and operands of the full shape are addressed by it:
+        less for TVM to simplify at every access of an unrolled tile.
+        """
+        stores = []
+        for output in self.outputs:
+            axes = dict(zip(output.axes, (tirx.convert(c) for c in coordinates), strict=True))
+            loads = {self.product: element}
+            if position is None:
+                indices = [rewrite(index, axes, {}) for index in output.indices]
+            else:
+                indices = flat(output.buffer, position)
+                loads |= {source: partial(load_at, source, position) for source in output.whole if source not in loads}
+            stores.append(tirx.BufferStore(output.buffer, rewrite(output.value, axes, loads), indices))
+        return sequence(stores)
+
+
+def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
+    """Read the problem from a fused function; inlines the epilogue's intermediate blocks in `sch`.
+
+    Raises:
+        ValueError: the function holds a block that is neither prologue, contraction nor elementwise epilogue.
+    """
+    block = sch.get(main)
+    name = block.name_hint
+    kind = next((kind for kind in KINDS if name.startswith(kind)), None)
+    if kind is None:
+        message = f"block '{name}' is no contraction (known: {', '.join(KINDS)})"
+        raise ValueError(message)
+    function = next(iter(sch.mod.functions.values()))
+    parameters = set(function.params)
+    product = block.writes[0].source
+    sources = _prologue_sources(sch)
+    left, right = (sources.get(load.source, load.source) for load in _factors(block))
+    for operand in (left, right):
+        if operand not in parameters:
+            message = f"operand '{operand.name}' of '{name}' is computed inside the fused function by an unknown block"
+            raise ValueError(message)
+    outputs = _epilogue(sch, main, parameters)
+    if product in parameters:
+        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
+        outputs.insert(0, Output(product, axes, axes, tirx.BufferLoad(product, list(axes))))
+    window = block.annotations
+    return Problem(
+        kind=kind,
+        left=left,
+        right=right,
+        shape=tuple(int(extent) for extent in product.shape),
+        stride=_integers(window, "stride", (1, 1)),
+        padding=_integers(window, "padding", (0, 0, 0, 0)),
+        groups=_integers(window, "groups", (1,))[0],
+        product=product,
+        outputs=tuple(outputs),
+        factors=_factors(block),
+        axes=tuple(axis.var for axis in block.iter_vars),
+        steps=math.prod(int(axis.dom.extent) for axis in block.iter_vars[len(product.shape) :]),
+    )
+
+
+def _integers(annotations: dict[str, object], key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(value) for value in annotations[key]) if key in annotations else default
+
+
+def _factors(block: s_tir.SBlock) -> tuple[TensorLoad, TensorLoad]:
+    update = block.body.value
+    product = update.b if isinstance(update.b, tirx.Mul) else update.a
+    return product.a, product.b
+
+
+def _blocks(sch: s_tir.Schedule) -> list[s_tir.schedule.SBlockRV]:
+    return list(sch.get_child_blocks(sch.get_sblock("root")))
+
+
+def _prologue_sources(sch: s_tir.Schedule) -> dict[tirx.Buffer, tirx.Buffer]:
+    sources = {}
+    for rv in _blocks(sch):
+        block = sch.get(rv)
+        if block.name_hint.startswith(_PROLOGUES):
+            sources[block.writes[0].source] = block.reads[0].source
+    return sources
+
+
+def _epilogue(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV, parameters: set[tirx.Var]) -> list[Output]:
+    name = sch.get(main).name_hint
+    outputs = []
+    for rv in _blocks(sch):
+        block = sch.get(rv)
+        if block.name_hint == name or block.name_hint.startswith(_PROLOGUES):
+            continue
+        if block.writes[0].source not in parameters:
+            sch.compute_inline(rv)
+    product = sch.get(main).writes[0].source
+    for rv in _blocks(sch):
+        block = sch.get(rv)
+        if block.name_hint == name or block.name_hint.startswith(_PROLOGUES):
+            continue
+        outputs.append(_output(block, product))
+    return outputs
+
+
+def _output(block: s_tir.SBlock, product: tirx.Buffer) -> Output:
+    statement = block.body
+    axes = tuple(axis.var for axis in block.iter_vars)
+    extents = [int(axis.dom.extent) for axis in block.iter_vars]
+    elementwise = (
+        extents == [int(extent) for extent in product.shape]
+        and isinstance(statement, tirx.BufferStore)
+        and _identity(statement.indices, axes)
+        and all(_identity(load.indices, axes) for load in loads_of(statement.value) if load.source.same_as(product))
+    )
+    if not elementwise:
+        message = f"block '{block.name_hint}' is no elementwise epilogue of the contraction before it"
+        raise ValueError(message)
+    return Output(statement.buffer, axes, tuple(statement.indices), statement.value)
+
+
+def _identity(indices: Sequence[tirx.Expr], axes: Sequence[tirx.Var]) -> bool:
+    return len(indices) == len(axes) and all(i.same_as(axis) for i, axis in zip(indices, axes, strict=True))

@@ -1,0 +1,446 @@
+"""Matrix products with code of their own: batched, with few rows, and A Bᵀ with long rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir.expr import TensorLoad
+
+from autotm.kernels import tir
+from autotm.kernels.schedules.panels import (
+    Block,
+    RegisterTile,
+    copy_rows,
+    each_block,
+    partial_sums,
+    pick_features,
+    sum_block,
+    sum_chains,
+    turn_rows,
+)
+from autotm.kernels.schedules.problem import Problem
+from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, register_tiles
+from autotm.kernels.tir import Code, Index
+
+# Batched products of matrices: the generated loops.
+#
+#     result[b, m, n] = sum over k of scalars[b, m, k] * vectors[b, k, n]
+#
+# b, m, n and k stand for axes anywhere in their operand: only strides matter. The operand that holds the result's last
+# axis is read as vectors along it. Where that axis is not contiguous, or its rows lie so far apart that they evict each
+# other from the caches, a panel of it is copied (turned on the way) for each tile of columns.
+
+_UNITS_PER_THREAD = 4
+"""Work is cut at least so fine that threads finish together."""
+_FAR_BYTES = 1024
+"""Rows a multiple of this apart share few sets of the first-level cache."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """An axis of the product: its extent, and how far apart its neighbours lie in both operands."""
+
+    extent: int
+    scalars: int
+    vectors: int
+
+
+@dataclass(frozen=True)
+class _Product:
+    """The operands by their part in the loops."""
+
+    scalars: tirx.Buffer
+    vectors: tirx.Buffer
+    axes: tuple[_Axis, ...]
+    """Of the result, in its order; the last one is n."""
+    row: int
+    """Which of `axes` is m."""
+    k: _Axis
+
+    @classmethod
+    def of(cls, problem: Problem) -> _Product:
+        left, right = (_strides(load, problem.axes) for load in problem.factors)
+        extents = (*problem.shape, problem.steps)
+        last = len(problem.shape) - 1
+        swapped = left[last] > right[last]
+        scalar, vector = (right, left) if swapped else (left, right)
+        axes = [_Axis(*item) for item in zip(extents, scalar, vector, strict=True)]
+        alone = [index for index in range(last) if axes[index].scalars and not axes[index].vectors]
+        if not alone or axes[last].scalars or not all(axis.scalars and axis.vectors for axis in axes[last + 1 :]):
+            message = "no batched product of matrices"
+            raise ValueError(message)
+        scalars, vectors = (problem.right, problem.left) if swapped else (problem.left, problem.right)
+        return cls(scalars, vectors, tuple(axes[: last + 1]), alone[-1], axes[-1])
+
+    @property
+    def m(self) -> _Axis:
+        return self.axes[self.row]
+
+    @property
+    def n(self) -> _Axis:
+        return self.axes[-1]
+
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """Positions of the axes that both operands or neither tile has."""
+        return tuple(index for index in range(len(self.axes) - 1) if index != self.row)
+
+
+def _strides(load: TensorLoad, axes: tuple[tirx.Var, ...]) -> tuple[int, ...]:
+    found, pitch = [], 1
+    for index, extent in zip(reversed(load.indices), reversed(load.source.shape), strict=True):
+        found.append((index, pitch))
+        pitch *= int(extent)
+    return tuple(next((pitch for index, pitch in found if index.same_as(axis)), 0) for axis in axes)
+
+
+def batched_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Threads share the batch, and the rows of each product where the batch is small."""
+    return _BatchedEmitter(problem, info, threads).code()
+
+
+class _BatchedEmitter:
+    def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
+        self.problem, self.info = problem, info
+        self.product = product = _Product.of(problem)
+        self.tiles = register_tiles(1, product.m.extent, product.n.extent, product.k.extent, info)
+        rows = self.tiles.columns.count
+        batch = math.prod(product.axes[index].extent for index in product.batch)
+        self.blocks = min(rows, -(-_UNITS_PER_THREAD * threads // batch)) if threads > 1 else 1
+        self.units = batch * self.blocks
+        self.tasks = min(threads, self.units)
+        is_far = 4 * product.k.vectors % _FAR_BYTES == 0
+        self.in_place = product.n.vectors == 1 and (not is_far or rows // self.blocks <= 1)
+        self.panel_size = product.k.extent * self.tiles.vectors.size * info.lanes
+        self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
+
+    def code(self) -> Code:
+        def task(index: Index) -> tirx.Stmt:
+            first, last = tir.share(index, self.tasks, self.units)
+            panel = index * self.panel_size
+            return tir.loop(last - first, lambda unit: self._unit(unit, panel), "unit", start=first)
+
+        body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        return Code(body, () if self.in_place else (self.panels,))
+
+    def _unit(self, unit: Index, panel: Index) -> tirx.Stmt:
+        """One block of rows of one product."""
+        product = self.product
+        block, rest = unit % self.blocks, unit // self.blocks
+        batch: dict[int, Index] = {}
+        for index in reversed(product.batch):
+            extent = product.axes[index].extent
+            batch[index], rest = rest % extent, rest // extent
+        origins = [
+            sum((at * getattr(product.axes[index], name) for index, at in batch.items()), tir.number(0))
+            for name in ("scalars", "vectors")
+        ]
+        rows = tir.share(block, self.blocks, self.tiles.columns.count)
+
+        def named(scalars: Index, vectors: Index, first: Index, last: Index, *at: Index) -> tirx.Stmt:
+            where = dict(zip(batch, at, strict=True))
+            return tir.loop(
+                self.tiles.vectors.count,
+                lambda tile: self._columns(tile, (scalars, vectors), (first, last), where, panel),
+                "columns",
+            )
+
+        names = "scalars vectors first last " + " ".join(f"batch{index}" for index in batch)
+        return tir.bind_all((*origins, *rows, *batch.values()), names, named)
+
+    def _columns(
+        self,
+        tile: Index,
+        origins: tuple[Index, Index],
+        rows: tuple[Index, Index],
+        batch: dict[int, Index],
+        panel: Index,
+    ) -> tirx.Stmt:
+        product, (scalars, vectors), (first, last) = self.product, origins, rows
+
+        def columns(n: Index, width: int) -> tirx.Stmt:
+            def row(index: Index) -> tirx.Stmt:
+                return tir.pick(
+                    self.tiles.columns,
+                    index,
+                    lambda m, height: tir.bind_all(
+                        (m, n, scalars + m * product.m.scalars),
+                        "row column origin",
+                        lambda m, n, at: self._tile((m, n), (height, width), at, source(n), batch),
+                    ),
+                )
+
+            def source(n: Index) -> tuple[tirx.Buffer, Index, int]:
+                if self.in_place:
+                    return product.vectors, vectors + n, product.k.vectors
+                return self.panels, panel, width
+
+            fill = [] if self.in_place else [self._fill(vectors + n * product.n.vectors, width, panel)]
+            return tir.sequence([*fill, tir.loop(last - first, row, "rows", start=first)])
+
+        return pick_features(self.tiles.vectors, tile, product.n.extent, self.info.lanes, columns)
+
+    def _fill(self, origin: Index, width: int, panel: Index) -> tirx.Stmt:
+        product, lanes, target = self.product, self.info.lanes, (self.panels, panel, width)
+        if product.n.vectors != 1:
+            source = product.vectors, origin, product.n.vectors
+            return turn_rows(source, target, width, product.k.extent, lanes)
+        return copy_rows((product.vectors, origin, product.k.vectors), target, product.k.extent, width, lanes)
+
+    def _tile(
+        self,
+        where: tuple[Index, Index],
+        size: tuple[int, int],
+        scalars: Index,
+        vectors: tuple[tirx.Buffer, Index, int],
+        batch: dict[int, Index],
+    ) -> tirx.Stmt:
+        product, (m, n), (buffer, origin, pitch) = self.product, where, vectors
+        tile = RegisterTile(*size, self.info.lanes)
+
+        def step(k: Index) -> tirx.Stmt:
+            at = scalars + k * product.k.scalars
+            return tile.multiply(
+                lambda i: tir.load(product.scalars, at + i * product.m.scalars),
+                lambda o, lanes: tir.load(buffer, origin + k * pitch + o, lanes),
+            )
+
+        def coordinates(i: int, offset: Index) -> tuple[Index, ...]:
+            place = {**batch, product.row: m + i, len(product.axes) - 1: n + offset}
+            return tuple(place[index] for index in range(len(product.axes)))
+
+        def chain(_: Index, first: Index, last: Index) -> tirx.Stmt:
+            return tir.loop(last - first, step, "step", start=first)
+
+        code, total = sum_chains(tile, 1, product.k.extent, chain)
+        return tir.sequence([*code, total.finish(self.problem, coordinates)])
+
+
+# Products of a few rows with a large matrix: bound by reading the matrix once, in the order it lies in memory.
+#
+# A B with few rows of A: B is read in blocks of rows, each from left to right; the sums of a block are added to those
+# before it in a buffer that stays in the cache. A Bᵀ: each result is the dot product of two rows, summed lane by lane.
+
+FEW_ROWS = 24
+"""Up to here the large matrix is used too few times to be worth a copy."""
+_BLOCK_STEPS = 32
+"""Rows of B in a block: as many streams as prefetchers follow."""
+_ROWS = 8
+
+
+def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """A B; threads share the columns of B."""
+    (rows, features), steps = problem.shape, int(problem.left.shape[1])
+    heights = cut(rows, _ROWS)
+    vectors = cut(-(-features // info.lanes), (info.registers - 1) // heights.size - 1)
+    blocks = -(-steps // _BLOCK_STEPS)
+    partial, workspaces = partial_sums(problem, rows * features, blocks)
+    tasks = min(threads, vectors.count)
+
+    def tile(block: Block, m: Index, k: Index, size: tuple[int, int]) -> tirx.Stmt:
+        registers = RegisterTile(*size, info.lanes)
+
+        def step(q: Index) -> tirx.Stmt:
+            return registers.multiply(
+                lambda row: tir.load(problem.left, (m + row) * steps + q),
+                lambda o, n: tir.load(problem.right, q * features + k + o, n),
+            )
+
+        reduce = tir.loop(block.last - block.first, step, "step", start=block.first)
+        return sum_block(
+            registers,
+            block,
+            problem,
+            reduce,
+            lambda row, o: (m + row) * features + k + o,
+            lambda row, o: (m + row, k + o),
+        )
+
+    def columns(block: Block, vector: Index) -> tirx.Stmt:
+        def breadth(k: Index, width: int) -> tirx.Stmt:
+            def height(index: Index) -> tirx.Stmt:
+                return tir.pick(heights, index, lambda m, count: tile(block, m, k, (count, width)))
+
+            return tir.loop(heights.count, height, "rows")
+
+        return pick_features(vectors, vector, features, info.lanes, breadth)
+
+    def task(index: Index) -> tirx.Stmt:
+        first, last = tir.share(index, tasks, vectors.count)
+
+        def block(span: Block) -> tirx.Stmt:
+            return tir.loop(last - first, lambda vector: columns(span, vector), "columns", start=first)
+
+        return each_block(blocks, steps, partial, block)
+
+    return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
+
+
+def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
+    """A Bᵀ; threads share the rows of B."""
+    (rows, features), steps = problem.shape, int(problem.left.shape[1])
+    heights = cut(rows, _ROWS)
+    widths = cut(features, max(1, (info.registers - 1) // heights.size - 1))
+
+    def tile(m: Index, k: Index, size: tuple[int, int]) -> tirx.Stmt:
+        dots = _Dots(problem, info, size, steps)
+        return dots.code(m, k)
+
+    def task(index: Index) -> tirx.Stmt:
+        def width(k: Index, breadth: int) -> tirx.Stmt:
+            def height(number: Index) -> tirx.Stmt:
+                return tir.pick(heights, number, lambda m, count: tile(m, k, (count, breadth)))
+
+            return tir.loop(heights.count, height, "rows")
+
+        return tir.pick(widths, index, width)
+
+    return Code(tir.loop(widths.count, task, "task", tirx.ForKind.PARALLEL), ())
+
+
+class _Dots:
+    """Dot products of `size[0]` rows of A with `size[1]` rows of B."""
+
+    def __init__(self, problem: Problem, info: TargetInfo, size: tuple[int, int], steps: int) -> None:
+        self.problem, self.lanes, self.size, self.steps = problem, info.lanes, size, steps
+        self.sums = tir.Registers(size[0], size[1] * info.lanes)
+
+    def code(self, m: Index, k: Index) -> tirx.Stmt:
+        lanes, whole = self.lanes, self.steps // self.lanes
+        clear = [self.sums.set(i, j * lanes, tir.zeros(lanes), lanes) for i, j in self._each()]
+        statements = [self.sums.declare(), *clear]
+        if whole:
+            statements.append(tir.loop(whole, lambda v: self._multiply(m, k, v * lanes, lanes), "step"))
+        tail = tir.segments(self.steps - whole * lanes, lanes)
+        statements += [self._multiply(m, k, whole * lanes + offset, width) for offset, width in tail]
+        statements += self._fold()
+
+        def finish(i: int, j: int) -> tirx.Stmt:
+            return self.problem.finish((m + i, k + j), lambda: self.sums.get(i, j * lanes))
+
+        return tir.sequence([*statements, *(finish(i, j) for i, j in self._each())])
+
+    def _each(self) -> list[tuple[int, int]]:
+        return [(i, j) for i in range(self.size[0]) for j in range(self.size[1])]
+
+    def _multiply(self, m: Index, k: Index, at: Index, lanes: int) -> tirx.Stmt:
+        updates = []
+        for i, j in self._each():
+            left = tir.load(self.problem.left, (m + i) * self.steps + at, lanes)
+            right = tir.load(self.problem.right, (k + j) * self.steps + at, lanes)
+            place = j * self.lanes
+            updates.append(self.sums.set(i, place, self.sums.get(i, place, lanes) + left * right, lanes))
+        return tir.sequence(updates)
+
+    def _fold(self) -> list[tirx.Stmt]:
+        """Add the upper half of the lanes to the lower one until one is left."""
+        folds, width = [], self.lanes // 2
+        while width:
+            for i, j in self._each():
+                low, high = (self.sums.get(i, j * self.lanes + o, width) for o in (0, width))
+                folds.append(self.sums.set(i, j * self.lanes, low + high, width))
+            width //= 2
+        return folds
+
+
+# A Bᵀ with long rows: taken in blocks of steps, so that a turned block of B stays in the second-level cache.
+#
+# Turned as a whole, B would be read from memory again for every few rows of A, and need a workspace of its own size.
+
+_LEAST_BLOCKS = 4
+_MOST_ROWS = 1024
+"""Above, a block of A is no longer close to the core when the next tile of features reads it."""
+
+
+def long_product_pays(problem: Problem, info: TargetInfo, threads: int) -> bool:
+    """Whether there are many steps, and few enough rows and threads for each thread to have features of its own."""
+    rows, features = problem.shape
+    tiles = register_tiles(1, rows, features, CHAIN_STEPS, info).vectors.count
+    steps = int(problem.left.shape[1])
+    return steps >= _LEAST_BLOCKS * CHAIN_STEPS and rows <= _MOST_ROWS and tiles >= 2 * threads
+
+
+def long_product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
+    """Threads share the features; the sums of a block are added to those before it."""
+    return _LongRowsEmitter(problem, info, threads).code()
+
+
+class _LongRowsEmitter:
+    def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
+        self.problem, self.info = problem, info
+        self.rows, self.features = problem.shape
+        self.steps = int(problem.left.shape[1])
+        self.tiles = register_tiles(1, self.rows, self.features, CHAIN_STEPS, info)
+        self.tasks = min(threads, self.tiles.vectors.count)
+        self.panel_size = CHAIN_STEPS * self.tiles.vectors.size * info.lanes
+        self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
+
+    def code(self) -> Code:
+        whole, rest = divmod(self.steps, CHAIN_STEPS)
+        partial, workspaces = partial_sums(self.problem, self.rows * self.features, whole + (rest > 0))
+
+        def task(index: Index) -> tirx.Stmt:
+            tiles, panel = tir.share(index, self.tasks, self.tiles.vectors.count), index * self.panel_size
+
+            def block(number: Index) -> tirx.Stmt:
+                first, is_last = number * CHAIN_STEPS, False if rest else number == whole - 1
+                return self._block(
+                    Block(first, first + CHAIN_STEPS, partial, 0, number == 0, is_last), CHAIN_STEPS, tiles, panel
+                )
+
+            statements = [tir.loop(whole, block, "block")]
+            if rest:
+                end = Block(whole * CHAIN_STEPS, self.steps, partial, 0, is_first=False, is_last=True)
+                statements.append(self._block(end, rest, tiles, panel))
+            return tir.sequence(statements)
+
+        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panels, *workspaces))
+
+    def _block(self, block: Block, steps: int, tiles: tuple[Index, Index], panel: Index) -> tirx.Stmt:
+        heights = self.tiles.columns
+
+        def columns(k: Index, width: int) -> tirx.Stmt:
+            source = self.problem.right, k * self.steps + block.first, self.steps
+            fill = turn_rows(source, (self.panels, panel, width), width, steps, self.info.lanes)
+
+            def row(index: Index) -> tirx.Stmt:
+                return tir.pick(
+                    heights,
+                    index,
+                    lambda m, height: tir.bind_all(
+                        (m, k), "row feature", lambda m, k: self._tile(block, steps, (m, k), (height, width), panel)
+                    ),
+                )
+
+            return tir.sequence([fill, tir.loop(heights.count, row, "rows")])
+
+        def tile(vector: Index) -> tirx.Stmt:
+            return pick_features(self.tiles.vectors, vector, self.features, self.info.lanes, columns)
+
+        return tir.loop(tiles[1] - tiles[0], tile, "features", start=tiles[0])
+
+    def _tile(
+        self, block: Block, steps: int, where: tuple[Index, Index], size: tuple[int, int], panel: Index
+    ) -> tirx.Stmt:
+        (m, k), width = where, size[1]
+        tile = RegisterTile(*size, self.info.lanes)
+
+        def multiply(at: Index) -> tirx.Stmt:
+            def step(q: Index) -> tirx.Stmt:
+                return tile.multiply(
+                    lambda i: tir.load(self.problem.left, at + q + i * self.steps),
+                    lambda o, n: tir.load(self.panels, panel + q * width + o, n),
+                )
+
+            return tir.loop(steps, step, "step")
+
+        return sum_block(
+            tile,
+            block,
+            self.problem,
+            tir.bind(m * self.steps + block.first, multiply, "left"),
+            lambda i, o: (m + i) * self.features + k + o,
+            lambda i, o: (m + i, k + o),
+        )

@@ -1,0 +1,455 @@
+"""Generated code of functions that work on each row by itself: layer normalization, softmax, and their gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tvm import s_tir, tirx
+from tvm.s_tir.schedule import SBlockRV
+
+from autotm.kernels import tir
+from autotm.kernels.target import PARALLEL_BYTES, TargetInfo
+from autotm.kernels.tir import Code, Index, parameters, replace_body
+
+# Words for kernels that work on each row of a matrix by itself: the row is read from memory once, then from the cache.
+#
+# Sums over a row are kept lane by lane in several vectors, so that rounding stays small and additions overlap.
+
+_VECTORS = 4
+"""Vectors of partial sums."""
+Each = Callable[[Index, int], tirx.Stmt]
+"""What to do with the vector of so many lanes at an offset of the row."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A matrix that is worked on row by row."""
+
+    count: int
+    width: int
+    lanes: int
+    tasks: int
+    """Pieces of neighbouring rows that are shared among the threads; 1 if that does not pay."""
+
+    @classmethod
+    def of(cls, buffer: tirx.Buffer, buffers: int, info: TargetInfo, threads: int) -> Rows:
+        """The rows along the last axis of `buffer`, one of `buffers` equally large ones that the kernel touches."""
+        *leading, width = (int(extent) for extent in buffer.shape)
+        count = math.prod(leading)
+        is_parallel = threads > 1 and 4 * count * width * buffers >= PARALLEL_BYTES
+        return cls(count, width, info.lanes, min(threads, count) if is_parallel else 1)
+
+    def each(self, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
+        """The body for the flat offset of every row."""
+
+        def task(index: Index) -> tirx.Stmt:
+            first, last = tir.share(index, self.tasks, self.count)
+            return tir.loop(last - first, lambda row: tir.bind(row * self.width, body, "origin"), "row", start=first)
+
+        return tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL if self.tasks > 1 else tirx.ForKind.SERIAL)
+
+    def walk(self, body: Each) -> tirx.Stmt:
+        """The body for every vector of a row."""
+        return tir.spans(self.width, self.lanes, body)
+
+
+class Fold:
+    """One number made of a whole row, e.g. its sum: `combine` of partial results that start at `unit`."""
+
+    def __init__(self, rows: Rows, combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr], unit: tirx.Expr) -> None:
+        self._rows, self._combine, self._unit = rows, combine, unit
+        self._parts = tir.Registers(1, _VECTORS * rows.lanes)
+
+    @property
+    def value(self) -> tirx.Expr:
+        """The result, once `result` has run."""
+        return self._parts.get(0, 0)
+
+    def start(self) -> tirx.Stmt:
+        """Reserve and clear the partial results."""
+        lanes = self._rows.lanes
+        clear = [self._parts.set(0, part * lanes, tir.splat(self._unit, lanes), lanes) for part in range(_VECTORS)]
+        return tir.sequence([self._parts.declare(), *clear])
+
+    def take(self, part: int, value: tirx.Expr, lanes: int) -> tirx.Stmt:
+        """Combine a vector with partial result `part`."""
+        at = part * self._rows.lanes
+        return self._parts.set(0, at, self._combine(self._parts.get(0, at, lanes), value), lanes)
+
+    def result(self) -> tirx.Stmt:
+        """Combine the partial results: the upper half with the lower one until one number is left."""
+        statements, width = [], _VECTORS * self._rows.lanes // 2
+        while width:
+            step = min(width, self._rows.lanes)
+            for at in range(0, width, step):
+                value = self._combine(self._parts.get(0, at, step), self._parts.get(0, at + width, step))
+                statements.append(self._parts.set(0, at, value, step))
+            width //= 2
+        return tir.sequence(statements)
+
+
+def total(rows: Rows) -> Fold:
+    """A sum."""
+    return Fold(rows, lambda a, b: a + b, tirx.FloatImm("float32", 0.0))
+
+
+def largest(rows: Rows) -> Fold:
+    """A maximum."""
+    return Fold(rows, tirx.max, tirx.FloatImm("float32", 0.0) - tirx.infinity("float32"))
+
+
+def fold(
+    rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], tuple[Sequence[tirx.Stmt], Sequence[tirx.Expr]]]
+) -> tirx.Stmt:
+    """One pass over a row: `body(offset, lanes)` gives statements to run, then a vector for each of `folds`."""
+    lanes, group = rows.lanes, _VECTORS * rows.lanes
+
+    def vector(part: int, offset: Index, width: int) -> tirx.Stmt:
+        statements, values = body(offset, width)
+        taken = [item.take(part, value, width) for item, value in zip(folds, values, strict=True)]
+        return tir.sequence([*statements, *taken])
+
+    def unrolled(index: Index) -> tirx.Stmt:
+        return tir.sequence([vector(part, index * group + part * lanes, lanes) for part in range(_VECTORS)])
+
+    whole, rest = divmod(rows.width, group)
+    statements = [item.start() for item in folds]
+    statements += [tir.loop(whole, unrolled, "vectors")] if whole else []
+    tail = tir.segments(rest, lanes)
+    statements += [vector(part % _VECTORS, whole * group + at, width) for part, (at, width) in enumerate(tail)]
+    return tir.sequence([*statements, *(item.result() for item in folds)])
+
+
+def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:
+    """exp(x) for a vector, to about one unit in the last place; exactly zero where the result would be denormal.
+
+    2^n exp(r) with r = x - n log 2 in [-log(2)/2, log(2)/2], log 2 in two parts, and the polynomial of the Cephes
+    library's `expf` for exp(r). LLVM would call the C library for each lane.
+    """
+
+    def constant(value: float) -> tirx.Expr:
+        return tir.splat(tirx.FloatImm("float32", value), lanes)
+
+    integers = "int32" if lanes == 1 else f"int32x{lanes}"
+    floats = "float32" if lanes == 1 else f"float32x{lanes}"
+    inside = tirx.max(tirx.min(x, constant(_LARGEST)), constant(_SMALLEST))
+    n = tirx.floor(inside * constant(1.0 / math.log(2.0)) + constant(0.5))
+    # Not of `inside`, which is a number where x is NaN.
+    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
+    value = constant(_POLYNOMIAL[0])
+    for coefficient in _POLYNOMIAL[1:]:
+        value = value * r + constant(coefficient)
+    value = value * r * r + r + constant(1.0)
+    exponent = (tirx.Cast(integers, n) + tir.splat(tirx.IntImm("int32", 127), lanes)) * tir.splat(
+        tirx.IntImm("int32", 1 << 23), lanes
+    )
+    scaled = value * tirx.reinterpret(floats, exponent)
+    return tirx.Select(x < constant(_SMALLEST), constant(0.0), scaled)
+
+
+_LARGEST, _SMALLEST = 88.37, -87.33
+"""Beyond, exp(x) is no normal float32."""
+_LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
+_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+
+
+# Generated code of layer normalization and its gradient: one row at a time, its statistics where they are used.
+
+_ROWS_PER_BLOCK = 256
+"""Rows that are added one after the other to one sum over rows: keeps rounding small."""
+
+
+def schedule_layer_norm(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of the function in `sch`, which holds nothing but the operator."""
+    x, gamma, beta, y = parameters(sch)
+    rows = Rows.of(x, 2, info, threads)
+    epsilon = _epsilon(sch, main)
+
+    def row(origin: Index) -> tirx.Stmt:
+        normal = _Normal(rows, x, origin, epsilon)
+
+        def vector(at: Index, lanes: int) -> tirx.Stmt:
+            value = normal.vector(at, lanes) * tir.load(gamma, at, lanes) + tir.load(beta, at, lanes)
+            return tir.store(y, origin + at, value, lanes)
+
+        return tir.sequence([normal.statistics(), rows.walk(vector)])
+
+    replace_body(sch, Code(rows.each(row), ()))
+
+
+def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body; sums over rows are made of sums over blocks of rows, in their order."""
+    x, gamma, dy, dx, *sums = parameters(sch)
+    rows = Rows.of(x, 3, info, threads)
+    blocks = min(rows.count, max(rows.tasks, -(-rows.count // _ROWS_PER_BLOCK)))
+    partial = tir.workspace(blocks * 2 * rows.width, "partial_sums")
+    epsilon = _epsilon(sch, main)
+
+    def clear(base: Index) -> tirx.Stmt:
+        flat = replace(rows, width=2 * rows.width)
+        return flat.walk(lambda at, lanes: tir.store(partial, base + at, tir.zeros(lanes), lanes))
+
+    def block(index: Index) -> tirx.Stmt:
+        base = index * (2 * rows.width)
+        first, last = tir.share(index, blocks, rows.count)
+
+        def row(number: Index) -> tirx.Stmt:
+            return tir.bind(
+                number * rows.width,
+                lambda origin: _gradient_row(rows, (x, gamma, dy, dx), origin, (partial, base), epsilon),
+                "origin",
+            )
+
+        return tir.sequence([clear(base), tir.loop(last - first, row, "row", start=first)])
+
+    kind = tirx.ForKind.PARALLEL if rows.tasks > 1 else tirx.ForKind.SERIAL
+    body = [tir.loop(blocks, block, "block", kind)]
+    for offset, result in zip((0, rows.width), sums, strict=True):
+        body.append(_gather(rows, partial, offset, blocks, result))
+    replace_body(sch, Code(tir.sequence(body), (partial,)))
+
+
+def _gather(rows: Rows, partial: tirx.Buffer, offset: int, blocks: int, result: tirx.Buffer) -> tirx.Stmt:
+    def vector(at: Index, lanes: int) -> tirx.Stmt:
+        sums = tir.Registers(1, lanes)
+
+        def add(block: Index) -> tirx.Stmt:
+            term = tir.load(partial, block * (2 * rows.width) + offset + at, lanes)
+            return sums.set(0, 0, sums.get(0, 0, lanes) + term, lanes)
+
+        return tir.sequence(
+            [
+                sums.declare(),
+                sums.set(0, 0, tir.zeros(lanes), lanes),
+                tir.loop(blocks, add, "block"),
+                tir.store(result, at, sums.get(0, 0, lanes), lanes),
+            ]
+        )
+
+    return rows.walk(vector)
+
+
+def _gradient_row(
+    rows: Rows, buffers: tuple[tirx.Buffer, ...], origin: Index, partial: tuple[tirx.Buffer, Index], epsilon: float
+) -> tirx.Stmt:
+    x, gamma, dy, dx = buffers
+    normal = _Normal(rows, x, origin, epsilon)
+    slopes, products = total(rows), total(rows)
+    means = tir.Registers(2, 1)
+    sums, base = partial
+
+    def add(at: Index, value: tirx.Expr, lanes: int) -> tirx.Stmt:
+        return tir.store(sums, base + at, tir.load(sums, base + at, lanes) + value, lanes)
+
+    def gather(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        outer = tir.load(dy, origin + at, lanes)
+        slope = outer * tir.load(gamma, at, lanes)
+        n = normal.vector(at, lanes)
+        return [add(at, outer * n, lanes), add(rows.width + at, outer, lanes)], [slope, slope * n]
+
+    def slope(at: Index, lanes: int) -> tirx.Stmt:
+        value = tir.load(dy, origin + at, lanes) * tir.load(gamma, at, lanes) - tir.splat(means.get(0, 0), lanes)
+        value = value - normal.vector(at, lanes) * tir.splat(means.get(1, 0), lanes)
+        return tir.store(dx, origin + at, value * tir.splat(normal.inverse, lanes), lanes)
+
+    return tir.sequence(
+        [
+            normal.statistics(),
+            fold(rows, [slopes, products], gather),
+            means.declare(),
+            means.set(0, 0, _mean(slopes, rows)),
+            means.set(1, 0, _mean(products, rows)),
+            rows.walk(slope),
+        ]
+    )
+
+
+class _Normal:
+    """(x - mean) / sqrt(variance + epsilon) of one row."""
+
+    def __init__(self, rows: Rows, x: tirx.Buffer, origin: Index, epsilon: float) -> None:
+        self._rows, self._x, self._origin, self._epsilon = rows, x, origin, epsilon
+        self._values = tir.Registers(2, 1)
+
+    @property
+    def inverse(self) -> tirx.Expr:
+        """1 / sqrt(variance + epsilon)."""
+        return self._values.get(1, 0)
+
+    def statistics(self) -> tirx.Stmt:
+        """Compute mean and variance, the latter from the distances to the mean."""
+        one, epsilon = (tirx.FloatImm("float32", value) for value in (1.0, self._epsilon))
+        plain, squares = total(self._rows), total(self._rows)
+
+        def square(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+            distance = self._distance(at, lanes)
+            return [], [distance * distance]
+
+        return tir.sequence(
+            [
+                self._values.declare(),
+                fold(self._rows, [plain], lambda at, lanes: ([], [tir.load(self._x, self._origin + at, lanes)])),
+                self._values.set(0, 0, _mean(plain, self._rows)),
+                fold(self._rows, [squares], square),
+                self._values.set(1, 0, one / tirx.sqrt(_mean(squares, self._rows) + epsilon)),
+            ]
+        )
+
+    def vector(self, at: Index, lanes: int) -> tirx.Expr:
+        """The vector at an offset of the row."""
+        return self._distance(at, lanes) * tir.splat(self.inverse, lanes)
+
+    def _distance(self, at: Index, lanes: int) -> tirx.Expr:
+        return tir.load(self._x, self._origin + at, lanes) - tir.splat(self._values.get(0, 0), lanes)
+
+
+def _mean(fold: Fold, rows: Rows) -> tirx.Expr:
+    return fold.value * tirx.FloatImm("float32", 1.0 / rows.width)
+
+
+def _epsilon(sch: s_tir.Schedule, main: SBlockRV) -> float:
+    return float(sch.get(main).annotations["epsilon"])
+
+
+# Generated code of softmax, its logarithm, and their gradients: one row at a time.
+
+_Row = Callable[[Rows, list[tirx.Buffer], Index], tirx.Stmt]
+
+
+def schedule_softmax(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of the function in `sch`, which holds nothing but one of these operators."""
+    buffers = parameters(sch)
+    rows = Rows.of(buffers[0], len(buffers), info, threads)
+    row = _ROWS[sch.get(main).name_hint]
+    replace_body(sch, Code(rows.each(lambda origin: row(rows, buffers, origin)), ()))
+
+
+def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
+    x, y = buffers
+    peak, summed = largest(rows), total(rows)
+
+    def exponentials(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        value = exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)
+        return [tir.store(y, origin + at, value, lanes)], [tir.load(y, origin + at, lanes)]
+
+    factor = tir.Registers(1, 1)
+
+    def scale(at: Index, lanes: int) -> tirx.Stmt:
+        value = tir.load(y, origin + at, lanes) * tir.splat(factor.get(0, 0), lanes)
+        return tir.store(y, origin + at, value, lanes)
+
+    return tir.sequence(
+        [
+            fold(rows, [peak], lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])),
+            fold(rows, [summed], exponentials),
+            factor.declare(),
+            factor.set(0, 0, tirx.FloatImm("float32", 1.0) / summed.value),
+            rows.walk(scale),
+        ]
+    )
+
+
+def _softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
+    y, dy, dx = buffers
+    summed = total(rows)
+
+    def product(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        return [], [tir.load(y, origin + at, lanes) * tir.load(dy, origin + at, lanes)]
+
+    def slope(at: Index, lanes: int) -> tirx.Stmt:
+        value = tir.load(dy, origin + at, lanes) - tir.splat(summed.value, lanes)
+        return tir.store(dx, origin + at, tir.load(y, origin + at, lanes) * value, lanes)
+
+    return tir.sequence([fold(rows, [summed], product), rows.walk(slope)])
+
+
+def _log_softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
+    x, y = buffers
+    peak, summed = largest(rows), total(rows)
+
+    def exponentials(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        return [], [exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)]
+
+    shift = tir.Registers(1, 1)
+
+    def subtract(at: Index, lanes: int) -> tirx.Stmt:
+        value = tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes) - tir.splat(shift.get(0, 0), lanes)
+        return tir.store(y, origin + at, value, lanes)
+
+    return tir.sequence(
+        [
+            fold(rows, [peak], lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])),
+            fold(rows, [summed], exponentials),
+            shift.declare(),
+            shift.set(0, 0, tirx.log(summed.value)),
+            rows.walk(subtract),
+        ]
+    )
+
+
+def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
+    """Replace the body of the function in `sch`: elementwise work in front of dy is done row by row, in dx's place."""
+    difference = sch.get(main).body.value
+    dy, dx = difference.a.source, sch.get(main).writes[0].source
+    (y,) = [load.source for load in tir.loads_of(difference.b) if len(load.indices) == len(dy.shape)]
+    rows = Rows.of(dx, 3, info, threads)
+    if dy in parameters(sch):
+        body = rows.each(lambda origin: _log_softmax_gradient(rows, [y, dy, dx], origin))
+    else:
+        element = _producer(sch, main, dy)
+
+        def row(origin: Index) -> tirx.Stmt:
+            def store(column: Index) -> tirx.Stmt:
+                at = [*_unravel(origin // rows.width, dx), tir.number(column)]
+                return tirx.BufferStore(dx, element(at), at)
+
+            fill = tir.lanewise(rows.width, rows.lanes, store)
+            return tir.sequence([fill, _log_softmax_gradient(rows, [y, dx, dx], origin)])
+
+        body = rows.each(row)
+    replace_body(sch, Code(body, ()))
+
+
+def _producer(sch: s_tir.Schedule, main: SBlockRV, buffer: tirx.Buffer) -> Callable[[Sequence[tirx.Expr]], tirx.Expr]:
+    """An element of `buffer` as an expression of parameters; inlines everything in front of it."""
+    elementwise = [rv for rv in sch.get_child_blocks(sch.get_sblock("root")) if rv != main and sch.get(rv).init is None]
+    (last,) = [rv for rv in elementwise if sch.get(rv).writes[0].source.same_as(buffer)]
+    name, last_name = sch.get(main).name_hint, sch.get(last).name_hint
+    for rv in elementwise:
+        if sch.get(rv).name_hint not in {name, last_name}:
+            sch.compute_inline(rv)
+    block = sch.get(last)
+    axes, value = [axis.var for axis in block.iter_vars], block.body.value
+    return lambda at: tir.rewrite(value, dict(zip(axes, at, strict=True)), {})
+
+
+def _unravel(row: Index, buffer: tirx.Buffer) -> list[tirx.Expr]:
+    """Indices of a row in all axes but the last."""
+    indices: list[tirx.Expr] = []
+    for extent in reversed([int(extent) for extent in buffer.shape[:-1]]):
+        indices.insert(0, row % extent)
+        row = row // extent
+    return indices
+
+
+def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
+    y, dy, dx = buffers
+    summed = total(rows)
+
+    def slope(at: Index, lanes: int) -> tirx.Stmt:
+        probability = exponential(tir.load(y, origin + at, lanes), lanes)
+        value = tir.load(dy, origin + at, lanes) - probability * tir.splat(summed.value, lanes)
+        return tir.store(dx, origin + at, value, lanes)
+
+    return tir.sequence(
+        [fold(rows, [summed], lambda at, lanes: ([], [tir.load(dy, origin + at, lanes)])), rows.walk(slope)]
+    )
+
+
+_ROWS: dict[str, _Row] = {
+    "softmax": _softmax,
+    "softmax_gradient": _softmax_gradient,
+    "log_softmax": _log_softmax,
+}

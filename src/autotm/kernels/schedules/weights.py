@@ -1,0 +1,441 @@
+"""Contractions whose reduction runs over pixels (weight gradient, AᵀB): in blocks, or gathered into panels."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from autotm.kernels import tir
+from autotm.kernels.schedules.panels import (
+    Block,
+    Grid,
+    RegisterTile,
+    each_block,
+    each_portion,
+    partial_sums,
+    pick_features,
+    pixel_blocks,
+    portion_of,
+    sum_block,
+)
+from autotm.kernels.schedules.pixels import Source
+from autotm.kernels.schedules.problem import Problem
+from autotm.kernels.target import TargetInfo, cut, register_tiles
+from autotm.kernels.tir import Code, Index
+
+# Contractions whose reduction runs over pixels: the weight gradient and the product of a transposed matrix.
+#
+#     result[t, q, k] = sum over pixels p of source[p; t, q] * right[p, k]
+#
+# Pixels are taken in blocks that stay in the second-level cache; the sums of a block go from registers to memory,
+# which also keeps rounding errors small.
+
+_WIDE = 4
+"""Features for each position in a run from which the tiles of one vector of features are taken together."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One contraction over pixels."""
+
+    batch: int
+    rows: int
+    columns: int
+    features: int
+    taps: int
+    run: int
+    source: Source
+    right: Source
+    coordinates: Callable[[Index, Index, Index], tuple[Index, ...]]
+    """Tap, position in its run, and feature to indices of the result."""
+
+    @property
+    def lines(self) -> int:
+        """Rows of pixels in all images."""
+        return self.batch * self.rows
+
+    @property
+    def size(self) -> int:
+        """Elements of the result."""
+        return self.taps * self.run * self.features
+
+
+def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+    """Threads share the result's tiles when there are enough of them, else the pixels.
+
+    Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
+    """
+    emitter = _BlockedEmitter(weights, problem, info, threads)
+    if lean and emitter.waits:
+        return emitter.by_portions()
+    return emitter.by_pixels() if emitter.few_tiles else emitter.by_tiles()
+
+
+class _BlockedEmitter:
+    def __init__(self, weights: Weights, problem: Problem, info: TargetInfo, threads: int) -> None:
+        self.weights, self.problem, self.info, self.threads = weights, problem, info, threads
+        # Much wider than high: one tile of features at a time stays in the cache, with all of the other operand.
+        self.features_outside = weights.taps == 1 and weights.features >= _WIDE * weights.run
+        features = min(weights.features, info.registers * info.lanes) if self.features_outside else weights.features
+        line_bytes = 4 * weights.columns * (min(weights.source.column, weights.run) + features)
+        self.blocks = pixel_blocks(weights.lines, weights.columns, line_bytes, info)
+        pixels = -(-weights.lines // self.blocks) * weights.columns
+        self.tiles = register_tiles(1, weights.run, weights.features, pixels, info)
+        self.count = weights.taps * self.tiles.columns.count * self.tiles.vectors.count
+
+    @property
+    def few_tiles(self) -> bool:
+        rounds = -(-self.count // self.threads)
+        return rounds * self.threads > 1.25 * self.count and self.weights.lines >= 4 * self.threads
+
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait between blocks in memory that is not the result's."""
+        return self.blocks > 1 and not self.problem.plain
+
+    def by_portions(self) -> Code:
+        weights, tasks = self.weights, min(self.threads, self.count)
+        tile_size = self.tiles.columns.size * self.tiles.vectors.size * self.info.lanes
+        most = -(-self.count // tasks)
+        size = min(most, portion_of(4 * tile_size, self.info))
+        partial = tir.workspace(tasks * size * tile_size, "partial_sums")
+
+        def task(index: Index) -> tirx.Stmt:
+            def portion(first: Index, last: Index) -> tirx.Stmt:
+                def block(span: Block) -> tirx.Stmt:
+                    own = dataclasses.replace(span, base=index * (size * tile_size))
+                    return self._block(own, first, last, tile_size)
+
+                return each_block(self.blocks, weights.lines, partial, block)
+
+            return each_portion(tir.share(index, tasks, self.count), most, size, portion)
+
+        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), (partial,))
+
+    def by_tiles(self) -> Code:
+        partial, workspaces = partial_sums(self.problem, self.weights.size, self.blocks)
+        tasks = min(self.threads, self.count)
+
+        def task(index: Index) -> tirx.Stmt:
+            tiles = tir.share(index, tasks, self.count)
+            return each_block(self.blocks, self.weights.lines, partial, lambda block: self._block(block, *tiles))
+
+        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
+
+    def by_pixels(self) -> Code:
+        lines, size = self.weights.lines, self.weights.size
+        shares = min(self.threads, lines)
+        blocks = -(-self.blocks // shares)
+        partial = tir.workspace(size * shares, "partial_sums")
+
+        def task(index: Index) -> tirx.Stmt:
+            def block(number: Index) -> tirx.Stmt:
+                span = tir.share(index * blocks + number, blocks * shares, lines)
+                is_last = False
+                return self._block(Block(*span, partial, index * size, number == 0, is_last), 0, self.count)
+
+            return tir.loop(blocks, block, "block")
+
+        body = tir.loop(shares, task, "task", tirx.ForKind.PARALLEL)
+        return Code(tir.sequence([body, self._gather(partial, shares)]), (partial,))
+
+    def _gather(self, partial: tirx.Buffer, shares: int) -> tirx.Stmt:
+        weights = self.weights
+
+        def row(index: Index) -> tirx.Stmt:
+            def element(feature: Index) -> tirx.Stmt:
+                def total() -> tirx.Expr:
+                    at = index * weights.features + feature
+                    value = tir.load(partial, at)
+                    for share in range(1, shares):
+                        value = value + tir.load(partial, at + share * weights.size)
+                    return value
+
+                place = weights.coordinates(index // weights.run, index % weights.run, feature)
+                return self.problem.finish(place, total)
+
+            return tir.lanewise(weights.features, self.info.lanes, element)
+
+        return tir.loop(weights.taps * weights.run, row, "row", tirx.ForKind.PARALLEL)
+
+    def _block(self, block: Block, first: Index, last: Index, apart: int = 0) -> tirx.Stmt:
+        """Tiles [first, last) of the result; their sums wait `apart` elements from each other, or at their place."""
+        vectors, positions = self.tiles.vectors, self.tiles.columns
+
+        def tile(index: Index) -> tirx.Stmt:
+            vector, above = index % vectors.count, index // vectors.count
+            position, tap = above % positions.count, above // positions.count
+            if self.features_outside:
+                position, vector, tap = index % positions.count, index // positions.count, 0
+            waiting = (index - first) * apart if apart else None
+
+            def rows(q: Index, height: int) -> tirx.Stmt:
+                def features(k: Index, width: int) -> tirx.Stmt:
+                    return tir.bind_all(
+                        (tap, q, k),
+                        "tap position feature",
+                        lambda *where: self._tile(block, where, (height, width), waiting),
+                    )
+
+                return pick_features(vectors, vector, self.weights.features, self.info.lanes, features)
+
+            return tir.pick(positions, position, rows)
+
+        return tir.loop(last - first, tile, "tile", start=first)
+
+    def _tile(
+        self, block: Block, where: tuple[Index, Index, Index], size: tuple[int, int], waiting: Index | None
+    ) -> tirx.Stmt:
+        weights, (tap, q, k) = self.weights, where
+        tile = RegisterTile(*size, self.info.lanes)
+        source, right = weights.source, weights.right
+
+        def pixels(a: Index, b: Index) -> tirx.Stmt:
+            def pixel(j: Index) -> tirx.Stmt:
+                left, other = a + j * source.column, b + j * right.column
+                return tile.multiply(
+                    lambda m: tir.load(source.buffer, left + m), lambda o, n: tir.load(right.buffer, other + o, n)
+                )
+
+            return tir.loop(weights.columns, pixel, "pixel")
+
+        def line(index: Index) -> tirx.Stmt:
+            image, row = index // weights.rows, index % weights.rows
+            left, other = (s.base + image * s.image + row * s.row for s in (source, right))
+            return tir.bind(
+                left + tap * source.tap + q, lambda a: tir.bind(other + k, lambda b: pixels(a, b), "other"), "left"
+            )
+
+        return sum_block(
+            tile,
+            block,
+            self.problem,
+            tir.loop(block.last - block.first, line, "line", start=block.first),
+            lambda m, o: (tap * weights.run + q + m) * weights.features + k + o,
+            lambda m, o: weights.coordinates(tap, q + m, k + o),
+            None if waiting is None else lambda m, o: waiting + m * size[1] + o,
+        )
+
+
+# The weight gradient of many channels: the pixels that one tap meets are first gathered into a dense panel.
+#
+# A panel holds a vector of channels of each pixel of a block, and is small enough for the first-level cache, where
+# channels in place would lie a whole pixel apart and evict each other. It serves all tiles of features, so gathering
+# it costs little; zeros around the image are gathered too, so that no padded copy of the input is needed.
+
+_LEAST_TILES = 3
+"""Feature tiles that must share a panel before gathering it pays."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A weight gradient: x and dy in place, the window that slides over x."""
+
+    x: Grid
+    dy: Grid
+    window: tuple[int, int]
+    stride: tuple[int, int]
+    origin: tuple[int, int]
+    """Padding above and to the left."""
+
+
+def gathering_pays(windows: Windows, info: TargetInfo, threads: int) -> bool:
+    """Whether enough features share a panel and enough panels keep every thread busy."""
+    tiles = -(-windows.dy.channels // (_vectors(info) * info.lanes))
+    panels = windows.window[0] * windows.window[1] * -(-windows.x.channels // info.lanes)
+    return tiles >= _LEAST_TILES and panels >= threads
+
+
+def _vectors(info: TargetInfo) -> int:
+    return (info.registers - 1) // (info.lanes // 2 + 1)
+
+
+def contract_windows(windows: Windows, problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
+    """Threads share the panels.
+
+    Lean code holds the sums of a portion of the result at a time: it reads the pixels once for each.
+    """
+    emitter = _GatheredEmitter(windows, problem, info, threads)
+    return emitter.by_portions() if lean and emitter.waits else emitter.code()
+
+
+class _GatheredEmitter:
+    def __init__(self, windows: Windows, problem: Problem, info: TargetInfo, threads: int) -> None:
+        self.windows, self.problem, self.info = windows, problem, info
+        x, dy = windows.x, windows.dy
+        self.lines = dy.batch * dy.rows
+        line_bytes = 4 * dy.columns * (x.channels * windows.stride[1] + dy.channels)
+        self.blocks = pixel_blocks(self.lines, dy.columns, line_bytes, info)
+        self.panels = cut(x.channels, info.lanes)
+        self.features = cut(-(-dy.channels // info.lanes), _vectors(info))
+        self.taps = windows.window[0] * windows.window[1]
+        self.tasks = min(threads, self.taps * self.panels.count)
+        self.panel_size = -(-self.lines // self.blocks) * dy.columns * self.panels.size
+        self.panel = tir.workspace(self.tasks * self.panel_size, "panels")
+
+    def code(self) -> Code:
+        size = self.taps * self.windows.x.channels * self.windows.dy.channels
+        partial, workspaces = partial_sums(self.problem, size, self.blocks)
+        units = self.taps * self.panels.count
+
+        def task(index: Index) -> tirx.Stmt:
+            first, last = tir.share(index, self.tasks, units)
+            base = index * self.panel_size
+
+            def block(span: Block) -> tirx.Stmt:
+                return tir.loop(last - first, lambda unit: self._unit(span, unit, base), "panel", start=first)
+
+            return each_block(self.blocks, self.lines, partial, block)
+
+        body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        return Code(body, (self.panel, *workspaces))
+
+    @property
+    def waits(self) -> bool:
+        """Whether sums wait between blocks in memory that is not the result's."""
+        return self.blocks > 1 and not self.problem.plain
+
+    def by_portions(self) -> Code:
+        units = self.taps * self.panels.count
+        unit_size = self.panels.size * self.windows.dy.channels
+        most = -(-units // self.tasks)
+        size = min(most, portion_of(4 * unit_size, self.info))
+        partial = tir.workspace(self.tasks * size * unit_size, "partial_sums")
+
+        def task(index: Index) -> tirx.Stmt:
+            def portion(first: Index, last: Index) -> tirx.Stmt:
+                def block(span: Block) -> tirx.Stmt:
+                    def unit(number: Index) -> tirx.Stmt:
+                        base = index * (size * unit_size) + (number - first) * unit_size
+                        return self._unit(
+                            dataclasses.replace(span, base=base), number, index * self.panel_size, own=True
+                        )
+
+                    return tir.loop(last - first, unit, "panel", start=first)
+
+                return each_block(self.blocks, self.lines, partial, block)
+
+            return each_portion(tir.share(index, self.tasks, units), most, size, portion)
+
+        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panel, partial))
+
+    def _unit(self, block: Block, unit: Index, base: Index, *, own: bool = False) -> tirx.Stmt:
+        """One panel; its sums wait at their place of the result, or one behind the other in memory of their `own`."""
+        tap, number = unit // self.panels.count, unit % self.panels.count
+
+        def body(channel: Index, width: int) -> tirx.Stmt:
+            panel = tap, channel, width, base
+            return tir.sequence([self._gather(block, *panel), self._tiles(block, *panel, own=own)])
+
+        return tir.pick(self.panels, number, body)
+
+    def _gather(self, block: Block, tap: Index, channel: Index, width: int, base: Index) -> tirx.Stmt:
+        windows, x, dy = self.windows, self.windows.x, self.windows.dy
+        r, s = tap // windows.window[1], tap % windows.window[1]
+        down, across = windows.stride
+
+        def copy(to: Index, origin: Index | None) -> tirx.Stmt:
+            moves = []
+            for offset, lanes in tir.segments(width, self.info.lanes):
+                value = tir.zeros(lanes) if origin is None else tir.load(x.buffer, origin + offset, lanes)
+                moves.append(tir.store(self.panel, to + offset, value, lanes))
+            return tir.sequence(moves)
+
+        def line(index: Index) -> tirx.Stmt:
+            image, row = index // dy.rows, (index % dy.rows) * down + r - windows.origin[0]
+            to = base + (index - block.first) * (dy.columns * width)
+            start = tir.number(s - windows.origin[1])
+            origin = image * x.image + row * x.row + start * x.channels + channel
+
+            def fill(first: Index, last: Index) -> tirx.Stmt:
+                return tir.loop(last - first, lambda j: copy(to + j * width, None), "pixel", start=first)
+
+            def inside(low: Index, high: Index) -> tirx.Stmt:
+                def move(j: Index) -> tirx.Stmt:
+                    return copy(to + j * width, origin + j * (across * x.channels))
+
+                middle = tir.loop(high - low, move, "pixel", start=low)
+                return tir.sequence([fill(0, low), middle, fill(high, dy.columns)])
+
+            if self._never_outside():
+                return inside(0, dy.columns)
+            low = tirx.min(tirx.max(-(start // across), 0), dy.columns)
+            high = tirx.max(tirx.min((x.columns - 1 - start) // across + 1, dy.columns), low)
+            known = tirx.all(row >= 0, row < x.rows)
+            return tir.choose(
+                known,
+                tir.bind(low, lambda a: tir.bind(high, lambda b: inside(a, b), "high"), "low"),
+                fill(0, dy.columns),
+            )
+
+        return tir.loop(block.last - block.first, line, "line", start=block.first)
+
+    def _never_outside(self) -> bool:
+        windows, x, dy = self.windows, self.windows.x, self.windows.dy
+        reach = [
+            (count - 1) * step + window - before <= extent
+            for count, step, window, before, extent in zip(
+                (dy.rows, dy.columns), windows.stride, windows.window, windows.origin, (x.rows, x.columns), strict=True
+            )
+        ]
+        return not any(windows.origin) and all(reach)
+
+    def _tiles(self, block: Block, tap: Index, channel: Index, width: int, base: Index, *, own: bool) -> tirx.Stmt:
+        halves = cut(width, max(1, self.info.lanes // 2))
+
+        def tile(index: Index) -> tirx.Stmt:
+            vector, half = index % self.features.count, index // self.features.count
+
+            def rows(m: Index, height: int) -> tirx.Stmt:
+                def features(k: Index, breadth: int) -> tirx.Stmt:
+                    return tir.bind_all(
+                        (tap, channel, m, k),
+                        "tap channel row feature",
+                        lambda *where: self._tile(block, where, (height, breadth), width, base, own=own),
+                    )
+
+                return pick_features(self.features, vector, self.windows.dy.channels, self.info.lanes, features)
+
+            return tir.pick(halves, half, rows)
+
+        return tir.loop(halves.count * self.features.count, tile, "tile")
+
+    def _tile(
+        self,
+        block: Block,
+        where: tuple[Index, Index, Index, Index],
+        size: tuple[int, int],
+        width: int,
+        base: Index,
+        *,
+        own: bool,
+    ) -> tirx.Stmt:
+        tap, channel, row, k = where
+        windows, dy = self.windows, self.windows.dy
+        tile = RegisterTile(*size, self.info.lanes)
+        begin = block.first * dy.row
+
+        def pixels(left: Index, right: Index) -> tirx.Stmt:
+            def pixel(p: Index) -> tirx.Stmt:
+                return tile.multiply(
+                    lambda m: tir.load(self.panel, left + p * width + m),
+                    lambda o, n: tir.load(dy.buffer, right + p * dy.channels + o, n),
+                )
+
+            return tir.loop((block.last - block.first) * dy.columns, pixel, "pixel")
+
+        def place(m: int, o: int) -> Index:
+            return (tap * windows.x.channels + channel + row + m) * dy.channels + k + o
+
+        def coordinates(m: int, o: Index) -> tuple[Index, ...]:
+            return tap // windows.window[1], tap % windows.window[1], channel + row + m, k + o
+
+        reduce = tir.bind(base + row, lambda a: tir.bind(begin + k, lambda b: pixels(a, b), "right"), "left")
+
+        def waiting(m: int, o: int) -> Index:
+            return (row + m) * dy.channels + k + o
+
+        return sum_block(tile, block, self.problem, reduce, place, coordinates, waiting if own else None)

@@ -1,0 +1,251 @@
+"""What schedules know of the target machine: vector width, registers, caches, and the tile sizes that follow."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import tvm
+from tvm.target import codegen
+
+from autotm.model.errors import BadInputError
+from autotm.model.machine import Machine
+
+# What schedules need to know of the machine: vector width, register count, cache sizes.
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_DEFAULT_L1_BYTES = 32 << 10
+_DEFAULT_L2_BYTES = 512 << 10
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """The properties of one core that tile sizes depend on."""
+
+    lanes: int
+    """float32 lanes of one vector register."""
+    registers: int
+    """Architectural vector registers."""
+    l1_bytes: int
+    """First-level data cache of one core."""
+    l2_bytes: int
+    """Second-level cache of one core."""
+
+    def __post_init__(self) -> None:
+        """Refuse sizes no schedule can work with."""
+        if min(self.lanes, self.registers, self.l1_bytes, self.l2_bytes) <= 0:
+            message = f"target properties must be positive: {self}"
+            raise ValueError(message)
+
+
+def host_target(threads: int | None = None) -> tvm.target.Target:
+    """The LLVM target of this host's CPU; `num-cores` is `threads`, or the cores this process may use."""
+    cores = threads if threads is not None else len(os.sched_getaffinity(0))
+    return tvm.target.Target({"kind": "llvm", "mcpu": str(codegen.llvm_get_system_cpu()), "num-cores": cores})
+
+
+def machine_target(machine: Machine) -> tvm.target.Target:
+    """The target that a machine file names: this host's CPU, or a TVM target string.
+
+    Raises:
+        BadInputError: TVM does not know the target.
+    """
+    if machine.target == "host":
+        return host_target(machine.threads)
+    try:
+        return tvm.target.Target(machine.target)
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise BadInputError(
+            f"machine '{machine.name}': target: {machine.target!r} is not a TVM target ({reason}); give host, or e.g. "
+            '\'{"kind": "llvm", "mcpu": "haswell"}\''
+        ) from None
+
+
+def target_info(target: tvm.target.Target) -> TargetInfo:
+    """Vector width and registers from the target's CPU features, cache sizes from the host.
+
+    The `mcpu` decides the instruction set, so that an AVX2 target can be compiled and run on an AVX-512 host.
+    """
+    if codegen.target_has_features("avx512f", target):
+        lanes, registers = 16, 32
+    elif codegen.target_has_features("avx", target):
+        lanes, registers = 8, 16
+    else:
+        lanes, registers = 4, 32 if "aarch64" in str(target.attrs.get("mtriple", "")) else 16
+    return TargetInfo(
+        lanes=lanes,
+        registers=registers,
+        l1_bytes=_cache_bytes(1, _DEFAULT_L1_BYTES),
+        l2_bytes=_cache_bytes(2, _DEFAULT_L2_BYTES),
+    )
+
+
+@functools.cache
+def _cache_bytes(level: int, default: int) -> int:
+    for index in sorted(_CACHES.glob("index*")):
+        try:
+            found = int((index / "level").read_text()), (index / "type").read_text().strip()
+            size = (index / "size").read_text().strip()
+        except (OSError, ValueError):
+            continue
+        if found in ((level, "Data"), (level, "Unified")):
+            return int(size[:-1]) * _UNITS[size[-1]] if size[-1] in _UNITS else int(size)
+    return default
+
+
+_LINUX_NAMES = {"sse4.1": "sse4_1", "sse4.2": "sse4_2", "sse3": "pni", "bmi": "bmi1"}
+
+
+def cpu_flags(target: tvm.target.Target) -> list[str]:
+    """Vector instructions that code for a CPU target may use, as Linux names them in /proc/cpuinfo.
+
+    Of those that LLVM names otherwise, the ones that generated kernels can meet are translated.
+    """
+    found = {_LINUX_NAMES.get(name, name) for name in map(str, codegen.llvm_get_cpu_features(target))}
+    return sorted(found & _VECTOR_FLAGS)
+
+
+_VECTOR_FLAGS = frozenset(
+    {"pni", "ssse3", "sse4_1", "sse4_2", "avx", "avx2", "fma", "f16c", "bmi1", "bmi2", "avx512f", "avx512bw"}
+    | {"avx512cd", "avx512dq", "avx512vl", "avx512ifma", "avx512vbmi"}
+)
+
+
+# Static cost rules: how a contraction's result is cut into register tiles. No tuning, no timing.
+
+_FMA_PER_CYCLE = 2
+_LOADS_PER_CYCLE = 2
+_FMA_LATENCY = 4
+_TILE_OVERHEAD_CYCLES = 40
+CHAIN_STEPS = 1024
+"""Products added one after the other into one float32 sum before it is added to a total: keeps rounding small."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """An extent cut into `count` nearly equal pieces: the first `longer` of `size`, the rest one shorter."""
+
+    extent: int
+    count: int
+
+    @property
+    def size(self) -> int:
+        """Length of the longer pieces."""
+        return -(-self.extent // self.count)
+
+    @property
+    def longer(self) -> int:
+        """How many pieces have the full length."""
+        return self.extent - (self.size - 1) * self.count
+
+    def sizes(self) -> tuple[int, ...]:
+        """The different lengths, longest first."""
+        return (self.size,) if self.longer == self.count else (self.size, self.size - 1)
+
+
+def cut(extent: int, largest: int) -> Cut:
+    """The fewest nearly equal pieces no longer than `largest`."""
+    return Cut(extent, -(-extent // max(1, min(largest, extent))))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Register tile: `rows` x `columns` scalars of one operand times vectors of the other."""
+
+    rows: Cut
+    columns: Cut
+    vectors: Cut
+
+
+@lru_cache(maxsize=4096)
+def register_tiles(rows: int, columns: int, features: int, steps: int, info: TargetInfo) -> Tiles:
+    """The cut of a (rows, columns, features) result with the least estimated cycles for `steps` products each."""
+    vectors = -(-features // info.lanes)
+    best, least = None, float("inf")
+    for tiles in _candidates(rows, columns, vectors, info):
+        cycles = sum(count * tile_cycles(size, width, steps) for size, width, count in _classes(tiles))
+        if cycles < least:
+            best, least = tiles, cycles
+    assert best is not None
+    return best
+
+
+def tile_cycles(scalars: int, vectors: int, steps: int) -> float:
+    """Estimated cycles of one register tile: bound by FMA units, load ports or FMA latency, plus entry and exit."""
+    step = max(scalars * vectors / _FMA_PER_CYCLE, (scalars + vectors) / _LOADS_PER_CYCLE, float(_FMA_LATENCY))
+    return steps * step + _TILE_OVERHEAD_CYCLES + 2 * scalars * vectors
+
+
+def _candidates(rows: int, columns: int, vectors: int, info: TargetInfo) -> Iterator[Tiles]:
+    for width in range(1, min(vectors, 6) + 1):
+        largest = (info.registers - 1) // width - 1
+        for column in {cut(columns, size).count: cut(columns, size) for size in range(1, largest + 1)}.values():
+            heights = range(1, min(rows, largest // column.size) + 1) if column.count == 1 else (1,)
+            for height in heights:
+                yield Tiles(cut(rows, height), column, cut(vectors, width))
+
+
+def _classes(tiles: Tiles) -> Iterator[tuple[int, int, int]]:
+    for height, rows in _counts(tiles.rows):
+        for width, columns in _counts(tiles.columns):
+            for vectors, count in _counts(tiles.vectors):
+                yield height * width, vectors, rows * columns * count
+
+
+def _counts(pieces: Cut) -> tuple[tuple[int, int], ...]:
+    rest = pieces.count - pieces.longer
+    return ((pieces.size, pieces.longer), (pieces.size - 1, rest)) if rest else ((pieces.size, pieces.longer),)
+
+
+# Choices common to the schedules of memory-bound kernels: vector tiles, and what is worth more than one thread.
+
+PARALLEL_BYTES = 128 << 10
+"""Kernels that touch less than this stay on one thread: waking the others costs some microseconds."""
+
+_VECTORS_PER_TILE = 4
+
+
+@dataclass(frozen=True)
+class Parallelism:
+    """What the schedules of memory-bound kernels need to know: threads, and float32 lanes of a vector."""
+
+    threads: int
+    lanes: int
+
+    @classmethod
+    def of(cls, target: tvm.target.Target, threads: int) -> Parallelism:
+        """The machine that `target` describes, used with `threads` threads."""
+        return cls(threads, target_info(target).lanes)
+
+    def is_parallel(self, touched_bytes: int) -> bool:
+        """Whether a kernel that touches so many bytes is worth waking the other threads."""
+        return self.threads > 1 and touched_bytes >= PARALLEL_BYTES
+
+    def vector(self, extent: int) -> int:
+        """Elements of a contiguous axis to handle as one vector: its largest divisor that a register holds."""
+        return next(size for size in range(min(self.lanes, extent), 0, -1) if extent % size == 0)
+
+    def tile(self, extent: int) -> int | None:
+        """Elements of a contiguous axis to keep in registers: a divisor of `extent`, whole vectors if possible.
+
+        None where no divisor fills a vector at least half: such an axis is best left to the compiler in one piece.
+        """
+        if extent <= self.lanes:
+            return extent
+        limit = min(extent, self.lanes * _VECTORS_PER_TILE)
+        sizes = [size for size in range(1, limit + 1) if extent % size == 0 and self.vector(size) >= self.lanes // 2]
+        return max(sizes, key=lambda size: (self.vector(size), size), default=None)
+
+
+def divisor_near(extent: int, wanted: float) -> int:
+    """The divisor of `extent` nearest to `wanted` by ratio."""
+    small = [size for size in range(1, math.isqrt(extent) + 1) if extent % size == 0]
+    divisors = small + [extent // size for size in small]
+    return min(divisors, key=lambda size: max(size / wanted, wanted / size))

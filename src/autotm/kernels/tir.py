@@ -1,0 +1,588 @@
+"""TIR read and written: axes and accesses of a block, words to build loops with, buffers made workspaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, te, tirx
+from tvm.ir import Call
+from tvm.ir.expr import TensorLoad
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm_ffi import StructuralMutator
+
+from autotm.kernels.target import Cut
+
+# What a schedule asks of a block: its axes, what it reads and writes, and at which indices.
+
+_SPATIAL, _REDUCTION = 0, 2
+_FLOAT_CALLS = {"tirx.exp", "tirx.log", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.pow", "tirx.sigmoid", "tirx.erf"}
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store: the buffer and the index along each of its axes."""
+
+    buffer: tirx.Buffer
+    indices: tuple[tirx.Expr, ...]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """The loop nest of one block whose axes are loops one to one."""
+
+    name: str
+    variables: tuple[tirx.Var, ...]
+    extents: tuple[int, ...]
+    kinds: tuple[int, ...]
+    loads: tuple[Access, ...]
+    stores: tuple[Access, ...]
+    free_uses: frozenset[tirx.Var]
+    """Variables that are used outside of the indices of loads and stores (conditions, computed values)."""
+    combines: str
+    """The outermost operation of the stored value: `Add`, `Max`, ...; for a reduction, how terms are combined."""
+    arithmetic: int
+    """Arithmetic operations on floating-point numbers per iteration."""
+    has_call: bool
+    """Whether an iteration computes a transcendental function."""
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """Positions of the data-parallel axes."""
+        return tuple(axis for axis, kind in enumerate(self.kinds) if kind == _SPATIAL)
+
+    @property
+    def reduction(self) -> tuple[int, ...]:
+        """Positions of the reduction axes."""
+        return tuple(axis for axis, kind in enumerate(self.kinds) if kind == _REDUCTION)
+
+    @property
+    def iterations(self) -> int:
+        """Times the body runs."""
+        return math.prod(self.extents)
+
+    @property
+    def touched(self) -> dict[tirx.Buffer, int]:
+        """Bytes of each buffer that the block reads and writes, as far as one pass over it can reach."""
+        buffers = {access.buffer: size_bytes(access.buffer) for access in (*self.loads, *self.stores)}
+        return {buffer: min(size, 4 * self.iterations) for buffer, size in buffers.items()}
+
+    @property
+    def touched_bytes(self) -> int:
+        """Bytes of all of these."""
+        return sum(self.touched.values())
+
+    def extent(self, axes: tuple[int, ...]) -> int:
+        """Product of the extents of some axes."""
+        return math.prod(self.extents[axis] for axis in axes)
+
+
+def size_bytes(buffer: tirx.Buffer) -> int:
+    """Bytes of a dense buffer of constant shape."""
+    return math.prod(int(extent) for extent in buffer.shape) * int(buffer.dtype.itemsize)
+
+
+def top_blocks(schedule: Schedule) -> list[SBlockRV]:
+    """The blocks below the root in order; none if the function is one opaque block."""
+    root = schedule.mod["main"].body.block.name_hint
+    return list(schedule.get_child_blocks(schedule.get_sblock(root)))
+
+
+def read_nest(schedule: Schedule, block: SBlockRV) -> Nest | None:
+    """The block's nest, or None if it is not a plain one: opaque, already scheduled, or of a symbolic shape."""
+    statement = schedule.get(block)
+    loops = [schedule.get(loop) for loop in schedule.get_loops(block)]
+    kinds = tuple(int(axis.iter_type) for axis in statement.iter_vars)
+    if len(loops) != len(kinds) or not kinds or set(kinds) - {_SPATIAL, _REDUCTION}:
+        return None
+    extents = []
+    for loop, axis in zip(loops, statement.iter_vars, strict=True):
+        if not (_is_number(loop.extent) and _is_number(axis.dom.extent) and _is_number(loop.min)):
+            return None
+        if int(loop.extent) != int(axis.dom.extent) or int(loop.min) != 0 or loop.kind != tirx.ForKind.SERIAL:
+            return None
+        extents.append(int(loop.extent))
+    if not isinstance(statement.body, tirx.BufferStore):
+        return None
+    uses = _Uses(statement.body)
+    return Nest(
+        name=statement.name_hint,
+        variables=tuple(axis.var for axis in statement.iter_vars),
+        extents=tuple(extents),
+        kinds=kinds,
+        loads=tuple(uses.loads),
+        stores=(Access(statement.body.buffer, tuple(statement.body.indices)),),
+        free_uses=frozenset(uses.free),
+        combines=type(statement.body.value).__name__,
+        arithmetic=uses.arithmetic,
+        has_call=uses.has_call,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | tirx.IntImm)
+
+
+class _Uses:
+    """Loads, variables outside of indices, and operations of one store."""
+
+    def __init__(self, store: tirx.BufferStore) -> None:
+        self.loads: list[Access] = []
+        self.free: set[tirx.Var] = set()
+        self.arithmetic = 0
+        self.has_call = False
+        self._visit(store.value)
+
+    def _visit(self, expression: Any) -> None:
+        if isinstance(expression, ir.TensorLoad):
+            self.loads.append(Access(expression.source, tuple(expression.indices)))
+            return
+        if isinstance(expression, tirx.Var):
+            self.free.add(expression)
+            return
+        if isinstance(expression, ir.Call):
+            name = getattr(expression.op, "name", "")
+            self.has_call |= name in _FLOAT_CALLS
+            self.arithmetic += name in _FLOAT_CALLS
+            for argument in expression.args:
+                self._visit(argument)
+            return
+        if isinstance(expression, tirx.Add | tirx.Sub | tirx.Mul | tirx.Div | tirx.Min | tirx.Max):
+            self.arithmetic += str(expression.ty).startswith("float")
+        for child in ("a", "b", "value", "condition", "true_value", "false_value"):
+            if hasattr(expression, child):
+                self._visit(getattr(expression, child))
+
+
+def variables_of(expression: Any) -> set[tirx.Var]:
+    """Every variable in an expression."""
+    found: set[tirx.Var] = set()
+    tvm_ffi.structural_walk(expression, (tirx.Var, found.add))
+    return found
+
+
+# Large inner buffers become parameters: a kernel allocates nothing at run time that a plan does not know of.
+#
+# TVM turns every inner buffer of 1 KiB or more, and every one outside the `global` scope, into a call of its workspace
+# allocator. Here the large ones are appended to the parameters; the small ones are put into the `global` scope, where
+# they live on the stack.
+
+STACK_BYTES = 1024
+"""Buffers below this live on the stack (runtime::kMaxStackAlloca)."""
+
+Workspace = tuple[tuple[int, ...], str]
+"""Shape and dtype."""
+
+
+def hoist_workspaces(func: tirx.PrimFunc, *, relocate: bool = True) -> tuple[tirx.PrimFunc, tuple[Workspace, ...]]:
+    """The function with its large inner buffers as further parameters, in order, and their shapes and dtypes.
+
+    A buffer allocated inside a parallel loop is given one copy for each iteration, by a leading axis.
+
+    Args:
+        func: scheduled.
+        relocate: first move every buffer to the innermost loops that use it, and shrink it to what one iteration of
+            them uses. Wrong for buffers whose contents outlive such an iteration (sums over blocks of a reduction).
+    """
+    located = _at_their_place(func) if relocate else func
+    hoister = _Hoister()
+    body = hoister.rewrite(located.body)
+    found = hoister.found
+    workspaces = tuple((tuple(int(extent) for extent in buffer.shape), str(buffer.dtype)) for buffer in found)
+    return tirx.PrimFunc([*located.params, *found], body, located.ret_type, located.attrs), workspaces
+
+
+def _at_their_place(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Allocate each buffer where it is used, at the size that is used there."""
+    passes = [
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.StmtSimplify(),
+    ]
+    return tvm.transform.Sequential(passes)(tvm.IRModule({"main": func}))["main"]
+
+
+class _Hoister:
+    """Rewrites a body: large buffers are taken out (`found`), small ones put into the `global` scope."""
+
+    def __init__(self) -> None:
+        self.found: list[tirx.Buffer] = []
+        self._parallel: list[tirx.For] = []
+        self._new: dict[tirx.Buffer, tuple[tirx.Buffer, list[tirx.Expr]]] = {}
+
+    def rewrite(self, body: tirx.Stmt) -> tirx.Stmt:
+        """The body without large allocations."""
+        return tvm_ffi.structural_mutate(
+            body,
+            [
+                (tirx.For, self._for),
+                (SBlock, self._block),
+                (ir.TensorLoad, self._load),
+                (tirx.BufferStore, self._store),
+                (ir.TensorRegion, self._region),
+                (tirx.Var, self._variable),
+            ],
+        )
+
+    def _for(self, loop: tirx.For, mutator: StructuralMutator) -> tirx.For:
+        if loop.kind != tirx.ForKind.PARALLEL:
+            return mutator.default_mutate(loop)
+        self._parallel.append(loop)
+        try:
+            return mutator.default_mutate(loop)
+        finally:
+            self._parallel.pop()
+
+    def _block(self, block: SBlock, mutator: StructuralMutator) -> SBlock:
+        kept = [new for new in map(self._place, block.alloc_buffers) if new is not None]
+        bare = SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            block.body,
+            block.init,
+            [],
+            block.match_buffers,
+            block.annotations,
+        )
+        bare = mutator.default_mutate(bare)
+        return SBlock(
+            bare.iter_vars,
+            bare.reads,
+            bare.writes,
+            bare.name_hint,
+            bare.body,
+            bare.init,
+            kept,
+            bare.match_buffers,
+            bare.annotations,
+        )
+
+    def _place(self, buffer: tirx.Buffer) -> tirx.Buffer | None:
+        """Decide where a buffer lives; its allocation if it stays."""
+        shape = [int(extent) for extent in buffer.shape]
+        is_small = size_bytes(buffer) < STACK_BYTES
+        leading = [] if is_small else [(loop.loop_var - loop.min, int(loop.extent)) for loop in self._parallel]
+        new = tirx.decl_buffer([*(extent for _, extent in leading), *shape], buffer.dtype, buffer.name, layout=None)
+        self._new[buffer] = new, [index for index, _ in leading]
+        if is_small:
+            return new
+        self.found.append(new)
+        return None
+
+    def _load(self, load: ir.TensorLoad, mutator: StructuralMutator) -> ir.TensorLoad:
+        if load.source not in self._new:
+            return mutator.default_mutate(load)
+        new, leading = self._new[load.source]
+        return tirx.BufferLoad(new, [*leading, *(mutator.mutate(index) for index in load.indices)])
+
+    def _store(self, store: tirx.BufferStore, mutator: StructuralMutator) -> tirx.BufferStore:
+        if store.buffer not in self._new:
+            return mutator.default_mutate(store)
+        new, leading = self._new[store.buffer]
+        indices = [*leading, *(mutator.mutate(index) for index in store.indices)]
+        return tirx.BufferStore(new, mutator.mutate(store.value), indices)
+
+    def _region(self, region: ir.TensorRegion, mutator: StructuralMutator) -> ir.TensorRegion:
+        if region.source not in self._new:
+            return mutator.default_mutate(region)
+        new, leading = self._new[region.source]
+        ranges = [ir.Range.from_min_extent(index, 1) for index in leading]
+        return tirx.BufferRegion(new, [*ranges, *(mutator.mutate(extent) for extent in region.region)])
+
+    def _variable(self, variable: tirx.Var, mutator: StructuralMutator) -> tirx.Var:
+        return self._new[variable][0] if variable in self._new else mutator.default_mutate(variable)
+
+
+# Small words to write TIR with: loops, flat vector accesses, rewriting of expressions.
+
+Index = int | tirx.Expr
+
+_BINARY = (
+    tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max,
+    tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or,
+    tirx.BitwiseAnd, tirx.BitwiseOr, tirx.BitwiseXor, tirx.LShift, tirx.RShift,
+)  # fmt: skip
+
+
+def number(value: Index) -> tirx.Expr:
+    """An int64 constant, or the expression itself."""
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def extents(shaped: tirx.Buffer | te.Tensor) -> tuple[int, ...]:
+    """The static shape of a buffer or tensor."""
+    return tuple(int(extent) for extent in shaped.shape)
+
+
+def unravel(position: Index, shape: Sequence[int]) -> list[Index]:
+    """The index in `shape` of a row-major position."""
+    index, stride = [], math.prod(shape)
+    for axis, extent in enumerate(shape):
+        stride //= extent
+        index.append(position // stride % extent if axis else position // stride)
+    return index
+
+
+def loop(
+    extent: Index,
+    body: Callable[[Index], tirx.Stmt],
+    name: str = "i",
+    kind: tirx.ForKind = tirx.ForKind.SERIAL,
+    start: Index = 0,
+) -> tirx.Stmt:
+    """A loop over [start, start + extent); none is written around a single pass of known length."""
+    if isinstance(extent, int) and extent == 1 and kind != tirx.ForKind.PARALLEL:
+        return body(start)
+    variable = tirx.Var(name, "int64")
+    # Counted from zero: TVM loses the start of a loop that another loop's start is computed from.
+    value = variable if isinstance(start, int) and start == 0 else start + variable
+    return tirx.For(variable, number(0), number(extent), kind, body(value))
+
+
+def sequence(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    """The statements one after the other."""
+    if not statements:
+        return tirx.Evaluate(tirx.IntImm("int32", 0))
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+
+
+def choose(condition: tirx.Expr | bool, then: tirx.Stmt, otherwise: tirx.Stmt | None) -> tirx.Stmt:
+    """A branch; none is written for a condition known now."""
+    if isinstance(condition, bool):
+        return then if condition else otherwise if otherwise is not None else sequence([])
+    return tirx.IfThenElse(condition, then, otherwise)
+
+
+def bind(value: Index, body: Callable[[Index], tirx.Stmt], name: str) -> tirx.Stmt:
+    """Name a value; constants stay constants."""
+    if isinstance(value, int | tirx.Var):
+        return body(value)
+    variable = tirx.Var(name, "int64")
+    return sequence([tirx.Bind(variable, value), body(variable)])
+
+
+def bind_all(values: Sequence[Index], names: str, body: Callable[..., tirx.Stmt]) -> tirx.Stmt:
+    """Name several values, which keeps the expressions built of them small; `names` are separated by spaces."""
+    bindings, arguments = [], []
+    for value, name in zip(values, names.split(), strict=True):
+        if isinstance(value, int | tirx.Var):
+            arguments.append(value)
+            continue
+        variable = tirx.Var(name, "int64")
+        bindings.append(tirx.Bind(variable, value))
+        arguments.append(variable)
+    return sequence([*bindings, body(*arguments)])
+
+
+def flat(buffer: tirx.Buffer, offset: Index, lanes: int = 1) -> list[tirx.Expr]:
+    """Indices of the element at a linear offset, or of the vector that starts there."""
+    last = number(offset)
+    if lanes > 1:
+        last = tirx.Ramp(last, tirx.IntImm("int64", 1), lanes)
+    return [number(0)] * (len(buffer.shape) - 1) + [last]
+
+
+def load(buffer: tirx.Buffer, offset: Index, lanes: int = 1) -> tirx.Expr:
+    """The element or vector at a linear offset."""
+    return tirx.BufferLoad(buffer, flat(buffer, offset, lanes))
+
+
+def store(buffer: tirx.Buffer, offset: Index, value: tirx.Expr, lanes: int = 1) -> tirx.Stmt:
+    """Write the element or vector at a linear offset."""
+    return tirx.BufferStore(buffer, value, flat(buffer, offset, lanes))
+
+
+def splat(value: tirx.Expr, lanes: int) -> tirx.Expr:
+    """The value in every lane."""
+    return tirx.Broadcast(value, lanes) if lanes > 1 else value
+
+
+def zeros(lanes: int) -> tirx.Expr:
+    """A float32 vector of zeros."""
+    return splat(tirx.FloatImm("float32", 0.0), lanes)
+
+
+def segments(width: int, lanes: int) -> tuple[tuple[int, int], ...]:
+    """(offset, lanes) of the vectors that cover `width` elements: full ones, then powers of two."""
+    pieces, offset = [], 0
+    while offset < width:
+        while lanes > width - offset:
+            lanes //= 2
+        pieces.append((offset, lanes))
+        offset += lanes
+    return tuple(pieces)
+
+
+def lanewise(extent: int, lanes: int, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
+    """A statement for each element of a row: whole vectors first, then what remains."""
+    whole = extent // lanes
+
+    def vector(start: Index, width: int) -> tirx.Stmt:
+        return loop(width, lambda lane: body(start + lane), "lane", tirx.ForKind.VECTORIZED)
+
+    statements = [loop(whole, lambda i: vector(i * lanes, lanes), "vector")] if whole else []
+    statements += [vector(whole * lanes + offset, width) for offset, width in segments(extent % lanes, lanes)]
+    return sequence(statements)
+
+
+def spans(count: int, lanes: int, write: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """`write(offset, width)` for vectors that cover `count` elements: a loop of whole ones, then what remains."""
+    whole = count // lanes
+    statements = [loop(whole, lambda i: write(i * lanes, lanes), "vector")] if whole else []
+    statements += [write(whole * lanes + offset, width) for offset, width in segments(count % lanes, lanes)]
+    return sequence(statements)
+
+
+def pick(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """The body for piece `tile`, given its start and its length, which is a constant in each branch."""
+    if len(cut.sizes()) == 1:
+        return body(tile * cut.size, cut.size)
+    short = tile * (cut.size - 1) + cut.longer
+    return choose(tile < cut.longer, body(tile * cut.size, cut.size), body(short, cut.size - 1))
+
+
+def pick_overlapping(cut: Cut, tile: Index, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+    """As `pick`, but every piece has the full length: the last ones share what is missing with those before them."""
+    if len(cut.sizes()) == 1:
+        return body(tile * cut.size, cut.size)
+    return body(tirx.min(tile * cut.size, number(cut.extent - cut.size)), cut.size)
+
+
+def share(index: Index, parts: int, total: int) -> tuple[Index, Index]:
+    """[first, last) of part `index` of `parts` nearly equal ones."""
+    if parts == 1:
+        return 0, total
+    return index * total // parts, (index + 1) * total // parts
+
+
+def workspace(size: int, name: str) -> tirx.Buffer:
+    """A flat float32 buffer of the root block."""
+    return tirx.decl_buffer((tirx.IntImm("int64", max(size, 1)),), "float32", name=name)
+
+
+class Registers:
+    """Sums of a register tile, `rows` of `width` floats; unrolled accesses put them into vector registers.
+
+    One buffer a row: TVM would fetch a buffer of a kilobyte from its allocator instead of the stack.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        extent = tirx.IntImm("int64", width)
+        self.rows = [tirx.decl_buffer((extent,), "float32", name="sums") for _ in range(rows)]
+
+    def declare(self) -> tirx.Stmt:
+        """Reserve them."""
+        return sequence([tirx.AllocBuffer(row) for row in self.rows])
+
+    def get(self, row: int, offset: Index, lanes: int = 1) -> tirx.Expr:
+        """One sum, or a vector of them."""
+        return load(self.rows[row], offset, lanes)
+
+    def set(self, row: int, offset: Index, value: tirx.Expr, lanes: int = 1) -> tirx.Stmt:
+        """Overwrite a vector of sums."""
+        return store(self.rows[row], offset, value, lanes)
+
+
+def rewrite(
+    expr: tirx.Expr,
+    variables: Mapping[tirx.Var, tirx.Expr],
+    loads: Mapping[tirx.Buffer, Callable[[], tirx.Expr]],
+) -> tirx.Expr:
+    """`expr` with variables and whole loads from the given buffers replaced."""
+
+    def visit(node: tirx.Expr) -> tirx.Expr:  # noqa: PLR0911  (one return for each kind of node)
+        if isinstance(node, TensorLoad):
+            if node.source in loads:
+                return loads[node.source]()
+            return tirx.BufferLoad(node.source, [visit(index) for index in node.indices])
+        if isinstance(node, tirx.Var):
+            return variables.get(node, node)
+        if isinstance(node, _BINARY):
+            return type(node)(visit(node.a), visit(node.b))
+        if isinstance(node, tirx.Select):
+            return tirx.Select(visit(node.condition), visit(node.true_value), visit(node.false_value))
+        if isinstance(node, tirx.Cast):
+            return tirx.Cast(node.ty, visit(node.value))
+        if isinstance(node, tirx.Not | tirx.BitwiseNot):
+            return type(node)(visit(node.a))
+        if isinstance(node, Call):
+            arguments = [visit(argument) for argument in node.args]
+            return Call(node.op, arguments, node.attrs, node.ty_args, node.span, node.ty)
+        return node
+
+    return visit(expr)
+
+
+def loads_of(expr: tirx.Expr) -> list[TensorLoad]:
+    """Every load in an expression."""
+    return [node for node in _nodes(expr) if isinstance(node, TensorLoad)]
+
+
+def _nodes(expr: tirx.Expr) -> list[tirx.Expr]:
+    found, waiting = [], [expr]
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if isinstance(node, TensorLoad):
+            waiting.extend(node.indices)
+        elif isinstance(node, Call):
+            waiting.extend(node.args)
+        elif isinstance(node, tirx.Select):
+            waiting += [node.condition, node.true_value, node.false_value]
+        elif isinstance(node, _BINARY):
+            waiting += [node.a, node.b]
+        elif isinstance(node, tirx.Not | tirx.BitwiseNot):
+            waiting.append(node.a)
+        elif isinstance(node, tirx.Cast):
+            waiting.append(node.value)
+    return found
+
+
+# Kernels whose loops are written out instead of scheduled: their code, and how it takes a function's place.
+
+
+@dataclass(frozen=True)
+class Code:
+    """Generated statements and the root-level buffers they use."""
+
+    body: tirx.Stmt
+    workspaces: tuple[tirx.Buffer, ...]
+
+
+OPAQUE = {"op_pattern": 8}
+"""Attributes of a function that must not be fused: its whole body is replaced by generated code."""
+
+
+def parameters(sch: s_tir.Schedule) -> list[tirx.Buffer]:
+    """Inputs, then outputs, of the function in `sch`."""
+    return list(_function(sch).params)
+
+
+def replace_body(sch: s_tir.Schedule, code: Code) -> None:
+    """Let the function in `sch` run `code` in place of its blocks."""
+    root = sch.get_sref(sch.get_sblock(_function(sch).body.block.name_hint))
+    block = root.stmt
+    body = s_tir.SBlock(
+        iter_vars=[],
+        reads=block.reads,
+        writes=block.writes,
+        name_hint=block.name_hint,
+        body=code.body,
+        alloc_buffers=list(code.workspaces),
+        annotations=block.annotations,
+    )
+    sch.state.replace(root, body)
+
+
+def _function(sch: s_tir.Schedule) -> tirx.PrimFunc:
+    return next(iter(sch.mod.functions.values()))

@@ -1,0 +1,590 @@
+"""Offsets for both pools: a skyline first, branch and bound for what resists; and what does not fit together."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import numpy.typing as npt
+from omnimalloc._cpp import Partition, try_solve_many
+from omnimalloc.allocators.greedy import GreedyBySizeAllocator
+
+from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan, Stay
+from autotm.model.program import Layout
+
+# What is to be packed: byte intervals that live over half-open kernel spans.
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Block i takes `sizes[i]` bytes, a multiple of the alignment, during kernels [starts[i], ends[i])."""
+
+    sizes: Ints
+    starts: Ints
+    ends: Ints
+
+    @classmethod
+    def of(cls, graph: Graph, stays: Sequence[Stay]) -> Blocks:
+        """The stays as blocks of their tensors' allocated bytes."""
+        sizes = [graph.by_name[stay.tensor].allocated_bytes for stay in stays]
+        starts = [stay.start for stay in stays]
+        ends = [stay.end for stay in stays]
+        return cls(np.array(sizes, np.int64), np.array(starts, np.int64), np.array(ends, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, members: Sequence[int] | Ints) -> Blocks:
+        """Some of the blocks, in that order."""
+        chosen = np.asarray(members, np.int64)
+        return Blocks(self.sizes[chosen], self.starts[chosen], self.ends[chosen])
+
+    @property
+    def by_events(self) -> Blocks:
+        """The same blocks in a time that counts only the moments at which one of them begins or ends."""
+        moments, places = np.unique(np.concatenate([self.starts, self.ends]), return_inverse=True)
+        del moments
+        return Blocks(self.sizes, places[: len(self)], places[len(self) :])
+
+    def digest(self, limit_bytes: int | None) -> bytes:
+        """Of the blocks in their order, and of a limit."""
+        found = hashlib.blake2b(repr(limit_bytes).encode(), digest_size=16)
+        for part in (self.sizes, self.starts, self.ends):
+            found.update(part.tobytes())
+        return found.digest()
+
+    @property
+    def live_bytes(self) -> Ints:
+        """(kernels,) Bytes live during each kernel, up to the last one that a block lives through."""
+        change = np.zeros(int(self.ends.max(initial=0)) + 1, np.int64)
+        np.add.at(change, self.starts, self.sizes)
+        np.add.at(change, self.ends, -self.sizes)
+        return change.cumsum()[:-1]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes live during one kernel: no packing is lower."""
+        return int(self.live_bytes.max(initial=0))
+
+    def height(self, offsets: Ints) -> int:
+        """Bytes that a pool needs for these offsets."""
+        return int((offsets + self.sizes).max(initial=0))
+
+    def groups(self) -> Iterator[list[int]]:
+        """Groups of blocks whose spans never meet those of another group: each can use the whole pool."""
+        group: list[int] = []
+        end = 0
+        for block in np.argsort(self.starts, kind="stable").tolist():
+            if group and self.starts[block] >= end:
+                yield group
+                group = []
+            group.append(block)
+            end = max(end, int(self.ends[block]))
+        if group:
+            yield group
+
+
+# Best-fit packing on a skyline (Sekiyama et al., 2018, arXiv:1804.10001, with other priorities too).
+#
+# The skyline is the top of what is placed, over kernel time. The lowest stretch of it takes the unplaced block of
+# highest priority whose span lies inside the stretch; a stretch that no block fits into is raised to its lower
+# neighbour.
+
+_PLACED = np.iinfo(np.int64).max
+
+
+def skyline(blocks: Blocks, priority: npt.NDArray[np.float64]) -> Ints:
+    """Offsets when the lowest stretch always takes the fitting block of highest `priority`."""
+    offsets = np.zeros(len(blocks), np.int64)
+    line = _Skyline(int(blocks.starts.min(initial=0)), int(blocks.ends.max(initial=0)))
+    waiting, left = _Waiting.of(blocks, priority), len(blocks)
+    while left:
+        index = line.lowest()
+        start, end, floor = line.stretches[index]
+        block = waiting.take(start, end)
+        if block is None:
+            line.raise_to_neighbour(index)
+            continue
+        offsets[block] = floor
+        left -= 1
+        line.put(index, int(blocks.starts[block]), int(blocks.ends[block]), floor + int(blocks.sizes[block]))
+        if 2 * left < len(waiting):
+            waiting = waiting.rest()
+    return offsets
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """Unplaced blocks by their start, so that those within a stretch are looked for among its own only.
+
+    Attributes:
+        blocks: their indices.
+        starts, ends: of these.
+        ranks: 0 for the highest priority; `_PLACED` once a block is taken.
+    """
+
+    blocks: Ints
+    starts: Ints
+    ends: Ints
+    ranks: Ints
+
+    @classmethod
+    def of(cls, blocks: Blocks, priority: npt.NDArray[np.float64]) -> _Waiting:
+        ranks = np.empty(len(blocks), np.int64)
+        ranks[np.argsort(-priority, kind="stable")] = np.arange(len(blocks))
+        by_start = np.argsort(blocks.starts, kind="stable")
+        return cls(by_start, blocks.starts[by_start], blocks.ends[by_start], ranks[by_start])
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    def take(self, start: int, end: int) -> int | None:
+        """The block of highest priority whose span lies in [start, end); None where there is none."""
+        first, last = self.starts.searchsorted((start, end)).tolist()
+        if first == last:
+            return None
+        ranks = np.where(self.ends[first:last] <= end, self.ranks[first:last], _PLACED)
+        found = first + int(ranks.argmin())
+        if ranks[found - first] == _PLACED:
+            return None
+        self.ranks[found] = _PLACED
+        return int(self.blocks[found])
+
+    def rest(self) -> _Waiting:
+        """Those that still wait."""
+        left = self.ranks != _PLACED
+        return _Waiting(self.blocks[left], self.starts[left], self.ends[left], self.ranks[left])
+
+
+class _Skyline:
+    """Stretches (start, end, height) of kernel time, ascending and gapless; neighbours differ in height."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.stretches = [(start, end, 0)]
+
+    def lowest(self) -> int:
+        """Index of the lowest stretch, the earliest of several."""
+        heights = [height for _, _, height in self.stretches]
+        return heights.index(min(heights))
+
+    def put(self, index: int, start: int, end: int, height: int) -> None:
+        """Raise [start, end) inside a stretch."""
+        first, last, floor = self.stretches[index]
+        pieces = [(first, start, floor), (start, end, height), (end, last, floor)]
+        self._replace(index, index + 1, [piece for piece in pieces if piece[0] < piece[1]])
+
+    def raise_to_neighbour(self, index: int) -> None:
+        """Lift a stretch to its lower neighbour."""
+        neighbours = [self.stretches[at][2] for at in (index - 1, index + 1) if 0 <= at < len(self.stretches)]
+        start, end, _ = self.stretches[index]
+        self._replace(index, index + 1, [(start, end, min(neighbours))])
+
+    def _replace(self, first: int, last: int, pieces: list[tuple[int, int, int]]) -> None:
+        """Put pieces in place of stretches [first, last) and join neighbours of equal height."""
+        first, last = max(first - 1, 0), min(last + 1, len(self.stretches))
+        around = self.stretches[first:last]
+        before = [around[0]] if first < last and around[0][1] <= pieces[0][0] else []
+        after = [around[-1]] if around and around[-1][0] >= pieces[-1][1] else []
+        joined: list[tuple[int, int, int]] = []
+        for stretch in before + pieces + after:
+            start = joined.pop()[0] if joined and joined[-1][2] == stretch[2] else stretch[0]
+            joined.append((start, *stretch[1:]))
+        self.stretches[first:last] = joined
+
+
+# Packing by omnimalloc: branch and bound (supermalloc) for the large blocks, first fit for the others.
+#
+# The only place that knows the library. Its allocator class minimises for as long as it is given; here a bound is known
+# that suffices, and a search that is cut off by nodes gives the same offsets on every machine. So its search is called
+# directly, as its own experiments do, once for each order of the blocks.
+
+if "matplotlib" in sys.modules:
+    from omnimalloc import Allocation
+else:
+    # Its pictures, which nobody asks for here, would import matplotlib, where there is one: 0.6 s of every job.
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    try:
+        from omnimalloc import Allocation
+    finally:
+        del sys.modules["matplotlib"]
+
+_ORDERS = ("TWA", "WAT", "OTW", "UWC", "TAW", "CTA", "ALZ")
+"""Orders in which blocks are placed, by the library's letters: W duration, A area, T most live bytes during its life,
+L start, U end, Z size, O how many blocks it meets, C how many kernels. The first ones succeeded most often."""
+_SHARES = (0.02, 0.005, 0.001)
+"""Blocks of at least this share of the bound are large; few are quick to place, many leave less to chance."""
+_NODES, _NODES_PER_BLOCK = 3000, 3
+_ORDER_S = 10.0
+"""A guard only: nodes end the search long before, on a loaded machine too, or offsets would depend on the clock."""
+_FEW, _FIRST = 2000, 2
+"""Where there are no more blocks than this, all are first tried at once, in the first orders."""
+_MOST_LARGE = 4000
+"""The search keeps a state for each block that it has placed: so many take some 200 MB."""
+
+
+def packings(blocks: Blocks, bound_bytes: int, end_s: float = math.inf) -> Iterator[Ints]:
+    """Offsets with at least the large blocks within `bound_bytes`; others may end above it.
+
+    Nothing is searched once `time.perf_counter` has reached `end_s`.
+    """
+    few = len(blocks) <= _FEW
+    yield from _all_within(blocks, bound_bytes, _ORDERS[:_FIRST] if few else (), end_s)
+    tried = -1
+    for share in _SHARES:
+        large = np.flatnonzero(blocks.sizes >= share * bound_bytes)
+        if not tried < len(large) <= _MOST_LARGE:
+            continue
+        tried = len(large)
+        for order in _ORDERS:
+            found = _search(blocks[large], bound_bytes, order, end_s)
+            if found is not None:
+                yield _filled(blocks, large, found)
+    yield from _all_within(blocks, bound_bytes, _ORDERS[_FIRST if few else 0 :], end_s)
+
+
+def _all_within(blocks: Blocks, bound_bytes: int, orders: Sequence[str], end_s: float) -> Iterator[Ints]:
+    if len(blocks) <= _MOST_LARGE:
+        found = (_search(blocks, bound_bytes, order, end_s) for order in orders)
+        yield from (offsets for offsets in found if offsets is not None)
+
+
+def _search(blocks: Blocks, bound_bytes: int, order: str, end_s: float) -> Ints | None:
+    left_s = end_s - time.perf_counter()
+    if left_s <= 0:
+        return None
+    bound = bound_bytes // ALIGNMENT_BYTES
+    partition = Partition.from_allocations(_allocations(blocks.by_events))
+    if partition.lower_bound > bound:
+        return None
+    found = try_solve_many(
+        [partition.reorder(order).with_bound(bound + 1)],
+        bound + 1,
+        _NODES + _NODES_PER_BLOCK * len(blocks),
+        canonical=True,
+        dominance=True,
+        floor_inference=True,
+        monotonic_floor=True,
+        decompose=True,
+        timeout=min(_ORDER_S, left_s),
+        num_threads=1,
+    )
+    return None if found is None else _offsets(found.allocations)
+
+
+def _filled(blocks: Blocks, large: Ints, offsets: Ints) -> Ints:
+    """The large blocks where they are, the others first-fit around them, the largest first."""
+    allocations = _allocations(blocks)
+    for block, offset in zip(large.tolist(), offsets.tolist(), strict=True):
+        allocations[block] = allocations[block].with_offset(offset // ALIGNMENT_BYTES)
+    return _offsets(list(GreedyBySizeAllocator().allocate(tuple(allocations))))
+
+
+def _allocations(blocks: Blocks) -> list[Allocation]:
+    sizes = (blocks.sizes // ALIGNMENT_BYTES).tolist()
+    spans = zip(sizes, blocks.starts.tolist(), blocks.ends.tolist(), strict=True)
+    return [Allocation(number, size, start, end) for number, (size, start, end) in enumerate(spans)]
+
+
+def _offsets(placed: list[Allocation]) -> Ints:
+    offsets = np.zeros(len(placed), np.int64)
+    for allocation in placed:
+        assert isinstance(allocation.id, int)
+        assert allocation.offset is not None
+        offsets[allocation.id] = allocation.offset * ALIGNMENT_BYTES
+    return offsets
+
+
+# Offsets for both pools: quick packings on a skyline first, branch and bound for what resists them.
+
+_CLOSE = 1.0005
+"""This share of the live peak is close enough to stop."""
+_WIDER = 1.01
+"""Without a limit to keep, the share of the live peak that is tried next."""
+
+
+Place = Callable[[Blocks, int | None], Ints]
+"""Offsets of blocks for a limit in bytes."""
+
+
+def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
+    """An offset for every stay of the plan, 64-byte aligned: those that the plan states, or else new ones.
+
+    Two stays of one tier may share bytes exactly when their spans [start, end) do not meet. That suffices at the
+    boundary before kernel b. A stay that ends at b is still read there by asynchronous moves, which are waited for
+    before anything else happens, and, if it is fast, by blocking moves to slow memory. Those write stays in slow memory
+    that begin at b; what they overwrite belongs to slow stays that ended at b, which no move reads any more, since a
+    blocking move to fast memory reads a stay that holds during b. Only then come blocking moves to fast memory,
+    asynchronous moves that start, and the kernel. Nothing writes a stay before it begins or after it has ended: an
+    asynchronous move's destination stay begins when the move starts and holds when it is complete.
+
+    A plan for memory behind a cache, or whose pages Linux places, has decided its addresses itself. `place` is what
+    packs, if not `pack_blocks`.
+    """
+    if (pool := plan.one_pool) is not None:
+        return Layout(plan.stays, pool.offsets, 0, pool.size_bytes)
+    chosen = plan.step_of(graph)
+    is_unlimited = Limit.parse(plan.limit).is_unlimited
+    limits = {Tier.DRAM: None if is_unlimited else plan.dram_limit_bytes, Tier.PMEM: None}
+    offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)
+    heights = {}
+    for tier in Tier:
+        members = [index for index, stay in enumerate(plan.stays) if stay.tier is tier]
+        blocks = Blocks.of(chosen, [plan.stays[index] for index in members])
+        if not plan.offsets:
+            offsets[members] = (place or pack_blocks)(blocks, limits[tier])
+        heights[tier] = blocks.height(offsets[members])
+    return Layout(plan.stays, tuple(offsets.tolist()), heights[Tier.DRAM], heights[Tier.PMEM])
+
+
+def pack_blocks(blocks: Blocks, limit_bytes: int | None = None, end_s: float = math.inf) -> Ints:
+    """Offsets within 0.05 % of the live peak; else within the limit; else the lowest found.
+
+    Once `time.perf_counter` has reached `end_s`, the quick packings are all that is tried.
+    """
+    close = int(blocks.peak_bytes * _CLOSE)
+    wider = [int(blocks.peak_bytes * _WIDER)] if limit_bytes is None else [limit_bytes]
+    targets = [close, *(target for target in wider if target > close)]
+    if limit_bytes is not None:
+        targets = [min(target, max(limit_bytes, blocks.peak_bytes)) for target in targets]
+    offsets = np.zeros(len(blocks), np.int64)
+    for members in blocks.groups():
+        offsets[members] = _pack_group(blocks[members], targets, end_s)
+    return offsets
+
+
+def can_pack(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> bool:
+    """Whether offsets within the limit are found; quicker than to look for the lowest ones."""
+    groups = (blocks[members] for members in blocks.groups())
+    return all(group.height(_pack_group(group, [limit_bytes], end_s)) <= limit_bytes for group in groups)
+
+
+def _pack_group(blocks: Blocks, targets: list[int], end_s: float) -> Ints:
+    """The first packing within the first target that can be met; else the lowest."""
+    best, lowest = np.zeros(0, np.int64), None
+    for target in targets:
+        for offsets in _candidates(blocks, target, end_s, is_first=target == targets[0]):
+            height = blocks.height(offsets)
+            if lowest is None or height < lowest:
+                best, lowest = offsets, height
+            if lowest <= target:
+                return best
+    return best
+
+
+def _candidates(blocks: Blocks, target_bytes: int, end_s: float, *, is_first: bool) -> Iterator[Ints]:
+    if is_first:
+        yield from quick_packings(blocks)
+    yield from packings(blocks, target_bytes, end_s)
+
+
+def quick_packings(blocks: Blocks) -> Iterator[Ints]:
+    """Offsets on a skyline, in which long lives go first, or large areas."""
+    return (skyline(blocks, priority) for priority in _priorities(blocks))
+
+
+def _priorities(blocks: Blocks) -> Iterator[npt.NDArray[np.float64]]:
+    """What the lowest stretch of the skyline prefers: long lives first, or large areas."""
+    sizes, spans = blocks.sizes.astype(np.float64), (blocks.ends - blocks.starts).astype(np.float64)
+    yield spans + sizes / (sizes.max() + 1)
+    yield sizes * spans
+
+
+# Addresses of stays while a few of them are exchanged for others.
+
+_NEVER = np.iinfo(np.int64).max
+"""Start of what holds no memory."""
+
+
+class Addresses:
+    """Offsets and sizes of stays within a limit; what others need, they go around.
+
+    Attributes:
+        left_out: stays that got none.
+    """
+
+    def __init__(self, places: Mapping[Stay, tuple[int, int]], left_out: Sequence[Stay], limit_bytes: int) -> None:
+        self.left_out = left_out
+        self._limit_bytes = limit_bytes
+        self._rows = {stay: row for row, stay in enumerate(places)}
+        self._spans: Ints = np.array([(stay.start, stay.end) for stay in places], np.int64).reshape(-1, 2)
+        self._extents: Ints = np.array([(offset, offset + size) for offset, size in places.values()]).reshape(-1, 2)
+        self._unused: list[int] = []
+
+    @classmethod
+    def of(cls, stays: Sequence[Stay], blocks: Blocks, offsets: Ints, limit_bytes: int) -> Addresses:
+        """The offsets of stays as far as they are within the limit."""
+        places = dict(zip(stays, zip(offsets.tolist(), blocks.sizes.tolist(), strict=True), strict=True))
+        within = {stay: place for stay, place in places.items() if sum(place) <= limit_bytes}
+        return cls(within, [stay for stay in stays if stay not in within], limit_bytes)
+
+    def copy(self) -> Addresses:
+        """The same, to be changed by itself."""
+        other = copy.copy(self)
+        other.__dict__.update(
+            _rows=dict(self._rows),
+            _unused=list(self._unused),
+            _spans=self._spans.copy(),
+            _extents=self._extents.copy(),
+        )
+        return other
+
+    def __contains__(self, stay: Stay) -> bool:
+        return stay in self._rows
+
+    def remove(self, stay: Stay) -> None:
+        """Forget a stay, whether it has an offset or not."""
+        row = self._rows.pop(stay, None)
+        if row is not None:
+            self._spans[row] = _NEVER
+            self._unused.append(row)
+
+    def has_hole(self, stay: Stay, size_bytes: int) -> bool:
+        """Whether `put` would find an offset."""
+        return self._lowest(stay, size_bytes) + size_bytes <= self._limit_bytes
+
+    def put(self, stay: Stay, size_bytes: int) -> bool:
+        """Give a stay the lowest offset at which nothing is in its way; `False` if none is within the limit."""
+        offset = self._lowest(stay, size_bytes)
+        if offset + size_bytes > self._limit_bytes:
+            return False
+        if not self._unused:
+            more = max(1, len(self._spans))
+            self._unused += range(len(self._spans), len(self._spans) + more)
+            self._spans = np.concatenate((self._spans, np.full((more, 2), _NEVER)))
+            self._extents = np.concatenate((self._extents, np.zeros((more, 2), np.int64)))
+        row = self._rows[stay] = self._unused.pop()
+        self._spans[row] = stay.start, stay.end
+        self._extents[row] = offset, offset + size_bytes
+        return True
+
+    def _lowest(self, stay: Stay, size_bytes: int) -> int:
+        meeting = (self._spans[:, 0] < stay.end) & (stay.start < self._spans[:, 1])
+        extents = self._extents[meeting]
+        extents = extents[extents[:, 0].argsort()]
+        above = np.concatenate(([0], np.maximum.accumulate(extents[:, 1])))
+        wide = extents[:, 0] - above[:-1] >= size_bytes
+        return int(above[wide.argmax() if wide.any() else -1])
+
+    def offsets(self, stays: Sequence[Stay]) -> Ints:
+        """Of stays that all have one."""
+        return self._extents[[self._rows[stay] for stay in stays], 0]
+
+
+# The smallest set of blocks that is found not to fit into a limit together.
+
+_LARGE = 0.005
+"""Blocks of at least this share of the limit make a conflict. Small ones fit somewhere as soon as a little room is
+left: a smaller limit is what helps there, and not a row about a few bytes."""
+_TRIALS = 40
+"""Sets tried while one is made smaller; each is a search that is cut off."""
+_MOST = 60
+"""A set with more members says too little: giving up any one of them satisfies it."""
+
+
+class StepPacking:
+    """Judges plans for one step (`solve/problem/packing.py`), and remembers the offsets that it found.
+
+    Attributes:
+        end_s: reading of `time.perf_counter` from which on only the quick packings are tried.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.end_s = math.inf
+        self._graph = graph
+        self._known: dict[bytes, Ints] = {}
+
+    def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
+        """Whether offsets within the limit are found for the fast stays."""
+        _, blocks = self._blocks(stays, implementations)
+        return blocks.height(self.place(blocks, limit_bytes)) <= limit_bytes
+
+    def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
+        """The smallest set of fast stays found that does not fit."""
+        fast, blocks = self._blocks(stays, implementations)
+        return [fast[member] for member in conflict(blocks, limit_bytes, self.end_s)]
+
+    def addresses(
+        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
+    ) -> Iterator[Addresses]:
+        """Those that the fast stays get, as far as they fit, by each quick packing and by the lowest one."""
+        fast, blocks = self._blocks(stays, implementations)
+        for offsets in (self.place(blocks, limit_bytes), *quick_packings(blocks)):
+            yield Addresses.of(fast, blocks, offsets, limit_bytes)
+
+    def settle(
+        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int, addresses: Addresses
+    ) -> bool:
+        """Keep the addresses for fast stays; new workspaces get theirs first. `False` if one of them finds no place."""
+        fast, blocks = self._blocks(stays, implementations)
+        sizes = zip(fast, blocks.sizes.tolist(), strict=True)
+        if not all(stay in addresses or addresses.put(stay, size) for stay, size in sizes):
+            return False
+        self._known[blocks.digest(limit_bytes)] = addresses.offsets(fast)
+        return True
+
+    def _blocks(self, stays: Sequence[Stay], implementations: Mapping[int, str]) -> tuple[list[Stay], Blocks]:
+        """The fast ones, in a plan's order."""
+        kernels = enumerate(self._graph.kernels)
+        chosen = self._graph.computed_by([implementations.get(n, kernel.implementation) for n, kernel in kernels])
+        fast = sorted((stay for stay in stays if stay.tier is Tier.DRAM), key=lambda stay: stay.order)
+        return fast, Blocks.of(chosen, fast)
+
+    def place(self, blocks: Blocks, limit_bytes: int | None) -> Ints:
+        """As `pack_blocks`; nothing is packed twice, since a sweep asks again for what its searches have settled."""
+        asked = blocks.digest(limit_bytes)
+        if asked in self._known:
+            return self._known[asked]
+        offsets = pack_blocks(blocks, limit_bytes, self.end_s)
+        if time.perf_counter() < self.end_s:
+            self._known[asked] = offsets
+        return offsets
+
+
+def conflict(blocks: Blocks, limit_bytes: int, end_s: float = math.inf) -> list[int]:
+    """Indices of large blocks that were found not to fit together; none if they do, or too many are needed.
+
+    A set that resists a short search, though its bytes never exceed the limit, need not be impossible to pack. First
+    the last kernels go, then the first ones, then the smallest blocks, each by bisection, then single blocks. None is
+    found once `time.perf_counter` has reached `end_s`: what no search was made for does not resist.
+    """
+    large = np.flatnonzero(blocks.sizes >= _LARGE * limit_bytes)
+    trials = takewhile(lambda _: time.perf_counter() < end_s, range(_TRIALS))
+
+    def resists(members: Ints) -> bool:
+        return not can_pack(blocks[members], limit_bytes, end_s)
+
+    if not len(large) or not resists(large):
+        return []
+    for orders in (blocks.starts, -blocks.ends, -blocks.sizes):
+        large = _shortest(large[np.argsort(orders[large], kind="stable")], resists, trials)
+    for member in large[np.argsort(blocks.sizes[large], kind="stable")].tolist():
+        if next(trials, None) is None:
+            break
+        without = large[large != member]
+        if resists(without):
+            large = without
+    is_sure = time.perf_counter() < end_s
+    return sorted(large.tolist()) if is_sure and len(large) <= _MOST else []
+
+
+def _shortest(members: Ints, resists: Callable[[Ints], bool], trials: Iterator[int]) -> Ints:
+    """The shortest beginning found that still resists, all of them being known to."""
+    fits, fails = 0, len(members)
+    while fails - fits > 1 and next(trials, None) is not None:
+        middle = (fits + fails) // 2
+        if resists(members[:middle]):
+            fails = middle
+        else:
+            fits = middle
+    return members[:fails]

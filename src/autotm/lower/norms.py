@@ -1,0 +1,395 @@
+"""Rules of operators that need sums along some axes: normalizations, softmax, statistics, biases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import relax, te, tirx, topi
+from tvm.relax.op import _op_gradient as relax_rules
+from tvm.relax.op.grad import no_grad
+
+from autotm.kernels import normalization
+from autotm.kernels.schedules import channel_sums
+from autotm.kernels.tir import OPAQUE
+from autotm.lower.rules import Ints, builtin, differentiates, dtype_of, ints, is_float, legalizes, lowered, shape_of
+
+# Batch norm: in training, the statistics are the batch's own, and the gradient reuses them; else given ones.
+#
+# In training, the second result is the batch's mean and the third 1 / sqrt(variance + epsilon), which is what the other
+# kernels need, whatever the momentum. A network that keeps running averages makes them of these two
+# (`kernels.operators.batch_norm.running_averages`), as those from PyTorch do; the original's networks keep none.
+
+
+@legalizes("relax.nn.batch_norm")
+def _legalize_batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, *_, mean, variance = call.args
+    gamma, beta = _scale_and_shift(builder, call)
+    epsilon = float(call.attrs.epsilon)
+    if not call.attrs.training:
+        y = builder.emit(
+            builder.call_te(_frozen_batch_norm, x, gamma, beta, mean, variance, epsilon, _channel_axis(call))
+        )
+        return relax.Tuple([y, mean, variance])
+    rows = _with_channels_last(builder, call, x)
+    moments = builder.emit(builder.call_te(normalization.statistics, rows, epsilon, primfunc_attrs=OPAQUE))
+    mean, inverse = (builder.emit(relax.TupleGetItem(moments, index)) for index in range(2))
+    y = builder.emit(builder.call_te(normalization.normalise, rows, gamma, beta, mean, inverse))
+    return relax.Tuple([_with_channels_back(builder, call, y), mean, inverse])
+
+
+@differentiates("relax.nn.batch_norm")
+def _batch_norm_gradient(
+    results: relax.Var, call: relax.Call, slopes: relax.Expr, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
+    x, _gamma, _beta, *running = call.args
+    gamma, _ = _scale_and_shift(builder, call)
+    dy = builder.emit(relax.TupleGetItem(slopes, 0))
+    still = [relax.op.zeros(shape_of(average), dtype_of(average)) for average in running]
+    if not call.attrs.training:
+        return [*_frozen_batch_norm_gradient(builder, call, dy), *still]
+    mean, inverse = (builder.emit(relax.TupleGetItem(results, index)) for index in (1, 2))
+    x, dy = _with_channels_last(builder, call, x), _with_channels_last(builder, call, dy)
+    sums = builder.emit(builder.call_te(normalization.gradient_sums, dy, x, mean, inverse, primfunc_attrs=OPAQUE))
+    dgamma, dbeta = (builder.emit(relax.TupleGetItem(sums, index)) for index in range(2))
+    dx = builder.call_te(normalization.data_gradient, dy, x, gamma, mean, inverse, dgamma, dbeta)
+    return [_with_channels_back(builder, call, dx), dgamma, dbeta, *still]
+
+
+def _frozen_batch_norm_gradient(builder: relax.BlockBuilder, call: relax.Call, dy: relax.Var) -> list[relax.Expr]:
+    """By data, scale and shift, mean and variance being given."""
+    (x, *_, mean, variance), emit, op, axis = call.args, builder.emit, relax.op, _channel_axis(call)
+    gamma, _ = _scale_and_shift(builder, call)
+    along = [1] * len(shape_of(x))
+    along[axis] = shape_of(x)[axis]
+    others = [other for other in range(len(along)) if other != axis]
+    shifted = emit(op.add(variance, relax.const(float(call.attrs.epsilon), dtype_of(x))))
+    inverse = emit(op.rsqrt(shifted))
+    factor = emit(op.reshape(emit(op.multiply(gamma, inverse)), along))
+    centred = emit(op.subtract(x, emit(op.reshape(mean, along))))
+    products = emit(op.sum(emit(op.multiply(dy, centred)), others))
+    return [op.multiply(dy, factor), op.multiply(products, inverse), op.sum(dy, others)]
+
+
+def _frozen_batch_norm(
+    x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, variance: te.Tensor, epsilon: float, axis: int
+) -> te.Tensor:
+    def element(*at: tirx.Var) -> tirx.Expr:
+        c = at[axis]
+        deviation = tirx.sqrt(variance[c] + tirx.const(epsilon, x.dtype))
+        return (x(*at) - mean[c]) * (gamma[c] / deviation) + beta[c]
+
+    return te.compute(x.shape, element, name="frozen_batch_norm")
+
+
+def _scale_and_shift(builder: relax.BlockBuilder, call: relax.Call) -> list[relax.Expr]:
+    """The second and third operands, or ones and zeros where they do not count."""
+    _, gamma, beta, *_ = call.args
+    given = ((gamma, bool(call.attrs.scale), 1.0), (beta, bool(call.attrs.center), 0.0))
+    return [
+        item if counts else builder.emit(builder.call_te(topi.full, shape_of(item), dtype_of(item), value))
+        for item, counts, value in given
+    ]
+
+
+def _channel_axis(call: relax.Call) -> int:
+    return int(call.attrs.axis) % len(shape_of(call.args[0]))
+
+
+def _with_channels_last(builder: relax.BlockBuilder, call: relax.Call, x: relax.Expr) -> relax.Expr:
+    """`x` with its channels last."""
+    shape, axis = shape_of(x), _channel_axis(call)
+    if math.prod(shape[axis + 1 :]) == 1:
+        return x if axis == len(shape) - 1 else builder.emit(relax.op.reshape(x, shape[: axis + 1]))
+    order = [other for other in range(len(shape)) if other != axis]
+    return builder.emit(builder.call_te(topi.transpose, x, [*order, axis]))
+
+
+def _with_channels_back(builder: relax.BlockBuilder, call: relax.Call, y: relax.Expr) -> relax.Expr:
+    """What has its channels last, as the operator's data."""
+    shape, axis = shape_of(call.args[0]), _channel_axis(call)
+    if math.prod(shape[axis + 1 :]) == 1:
+        return y if axis == len(shape) - 1 else builder.emit(relax.op.reshape(builder.emit(y), shape))
+    order = list(range(len(shape) - 1))
+    order.insert(axis, len(shape) - 1)
+    return builder.emit(builder.call_te(topi.transpose, builder.emit(y), order))
+
+
+# Normalizations by the mean and variance of groups of channels, and by the root mean square.
+
+Emit = Callable[[relax.Expr], relax.Var]
+
+
+@differentiates("relax.nn.rms_norm")
+def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    """With r = 1 / sqrt(mean(x^2) + eps) and g = dy w: dx = r (g - x r^2 mean(g x)), dw = sum(dy x r)."""
+    (x, weight), emit, op = call.args, builder.emit, relax.op
+    rank = len(shape_of(x))
+    axes = sorted(axis % rank for axis in ints(call.attrs.axes))
+    if axes != list(range(rank - len(axes), rank)):
+        raise NotImplementedError("rms_norm has a gradient along the last axes only")
+    root = _inverse_root(emit, x, axes, float(call.attrs.epsilon))
+    scaled, normed = emit(op.multiply(dy, weight)), emit(op.multiply(x, root))
+    shared = emit(op.mean(emit(op.multiply(scaled, normed)), axes, keepdims=True))
+    inner = emit(op.subtract(scaled, emit(op.multiply(normed, shared))))
+    by_weight = emit(op.multiply(dy, normed))
+    others = list(range(rank - len(axes)))
+    return [op.multiply(root, inner), op.sum(by_weight, others) if others else by_weight]
+
+
+@legalizes("relax.nn.rms_norm")
+def _rms_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    (x, weight), op = call.args, relax.op
+    rank = len(shape_of(x))
+
+    def emit(value: relax.Expr) -> relax.Var:
+        return lowered(builder, value)
+
+    root = _inverse_root(emit, x, [axis % rank for axis in ints(call.attrs.axes)], float(call.attrs.epsilon))
+    return emit(op.multiply(emit(op.multiply(x, root)), weight))
+
+
+def _inverse_root(emit: Emit, x: relax.Expr, axes: list[int], epsilon: float) -> relax.Var:
+    """1 / sqrt(mean(x^2) + epsilon) over axes, which are kept."""
+    op = relax.op
+    square = emit(op.mean(emit(op.multiply(x, x)), axes, keepdims=True))
+    return emit(op.rsqrt(emit(op.add(square, relax.const(epsilon, dtype_of(x))))))
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The axes of a tensor whose channels are split into groups.
+
+    Attributes:
+        shape: the tensor's.
+        apart: its shape with the channel axis as (groups, channels of a group).
+        channel: the channel axis.
+        axes: of `apart`, over which mean and variance are.
+        epsilon: added to the variance.
+    """
+
+    shape: Ints
+    apart: Ints
+    channel: int
+    axes: list[int]
+    epsilon: float
+
+    @classmethod
+    def of(cls, call: relax.Call) -> _Groups:
+        """Of `group_norm`; of `instance_norm`, where every channel is a group.
+
+        Raises:
+            NotImplementedError: it has no scale or no shift.
+        """
+        attrs, shape = call.attrs, shape_of(call)
+        if not (attrs.center and attrs.scale):
+            raise NotImplementedError(f"{call.op.name} is known with scale and shift only")
+        channel = int(attrs.channel_axis) % len(shape)
+        groups = int(attrs.num_groups) if "group" in call.op.name else shape[channel]
+        apart = (*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :])
+        spatial = [axis % len(shape) for axis in ints(attrs.axes)]
+        # An instance's axes may name the channel's neighbours only.
+        axes = sorted([channel + 1, *(axis + (axis > channel) for axis in spatial if axis != channel)])
+        return cls(shape, apart, channel, axes, float(attrs.epsilon))
+
+    def per_channel(self, emit: Emit, vector: relax.Expr) -> relax.Var:
+        """A scale or shift, with an axis for each of `apart`."""
+        kept = {self.channel, self.channel + 1}
+        return emit(relax.op.reshape(vector, [n if axis in kept else 1 for axis, n in enumerate(self.apart)]))
+
+    def mean(self, emit: Emit, value: relax.Expr) -> relax.Var:
+        return emit(relax.op.mean(value, self.axes, keepdims=True))
+
+    def normed(self, emit: Emit, x: relax.Expr) -> tuple[relax.Var, relax.Var]:
+        """`x`, in groups, less its mean and divided by its deviation; and 1 / deviation."""
+        op = relax.op
+        values = emit(op.reshape(x, self.apart))
+        centred = emit(op.subtract(values, self.mean(emit, values)))
+        variance = self.mean(emit, emit(op.multiply(centred, centred)))
+        root = emit(op.rsqrt(emit(op.add(variance, relax.const(self.epsilon, dtype_of(x))))))
+        return emit(op.multiply(centred, root)), root
+
+
+@legalizes("relax.nn.group_norm")
+@legalizes("relax.nn.instance_norm")
+def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    (x, gamma, beta), groups, op = call.args, _Groups.of(call), relax.op
+
+    def emit(value: relax.Expr) -> relax.Var:
+        return lowered(builder, value)
+
+    normed, _ = groups.normed(emit, x)
+    scaled = emit(op.multiply(normed, groups.per_channel(emit, gamma)))
+    return op.reshape(emit(op.add(scaled, groups.per_channel(emit, beta))), groups.shape)
+
+
+@differentiates("relax.nn.group_norm")
+@differentiates("relax.nn.instance_norm")
+def _group_norm_gradient(
+    _y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
+    """With x^ = (x - mean) r and g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
+    (x, gamma, _), groups, emit, op = call.args, _Groups.of(call), builder.emit, relax.op
+    normed, root = groups.normed(emit, x)
+    slopes = emit(op.reshape(dy, groups.apart))
+    scaled = emit(op.multiply(slopes, groups.per_channel(emit, gamma)))
+    shared = emit(op.multiply(normed, groups.mean(emit, emit(op.multiply(scaled, normed)))))
+    inner = emit(op.subtract(emit(op.subtract(scaled, groups.mean(emit, scaled))), shared))
+    others = [axis for axis in range(len(groups.apart)) if axis not in {groups.channel, groups.channel + 1}]
+    sums = [emit(op.sum(value, others)) for value in (emit(op.multiply(slopes, normed)), slopes)]
+    return [
+        op.reshape(emit(op.multiply(root, inner)), groups.shape),
+        *(op.reshape(value, (groups.shape[groups.channel],)) for value in sums),
+    ]
+
+
+# Softmax, its logarithm, and layer normalization: kernels that work row by row.
+
+_REDUCTION = {"op_pattern": 3}
+"""Lets elementwise work in front be fused, and none behind."""
+
+
+@legalizes("relax.nn.softmax")
+def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return _emit(builder, normalization.softmax, *call.args) if _is_last(call) else builtin(builder, call)
+
+
+@differentiates("relax.nn.softmax")
+def _softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    if not _is_last(call):
+        return relax_rules.softmax_grad(y, call, dy, builder)
+    return [_emit(builder, normalization.softmax_gradient, y, dy)]
+
+
+@legalizes("relax.nn.log_softmax")
+def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return _emit(builder, normalization.log_softmax, *call.args) if _is_last(call) else builtin(builder, call)
+
+
+@differentiates("relax.nn.log_softmax")
+def _log_softmax_gradient(
+    y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
+    if not _is_last(call):
+        return relax_rules.log_softmax_grad(y, call, dy, builder)
+    return [builder.call_te(normalization.log_softmax_gradient, y, dy, primfunc_attrs=_REDUCTION)]
+
+
+@legalizes("relax.nn.layer_norm")
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, gamma, beta = call.args
+    epsilon = float(call.attrs.epsilon)
+    rows = _rows(call)
+    if rows is None:
+        return _over_axes(builder, call)
+    if rows == shape_of(x):
+        return _emit(builder, normalization.layer_norm, x, gamma, beta, epsilon)
+    x, gamma, beta = _flat(builder, rows, x, gamma, beta)
+    made = builder.emit(_emit(builder, normalization.layer_norm, x, gamma, beta, epsilon))
+    return relax.op.reshape(made, shape_of(call))
+
+
+@differentiates("relax.nn.layer_norm")
+def _layer_norm_gradient(
+    _y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
+) -> list[relax.Expr]:
+    operands, rows = call.args, _rows(call)
+    if rows is None:
+        message = "layer_norm has a gradient along the last axes only"
+        raise NotImplementedError(message)
+    x, gamma, _ = operands
+    if is_whole := rows != shape_of(x):
+        x, dy, gamma = _flat(builder, rows, x, dy, gamma)
+    found = builder.emit(_emit(builder, normalization.layer_norm_gradient, x, gamma, dy, float(call.attrs.epsilon)))
+    slopes = [builder.emit(relax.TupleGetItem(found, index)) for index in range(3)]
+    if is_whole:
+        slopes = [relax.op.reshape(slope, shape_of(item)) for slope, item in zip(slopes, operands, strict=True)]
+    return slopes
+
+
+def _rows(call: relax.Call) -> Ints | None:
+    """The shape in which it is along the last axis only; None if it is not along the last axes."""
+    shape = shape_of(call)
+    axes = sorted(axis % len(shape) for axis in ints(call.attrs.axes))
+    leading = len(shape) - len(axes)
+    if axes != list(range(leading, len(shape))):
+        return None
+    return shape if len(axes) == 1 else (*shape[:leading], math.prod(shape[leading:]))
+
+
+def _flat(builder: relax.BlockBuilder, rows: Ints, *operands: relax.Expr) -> list[relax.Expr]:
+    """The operands with as many last axes put together; vectors and tensors alike."""
+    size = math.prod(rows)
+    shapes = [rows if math.prod(shape_of(item)) == size else rows[-1:] for item in operands]
+    return [builder.emit(relax.op.reshape(item, shape)) for item, shape in zip(operands, shapes, strict=True)]
+
+
+def _over_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Along axes that are not the last: those are put last, and back."""
+    (x, gamma, beta), shape, op = call.args, shape_of(call), relax.op
+    axes = [axis % len(shape) for axis in ints(call.attrs.axes)]
+    order = [axis for axis in range(len(shape)) if axis not in axes] + axes
+    moved = lowered(builder, op.permute_dims(x, order))
+    last = list(range(-len(axes), 0))
+    made = lowered(builder, op.nn.layer_norm(moved, gamma, beta, last, float(call.attrs.epsilon)))
+    return lowered(builder, op.permute_dims(made, [order.index(axis) for axis in range(len(shape))]))
+
+
+def _emit(
+    builder: relax.BlockBuilder, function: Callable[..., te.Tensor | list[te.Tensor]], *arguments: relax.Expr | float
+) -> relax.Expr:
+    return builder.call_te(function, *arguments, primfunc_attrs=OPAQUE)
+
+
+def _is_last(call: relax.Call) -> bool:
+    return int(call.attrs.axis) in {-1, len(shape_of(call)) - 1}
+
+
+# Gradients of sums and of what is computed of deviations, over any axes.
+
+
+@differentiates("relax.std")
+def _std(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    """The variance's, by the chain rule: dx = dy (x - mean) / (n y)."""
+    (x,), emit, op = call.args, builder.emit, relax.op
+    axes, kept = _reduced(call)
+    centred = emit(op.subtract(x, emit(op.mean(x, list(axes), keepdims=True))))
+    count = relax.const(float(math.prod(shape_of(x)[axis] for axis in axes)), dtype_of(x))
+    slope = emit(op.divide(dy, emit(op.multiply(y, count))))
+    return [op.multiply(emit(op.reshape(slope, kept)), centred)]
+
+
+@differentiates("relax.prod")
+def _prod(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    """The product of all others, which is right where some are zero too."""
+    (x,), emit, op = call.args, builder.emit, relax.op
+    if not is_float(x):
+        return [no_grad(x)]
+    axes, kept = _reduced(call)
+    zero, one = relax.const(0.0, dtype_of(x)), relax.const(1.0, dtype_of(x))
+    is_zero = emit(op.equal(x, zero))
+    zeros = emit(op.sum(emit(op.astype(is_zero, dtype_of(x))), list(axes), keepdims=True))
+    rest = emit(op.prod(emit(op.where(is_zero, one, x)), list(axes), keepdims=True))
+    slope = emit(op.multiply(emit(op.reshape(dy, kept)), rest))
+    single = emit(op.where(emit(op.equal(zeros, one)), slope, zero))
+    none = emit(op.where(emit(op.equal(zeros, zero)), slope, zero))
+    return [op.where(is_zero, single, emit(op.divide(none, emit(op.where(is_zero, one, x)))))]
+
+
+def _reduced(call: relax.Call) -> tuple[Ints, Ints]:
+    """The reduced axes, and the operand's shape with one entry along them."""
+    shape, axes = shape_of(call.args[0]), call.attrs.axis
+    found = tuple(axis % len(shape) for axis in ints(axes)) if axes is not None else tuple(range(len(shape)))
+    return found, tuple(1 if axis in found else extent for axis, extent in enumerate(shape))
+
+
+# The sum that undoes a broadcast over the last axis: the gradient of a bias.
+
+
+@legalizes("relax.collapse_sum_to")
+def _legalize_bias_sum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    source, result = shape_of(call.args[0]), shape_of(call)
+    if len(source) > 1 and result == source[-1:]:
+        return builder.call_te(channel_sums.bias_gradient, call.args[0], primfunc_attrs=OPAQUE)
+    return builtin(builder, call)

@@ -1,0 +1,202 @@
+"""All operators: importing this registers every family's rules; and transpositions folded into products."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import relax
+
+from autotm.kernels.contractions import Subscripts
+from autotm.lower.rules import LEGALIZE, Ints, ints, number, shape_of
+
+# Products that read operands and write results where they lie, instead of after a transposition.
+#
+# A network may turn a matrix, or move attention heads to the front, before it multiplies. The kernels need neither:
+# `matmul(x, permute_dims(w))` becomes an `einsum` of `x` and `w`, and so does a product whose result is only permuted.
+
+_BATCH = "abcdefgh"
+_MATRIX = 2
+
+
+def fold_transposes(module: tvm.IRModule) -> tvm.IRModule:
+    """The same module, where `main` transposes no operand or result of a product that a kernel reads or writes so."""
+    main = module["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    folding = _Folding(_uses(bindings, main.body.body))
+    for binding in bindings:
+        folding.take(binding)
+    if not folding.is_changed:
+        return module
+    body = relax.SeqExpr([relax.DataflowBlock(folding.made)], main.body.body)
+    function = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
+    folded = tvm.IRModule({**dict(module.functions), module.get_global_var("main"): function})
+    return relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(folded))
+
+
+def _uses(bindings: list[relax.VarBinding], result: relax.Expr) -> Counter:
+    """How often each variable is read."""
+    found: Counter = Counter()
+
+    def count(expression: relax.Expr) -> None:
+        if isinstance(expression, relax.Var):
+            found[expression] += 1
+
+    for expression in (*(binding.value for binding in bindings), result):
+        relax.analysis.post_order_visit(expression, count)
+    return found
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """What an operand is made of: `source`, with its axes in `order`, times `factor`."""
+
+    source: relax.Expr
+    order: Ints
+    factor: float = 1.0
+
+    def letters(self, letters: str) -> str:
+        """Of the source's axes, from those of the operand's."""
+        found = [""] * len(letters)
+        for axis, letter in zip(self.order, letters, strict=True):
+            found[axis] = letter
+        return "".join(found)
+
+    @property
+    def is_turned(self) -> bool:
+        return self.order != tuple(range(len(self.order)))
+
+
+@dataclass
+class _Folding:
+    uses: Counter
+    made: list[relax.VarBinding] = field(default_factory=list)
+    values: dict[relax.Var, relax.Expr] = field(default_factory=dict)
+    is_changed: bool = False
+    builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
+
+    def take(self, binding: relax.VarBinding) -> None:
+        """The next binding, or others in its place; what they leave unread is dead."""
+        value = binding.value
+        folded = None
+        if _is(value, "relax.matmul"):
+            folded = self._product(value, range(len(shape_of(value))))
+        elif _is(value, "relax.permute_dims"):
+            folded = self._permuted_product(value)
+        elif _is(value, "relax.broadcast_to") and shape_of(value) == shape_of(value.args[0]):
+            folded = value.args[0]
+        self.is_changed |= folded is not None
+        self.values[binding.var] = value
+        self.made.append(binding if folded is None else relax.VarBinding(binding.var, folded))
+
+    def _permuted_product(self, call: relax.Call) -> relax.Expr | None:
+        product = self.values.get(call.args[0])
+        if product is None or not _is(product, "relax.matmul") or self.uses[call.args[0]] > 1:
+            return None
+        return self._product(product, _order(call))
+
+    def _product(self, call: relax.Call, order: range | Ints) -> relax.Expr | None:
+        """The product with its axes in an order; None if nothing is to be gained, or no kernel does it."""
+        shapes = [shape_of(argument) for argument in call.args]
+        left, right = (self._operand(argument) for argument in call.args)
+        is_permuted = tuple(order) != tuple(range(len(order)))
+        if len(shapes[0]) > _MATRIX and len(shapes[1]) == _MATRIX and right.is_turned and not is_permuted:
+            return self._dense(call, right)
+        if shapes[0][:-2] != shapes[1][:-2] or min(map(len, shapes)) < _MATRIX:
+            return None
+        batch = _BATCH[: len(shapes[0]) - _MATRIX]
+        result = f"{batch}ik"
+        letters = Subscripts(
+            left.letters(f"{batch}ij"), right.letters(f"{batch}jk"), "".join(result[axis] for axis in order)
+        )
+        every = (letters, letters.left_gradient, letters.right_gradient)
+        if not (left.is_turned or right.is_turned or is_permuted) or not all(each.is_product for each in every):
+            return None
+        made = relax.op.einsum((left.source, right.source), str(letters))
+        return self._scaled(made, left.factor * right.factor)
+
+    def _dense(self, call: relax.Call, right: _Operand) -> relax.Expr:
+        """Rows of more than one axis times one turned matrix."""
+        x, shape = call.args[0], shape_of(call.args[0])
+        rows = self._emit(relax.op.reshape(x, (math.prod(shape[:-1]), shape[-1])))
+        made = self._emit(relax.op.einsum((rows, right.source), "ij,kj->ik"))
+        return self._scaled(relax.op.reshape(made, shape_of(call)), right.factor)
+
+    def _scaled(self, made: relax.Expr, factor: float) -> relax.Expr:
+        return made if factor == 1.0 else relax.op.multiply(self._emit(made), relax.const(factor, "float32"))
+
+    def _operand(self, operand: relax.Expr) -> _Operand:
+        """What is permuted, or a view of it that is."""
+        rank, factor = len(shape_of(operand)), 1.0
+        order, source, whole = tuple(range(rank)), operand, _Operand(operand, tuple(range(rank)))
+        while isinstance(source, relax.Var) and source in self.values:
+            value = self.values[source]
+            if isinstance(value, relax.Var):
+                source = value
+            elif _is(value, "relax.broadcast_to") and shape_of(value) == shape_of(value.args[0]):
+                source = value.args[0]
+            elif _is(value, "relax.multiply") and (times := number(value.args[1])) is not None:
+                source, factor = value.args[0], factor * times
+            elif _is(value, "relax.permute_dims"):
+                own = _order(value)
+                source, order = value.args[0], tuple(own[axis] for axis in order)
+                whole = _Operand(source, order, factor)
+            elif _is(value, "relax.reshape") and (found := self._split(value)) is not None:
+                source, own = found
+                order = tuple(own[axis] for axis in order)
+                return _Operand(source, order, factor)
+            else:
+                break
+        return whole
+
+    def _split(self, call: relax.Call) -> tuple[relax.Expr, Ints] | None:
+        """A view of what was permuted, and its order, where a permutation's axes are then split."""
+        before = self.values.get(call.args[0])
+        if before is None or not _is(before, "relax.permute_dims"):
+            return None
+        parts = _parts(shape_of(before), shape_of(call))
+        if parts is None:
+            return None
+        own = _order(before)
+        by_source = [parts[own.index(axis)] for axis in range(len(own))]
+        starts = {axis: sum(map(len, by_source[:axis])) for axis in range(len(own))}
+        order = [starts[axis] + place for axis in own for place in range(len(by_source[axis]))]
+        view = self._emit(relax.op.reshape(before.args[0], [extent for part in by_source for extent in part]))
+        return view, tuple(order)
+
+    def _emit(self, value: relax.Expr) -> relax.Var:
+        value = self.builder.normalize(value)
+        var = relax.DataflowVar("folded", value.ty)
+        self.made.append(relax.VarBinding(var, value))
+        self.values[var] = value
+        return var
+
+
+def _parts(shape: Ints, split: Ints) -> list[Ints] | None:
+    """The axes that each axis of `shape` is split into; None if axes are put together."""
+    parts, rest = [], list(split)
+    for extent in shape:
+        part = []
+        while math.prod(part) < extent and rest:
+            part.append(rest.pop(0))
+        if not part and extent == 1 and rest and rest[0] == 1:
+            part.append(rest.pop(0))
+        if not part or math.prod(part) != extent:
+            return None
+        parts.append(tuple(part))
+    return parts if not rest else None
+
+
+def _order(call: relax.Call) -> Ints:
+    rank = len(shape_of(call.args[0]))
+    axes = call.attrs.axes
+    return tuple(axis % rank for axis in ints(axes)) if axes is not None else tuple(reversed(range(rank)))
+
+
+def _is(value: relax.Expr, operator: str) -> bool:
+    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(operator)
+
+
+__all__ = ["LEGALIZE", "fold_transposes", "ints", "moving", "norms", "pointwise", "products", "shape_of", "windows"]

@@ -1,0 +1,138 @@
+"""Registration of each operator's rules, its gradient and its form as a kernel, and words that the rules share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+import tvm_ffi
+from tvm import relax, topi
+from tvm.relax.op.base import register_gradient
+
+# Registration of the rules, and words that they share.
+
+Ints = tuple[int, ...]
+Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+Gradient = Callable[[relax.Var, relax.Call, relax.Var, relax.BlockBuilder], list[relax.Expr]]
+
+LEGALIZE: dict[str, Legalize] = {}
+"""Operator name -> how it becomes a call of our own kernel; operators without an entry become Relax's own."""
+
+# A rule that refuses a case is called through TVM, which would turn what it raises into a RuntimeError.
+tvm_ffi.register_error("NotImplementedError", NotImplementedError)
+
+_NAMED, _OVERRIDE = 15, 20
+"""Registration levels; Relax's own rules have 10, the same with the operator's name in their errors 15."""
+
+
+def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
+    """The decorated function turns calls of `operator` into kernels."""
+
+    def register(rule: Legalize) -> Legalize:
+        LEGALIZE[operator] = rule
+        return rule
+
+    return register
+
+
+def differentiates(operator: str) -> Callable[[Gradient], Gradient]:
+    """The decorated function gives the gradients of `operator`, one for each argument.
+
+    Whatever it raises becomes a NotImplementedError that names the operator.
+    """
+
+    def register(rule: Gradient) -> Gradient:
+        register_gradient(operator, _naming(operator, rule), level=_OVERRIDE)
+        return rule
+
+    return register
+
+
+def _naming(operator: str, rule: Gradient) -> Gradient:
+    def gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+        try:
+            return rule(y, call, dy, builder)
+        except NotImplementedError as error:
+            raise NotImplementedError(f"{operator}: {error}") from None
+        except Exception as error:
+            raise NotImplementedError(f"{operator}: {type(error).__name__}: {error}") from error
+
+    return gradient
+
+
+for _name in tvm.ir.Op.list_op_names():
+    if (_rule := tvm.ir.Op.get(_name).get_attr("FPrimalGradient")) is not None:
+        register_gradient(_name, _naming(_name, _rule), level=_NAMED)
+
+
+def builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Relax's own legalization."""
+    return call.op.get_attr("FLegalize")(builder, call)
+
+
+def lowered(builder: relax.BlockBuilder, call: relax.Expr) -> relax.Var:
+    """A call of an operator as a kernel's, within the legalization of another operator."""
+    call = builder.normalize(call)
+    rule = LEGALIZE.get(call.op.name) or call.op.get_attr("FLegalize")
+    return builder.emit(rule(builder, call))
+
+
+def shape_of(expression: relax.Expr) -> Ints:
+    """Static shape of a tensor expression."""
+    return ints(expression.ty.shape)
+
+
+def ints(values: object) -> Ints:
+    """Static extents as integers."""
+    return tuple(int(value) for value in values)
+
+
+def is_float(expression: relax.Expr) -> bool:
+    """Whether a tensor expression holds floating-point numbers."""
+    return dtype_of(expression).startswith("float")
+
+
+def dtype_of(expression: relax.Expr) -> str:
+    """Element type of a tensor expression."""
+    dtype = expression.ty.dtype
+    return str(getattr(dtype, "dtype", dtype))
+
+
+def fitted(gradient: relax.Expr, operand: relax.Expr, builder: relax.BlockBuilder) -> relax.Expr:
+    """A gradient summed over the axes along which its operand was broadcast."""
+    made = builder.emit(gradient)
+    shape = shape_of(operand)
+    return made if shape_of(made) == shape else relax.op.collapse_sum_to(made, shape)
+
+
+def number(expression: relax.Expr) -> float | None:
+    """The value of a constant without axes."""
+    if isinstance(expression, tvm.ir.Constant) and not expression.value.shape:
+        return float(expression.value.numpy())
+    return None
+
+
+# Operands whose axes are named by letters, brought to the order of the kernels and back.
+
+
+def arranged(builder: relax.BlockBuilder, x: relax.Expr, layout: str, wanted: str) -> relax.Expr:
+    """`x`, whose axes are named by `layout`, with the axes in another order, and axes of one entry that it lacks."""
+    own = [letter for letter in wanted if letter in layout]
+    if own != list(layout):
+        x = builder.emit(builder.call_te(topi.transpose, x, [layout.index(letter) for letter in own]))
+    if len(own) == len(wanted):
+        return x
+    extents = dict(zip(own, shape_of(x), strict=True))
+    return builder.emit(relax.op.reshape(x, [extents.get(letter, 1) for letter in wanted]))
+
+
+def restored(builder: relax.BlockBuilder, made: relax.Expr, layout: str, wanted: str) -> relax.Expr:
+    """What a kernel made, with axes named by `layout`, in an order that may lack some axes of one entry."""
+    if layout == wanted:
+        return made
+    made = builder.emit(made)
+    kept = "".join(letter for letter in layout if letter in wanted)
+    if kept != layout:
+        extents = zip(layout, shape_of(made), strict=True)
+        made = builder.emit(relax.op.reshape(made, [extent for letter, extent in extents if letter in wanted]))
+    return arranged(builder, made, kept, wanted)

@@ -1,0 +1,252 @@
+"""The update rules as formulas over elements, and the step's number, with the factors that depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tvm import relax, te, tirx
+
+from autotm.kernels.tir import OPAQUE
+from autotm.model.training import RATE_SCALE, STEP, Adam, AdamW, Sgd, UpdateRule
+
+# The update rules as formulas over elements: what they keep, what depends on the step's number, what they compute.
+
+TOGETHER = 6
+"""Vectors (biases, scales, shifts) that one kernel takes: each alone would take less time than its call."""
+
+Binding = relax.VarBinding
+Number = tirx.Expr
+
+
+class Formula(Protocol):
+    """How one rule updates a parameter.
+
+    Attributes:
+        name: of the kernel.
+        states: what is kept for each element from step to step, zero before the first.
+        factor_count: how many numbers `factors` gives.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    factor_count: int
+
+    def factors(self, step: Number, rate_scale: Number) -> list[Number]:
+        """What is the same for all elements of a step, in float64.
+
+        Args:
+            step: its number, float64, 1 in the first.
+            rate_scale: what the learning rate is multiplied by, float64; read where rates are scheduled.
+        """
+
+    def update(
+        self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
+    ) -> list[te.Tensor]:
+        """The new states, then the new parameter, each made of what comes before it: they may take the old memory."""
+
+
+@dataclass(frozen=True)
+class UpdateFactors:
+    """What an update reads besides the parameter's own tensors.
+
+    Attributes:
+        factors: the values of `Formula.factors` in this step.
+        clip: what every gradient is multiplied by; None if they are not clipped.
+    """
+
+    factors: tuple[Number, ...] = ()
+    clip: Number | None = None
+
+    def gradient(self, slope: Number) -> Number:
+        """An element of the gradient as the rule is to see it."""
+        return slope if self.clip is None else slope * self.clip
+
+
+def formula_of(rule: UpdateRule, *, scheduled: bool = False) -> Formula:
+    """The formula of a rule; with its learning rate as a number of each step where it is `scheduled`."""
+    return _SgdFormula(rule, scheduled) if isinstance(rule, Sgd) else _AdamFormula(rule, scheduled)
+
+
+class _SgdFormula:
+    name = "sgd_update"
+
+    def __init__(self, rule: Sgd, scheduled: bool) -> None:
+        self._rule, self._scheduled = rule, scheduled
+        self._dampened = bool(rule.momentum and rule.dampening)
+        self.states = ("momentum",) if rule.momentum else ()
+        self.factor_count = self._dampened + scheduled
+
+    def factors(self, step: Number, rate_scale: Number) -> list[Number]:
+        """The gradient's share of the momentum, which is all of it in the first step; the learning rate."""
+        share = tirx.Select(step == _double(1.0), _double(1.0), _double(1.0 - self._rule.dampening))
+        rate = [_double(self._rule.learning_rate) * rate_scale] if self._scheduled else []
+        return [share, *rate] if self._dampened else rate
+
+    def update(
+        self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
+    ) -> list[te.Tensor]:
+        rule = self._rule
+        rate = given.factors[-1] if self._scheduled else _float(rule.learning_rate)
+
+        def change(at: tuple[tirx.Var, ...]) -> Number:
+            return _decayed(given.gradient(slope(*at)), old(*at), rule.weight_decay)
+
+        if not rule.momentum:
+            return [elementwise(old.shape, lambda at: old(*at) - change(at) * rate, self.name)]
+        (before,), share = states, given.factors[: self._dampened]
+
+        def kept(at: tuple[tirx.Var, ...]) -> Number:
+            return before(*at) * _float(rule.momentum) + (change(at) * share[0] if share else change(at))
+
+        momentum = elementwise(old.shape, kept, "momentum")
+
+        def stepped(at: tuple[tirx.Var, ...]) -> Number:
+            kept_now = momentum(*at)
+            ahead = change(at) + kept_now * _float(rule.momentum) if rule.nesterov else kept_now
+            return old(*at) - ahead * rate
+
+        return [momentum, elementwise(old.shape, stepped, self.name)]
+
+
+class _AdamFormula:
+    name = "adam_update"
+    states = ("first_moment", "second_moment")
+
+    def __init__(self, rule: Adam | AdamW, scheduled: bool) -> None:
+        self._rule, self._scheduled = rule, scheduled
+        self._shrinks = isinstance(rule, AdamW) and rule.weight_decay != 0
+        self.factor_count = 3 if scheduled and self._shrinks else 2
+
+    def factors(self, step: Number, rate_scale: Number) -> list[Number]:
+        """The length of the step, the root of the second moment's correction, and what decay leaves where it varies."""
+        one = _double(1.0)
+        first, second = (one - tirx.pow(_double(beta), step) for beta in self._rule.betas)
+        rate = _double(self._rule.learning_rate)
+        if self._scheduled:
+            rate *= rate_scale
+        return [rate / first, tirx.sqrt(second), one - rate * _double(self._rule.weight_decay)][: self.factor_count]
+
+    def update(
+        self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
+    ) -> list[te.Tensor]:
+        rule, shape = self._rule, old.shape
+        apart = isinstance(rule, AdamW)
+        length, root, *kept_now = given.factors
+
+        def change(at: tuple[tirx.Var, ...]) -> Number:
+            return _decayed(given.gradient(slope(*at)), old(*at), 0.0 if apart else rule.weight_decay)
+
+        def towards(
+            before: te.Tensor, value: Callable[[tuple[tirx.Var, ...]], Number], beta: float, name: str
+        ) -> te.Tensor:
+            # Not beta * before + (1 - beta) * value: rounded to float32, the two factors do not add up to one.
+            def element(at: tuple[tirx.Var, ...]) -> Number:
+                return before(*at) + (value(at) - before(*at)) * _float(1.0 - beta)
+
+            return elementwise(shape, element, name)
+
+        mean = towards(states[0], change, rule.betas[0], self.states[0])
+        square = towards(states[1], lambda at: change(at) * change(at), rule.betas[1], self.states[1])
+        kept = kept_now[0] if kept_now else _float(1.0 - rule.learning_rate * rule.weight_decay)
+
+        def stepped(at: tuple[tirx.Var, ...]) -> Number:
+            start = old(*at) * kept if self._shrinks else old(*at)
+            return start - length * mean(*at) / (tirx.sqrt(square(*at)) / root + _float(rule.eps))
+
+        return [mean, square, elementwise(shape, stepped, self.name)]
+
+
+def is_vector(tensor: relax.Expr) -> bool:
+    """Whether a tensor is so small that several go into one kernel."""
+    return len(tensor.ty.shape) <= 1
+
+
+def bind(call: relax.Expr, results: list[relax.Var]) -> list[Binding]:
+    """Name what a call returns: one tensor, or a tuple of them."""
+    if len(results) == 1:
+        return [Binding(results[0], call)]
+    every = relax.DataflowVar("updates", relax.TupleType([result.ty for result in results]))
+    parts = [Binding(result, relax.TupleGetItem(every, index)) for index, result in enumerate(results)]
+    return [Binding(every, call), *parts]
+
+
+def elementwise(shape: Sequence[int], element: Callable[[tuple[tirx.Var, ...]], Number], name: str) -> te.Tensor:
+    """A tensor of that shape, of no axes too, by its elements."""
+    if len(shape) == 0:
+        return te.compute((), lambda: element(()), name=name)
+    return te.compute(shape, lambda *at: element(at), name=name)
+
+
+def _decayed(slope: Number, old: Number, weight_decay: float) -> Number:
+    return slope + old * _float(weight_decay) if weight_decay else slope
+
+
+def _float(value: float) -> Number:
+    return tirx.const(value, "float32")
+
+
+def _double(value: float) -> Number:
+    return tirx.const(value, "float64")
+
+
+# The number of the step, and the factors of update rules that depend on it.
+
+Binding_COUNTER = relax.VarBinding
+_FACTOR = relax.TensorType((), "float32")
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A kernel that counts steps and computes the factors of some formulas, in float64.
+
+    Attributes:
+        old, new: the counter, int64 without axes.
+        rate_scale: what learning rates are multiplied by, an input, float64 without axes; None where they are fixed.
+        factors: of each formula, in the order given: float32 without axes.
+        bindings: that compute them.
+    """
+
+    old: relax.Var
+    new: relax.Var
+    rate_scale: relax.Var | None
+    factors: list[tuple[relax.Var, ...]]
+    bindings: list[Binding_COUNTER]
+
+
+def counter(builder: relax.BlockBuilder, formulas: Sequence[Formula], *, scheduled: bool) -> Counter:
+    """The counter of formulas that have factors.
+
+    Args:
+        builder: of the module that the kernel is put into.
+        formulas: whose factors are wanted.
+        scheduled: whether their learning rates are numbers of each step.
+    """
+    old = relax.Var(STEP, relax.TensorType((), "int64"))
+    scale = relax.Var(RATE_SCALE, relax.TensorType((), "float64")) if scheduled else None
+    call = builder.call_te(
+        lambda step, scales: count(step, formulas, *scales),
+        old,
+        [] if scale is None else [scale],
+        primfunc_name_hint="step_factors",
+        primfunc_attrs=OPAQUE,
+    )
+    new = relax.Var(f"{STEP}_new", old.ty)
+    factors = [
+        tuple(relax.DataflowVar(f"factor{index}", _FACTOR) for index in range(formula.factor_count))
+        for formula in formulas
+    ]
+    return Counter(old, new, scale, factors, bind(call, [new, *(factor for some in factors for factor in some)]))
+
+
+def count(before: te.Tensor, formulas: Sequence[Formula], rate_scale: te.Tensor | None = None) -> list[te.Tensor]:
+    """The kernel of `counter`: the number of the step after `before`, and the factors of all formulas in it."""
+    scale = tirx.const(1.0, "float64") if rate_scale is None else rate_scale()
+    now = te.compute((), lambda: before() + tirx.const(1, "int64"), name="step")
+    values = [value for formula in formulas for value in formula.factors(now().astype("float64"), scale)]
+    return [now, *map(_factor, values)]
+
+
+def _factor(value: tirx.Expr) -> te.Tensor:
+    return te.compute((), lambda: value.astype("float32"), name="step_factor")

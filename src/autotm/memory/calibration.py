@@ -1,0 +1,408 @@
+"""What copies take on this machine: alone, by threads and kinds of store, and beside kernels."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from time import perf_counter, perf_counter_ns
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.memory.copies import AsyncCopy, CopyEngine, caller_on
+from autotm.memory.emulation import measured_stretch
+from autotm.memory.native.library import PLAIN, Stores, Team, widest_store
+from autotm.memory.native.ways import CopyMethod
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import Watch
+from autotm.model.errors import BadInputError
+from autotm.model.graph import ALIGNMENT_BYTES, OpClass, Tier
+from autotm.model.links import AsynchronousLinks, Contention, CopyCurve, Link, Links
+from autotm.model.machine import Machine
+
+# How often a time is taken until its median is known, and when that would take too long.
+
+Key = TypeVar("Key", bound=Hashable)
+
+_NORMAL_95 = 1.96
+_LEAST_SIZES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """When a median of times is known well enough.
+
+    Attributes:
+        least: samples, before their scatter is judged.
+        most: samples, however they scatter.
+        share: done earlier when the median's confidence interval reaches at most that share of it to either side.
+        point_s: seconds of samples after which a point is done, however few they are.
+    """
+
+    least: int = 5
+    most: int = 15
+    share: float = 0.02
+    point_s: float = 1.0
+
+    def is_enough(self, times_ns: Sequence[int]) -> bool:
+        """Whether the median of these times is known."""
+        return bool(times_ns) and self.is_known(times_ns, statistics.median(times_ns), sum(times_ns))
+
+    def is_known(self, samples: Sequence[float], whole: float, spent_ns: int) -> bool:
+        """Whether the median of `samples`, which took `spent_ns` to take, is known to a share of `whole`."""
+        if len(samples) >= self.most or (samples and spent_ns >= self.point_s * 1e9):
+            return True
+        return len(samples) >= self.least and half_interval(samples) <= self.share * whole
+
+
+def half_interval(samples: Sequence[float]) -> float:
+    """Half the width of the median's 95 % confidence interval: between two order statistics, whatever the distribution.
+
+    Their ranks are n/2 -+ 1.96 sqrt(n)/2 (Conover, Practical Nonparametric Statistics, section 3.2); of five samples it
+    is the whole range, which holds the median with 94 %.
+    """
+    ordered, count = sorted(samples), len(samples)
+    low = max(0, math.floor((count - _NORMAL_95 * math.sqrt(count)) / 2) - 1)
+    return (ordered[count - 1 - low] - ordered[low]) / 2
+
+
+def medians_ns(timed: Mapping[Key, Callable[[], int]], effort: Effort, watch: Watch, what: str) -> dict[Key, int]:
+    """Median nanoseconds of each of `timed`, which take turns: a disturbance hits one sample of each, not all of one.
+
+    A round is one sample of each that is not known yet; where `watch` says that others held the cores, it is repeated.
+    """
+    missing = list(timed)
+
+    def one_round() -> dict[Key, int]:
+        return {key: timed[key]() for key in missing}
+
+    def is_enough(found: Sequence[Mapping[Key, int]]) -> bool:
+        missing[:] = [key for key in timed if not effort.is_enough(samples_of(found, key))]
+        return not missing
+
+    rounds = watch.until(one_round, is_enough, what)
+    return {key: round(statistics.median(samples_of(rounds, key))) for key in timed}
+
+
+def samples_of(rounds: Iterable[Mapping[Key, int]], key: Key) -> list[int]:
+    """What rounds have of one point."""
+    return [found[key] for found in rounds if key in found]
+
+
+def sizes_in_time(sizes_bytes: Sequence[int], longest_ns: Callable[[int], int], point_s: float) -> tuple[int, ...]:
+    """The ascending sizes up to the first that takes longer than `point_s` seconds, and at least two.
+
+    Links take larger copies to have the bandwidth of their last two sizes. `longest_ns` makes the copies of a size once
+    and returns the longest time, so that they are warm afterwards.
+    """
+    for count, size_bytes in enumerate(sizes_bytes, 1):
+        if longest_ns(size_bytes) > point_s * 1e9 and count >= _LEAST_SIZES:
+            return tuple(sizes_bytes[:count])
+    return tuple(sizes_bytes)
+
+
+# How fast the cores copy within fast memory at best.
+
+_BYTES = 128 << 20
+"""Larger than the caches of most processors, so that most of it comes from memory."""
+_ROUNDS = 7
+
+
+def copy_bytes_per_s(machine: Machine, watch: Watch, size_bytes: int = _BYTES) -> float:
+    """Best rate of a copy by all kernel threads, bytes read plus bytes written a second.
+
+    `watch` judges the copies: those during which others hold the cores are repeated.
+    """
+    source, destination = (np.ones(size_bytes, np.uint8) for _ in range(2))
+    engine = CopyEngine(machine.cpus)
+    try:
+        with caller_on(machine.cpus[0]):
+            seconds = watch.rounds(partial(_seconds, engine, destination, source), _ROUNDS, "copies in fast memory")
+        return 2 * size_bytes / min(seconds)
+    finally:
+        engine.close()
+
+
+def _seconds(engine: CopyEngine, destination: npt.NDArray[np.uint8], source: npt.NDArray[np.uint8]) -> float:
+    start = perf_counter()
+    engine.copy(destination, source)
+    return perf_counter() - start
+
+
+# Copies between the tiers by threads and kind of store, as the memory itself gives them: no emulated wait.
+
+STRIDE_BYTES = 67 << 20
+"""Distance between the places of consecutive copies: far beyond the near caches, and no divisor of the pool."""
+
+AHEAD_BYTES = (0, 512, 4096)
+"""How early copies may ask for lines: some processors do so themselves, and better; far memory wants more of them."""
+
+
+def copy_curves(
+    tiers: Tiers, cpus: Sequence[int], sizes_bytes: Sequence[int], effort: Effort, watch: Watch
+) -> tuple[CopyCurve, ...]:
+    """Median times of copies in both directions, by 1, 2, 4, ... and all threads, with plain and streaming stores.
+
+    The caller is on the first of `cpus`. Every copy uses other places in the pools. Of the sizes those are left out
+    that follow one which takes too long.
+    """
+    team = Team(tuple(cpus[1:]))
+    places = itertools.count()
+
+    def elapsed_ns(destination: Tier, way: CopyMethod, size_bytes: int) -> int:
+        source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+        place = next(places) * STRIDE_BYTES // size_bytes % (tiers.fast.size_bytes // size_bytes) * size_bytes
+        to, out_of = (
+            tiers.pool(tier).view(place, (size_bytes,), "uint8").ctypes.data for tier in (destination, source)
+        )
+        start_ns = perf_counter_ns()
+        team.copy(to, out_of, size_bytes, way.stores, way.threads)
+        return perf_counter_ns() - start_ns
+
+    curves = list(itertools.product(Tier, ways_to_measure(len(cpus))))
+    try:
+        sizes = sizes_in_time(
+            sizes_bytes, lambda size: max(elapsed_ns(*curve, size) for curve in curves), effort.point_s
+        )
+        timed = {(*curve, size): partial(elapsed_ns, *curve, size) for curve in curves for size in reversed(sizes)}
+        found = medians_ns(timed, effort, watch, "copies by threads and stores")
+    finally:
+        team.close()
+    return tuple(
+        CopyCurve(
+            tier,
+            way.threads,
+            way.stores != PLAIN,
+            way.stores.ahead_bytes,
+            tuple((size, found[tier, way, size]) for size in sizes),
+        )
+        for tier, way in curves
+    )
+
+
+def ways_to_measure(threads: int) -> list[CopyMethod]:
+    """Those that a copy engine of so many threads can choose from."""
+    counts = sorted({*(1 << power for power in range(threads.bit_length())), threads})
+    streaming = [Stores(widest_store(), ahead) for ahead in AHEAD_BYTES] if widest_store() else []
+    return [CopyMethod(count, stores) for count in counts for stores in (PLAIN, *streaming)]
+
+
+# What copies and the kernels beside them take from each other.
+
+
+def contention(
+    async_copy: AsyncCopy, co_runners: Mapping[OpClass, Callable[[], None]], effort: Effort, watch: Watch
+) -> dict[OpClass, Contention]:
+    """What the copy and each co-runner take from each other, over the time that the copy takes alone.
+
+    Each co-runner runs for as long as the asynchronous copy takes, and then as often without it, until what the copy
+    adds to it is known to the effort's share of the copy's time, and again where `watch` says that others held the
+    cores. What the copy adds to the kernel is the median over those pairs of the difference; what the kernel adds to
+    the copy is the median of the copies, less the copy alone; 0 where below.
+    """
+    alone_ns = statistics.median(watch.until(partial(_alone_ns, async_copy), effort.is_enough, "asynchronous copies"))
+
+    def is_enough(pairs: Sequence[tuple[int, int, int]]) -> bool:
+        added_ns = [with_ns - without_ns for _, with_ns, without_ns in pairs]
+        spent_ns = sum(with_ns + without_ns for _, with_ns, without_ns in pairs)
+        return effort.is_known(added_ns, alone_ns, spent_ns)
+
+    found = {}
+    for op_class, co_runner in co_runners.items():
+        co_runner()
+        what = f"copies beside kernels ({op_class})"
+        pairs = watch.until(partial(_beside, async_copy, co_runner), is_enough, what)
+        to_kernels_ns = statistics.median(with_ns - without_ns for _, with_ns, without_ns in pairs)
+        to_copy_ns = statistics.median(copy_ns for copy_ns, _, _ in pairs) - alone_ns
+        found[op_class] = Contention(max(0.0, to_kernels_ns / alone_ns), max(0.0, to_copy_ns / alone_ns))
+    return found
+
+
+def _alone_ns(async_copy: AsyncCopy) -> int:
+    async_copy.start()
+    async_copy.wait()
+    return async_copy.ended_ns - async_copy.started_ns
+
+
+def _beside(async_copy: AsyncCopy, co_runner: Callable[[], None]) -> tuple[int, int, int]:
+    """Nanoseconds of the copy, of as many calls of `co_runner` as it takes, and of as many without it."""
+    async_copy.start()
+    start_ns = perf_counter_ns()
+    co_runner()
+    calls = 1
+    while not async_copy.is_done:
+        co_runner()
+        calls += 1
+    with_ns = perf_counter_ns() - start_ns
+    async_copy.wait()
+    start_ns = perf_counter_ns()
+    for _ in range(calls):
+        co_runner()
+    return async_copy.ended_ns - async_copy.started_ns, with_ns, perf_counter_ns() - start_ns
+
+
+def call_us(async_copy: AsyncCopy, effort: Effort, watch: Watch) -> float:
+    """Median microseconds of the two calls that start a copy and, when it is complete, wait for it."""
+    found = watch.until(partial(_calls_ns, async_copy), effort.is_enough, "calls of copies beside kernels")
+    return statistics.median(found) / 1e3
+
+
+def _calls_ns(async_copy: AsyncCopy) -> int:
+    first_ns = perf_counter_ns()
+    async_copy.start()
+    started_ns = perf_counter_ns()
+    while not async_copy.is_done:
+        time.sleep(0)
+    complete_ns = perf_counter_ns()
+    async_copy.wait()
+    return started_ns - first_ns + perf_counter_ns() - complete_ns
+
+
+# Measuring the links between the tiers of a machine, through the same copies that programs use.
+
+log = logging.getLogger(__name__)
+
+LINK_SIZES_BYTES = (64, *(4096 * 4**power for power in range(8)))
+"""The latency of a copy; then 4 KiB to 64 MiB, above which its bandwidth no longer changes."""
+
+_POOL_BYTES = 128 << 20
+_CONTENTION_US = 15_000
+"""Length of a copy beside kernels: several calls of a kernel that takes milliseconds. There are many op classes."""
+
+_DESTINATIONS = (Tier.DRAM, Tier.PMEM)
+_USUAL_EFFORT = Effort()
+
+
+def calibrate_links(
+    machine: Machine,
+    devices_dir: Path,
+    contraction_flop_per_s: float,
+    co_runners: Mapping[OpClass, Callable[[], None]],
+    watch: Watch,
+    sizes_bytes: Sequence[int] = LINK_SIZES_BYTES,
+    effort: Effort = _USUAL_EFFORT,
+) -> Links:
+    """Time copies in both directions, blocking and asynchronous, emulated wait included: the median of each size.
+
+    First the ways that a copy can be made are measured, so that all other copies go the fastest one, as programs' do.
+    What asynchronous copies and kernels take from each other is measured on `co_runners`, called in turn with and
+    without a copy.
+
+    Args:
+        machine: the machine this process runs on.
+        devices_dir: folder of the device files.
+        contraction_flop_per_s: measured rate of this process's convolutions with the machine's threads.
+        co_runners: a kernel of each op class that runs on all of the machine's cores, milliseconds each.
+        watch: judges rounds; those in which others held the cores are repeated, or noted when its patience ends.
+        sizes_bytes: sizes to measure, at least two, ascending; multiples of 64. What follows a size that takes longer
+            than `effort.point_s` is left out.
+        effort: how well each median is to be known, and how long one may take.
+
+    Raises:
+        BadInputError: sizes or an effort that measure nothing, or what `open_tiers` raises.
+    """
+    _check(sizes_bytes, effort, co_runners)
+    stretch = measured_stretch(machine, devices_dir, contraction_flop_per_s)
+    pool_bytes = max(_POOL_BYTES, *sizes_bytes)
+    with (
+        open_tiers(machine, None, pool_bytes, pool_bytes, devices_dir, stretch=stretch) as tiers,
+        caller_on(machine.cpus[0]),
+    ):
+        curves = copy_curves(tiers, machine.cpus, sizes_bytes, effort, watch)
+        tiers.copy_as_measured(curves)
+        blocking = _links(partial(_timed_copy_ns, tiers), tiers, sizes_bytes, effort, watch, "copies")
+        flying = _links(partial(_timed_async_copy_ns, tiers), tiers, sizes_bytes, effort, watch, "asynchronous copies")
+        beside = [contention(_long_async_copy(tiers, link), co_runners, effort, watch) for link in flying]
+        short = _async_copy(tiers, 0, sizes_bytes[0], Tier.DRAM)
+        (fast, slow), (beside_fast, beside_slow) = flying, beside
+        asynchronous = AsynchronousLinks(fast, slow, beside_fast, beside_slow, call_us(short, effort, watch))
+        tiers.check()
+    disturbed = tuple(dict.fromkeys(watch.disturbed))
+    if disturbed:
+        log.warning("others held the cores: %s were measured all the same, and are too slow", ", ".join(disturbed))
+    return Links(*blocking, contraction_flop_per_s, stretch, asynchronous, disturbed, curves=curves)
+
+
+def _check(sizes_bytes: Sequence[int], effort: Effort, co_runners: Mapping[OpClass, Callable[[], None]]) -> None:
+    ascending = list(sizes_bytes) == sorted(set(sizes_bytes))
+    aligned = all(size > 0 and size % ALIGNMENT_BYTES == 0 for size in sizes_bytes)
+    if len(sizes_bytes) < 2 or not ascending or not aligned:  # noqa: PLR2004 - a line needs two points
+        raise BadInputError(
+            f"calibration sizes {list(sizes_bytes)}: give at least two, ascending multiples of {ALIGNMENT_BYTES} bytes"
+        )
+    if effort.most < 1:
+        raise BadInputError(f"calibration effort: {effort.most} samples at most measure nothing; give at least 1")
+    if missing := [op_class.value for op_class in OpClass if op_class not in co_runners]:
+        raise BadInputError(f"calibration co-runners: give a kernel of each op class; {', '.join(missing)} is missing")
+
+
+def _links(
+    timed_ns: Callable[[int, int, Tier], int],
+    tiers: Tiers,
+    sizes_bytes: Sequence[int],
+    effort: Effort,
+    watch: Watch,
+    what: str,
+) -> tuple[Link, Link]:
+    """The links to fast and to slow memory.
+
+    Rounds go from large to small sizes, because the first copy after a large one starts with cold caches, which only a
+    small one would feel. Every copy uses another part of the pools: programs move tensors that other work has pushed
+    out of near caches.
+    """
+    copies = itertools.count()
+
+    def elapsed_ns(size: int, destination: Tier) -> int:
+        place = next(copies) * STRIDE_BYTES // size % (tiers.fast.size_bytes // size)
+        return timed_ns(place * size, size, destination)
+
+    sizes = sizes_in_time(sizes_bytes, lambda size: max(elapsed_ns(size, tier) for tier in Tier), effort.point_s)
+    timed = {(size, tier): partial(elapsed_ns, size, tier) for size in reversed(sizes) for tier in Tier}
+    found = medians_ns(timed, effort, watch, what)
+    to_fast, to_slow = (
+        Link(destination, tuple((size, found[size, destination]) for size in sizes)) for destination in _DESTINATIONS
+    )
+    return to_fast, to_slow
+
+
+def _timed_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
+    to_view, from_view = _views(tiers, offset, size_bytes, destination)
+    start_ns = perf_counter_ns()
+    tiers.copy(to_view, from_view, destination)
+    return perf_counter_ns() - start_ns
+
+
+def _timed_async_copy_ns(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> int:
+    async_copy = _async_copy(tiers, offset, size_bytes, destination)
+    start_ns = perf_counter_ns()
+    async_copy.start()
+    async_copy.wait()
+    return perf_counter_ns() - start_ns
+
+
+def _views(
+    tiers: Tiers, offset: int, size_bytes: int, destination: Tier
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """Destination and source of a copy between equal places of the two pools."""
+    source = Tier.PMEM if destination is Tier.DRAM else Tier.DRAM
+    to_view, from_view = (tiers.pool(tier).view(offset, (size_bytes,), "uint8") for tier in (destination, source))
+    return to_view, from_view
+
+
+def _async_copy(tiers: Tiers, offset: int, size_bytes: int, destination: Tier) -> AsyncCopy:
+    return tiers.async_copy(*_views(tiers, offset, size_bytes, destination), destination, 0)
+
+
+def _long_async_copy(tiers: Tiers, link: Link) -> AsyncCopy:
+    """A copy that takes about `_CONTENTION_US`, or as large as the pools."""
+    largest, largest_ns = link.points[-1]
+    wanted = int(largest * _CONTENTION_US * 1e3 / largest_ns) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+    return _async_copy(tiers, 0, max(ALIGNMENT_BYTES, min(wanted, tiers.fast.size_bytes)), link.destination)

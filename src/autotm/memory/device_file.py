@@ -1,0 +1,231 @@
+"""Device files: what one kind of slow memory costs, as fitted or derived from published bandwidths and latencies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from autotm.model.errors import BadInputError, explain, unknown_name
+from autotm.model.graph import OpClass
+
+# What one kind of slow memory costs: the constants that emulated waits are computed from.
+
+_Cost = Annotated[float, Field(ge=0)]
+_Rate = Annotated[float, Field(gt=0)]
+
+
+class Strict(BaseModel):
+    """Part of a device file: no unknown keys, no numbers written as text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class KernelCost(Strict):
+    """What a byte of a kernel's slow operand adds to the kernel's time."""
+
+    read_ns_per_byte: _Cost = Field(description="of what the kernel reads")
+    write_ns_per_byte: _Cost = Field(description="of what it writes; a workspace is written and read")
+
+
+class MoveBandwidth(Strict):
+    """Bandwidth of a copy, by destination."""
+
+    to_fast_bytes_per_s: _Rate = Field(description="from slow to fast memory")
+    to_slow_bytes_per_s: _Rate = Field(description="from fast to slow memory")
+
+
+class DeviceFile(Strict):
+    """The contents of config/devices/NAME.yaml (`docs/emulation.md` explains the model)."""
+
+    description: str = Field(description="for people")
+    source: str = Field(description="where the constants were measured, and how they were derived")
+    moves: MoveBandwidth = Field(description="of copies that the step waits for, with all threads")
+    asynchronous_moves: MoveBandwidth = Field(description="of copies beside kernels, with one thread per direction")
+    contraction_flop_per_s: _Rate = Field(
+        description="rate of the best convolutions of the processor that the constants were measured beside"
+    )
+    first_touch_ns: _Cost = Field(
+        0.0,
+        description="what the recording adds to a kernel for each slow operand it writes, because its time includes "
+        "the first touch of that memory; part of the comparison with the recording, never waited for",
+    )
+    latency_ns: _Cost = Field(
+        0.0,
+        description="what the first byte of slow memory takes longer than of fast memory: waited for once for each "
+        "slow operand that a kernel reads and each that it writes, and once for a move; 0 where `kernels` were fitted, "
+        "which contain it",
+    )
+    mixed_overlap_fraction: float = Field(
+        0.0,
+        ge=-1,
+        le=1,
+        description="of a kernel that reads and writes slow operands: the share of the smaller of both extras that the "
+        "larger one hides, as a link with a lane for each direction does; negative where mixed traffic costs more than "
+        "the sum, 0 where `kernels` were fitted, which contain it on average",
+    )
+    kernels: dict[Annotated[OpClass, Field(strict=False)], KernelCost] = Field(
+        description="by what a kernel does to memory; every class needs its constants"
+    )
+
+    @model_validator(mode="after")
+    def _every_op_class(self) -> Self:
+        if missing := [op_class.value for op_class in OpClass if op_class not in self.kernels]:
+            raise ValueError(f"kernels lacks {', '.join(missing)}; every op class needs its constants")
+        return self
+
+
+# A device whose constants are derived from published bandwidths and latencies (`docs/emulation.md` has the formulas).
+#
+# Bandwidths count bytes over the memory's bus, and a plain store moves its cache line twice: in, because caches fetch
+# what they are about to overwrite, and out. So a kernel that reads R and writes W bytes moves R + W one way and W the
+# other, and three published points of the bandwidth suffice: reads only (W = 0), as much read as written (R = 0), and
+# two bytes read for each byte written (R = W).
+
+_DIGITS = 4
+_LINE_BYTES = 64
+
+
+class _Sourced(Strict):
+    """A number that somebody published."""
+
+    source: str = Field(description="publication and place in it, or the formula and what it starts from")
+
+
+class Rate(_Sourced):
+    """A bandwidth with its source."""
+
+    bytes_per_s: float = Field(gt=0, description="over the memory's bus, all cores of a socket together")
+
+
+class Latency(_Sourced):
+    """A latency with its source."""
+
+    latency_ns: float = Field(gt=0, description="of a dependent load with nothing else under way")
+
+
+class Contraction(_Sourced):
+    """How fast the processor computes beside which the device is played, with its source."""
+
+    flop_per_s: float = Field(gt=0, description="rate of its best convolutions")
+
+
+class CopyingThread(_Sourced):
+    """What one thread that copies can have under way, with its source."""
+
+    lines_in_flight: int = Field(gt=0, description="cache lines of 64 bytes that it waits for at a time")
+
+
+class FastMemory(Strict):
+    """What is known of the memory that programs would rather use."""
+
+    read: Rate = Field(description="reads only")
+    read_twice_written: Rate = Field(description="two bytes read for each byte written")
+    read_as_written: Rate = Field(description="as much read as written: what plain stores do")
+    idle: Latency = Field(description="time to the first byte")
+
+
+class SlowMemory(FastMemory):
+    """What is known of the memory that is emulated."""
+
+    written: Rate = Field(description="writes only, by streaming stores")
+
+
+class PublishedDevice(Strict):
+    """The other contents that config/devices/NAME.yaml may have: published numbers, each with its source."""
+
+    description: str = Field(description="for people")
+    hidden_as: str = Field(
+        description="a device whose `kernels` were fitted: what share of slow memory's extra time kernels hide "
+        "behind computing is taken from there"
+    )
+    contraction: Contraction = Field(description="of the processor")
+    copying_thread: CopyingThread = Field(description="of copies beside kernels")
+    fast: FastMemory = Field(description="the memory beside it, whose time is not extra")
+    slow: SlowMemory = Field(description="the memory that is emulated")
+
+    def constants(self, fitted: DeviceFile) -> DeviceFile:
+        """The constants, with what kernels hide as `fitted` has it."""
+        read_ns = max(0.0, _ns(1, self.slow.read) - _ns(1, self.fast.read))
+        write_ns = max(0.0, _ns(2, self.slow.read_as_written) - _ns(2, self.fast.read_as_written))
+        both_ns = max(0.0, _ns(3, self.slow.read_twice_written) - _ns(3, self.fast.read_twice_written))
+        most_read = max(cost.read_ns_per_byte for cost in fitted.kernels.values())
+        most_written = max(cost.write_ns_per_byte for cost in fitted.kernels.values())
+        smaller_ns = min(read_ns, write_ns)
+        overlap = (read_ns + write_ns - both_ns) / smaller_ns if smaller_ns else 0.0
+        # One thread is bound by the lines that it can wait for (Little's law), and by what all threads get.
+        thread = self.copying_thread.lines_in_flight * _LINE_BYTES / self.slow.idle.latency_ns * 1e9
+        to_fast, to_slow = self.slow.read.bytes_per_s, self.slow.written.bytes_per_s
+        return DeviceFile(
+            description=self.description,
+            source=f"derived from the published numbers in its file; what kernels hide as in {self.hidden_as}",
+            moves=MoveBandwidth(to_fast_bytes_per_s=to_fast, to_slow_bytes_per_s=to_slow),
+            asynchronous_moves=MoveBandwidth(
+                to_fast_bytes_per_s=_rounded(min(thread, to_fast)), to_slow_bytes_per_s=_rounded(min(thread, to_slow))
+            ),
+            contraction_flop_per_s=self.contraction.flop_per_s,
+            latency_ns=_rounded(max(0.0, self.slow.idle.latency_ns - self.fast.idle.latency_ns)),
+            mixed_overlap_fraction=_rounded(min(1.0, max(-1.0, overlap))),
+            kernels={
+                op_class: KernelCost(
+                    read_ns_per_byte=_rounded(read_ns * cost.read_ns_per_byte / most_read),
+                    write_ns_per_byte=_rounded(write_ns * cost.write_ns_per_byte / most_written),
+                )
+                for op_class, cost in fitted.kernels.items()
+            },
+        )
+
+
+def _ns(size_bytes: int, rate: Rate) -> float:
+    return size_bytes / rate.bytes_per_s * 1e9
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+# Reading device files.
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device file that was read, with its name; of published numbers, the constants derived from them."""
+
+    name: str
+    constants: DeviceFile
+
+
+def load_device(devices_dir: Path, name: str) -> Device:
+    """Read `devices_dir`/`name`.yaml.
+
+    Raises:
+        BadInputError: no such device, an unknown key, a bad or missing value; names file, key and value.
+    """
+    contents = _contents(devices_dir, name)
+    if isinstance(contents, DeviceFile):
+        return Device(name, contents)
+    fitted = _contents(devices_dir, contents.hidden_as)
+    if not isinstance(fitted, DeviceFile):
+        path = devices_dir / f"{name}.yaml"
+        raise BadInputError(f"{path}: hidden_as: {contents.hidden_as} was not fitted; name a device that has `kernels`")
+    return Device(name, contents.constants(fitted))
+
+
+def _contents(devices_dir: Path, name: str) -> DeviceFile | PublishedDevice:
+    path = devices_dir / f"{name}.yaml"
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        known = [file.stem for file in devices_dir.glob("*.yaml")]
+        raise BadInputError(f"{path}: {unknown_name('device', name, known)}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInputError(f"{path}: not valid YAML: {error}") from None
+    is_published = isinstance(document, dict) and "hidden_as" in document
+    model = PublishedDevice if is_published else DeviceFile
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise BadInputError(explain(path, error, model)) from None

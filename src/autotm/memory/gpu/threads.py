@@ -1,0 +1,557 @@
+"""A device made of threads and host memory: the order of streams and events tested with real concurrency."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.memory.gpu.interface import Event, Span
+from autotm.memory.pool import POISON_BYTE, Pool
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Tier
+
+# When the work at the head of a stream begins: at once, after a delay, or when nothing else can.
+
+
+@dataclass(frozen=True)
+class Order:
+    """Work begins as soon as its stream comes to it; the ways below are subclasses.
+
+    Work is known by its stream's name and its number there since the device was opened, from 0; events have none.
+    """
+
+    def delay_s(self, stream: str, number: int) -> float:
+        """Seconds that work is put off for."""
+        del stream, number
+        return 0.0
+
+    def rank(self, stream: str, number: int) -> float | None:
+        """None, or: work begins only once the host waits and no other stream can go on; of several the least first."""
+        del stream, number
+        return None
+
+
+@dataclass(frozen=True)
+class Delays(Order):
+    """Work begins after a random while, so that streams overtake each other: real concurrency.
+
+    Attributes:
+        seed: which work waits how long is drawn from it and does not depend on what the threads do.
+        most_s: the longest delay.
+    """
+
+    seed: int
+    most_s: float = 0.0003
+
+    def delay_s(self, stream: str, number: int) -> float:
+        """Nothing for half of all work, so that what was late is followed by what is not."""
+        drawn = random.Random(f"{self.seed}:{stream}:{number}").random()  # noqa: S311 - no secret
+        return max(0.0, 2 * drawn - 1) * self.most_s
+
+
+@dataclass(frozen=True)
+class Interleaving(Order):
+    """One piece of work at a time, in an order drawn from all that events allow.
+
+    Attributes:
+        seed: gives the same order on every machine.
+    """
+
+    seed: int
+
+    def rank(self, stream: str, number: int) -> float | None:
+        """At random."""
+        return random.Random(f"{self.seed}:{stream}:{number}").random()  # noqa: S311 - no secret
+
+
+@dataclass(frozen=True)
+class Starving(Order):
+    """Some work of one stream begins as late as events allow: what does not wait for it comes before it.
+
+    Attributes:
+        stream: by name.
+        number: of the work.
+        period: work comes round after so many, as that of a step does; 0 where it does not.
+    """
+
+    stream: str
+    number: int
+    period: int = 0
+
+    def rank(self, stream: str, number: int) -> float | None:
+        """Held back only if it is the one."""
+        turn = number % self.period if self.period else number
+        return 0.0 if (stream, turn) == (self.stream, self.number) else None
+
+
+# Whether work that touches the same bytes is ordered: vector clocks, as in race detectors for threads.
+#
+# Every stream counts its work. An event carries, for each stream, how much of that stream's work is done once the event
+# is reached; whoever waits for it knows as much. Work is ordered after other work if its stream knew of that when it
+# was queued (Mattern, 1989). Two pieces of work of which one writes bytes that the other reads or writes must be
+# ordered. That depends on what is queued alone, so a missing wait is found whatever the threads did.
+
+Clock = dict[str, int]
+
+
+class RaceError(AutotmError):
+    """Work of two streams touches the same bytes, one of them writes, and no event orders them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    span: Span
+    stream: str
+    number: int
+    writes: bool
+
+
+class Races:
+    """All work queued since the streams last stood still.
+
+    Args:
+        streams: their names.
+    """
+
+    def __init__(self, streams: Sequence[str]) -> None:
+        self._known: dict[str, Clock] = {name: dict.fromkeys(streams, 0) for name in streams}
+        self._accesses: list[_Access] = []
+
+    def recorded(self, stream: str) -> Mapping[str, int]:
+        """What is done once an event is reached that is recorded now."""
+        return dict(self._known[stream])
+
+    def waited(self, stream: str, clock: Mapping[str, int]) -> None:
+        """From now on work of `stream` comes after all that `clock` counts."""
+        known = self._known[stream]
+        for other, number in clock.items():
+            known[other] = max(known[other], number)
+
+    def queued(self, stream: str, reads: Sequence[Span], writes: Sequence[Span]) -> None:
+        """Work that touches these bytes is queued.
+
+        Raises:
+            RaceError: other work touches them, and neither comes after the other.
+        """
+        known = self._known[stream]
+        known[stream] += 1
+        found = [_Access(span, stream, known[stream], writes=False) for span in reads]
+        found += [_Access(span, stream, known[stream], writes=True) for span in writes]
+        for new in found:
+            for old in self._accesses:
+                if (new.writes or old.writes) and old.number > known[old.stream] and new.span.overlaps(old.span):
+                    raise RaceError(_text(new, old))
+        # What is known to all streams can no longer race with anything.
+        done = {name: min(clock[name] for clock in self._known.values()) for name in known}
+        self._accesses = [old for old in self._accesses if old.number > done[old.stream]] + found
+
+    def still(self) -> None:
+        """All streams stand still: everything queued so far comes before everything that follows."""
+        self._accesses = []
+        done = {name: clock[name] for name, clock in self._known.items()}
+        for clock in self._known.values():
+            clock.update(done)
+
+
+def _text(new: _Access, old: _Access) -> str:
+    span, what = new.span, "writes" if new.writes else "reads"
+    return (
+        f"{new.stream} stream: work {new.number} {what} bytes [{span.start}, {span.stop}) of the {span.memory.name} "
+        f"pool, which work {old.number} of the {old.stream} stream {'writes' if old.writes else 'reads'}, and no event "
+        "orders them: a wait is missing in the program's schedule; report it with program.json"
+    )
+
+
+# What the streams of a device of threads share: one lock, the points they wait for, and the first failure.
+
+
+class Member(Protocol):
+    """A stream, as the others see it.
+
+    Attributes:
+        held: rank and name of the stream while its next work is held back.
+    """
+
+    held: tuple[float, str] | None
+
+    def is_stuck(self) -> bool:
+        """Whether it goes on only after something else has."""
+
+
+@dataclass(eq=False)
+class Point:
+    """One recording of an event: reached at `reached_ns` of `perf_counter_ns`; 0 before."""
+
+    clock: Mapping[str, int]
+    reached_ns: int = 0
+
+
+@dataclass(eq=False)
+class Crew:
+    """All streams of a device.
+
+    Attributes:
+        order: when work begins.
+        races: what was queued; None where nobody checks.
+        changed: held for every change of a queue, a point or what is held, and notified of it.
+        failure: of the first work that failed; what follows it is not run.
+    """
+
+    order: Order
+    races: Races | None
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    members: list[Member] = field(default_factory=list)
+    failure: BaseException | None = None
+    _waiting_hosts: int = 0
+
+    def host_waits(self, is_over: Callable[[], bool]) -> None:
+        """Hold the calling thread; work that is held back begins meanwhile, where nothing else can."""
+        with self.changed:
+            self._waiting_hosts += 1
+            self.changed.notify_all()
+            self.changed.wait_for(is_over)
+            self._waiting_hosts -= 1
+
+    def may_begin(self, member: Member) -> bool:
+        """Whether its held work is next: the host waits, no other can go on, and none held is of lower rank."""
+        others = [other for other in self.members if other is not member]
+        if not self._waiting_hosts or member.held is None or not all(other.is_stuck() for other in others):
+            return False
+        return all(other.held is None or other.held > member.held for other in others)
+
+    def reach(self, point: Point) -> None:
+        """Let go on who waits for it."""
+        with self.changed:
+            point.reached_ns = time.perf_counter_ns()
+            self.changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first failure."""
+        with self.changed:
+            self.failure = self.failure or error
+
+    def require_whole(self) -> None:
+        """Raise what failed.
+
+        Raises:
+            AutotmError: some work did.
+        """
+        if self.failure is not None:
+            raise AutotmError(f"device of threads: its work failed: {self.failure}") from self.failure
+
+
+@dataclass(eq=False)
+class ThreadEvent:
+    """An event: the point that was recorded last."""
+
+    crew: Crew
+    point: Point | None = None
+
+    def synchronize(self) -> None:
+        """Hold the calling thread until that point is reached."""
+        point = self.point
+        if point is not None:
+            self.crew.host_waits(lambda: point.reached_ns > 0)
+
+
+# Pools of a device of threads: ordinary memory, in which a byte that nobody wrote is a poisoned one.
+
+
+class ThreadMemory:
+    """As `interface.DeviceMemory`: ordinary memory; its views are NumPy arrays."""
+
+    def __init__(self, name: str, tier: Tier, size_bytes: int) -> None:
+        self.name = name
+        self.size_bytes = size_bytes
+        self._pool = Pool(tier, size_bytes)
+        self._pool.poison(0, size_bytes)
+        self._bytes: npt.NDArray[np.uint8] = self._pool.view(0, (size_bytes,), "uint8")
+        self.address = int(self._bytes.ctypes.data)
+
+    def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The array at `offset`."""
+        return self._pool.view(offset, shape, dtype)
+
+    def poison(self, span: Span) -> None:
+        """Make what is there NaN."""
+        self._pool.poison(span.start, span.size_bytes)
+
+    def bytes_of(self, span: Span) -> npt.NDArray[np.uint8]:
+        """The bytes of a span of this pool.
+
+        Raises:
+            AutotmError: it leaves the pool.
+        """
+        if span.start < 0 or span.stop > self.size_bytes:
+            raise AutotmError(f"{self.name} pool: bytes [{span.start}, {span.stop}) leave its {self.size_bytes} bytes")
+        return self._bytes[span.start : span.stop]
+
+    def close(self) -> None:
+        """Give the memory back; where views are still alive, with the last of them."""
+        self._bytes = np.empty(0, np.uint8)
+        self._pool.close()
+
+
+def bytes_of(span: Span) -> npt.NDArray[np.uint8]:
+    """The bytes of a span of a device of threads.
+
+    Raises:
+        AutotmError: it leaves its pool.
+    """
+    assert isinstance(span.memory, ThreadMemory)
+    return span.memory.bytes_of(span)
+
+
+# A stream that is a thread with a queue.
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    run: Callable[[], None]
+    number: int
+    fresh: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    point: Point
+
+
+class ThreadStream:
+    """As `interface.Stream`.
+
+    Args:
+        name: of the stream.
+        crew: of its device, which it joins.
+        poison: overwrite what work is about to write, before it is put off: who reads it too early reads that.
+    """
+
+    def __init__(self, name: str, crew: Crew, *, poison: bool) -> None:
+        self.name = name
+        self.handle = 0
+        self.held: tuple[float, str] | None = None
+        self._crew = crew
+        self._poison = poison
+        self._queue: deque[_Work | _Wait | Point] = deque()
+        self._waits_for: Point | None = None
+        self._is_busy = False
+        self._is_closed = False
+        self._numbered = 0
+        crew.members.append(self)
+        self._thread = threading.Thread(target=self._serve, name=f"autotm-{name}", daemon=True)
+        self._thread.start()
+
+    def launch(self, work: Callable[[], None], reads: Sequence[Span] = (), writes: Sequence[Span] = ()) -> None:
+        """Queue a call."""
+        kept = {(id(span.memory), span.start) for span in reads}  # Updated in place: not to be poisoned before.
+        fresh = tuple(span for span in writes if (id(span.memory), span.start) not in kept)
+        if self._crew.races is not None:
+            self._crew.races.queued(self.name, reads, writes)
+        self._put(_Work(work, self._numbered, fresh))
+        self._numbered += 1
+
+    def copy(self, destination: Span, source: Span) -> None:
+        """Queue a copy."""
+        to, out_of = bytes_of(destination), bytes_of(source)
+        if to.nbytes != out_of.nbytes:
+            raise AutotmError(f"{self.name} stream: copy of {out_of.nbytes} bytes into {to.nbytes}")
+
+        def copy() -> None:
+            to[:] = out_of
+
+        self.launch(copy, (source,), (destination,))
+
+    def fill(self, span: Span, byte: int) -> None:
+        """Queue the filling of a span."""
+        array = bytes_of(span)
+        self.launch(lambda: array.fill(byte), (), (span,))
+
+    def record(self, event: Event) -> None:
+        """Make `event` the point at which all work queued here so far is done."""
+        assert isinstance(event, ThreadEvent)
+        races = self._crew.races
+        point = Point(races.recorded(self.name) if races else {})
+        event.point = point
+        self._put(point)
+
+    def wait(self, event: Event) -> None:
+        """Hold back what is queued from now on until the point that `event` has now."""
+        assert isinstance(event, ThreadEvent)
+        if event.point is None:
+            return
+        if self._crew.races is not None:
+            self._crew.races.waited(self.name, event.point.clock)
+        self._put(_Wait(event.point))
+
+    def synchronize(self) -> None:
+        """Hold the calling thread until all work queued here is done."""
+        self._crew.host_waits(lambda: not self.is_running())
+        self._crew.require_whole()
+
+    def is_running(self) -> bool:
+        """Whether there is work left."""
+        return bool(self._queue) or self._is_busy
+
+    def is_stuck(self) -> bool:
+        """Whether it goes on only after something else has: no work, a point that is not reached, or held work."""
+        if self.held is not None:
+            return True
+        if self._waits_for is not None:
+            return not self._waits_for.reached_ns
+        return not self.is_running()
+
+    def close(self) -> None:
+        """Do what is queued, and end the thread."""
+        with self._crew.changed:
+            self._is_closed = True
+            self._crew.changed.notify_all()
+        self._crew.host_waits(lambda: not self.is_running())
+        self._thread.join()
+
+    def _put(self, item: _Work | _Wait | Point) -> None:
+        with self._crew.changed:
+            self._queue.append(item)
+            self._crew.changed.notify_all()
+
+    def _serve(self) -> None:
+        changed = self._crew.changed
+        while True:
+            with changed:
+                self._is_busy = False
+                changed.notify_all()
+                changed.wait_for(lambda: self._queue or self._is_closed)
+                if not self._queue:
+                    return
+                item, self._is_busy = self._queue.popleft(), True
+            match item:
+                case Point():
+                    self._crew.reach(item)
+                case _Wait():
+                    self._wait(item.point)
+                case _Work():
+                    self._work(item)
+
+    def _wait(self, point: Point) -> None:
+        with self._crew.changed:
+            self._waits_for = point
+            self._crew.changed.notify_all()
+            self._crew.changed.wait_for(lambda: point.reached_ns)
+            self._waits_for = None
+
+    def _work(self, work: _Work) -> None:
+        if self._poison:
+            for span in work.fresh:
+                bytes_of(span).fill(POISON_BYTE)
+        self._put_off(work.number)
+        if self._crew.failure is None:
+            try:
+                work.run()
+            except Exception as error:  # noqa: BLE001 - it belongs to the thread that waits for the work
+                self._crew.fail(error)
+
+    def _put_off(self, number: int) -> None:
+        order, crew = self._crew.order, self._crew
+        delay_s, rank = order.delay_s(self.name, number), order.rank(self.name, number)
+        if delay_s:
+            time.sleep(delay_s)
+        if rank is not None:
+            with crew.changed:
+                self.held = rank, self.name
+                crew.changed.notify_all()
+                crew.changed.wait_for(lambda: crew.may_begin(self))
+                self.held = None
+
+
+# The device: two pools, three streams, and the time between events by the clock of the processor.
+
+STREAMS = ("compute", "inward", "outward")
+
+
+class ThreadDevice:
+    """As `interface.Device`, on a computer without a GPU; nothing of its times says anything about one.
+
+    Args:
+        device_bytes: of the pool that plays device memory.
+        host_bytes: of the other.
+        order: when work begins.
+        poison: what work is about to write is made NaN before it is put off.
+        races: check that events order all work that touches the same bytes; see `Races`.
+
+    Raises:
+        AutotmError: the system does not give the memory.
+    """
+
+    def __init__(
+        self,
+        device_bytes: int,
+        host_bytes: int,
+        *,
+        order: Order | None = None,
+        poison: bool = False,
+        races: bool = False,
+    ) -> None:
+        self.name = "threads"
+        self.index = -1
+        self.device_pool = ThreadMemory("device", Tier.DRAM, device_bytes)
+        self.host_pool = ThreadMemory("host", Tier.PMEM, host_bytes)
+        self._races = Races(STREAMS) if races else None
+        self._crew = Crew(order or Order(), self._races)
+        self.compute, self.inward, self.outward = (ThreadStream(name, self._crew, poison=poison) for name in STREAMS)
+
+    def event(self, *, timed: bool = False) -> ThreadEvent:
+        """A new event; all are timed."""
+        del timed
+        return ThreadEvent(self._crew)
+
+    def elapsed_ns(self, start: Event, end: Event) -> int:
+        """Nanoseconds from one event to another."""
+        assert isinstance(start, ThreadEvent)
+        assert isinstance(end, ThreadEvent)
+        if not (start.point and end.point and start.point.reached_ns and end.point.reached_ns):
+            raise AutotmError("device of threads: the time was asked of an event that is not recorded, or not reached")
+        return end.point.reached_ns - start.point.reached_ns
+
+    def read(self, span: Span) -> npt.NDArray[Any]:
+        """A copy of the bytes of a span."""
+        return bytes_of(span).copy()
+
+    def write(self, span: Span, array: npt.NDArray[Any]) -> None:
+        """Overwrite a span."""
+        if array.nbytes != span.size_bytes:
+            raise AutotmError(f"{span.memory.name} pool: {array.nbytes} bytes for a span of {span.size_bytes}")
+        bytes_of(span)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+    def synchronize(self) -> None:
+        """Hold the calling thread until all streams stand still."""
+        self._crew.host_waits(lambda: all(not stream.is_running() for stream in self._streams))
+        if self._races is not None:
+            self._races.still()
+        self._crew.require_whole()
+
+    def close(self) -> None:
+        """End the threads and give the memory back."""
+        for stream in self._streams:
+            stream.close()
+        self.device_pool.close()
+        self.host_pool.close()
+
+    @property
+    def _streams(self) -> tuple[ThreadStream, ...]:
+        return self.compute, self.inward, self.outward
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,178 @@
+"""System calls that Python does not have: where pages shall be, where they are, and what kind of file one is.
+
+They are made directly: libnuma need not be installed, and py-libnuma binds whole processes only (and crashes on nodes
+that do not exist).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import platform
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.model.errors import AutotmError
+
+_NUMBERS = {
+    "x86_64": {
+        "mbind": 237,
+        "move_pages": 279,
+        "statx": 332,
+        "mlock2": 325,
+        "munlock": 150,
+        "madvise": 28,
+        "set_mempolicy": 238,
+    },
+    "aarch64": {
+        "mbind": 235,
+        "move_pages": 239,
+        "statx": 291,
+        "mlock2": 284,
+        "munlock": 229,
+        "madvise": 233,
+        "set_mempolicy": 237,
+    },
+}
+_MPOL_DEFAULT, _MPOL_PREFERRED, _MPOL_BIND = 0, 1, 2
+_MLOCK_ONFAULT = 1
+_MASK_BITS = 1024
+_PAGES_AT_ONCE = 1 << 18
+_AT_EMPTY_PATH = 0x1000
+_STATX_BYTES = 256
+_ATTRIBUTES, _ATTRIBUTES_KNOWN = slice(8, 16), slice(56, 64)
+_STATX_ATTR_DAX = 0x200000
+
+NOWHERE = "nowhere"
+"""Instead of a node: the page is not in memory (swapped out, or never touched)."""
+
+_REMEDIES = {
+    errno.EPERM: "containers forbid it by default: docker run --cap-add SYS_NICE",
+    errno.ENOSYS: "this system has no such call: slow memory can only be emulated here",
+}
+
+
+def bind(address: int, size_bytes: int, nodes: Iterable[int]) -> None:
+    """Have the pages of [address, address + size_bytes), page aligned and not touched yet, come from `nodes` alone.
+
+    Raises:
+        AutotmError: the system refuses; says why and what helps.
+    """
+    set_policy(address, size_bytes, _MPOL_BIND, nodes)
+
+
+def set_policy(address: int, size_bytes: int, mode: int, nodes: Iterable[int]) -> None:
+    """As `bind`, with any policy: `mode` is one of `MPOL_...` (include/uapi/linux/mempolicy.h).
+
+    Raises:
+        AutotmError: the system refuses; says why and what helps.
+    """
+    _call("mbind", _pointer(address), _long(size_bytes), mode, _mask(nodes), _long(_MASK_BITS + 1), 0)
+
+
+def prefer(node: int | None) -> None:
+    """Have this thread, and those that it starts, take memory without a policy of its own from `node` first.
+
+    Without a node: from the nearest, as ever.
+
+    Raises:
+        AutotmError: the system refuses; says why and what helps.
+    """
+    if node is None:
+        _call("set_mempolicy", _MPOL_DEFAULT, None, _long(0))
+    else:
+        _call("set_mempolicy", _MPOL_PREFERRED, _mask([node]), _long(_MASK_BITS + 1))
+
+
+def _mask(nodes: Iterable[int]) -> ctypes.Array[ctypes.c_ulong]:
+    """Bits of nodes; of the length that goes with it, the kernel reads one bit less than it is told."""
+    mask = (ctypes.c_ulong * (_MASK_BITS // 64))()
+    for node in nodes:
+        mask[node // 64] |= 1 << (node % 64)
+    return mask
+
+
+def pages_by_node(address: int, size_bytes: int) -> dict[str, int]:
+    """How many pages of [address, address + size_bytes) are on which node, by its number as text, or `NOWHERE`.
+
+    Raises:
+        AutotmError: the system refuses; says why and what helps.
+    """
+    found: dict[str, int] = {}
+    for node, count in zip(*np.unique(node_of_pages(address, size_bytes), return_counts=True), strict=True):
+        name = NOWHERE if node < 0 else str(node)
+        found[name] = found.get(name, 0) + int(count)
+    return found
+
+
+def node_of_pages(address: int, size_bytes: int) -> npt.NDArray[np.int32]:
+    """(pages,) the node of each page of [address, address + size_bytes), negative where it is not in memory.
+
+    Raises:
+        AutotmError: the system refuses; says why and what helps.
+    """
+    starts = np.arange(address, address + size_bytes, mmap.PAGESIZE, dtype=np.uint64)
+    nodes = np.empty(starts.size, np.int32)
+    for first in range(0, starts.size, _PAGES_AT_ONCE):
+        pages, found = (each[first : first + _PAGES_AT_ONCE] for each in (starts, nodes))
+        _call("move_pages", 0, _long(pages.size), _pointer(pages.ctypes.data), None, _pointer(found.ctypes.data), 0)
+    return nodes
+
+
+def lock(address: int, size_bytes: int) -> None:
+    """Keep pages of [address, address + size_bytes) in memory, on the node that they are on; later ones, too.
+
+    Pages that were never touched stay untouched.
+
+    Raises:
+        AutotmError: the system refuses; says what helps.
+    """
+    try:
+        _call("mlock2", _pointer(address), _long(size_bytes), _MLOCK_ONFAULT)
+    except AutotmError as error:
+        raise AutotmError(
+            f"{error}: this process may not lock {size_bytes / 1e9:.3f} GB more; run as root, or raise what it may "
+            "lock (ulimit -l unlimited; containers: docker run --ulimit memlock=-1)"
+        ) from None
+
+
+def give_back(address: int, size_bytes: int) -> None:
+    """Free the pages of [address, address + size_bytes), locked or not; the next touch takes a fresh one.
+
+    Raises:
+        AutotmError: the system refuses.
+    """
+    _call("munlock", _pointer(address), _long(size_bytes))
+    _call("madvise", _pointer(address), _long(size_bytes), mmap.MADV_DONTNEED)
+
+
+def is_dax(file: int) -> bool:
+    """Whether reads and writes of an open file's mapping reach the memory behind it, with no page cache between.
+
+    Raises:
+        AutotmError: the system does not tell.
+    """
+    told = ctypes.create_string_buffer(_STATX_BYTES)
+    _call("statx", file, ctypes.c_char_p(b""), _AT_EMPTY_PATH, 0, told)
+    attributes, known = (int.from_bytes(told.raw[part], "little") for part in (_ATTRIBUTES, _ATTRIBUTES_KNOWN))
+    return bool(attributes & known & _STATX_ATTR_DAX)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_pointer, _long = ctypes.c_void_p, ctypes.c_ulong
+
+
+def _call(name: str, *arguments: object) -> None:
+    number = _NUMBERS.get(platform.machine(), {}).get(name)
+    code = errno.ENOSYS
+    if number is not None and _libc.syscall(ctypes.c_long(number), *arguments) >= 0:
+        return
+    if number is not None:
+        code = ctypes.get_errno()
+    remedy = f"; {_REMEDIES[code]}" if code in _REMEDIES else ""
+    raise AutotmError(f"{name}: {os.strerror(code)} ({errno.errorcode.get(code, code)}){remedy}")

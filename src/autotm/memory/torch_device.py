@@ -1,0 +1,451 @@
+"""Devices of PyTorch: a GPU, and a CPU in the place of one; copies beside operators, pinned memory, clocks, peaks, copy times."""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import statistics
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import psutil
+import torch
+
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.graph import OpClass, Tier
+from autotm.model.links import AsynchronousLinks, Contention, Link, Links
+
+# Devices of PyTorch: a GPU, and a CPU in the place of one; copies beside operators, pinned memory, clocks, peaks.
+
+
+class Copies(Protocol):
+    """Two streams of copies. Each does its copies in the order in which they are started.
+
+    A copy begins after all that was asked of the device before it was started. What is asked after `wait` comes after
+    the copy.
+    """
+
+    def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> Any:
+        """Begin to copy all bytes from the host to the device, and give what to wait for."""
+
+    def start_outward(self, destination: torch.Tensor, source: torch.Tensor) -> Any:
+        """Begin to copy all bytes from the device to the host, and give what to wait for."""
+
+    def wait(self, copy: Any) -> None:
+        """Order all that follows after the copy.
+
+        Raises:
+            AutotmError: it failed.
+        """
+
+    def drain(self) -> None:
+        """Hold the calling thread until no copy is under way."""
+
+    def seconds(self, copy: Any) -> float:
+        """How long a copy took, from its beginning; it is complete."""
+
+    def close(self) -> None:
+        """End what copies, after what it is copying."""
+
+
+class Device(Protocol):
+    """A device of PyTorch.
+
+    Attributes:
+        name: for records.
+        torch: PyTorch's.
+        granularity_bytes: what its allocator rounds up to.
+    """
+
+    name: str
+    torch: torch.device
+    granularity_bytes: int
+
+    def copies(self) -> Copies:
+        """New streams of copies."""
+
+    def host_pool(self, size_bytes: int) -> torch.Tensor:
+        """Bytes of host memory, pinned where that makes a difference.
+
+        Raises:
+            AutotmError: the system does not give them.
+        """
+
+    def seconds(self, call: Callable[[], object], calls: int) -> float:
+        """How long that many calls take, one after another."""
+
+    def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """What a call gives, and by how many bytes its allocations exceeded at most what was there before."""
+
+
+_LEAST_REPEATS, _MOST_REPEATS = 3, 100
+"""Of a call: quartiles need three; more than a hundred tell nothing new of one that is short."""
+_SHORT_S = 2e-5
+"""Calls shorter than this are timed several at once: a pair of events by itself takes microseconds."""
+
+
+class Clock(Protocol):
+    """Tells how long calls take."""
+
+    def seconds(self, call: Callable[[], object], calls: int) -> float:
+        """How long that many calls take, one after another."""
+
+
+def median_ns(clock: Clock, call: Callable[[], object], least_s: float) -> tuple[int, int, int, int, int]:
+    """Least, median, lower and upper quartile of repeated calls in nanoseconds, and how many were made."""
+    first = clock.seconds(call, 1)
+    # Calls shorter than the clock's own cost are timed several at once.
+    together = max(1, min(1000, int(_SHORT_S / max(first, 1e-7))))
+    times: list[float] = []
+    while len(times) < _LEAST_REPEATS or (sum(times) * together < least_s and len(times) < _MOST_REPEATS):
+        times.append(clock.seconds(call, together) / together)
+    lower, middle, upper = statistics.quantiles(times, n=4)
+    least, middle, lower, upper = (max(1, round(each * 1e9)) for each in (min(times), middle, lower, upper))
+    return least, middle, lower, upper, len(times)
+
+
+def require_host_memory(size_bytes: int) -> None:
+    """Raises AutotmError where so much host memory is not to be had."""
+    available = psutil.virtual_memory().available
+    if size_bytes > available:
+        raise AutotmError(
+            f"offload: the plan needs {size_bytes} bytes of host memory, {available} are available; give a larger "
+            "budget"
+        )
+
+
+class Cuda:
+    """A GPU of NVIDIA's."""
+
+    granularity_bytes = 512
+
+    def __init__(self, device: torch.device) -> None:
+        self.torch = device
+        self.name = torch.cuda.get_device_name(device)
+
+    def copies(self) -> CudaCopies:
+        """A stream a direction."""
+        return CudaCopies(self.torch)
+
+    def host_pool(self, size_bytes: int) -> torch.Tensor:
+        """Pinned memory, once: pinning takes milliseconds and holds up the device."""
+        require_host_memory(size_bytes)
+        try:
+            return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        except RuntimeError as error:
+            raise AutotmError(
+                f"offload: the system does not pin {size_bytes} bytes of host memory: {error}; raise `ulimit -l`, or "
+                "give a larger budget"
+            ) from error
+
+    def seconds(self, call: Callable[[], object], calls: int) -> float:
+        """By events of the device."""
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        stream = torch.cuda.current_stream(self.torch)
+        start.record(stream)
+        for _ in range(calls):
+            call()
+        end.record(stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1e3
+
+    def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """As PyTorch's allocator counts."""
+        torch.cuda.synchronize(self.torch)
+        torch.cuda.reset_peak_memory_stats(self.torch)
+        before = torch.cuda.memory_allocated(self.torch)
+        found = call()
+        torch.cuda.synchronize(self.torch)
+        return found, torch.cuda.max_memory_allocated(self.torch) - before
+
+
+@dataclass(frozen=True)
+class _QueuedCopy:
+    begun: torch.cuda.Event
+    ended: torch.cuda.Event
+
+
+class CudaCopies:
+    """As `Copies`. The stream that is current when a copy is started or waited for is that of the operators.
+
+    Memory goes back to PyTorch's allocator on that stream, after it has waited for the copies that use it, so that it
+    may be used again at once: `record_stream` is not needed.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._inward, self._outward = (torch.cuda.Stream(device) for _ in range(2))
+
+    def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
+        """Queue the copy to the device."""
+        return self._start(self._inward, destination, source)
+
+    def start_outward(self, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
+        """Queue the copy to the host."""
+        return self._start(self._outward, destination, source)
+
+    def wait(self, copy: _QueuedCopy) -> None:
+        """Make the operators' stream wait."""
+        torch.cuda.current_stream(self._device).wait_event(copy.ended)
+
+    def drain(self) -> None:
+        """Hold the calling thread until both streams stand still."""
+        self._inward.synchronize()
+        self._outward.synchronize()
+
+    def seconds(self, copy: _QueuedCopy) -> float:
+        """By the device's clock."""
+        copy.ended.synchronize()
+        return float(copy.begun.elapsed_time(copy.ended)) / 1e3
+
+    def close(self) -> None:
+        """Wait for what is queued."""
+        self.drain()
+
+    def _start(self, stream: torch.cuda.Stream, destination: torch.Tensor, source: torch.Tensor) -> _QueuedCopy:
+        copy = _QueuedCopy(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            copy.begun.record(stream)
+            destination.copy_(source, non_blocking=True)
+            copy.ended.record(stream)
+        return copy
+
+
+class Cpu:
+    """Ordinary memory plays both parts: nothing of its times says anything about a GPU."""
+
+    granularity_bytes = 64
+
+    def __init__(self) -> None:
+        self.torch = torch.device("cpu")
+        self.name = "CPU, ordinary memory in the place of device memory"
+
+    def copies(self) -> ThreadCopies:
+        """A thread a direction."""
+        return ThreadCopies()
+
+    def host_pool(self, size_bytes: int) -> torch.Tensor:
+        """Ordinary memory."""
+        require_host_memory(size_bytes)
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")
+
+    def seconds(self, call: Callable[[], object], calls: int) -> float:
+        """By the processor's clock."""
+        begun = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return time.perf_counter() - begun
+
+    def peak(self, call: Callable[[], Any]) -> tuple[Any, int]:
+        """As PyTorch's allocator reports to its profiler; threads that it does not know of allocate nothing here."""
+        profiler = torch.autograd
+        config = profiler.ProfilerConfig(
+            profiler.ProfilerState.CPU,
+            False,
+            True,
+            False,
+            False,
+            False,
+            torch._C._profiler._ExperimentalConfig(),  # noqa: SLF001
+        )
+        profiler._enable_profiler_legacy(config)  # noqa: SLF001 - the public one takes milliseconds and writes to stderr
+        try:
+            found = call()
+        finally:
+            threads = profiler._disable_profiler_legacy()  # noqa: SLF001
+        used = peak = 0
+        for events in threads:
+            for event in events:
+                if event.kind() == "memory_alloc":
+                    used += event.cpu_memory_usage()
+                    peak = max(peak, used)
+        return found, peak
+
+
+@dataclass(eq=False)
+class _ThreadCopy:
+    destination: torch.Tensor
+    source: torch.Tensor
+    done: threading.Event = field(default_factory=threading.Event)
+    begun_s: float = 0.0
+    ended_s: float = 0.0
+    error: BaseException | None = None
+
+
+class ThreadCopies:
+    """On a CPU: a thread a direction. Operators hold the calling thread, so nothing is asked before it is done.
+
+    Args:
+        before_copy: called by the thread before each copy; tests put copies off with it.
+    """
+
+    def __init__(self, before_copy: Callable[[], None] | None = None) -> None:
+        self._before_copy = before_copy
+        self._queues = {name: queue.SimpleQueue[_ThreadCopy | None]() for name in ("inward", "outward")}
+        self._under_way: set[_ThreadCopy] = set()
+        self._threads = [
+            threading.Thread(target=self._serve, args=(work,), name=f"autotm-{name}", daemon=True)
+            for name, work in self._queues.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def start_inward(self, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
+        """Hand the copy to the thread towards the device."""
+        return self._start("inward", destination, source)
+
+    def start_outward(self, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
+        """Hand the copy to the thread towards the host."""
+        return self._start("outward", destination, source)
+
+    def wait(self, copy: _ThreadCopy) -> None:
+        """Hold the calling thread until the copy is complete."""
+        copy.done.wait()
+        self._under_way.discard(copy)
+        if copy.error is not None:
+            raise AutotmError(f"offload: a copy of {copy.source.numel()} bytes failed: {copy.error}") from copy.error
+
+    def drain(self) -> None:
+        """Hold the calling thread until both threads wait for work; what failed has no one left to be told."""
+        for copy in self._under_way:
+            copy.done.wait()
+        self._under_way.clear()
+
+    def seconds(self, copy: _ThreadCopy) -> float:
+        """By the processor's clock."""
+        return copy.ended_s - copy.begun_s
+
+    def close(self) -> None:
+        """End the threads."""
+        for work in self._queues.values():
+            work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, name: str, destination: torch.Tensor, source: torch.Tensor) -> _ThreadCopy:
+        copy = _ThreadCopy(destination, source)
+        self._under_way.add(copy)
+        self._queues[name].put(copy)
+        return copy
+
+    def _serve(self, work: queue.SimpleQueue[_ThreadCopy | None]) -> None:
+        while (copy := work.get()) is not None:
+            try:
+                if self._before_copy is not None:
+                    self._before_copy()
+                copy.begun_s = time.perf_counter()
+                # One thread and no lock of Python's: PyTorch's own copy would take the cores that operators use.
+                ctypes.memmove(copy.destination.data_ptr(), copy.source.data_ptr(), copy.source.numel())
+            except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for the copy
+                copy.error = error
+            copy.ended_s = time.perf_counter()
+            copy.done.set()
+
+
+def device_of(device: torch.device) -> Device:
+    """The device that a module is on.
+
+    Raises:
+        BadInputError: PyTorch runs there, but nothing here copies for it.
+    """
+    if device.type == "cpu":
+        return Cpu()
+    if device.type == "cuda":
+        return Cuda(device)
+    raise BadInputError(f"offload: the module is on '{device}'; give one on cuda, or on cpu to try it out")
+
+
+# Copy times of a device, alone and beside operators, as the placement problem takes them.
+
+_SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
+_ROUNDS = 5
+_SIDE = 512
+"""Of the matrices whose product is the operator that computes; as many bytes are what the other one reads."""
+_PRODUCTS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
+
+
+def measured_links(device: Device, budget_bytes: int) -> Links:
+    """Time copies of the device, and what they and operators beside them take from each other.
+
+    Args:
+        device: to be timed.
+        budget_bytes: of device memory; no more than a quarter of it is used.
+    """
+    sizes = [size for size in _SIZES if size <= max(budget_bytes // 4, _SIZES[1])]
+    here = torch.empty(sizes[-1], dtype=torch.uint8, device=device.torch).zero_()
+    there = device.host_pool(sizes[-1]).zero_()
+    copies = device.copies()
+    try:
+        ends: dict[Tier, Callable[[int], Any]] = {
+            Tier.DRAM: lambda size: copies.start_inward(here[:size], there[:size]),
+            Tier.PMEM: lambda size: copies.start_outward(there[:size], here[:size]),
+        }
+        blocking = {tier: _link(device, copies, tier, start, sizes) for tier, start in ends.items()}
+        alone = {tier: _alone(copies, tier, start, sizes) for tier, start in ends.items()}
+        rate, operators = _operators(device)
+        beside = {
+            tier: {kind: _contention(device, copies, start, sizes[-1], call) for kind, call in operators.items()}
+            for tier, start in ends.items()
+        }
+    finally:
+        copies.close()
+    least_us = min(blocking[tier].points[0][1] - alone[tier].points[0][1] for tier in Tier) / 1e3
+    of_class = {
+        tier: {op_class: found[op_class in _PRODUCTS] for op_class in OpClass} for tier, found in beside.items()
+    }
+    between = AsynchronousLinks(
+        alone[Tier.DRAM], alone[Tier.PMEM], of_class[Tier.DRAM], of_class[Tier.PMEM], max(least_us, 0.0)
+    )
+    return Links(blocking[Tier.DRAM], blocking[Tier.PMEM], rate, 1.0, between)
+
+
+def _link(device: Device, copies: Copies, tier: Tier, start: Callable[[int], Any], sizes: list[int]) -> Link:
+    """Copies that the step waits for."""
+    times = [median_ns(device, lambda size=size: copies.wait(start(size)), 0.01)[1] for size in sizes]
+    return Link(tier, tuple(zip(sizes, times, strict=True)))
+
+
+def _alone(copies: Copies, tier: Tier, start: Callable[[int], Any], sizes: list[int]) -> Link:
+    """From the beginning of a copy to its end."""
+    return Link(tier, tuple((size, max(1, round(_copy_s(copies, start, size) * 1e9))) for size in sizes))
+
+
+def _copy_s(copies: Copies, start: Callable[[int], Any], size: int) -> float:
+    times = []
+    for _ in range(_ROUNDS):
+        copy = start(size)
+        copies.wait(copy)
+        times.append(copies.seconds(copy))
+    return statistics.median(times)
+
+
+def _operators(device: Device) -> tuple[float, dict[bool, Callable[[], object]]]:
+    """The rate of products, and an operator that computes and one that is bound by memory."""
+    one, other, made = (torch.ones(_SIDE, _SIDE, device=device.torch) for _ in range(3))
+    operators: dict[bool, Callable[[], object]] = {
+        True: lambda: torch.mm(one, other, out=made),
+        False: lambda: torch.add(one, other, out=made),
+    }
+    _, median, *_ = median_ns(device, operators[True], 0.02)
+    return 2.0 * _SIDE**3 / (median / 1e9), operators
+
+
+def _contention(
+    device: Device, copies: Copies, start: Callable[[int], Any], size: int, operator: Callable[[], object]
+) -> Contention:
+    """What a copy adds to operators, and they to it, over its time alone; the operators outlast the copy."""
+    copy_s = _copy_s(copies, start, size)
+    calls = max(1, int(3 * copy_s / max(device.seconds(operator, 3) / 3, 1e-7)))
+    to_kernels, to_copy = [], []
+    for _ in range(_ROUNDS):
+        plain_s = device.seconds(operator, calls)
+        copy = start(size)
+        beside_s = device.seconds(operator, calls)
+        copies.wait(copy)
+        to_kernels.append((beside_s - plain_s) / copy_s)
+        to_copy.append(copies.seconds(copy) / copy_s - 1)
+    return Contention(max(0.0, statistics.median(to_kernels)), max(0.0, statistics.median(to_copy)))

@@ -1,0 +1,356 @@
+"""Cores of this computer: which hardware threads share a core, a socket, a memory node; which of them kernels are pinned to; and whether a measurement had them to itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, Generic, TypeVar
+
+from autotm.model.errors import BadInputError
+
+# Which hardware threads share a core, a socket, a memory node; and which of them kernels are pinned to.
+
+_SYSFS = Path("/sys/devices/system")
+
+
+@dataclass(frozen=True, order=True)
+class HardwareThread:
+    """A place where one thread runs.
+
+    Attributes:
+        socket: of the package that holds it.
+        core: the lowest number among the hardware threads of its physical core.
+        cpu: its number, as the system counts.
+        numa_node: of the memory next to it.
+    """
+
+    socket: int
+    core: int
+    cpu: int
+    numa_node: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The hardware threads that this process may use; tests read others than this machine's."""
+
+    threads: tuple[HardwareThread, ...]
+
+    @classmethod
+    def of(cls, cpus: Iterable[int], sysfs: Path = _SYSFS) -> Topology:
+        """Read from Linux; where it does not tell, a thread is a core of its own, on socket 0 and node 0."""
+        nodes = {
+            cpu: int(folder.name.removeprefix("node"))
+            for folder in sysfs.glob("node/node[0-9]*")
+            for cpu in parse_cpu_list(_text(folder / "cpulist", ""))
+        }
+        found = []
+        for cpu in sorted(cpus):
+            folder = sysfs / "cpu" / f"cpu{cpu}" / "topology"
+            siblings = parse_cpu_list(_text(folder / "thread_siblings_list", str(cpu))) or [cpu]
+            # Some virtual machines and boards say -1.
+            socket = max(0, int(_text(folder / "physical_package_id", "0")))
+            found.append(HardwareThread(socket, min(siblings), cpu, nodes.get(cpu, 0)))
+        return cls(tuple(found))
+
+    @property
+    def cores(self) -> dict[int, tuple[int, ...]]:
+        """Hardware threads by physical core, socket after socket."""
+        found: dict[int, list[int]] = {}
+        for thread in sorted(self.threads):
+            found.setdefault(thread.core, []).append(thread.cpu)
+        return {core: tuple(cpus) for core, cpus in found.items()}
+
+    def within(self, where: str, *, socket: int | None = None, numa_node: int | None = None) -> Topology:
+        """The part on a socket, on a memory node, or on both.
+
+        Raises:
+            BadInputError: this process may use nothing there; says what it may use.
+        """
+        kept = self.threads
+        for key, wanted in (("socket", socket), ("numa_node", numa_node)):
+            if wanted is not None:
+                known = sorted({getattr(thread, key) for thread in kept})
+                kept = tuple(thread for thread in kept if getattr(thread, key) == wanted)
+                if not kept:
+                    raise BadInputError(
+                        f"{where}: {key}: {wanted} is not allowed: this process may use cores of {key} "
+                        f"{', '.join(map(str, known))}"
+                    )
+        return Topology(kept)
+
+    def next_to(self, where: str, fast_nodes: Sequence[int]) -> Topology:
+        """The part beside these memory nodes.
+
+        Raises:
+            BadInputError: this process may use no core there; says where it may.
+        """
+        kept = tuple(thread for thread in self.threads if thread.numa_node in fast_nodes)
+        if not kept:
+            known = ", ".join(map(str, sorted({thread.numa_node for thread in self.threads})))
+            raise BadInputError(
+                f"{where}: slow_tier.fast_nodes: {list(fast_nodes)} is not allowed: kernels run next to fast "
+                f"memory, and this process may use cores of node {known}"
+            )
+        return Topology(kept)
+
+    def require_next_to(self, where: str, fast_nodes: Sequence[int]) -> None:
+        """Raise where a thread is elsewhere.
+
+        Raises:
+            BadInputError: names those threads.
+        """
+        if away := [thread.cpu for thread in self.threads if thread.numa_node not in fast_nodes]:
+            raise BadInputError(
+                f"{where}: cpus: {away} are not next to slow_tier.fast_nodes {list(fast_nodes)}; leave cpus out, "
+                "or name cores of these nodes"
+            )
+
+    def pinned(self, where: str, threads: int | None, threads_per_core: int) -> tuple[int, ...]:
+        """Hardware threads for `threads` kernel threads, core after core, `threads_per_core` on each; None fills all.
+
+        Raises:
+            BadInputError: no core has so many hardware threads, or there are too few cores; says how many there are.
+        """
+        cores = [cpus[:threads_per_core] for cpus in self.cores.values() if len(cpus) >= threads_per_core]
+        if not cores:
+            most = max((len(cpus) for cpus in self.cores.values()), default=0)
+            raise BadInputError(
+                f"{where}: threads_per_core: {threads_per_core} is not allowed: the cores that this process may use "
+                f"have {most} hardware thread{'s' if most > 1 else ''} each"
+            )
+        places = [cpu for core in cores for cpu in core]
+        count = len(places) if threads is None else threads
+        if count > len(places):
+            raise BadInputError(
+                f"{where}: threads: {count} is not allowed: {len(cores)} physical cores are usable, "
+                f"{threads_per_core} thread{'s' if threads_per_core > 1 else ''} each; give auto or 1 to {len(places)}"
+                + self._hint(count, threads_per_core)
+            )
+        return tuple(places[:count])
+
+    def spare(self, used: Iterable[int]) -> tuple[int, ...]:
+        """The best hardware threads beside `used`: next to its memory nodes rather than not, then on idle cores."""
+        taken = {thread for thread in self.threads if thread.cpu in set(used)}
+        nodes, cores = {thread.numa_node for thread in taken}, {thread.core for thread in taken}
+
+        def drawbacks(thread: HardwareThread) -> tuple[bool, bool]:
+            return thread.numa_node not in nodes, thread.core in cores
+
+        free = sorted(set(self.threads) - taken)
+        fewest = min(map(drawbacks, free), default=None)
+        return tuple(thread.cpu for thread in free if drawbacks(thread) == fewest)
+
+    def _hint(self, threads: int, threads_per_core: int) -> str:
+        shared = [cpus[: threads_per_core + 1] for cpus in self.cores.values() if len(cpus) > threads_per_core]
+        enough = threads <= sum(map(len, shared))
+        return f", or threads_per_core: {threads_per_core + 1} in the machine file" if enough else ""
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Hardware threads this process may run on, ascending."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def described(cpus: Sequence[int]) -> dict[str, Any]:
+    """Where threads pinned to `cpus` sit, for provenance: most on one core, sockets, memory nodes."""
+    topology = Topology.of(cpus)
+    return {
+        "threads_per_core": max(len(found) for found in topology.cores.values()),
+        "sockets": sorted({thread.socket for thread in topology.threads}),
+        "numa_nodes": sorted({thread.numa_node for thread in topology.threads}),
+    }
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """Linux's lists, e.g. `0-3,8,10-11`."""
+    found: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _text(file: Path, otherwise: str) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except OSError:
+        return otherwise
+
+
+# Which cores a machine file gives its kernels, and what that is on this computer.
+
+Pinned = tuple[tuple[int, ...], tuple[int, ...]]
+"""Hardware threads for kernels, and those that are left."""
+
+
+@dataclass(frozen=True)
+class CoreChoice:
+    """What a machine file says of cores.
+
+    Attributes:
+        source: the file.
+        cpus: the hardware threads to pin to, the first ones first; None = chosen by what follows.
+        threads_per_core: kernel threads on a physical core.
+        socket: only cores of this one.
+        numa_node: only cores next to this memory node.
+        fast_nodes: only cores next to these memory nodes, which are fast.
+    """
+
+    source: str
+    cpus: tuple[int, ...] | None = None
+    threads_per_core: int = 1
+    socket: int | None = None
+    numa_node: int | None = None
+    fast_nodes: tuple[int, ...] | None = None
+
+    def here(self, threads: int | None, asked_in: object) -> Pinned:
+        """The hardware threads of this computer for `threads` kernel threads, or for as many as there can be.
+
+        Raises:
+            BadInputError: this process may not use such cores, or not as many.
+        """
+        usable = usable_cpus()
+        if self.cpus is None:
+            topology = Topology.of(usable).within(self.source, socket=self.socket, numa_node=self.numa_node)
+            if self.fast_nodes is not None:
+                topology = topology.next_to(self.source, self.fast_nodes)
+            cpus = topology.pinned(self.source, None, self.threads_per_core)
+            if threads:
+                cpus = topology.pinned(str(asked_in), threads, self.threads_per_core)
+            return cpus, topology.spare(cpus)
+        if twice := sorted({cpu for cpu in self.cpus if self.cpus.count(cpu) > 1}):
+            raise BadInputError(f"{self.source}: cpus: {twice} appear twice; a thread needs a place of its own")
+        if absent := sorted(set(self.cpus) - set(usable)):
+            raise BadInputError(
+                f"{self.source}: cpus: this process may not use {absent}; give cores among {list(usable)}"
+            )
+        if self.fast_nodes is not None:
+            Topology.of(self.cpus).require_next_to(self.source, self.fast_nodes)
+        if not self.cpus or (threads or 0) > len(self.cpus):
+            raise BadInputError(
+                f"{asked_in}: threads: {threads or 'auto'} is not allowed: {self.source} names {len(self.cpus)} cpus; "
+                f"give auto or 1 to {len(self.cpus)}, or name more"
+            )
+        count = threads or len(self.cpus)
+        return self.cpus[:count], self.cpus[count:]
+
+
+# Whether this process had its cores to itself while it measured, and how long it tries again where it had not.
+
+T = TypeVar("T")
+Result = TypeVar("Result")
+
+DISTURBED = 0.1
+"""What was timed is disturbed when it lost more than this share of its cores' time; Snakemake beside it takes some."""
+PATIENCE_S = 30.0
+"""Longer than a neighbour's burst of work, short beside what a study measures."""
+_AS_LONG = 3
+"""Where good rounds have taken long, disturbed ones are repeated for so many times as long."""
+TICK_NS = 10_000_000
+"""The grain in which Linux tells what the hypervisor took."""
+
+_STEAL_FIELD = 8
+
+
+def lost_ns(cpus: Sequence[int]) -> int:
+    """Nanoseconds that this process was kept from `cpus`: waited for others to leave them, or lost to the hypervisor.
+
+    Meaningful as a difference over a stretch of time; the hypervisor's part comes in steps of `TICK_NS`. 0 where Linux
+    does not count.
+    """
+    return _waiting_ns() + _stolen_ns(cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Round(Generic[Result]):
+    """What a round gave, nanoseconds of its cores' time that others took meanwhile, and those that it lasted."""
+
+    result: Result
+    lost_ns: int
+    wall_ns: int
+
+
+class Watch:
+    """Judges rounds of one measurement, and ends it when others disturb it for too long.
+
+    Attributes:
+        disturbed: what was measured in disturbed rounds after all, in words.
+    """
+
+    def __init__(self, cpus: Sequence[int], patience_s: float) -> None:
+        """Watch over rounds on `cpus`.
+
+        Disturbed ones may take `patience_s` seconds together, or three times as long as the good ones, if that is more.
+        """
+        self._cpus = tuple(cpus)
+        self._patience_ns = patience_s * 1e9
+        self._good_ns = self._disturbed_ns = 0
+        self.disturbed: list[str] = []
+
+    def judge(self, lost: int, wall_ns: int) -> bool:
+        """Whether a round that took `wall_ns` is good, of whose cores' time others took `lost` nanoseconds."""
+        is_good = lost <= DISTURBED * len(self._cpus) * wall_ns
+        if is_good:
+            self._good_ns += wall_ns
+        else:
+            self._disturbed_ns += wall_ns
+        return is_good
+
+    def timed(self, run: Callable[[], T]) -> Round[T]:
+        """Run a round."""
+        lost, start_ns = lost_ns(self._cpus), perf_counter_ns()
+        result = run()
+        wall_ns = perf_counter_ns() - start_ns
+        return Round(result, lost_ns(self._cpus) - lost, wall_ns)
+
+    def rounds(self, run: Callable[[], T], count: int, what: str) -> list[T]:
+        """What `run` gives in `count` good rounds; where patience ends first, in all rounds, and `what` is noted."""
+        return self.until(run, lambda found: len(found) >= count, what)
+
+    def until(self, run: Callable[[], T], is_enough: Callable[[Sequence[T]], bool], what: str) -> list[T]:
+        """What `run` gives in as many good rounds as are enough; where patience ends first, in all rounds, as above.
+
+        `is_enough` is asked before each round.
+        """
+        good: list[T] = []
+        every: list[T] = []
+        while not is_enough(good):
+            if self.is_over and is_enough(every):
+                self.disturbed.append(what)
+                return every
+            found = self.timed(run)
+            every.append(found.result)
+            if self.judge(found.lost_ns, found.wall_ns):
+                good.append(found.result)
+        return good
+
+    @property
+    def is_over(self) -> bool:
+        """Whether disturbed rounds are no longer repeated."""
+        return self._disturbed_ns >= max(self._patience_ns, _AS_LONG * self._good_ns)
+
+
+def _waiting_ns() -> int:
+    """Nanoseconds that this process's threads were ready to run but had no core."""
+    total = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        try:
+            total += int(file.read_text(encoding="ascii").split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+    return total
+
+
+def _stolen_ns(cpus: Sequence[int]) -> int:
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    rows = (line.split() for line in lines if line.split(" ", 1)[0] in wanted)
+    ticks = sum(int(fields[_STEAL_FIELD]) for fields in rows if len(fields) > _STEAL_FIELD)
+    return ticks * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))

@@ -1,0 +1,302 @@
+"""Reading and writing whole files: JSON with kind, version and content hash, YAML that a person wrote, and zip archives of results; writes are atomic and damage is reported."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import secrets
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+
+from autotm.model.errors import DamagedFileError, FileVersionError, made_by_another
+
+# Reading and writing whole files: atomic, versioned, and honest about damage.
+
+SCHEMA_VERSION = 1
+_RAISED = {"links": 3, "plan": 4, "reference": 3}
+"""Kinds of files that have changed since, with their versions."""
+_COMMANDS = {
+    "links": "calibrate",
+    "graph": "profile NETWORK",
+    "profile": "profile NETWORK",
+    "plan": "solve NETWORK OPTIMIZER LIMIT",
+    "program": "compile NETWORK OPTIMIZER LIMIT",
+    "record": "run NETWORK OPTIMIZER LIMIT",
+    "tuning": "tune NETWORK",
+}
+"""Which of autotm's commands writes a kind of file; the others come from the pipeline alone."""
+
+T = TypeVar("T")
+
+
+def cache_folder() -> Path:
+    """Return the folder where what this user has compiled and measured is kept, whatever the project."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if given.startswith("/") else Path.home() / ".cache") / "autotm"
+
+
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` make a temporary file beside `path`, then fsync and rename: readers see the old or the new file.
+
+    However it ends, the temporary file is gone afterwards.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        write(temporary)
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def require_writable(*paths: Path) -> None:
+    """Raise where a file could not be written now, before hours are spent on what goes there.
+
+    Raises:
+        OSError: a folder is missing and cannot be made, must not be written to, or has no room for a block.
+    """
+    for folder in dict.fromkeys(path.parent for path in paths):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(_BLOCK))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder)) from None
+
+
+_BLOCK = 4096
+"""Bytes; what a file system gives at least."""
+
+
+def write_json(path: Path, kind: str, payload: dict[str, Any]) -> None:
+    """Write `payload` with its kind and schema version; keys keep their order."""
+    document = {"kind": kind, "schema_version": schema_version(kind), **payload}
+    json.dumps(document, allow_nan=False)  # Refuses what is no number; with an indent it would take ten times as long.
+    text = to_json(document, indent=1) + b"\n"
+    write_atomically(path, lambda temporary: temporary.write_bytes(text))
+
+
+def read_json(path: Path, kind: str) -> dict[str, Any]:
+    """Read what `write_json` wrote.
+
+    Raises:
+        DamagedFileError: the file is missing, cut or of another kind.
+        FileVersionError: it is of another schema version.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DamagedFileError(f"{path}: no such {kind} file; build it with: snakemake {path}") from None
+    except OSError as error:
+        raise DamagedFileError(f"{path}: this {kind} file cannot be read: {error.strerror}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise damaged(path, kind, f"not valid JSON ({error})") from None
+    if not isinstance(document, dict) or document.get("kind") != kind:
+        raise damaged(path, kind, f"not a {kind} file")
+    require_version(path, kind, document.get("schema_version"))
+    return document
+
+
+def require_version(path: Path, kind: str, found: object) -> None:
+    """Refuse a file of another schema version.
+
+    Raises:
+        DamagedFileError: `found`, what the file says of its version, is no whole number.
+        FileVersionError: it is another one than that of `schema_version`.
+    """
+    if type(found) is not int:
+        raise damaged(path, kind, f"its schema_version is {found!r}")
+    if found != schema_version(kind):
+        command = f"`autotm {_COMMANDS[kind]}` or " if kind in _COMMANDS else ""
+        update = "update autotm, or " if found > schema_version(kind) else ""
+        remedy = f"{update}make it again with {command}`snakemake --force {path}`"
+        raise made_by_another(path, found, schema_version(kind), remedy)
+
+
+def schema_version(kind: str) -> int:
+    """Of the files of that kind that are written and read here."""
+    return _RAISED.get(kind, SCHEMA_VERSION)
+
+
+def damaged(path: Path, kind: str, reason: str) -> DamagedFileError:
+    """The error for a file that must be rebuilt."""
+    return DamagedFileError(
+        f"{path}: damaged {kind} file: {reason}; remove it and rebuild: rm {path} && snakemake {path}"
+    )
+
+
+def content_hash(document: Any) -> str:
+    """A short stable hash of a JSON-able value."""
+    return hashlib.sha256(_text(document).encode()).hexdigest()[:_DIGITS]
+
+
+_HASH = "_content_hash"
+_DIGITS = 16
+
+_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    """The reader and writer of a dataclass; making one takes milliseconds, so each is made once."""
+    if kind not in _adapters:
+        _adapters[kind] = TypeAdapter(kind)
+    return _adapters[kind]
+
+
+def hash_of(value: Any) -> str:
+    """The content hash of a frozen dataclass, equal for equal values; kept with it, since a step's takes seconds."""
+    kept: dict[str, Any] = value.__dict__
+    if _HASH not in kept:
+        digest = hashlib.sha256()
+        for piece in _pieces(value):
+            digest.update(piece.encode())
+        kept[_HASH] = digest.hexdigest()[:_DIGITS]
+    found: str = kept[_HASH]
+    return found
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    """What `content_hash` hashes, a long field item by item: as one text a step is larger than itself."""
+    members = {field.name: getattr(value, field.name) for field in fields(value)}
+    tuples = {name: member for name, member in members.items() if isinstance(member, tuple) and member}
+    long = {name for name, member in tuples.items() if is_dataclass(member[0])}
+    rest = _adapter(type(value)).dump_python(value, mode="json", exclude=long)
+    yield "{"
+    for number, name in enumerate(sorted(members)):
+        yield f"{',' if number else ''}{_text(name)}:{'[' if name in long else _text(rest[name])}"
+        for place, item in enumerate(members[name] if name in long else ()):
+            yield f"{',' if place else ''}{_text(_adapter(type(item)).dump_python(item, mode='json'))}"
+        yield "]" if name in long else ""
+    yield "}"
+
+
+def _text(document: Any) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def save(path: Path, kind: str, value: Any, provenance: Mapping[str, Any]) -> None:
+    """Write a dataclass as a JSON file with its provenance."""
+    payload = _adapter(type(value)).dump_python(value, mode="json")
+    write_json(path, kind, {"provenance": dict(provenance), kind: payload})
+
+
+def load(path: Path, kind: str, value_type: type[T]) -> T:
+    """Read a dataclass that `save` wrote.
+
+    Raises:
+        DamagedFileError: as `read_json`, or a field is missing or breaks an invariant.
+    """
+    return load_with_provenance(path, kind, value_type)[0]
+
+
+def load_with_provenance(path: Path, kind: str, value_type: type[T]) -> tuple[T, dict[str, Any]]:
+    """As `load`, with the provenance block of the file."""
+    document = read_json(path, kind)
+    try:
+        value: T = _adapter(value_type).validate_python(document[kind], strict=False)
+        return value, dict(document["provenance"])
+    except KeyError as error:
+        raise damaged(path, kind, f"lacks {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise damaged(path, kind, f"{where}: {first['msg']}") from None
+
+
+# YAML that a person wrote: Snakemake asks for the same few files once for each of hundreds of jobs.
+
+
+def parsed_yaml(text: str) -> Any:
+    """What a text says; each text is parsed once in a process.
+
+    Raises:
+        yaml.YAMLError: it is no YAML.
+    """
+    return copy.deepcopy(_parsed(text))
+
+
+@lru_cache(maxsize=128)
+def _parsed(text: str) -> Any:
+    return yaml.safe_load(text)
+
+
+# Files of the pipeline as one zip: `manifest.json` (kind, format, SHA-256 of each, where they come from), and they.
+
+RESULTS_EXPORT = "results export"
+_ARCHIVE_FORMAT = 1
+_MANIFEST = "manifest.json"
+
+
+def write_results(file: Path, contents: Mapping[str, bytes], provenance: Mapping[str, Any]) -> None:
+    """Write files by their paths below the results, whole or not at all."""
+    manifest = {
+        "kind": RESULTS_EXPORT,
+        "format": _ARCHIVE_FORMAT,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
+        "provenance": dict(provenance),
+    }
+
+    def write(temporary: Path) -> None:
+        with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=1))
+            for name, content in contents.items():
+                archive.writestr(name, content)
+
+    write_atomically(file, write)
+
+
+def read_results(file: Path) -> dict[str, bytes]:
+    """What `write_results` wrote, each file as it was.
+
+    Raises:
+        DamagedFileError: no such file, no export, cut or changed.
+        FileVersionError: it is of another format.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            manifest = json.loads(archive.read(_MANIFEST))
+            is_export = isinstance(manifest, dict) and manifest.get("kind") == RESULTS_EXPORT
+            wanted = manifest["files"] if is_export else None
+            contents = {name: archive.read(name) for name in wanted or ()}
+    except FileNotFoundError:
+        raise DamagedFileError(f"{file}: no such file; make it with: autotm export NETWORK {file}") from None
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, TypeError) as error:
+        raise damaged_results(file, f"it cannot be read ({error})") from None
+    if wanted is None:
+        raise damaged_results(file, f"it is not a {RESULTS_EXPORT}")
+    if type(found := manifest.get("format")) is not int:
+        raise damaged_results(file, f"its format is {found!r}")
+    if found != _ARCHIVE_FORMAT:
+        raise made_by_another(file, found, _ARCHIVE_FORMAT, _again(file), "format")
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != wanted[name]:
+            raise damaged_results(file, f"{name} is not what was exported")
+    return contents
+
+
+def damaged_results(file: Path, reason: str) -> DamagedFileError:
+    """The error for an export that must be made again."""
+    return DamagedFileError(f"{file}: damaged {RESULTS_EXPORT}: {reason}; {_again(file)}")
+
+
+def outdated_results(file: Path, name: str, origin: str) -> FileVersionError:
+    """The error for an export with a file `name` of another version, which its `origin` tells."""
+    return FileVersionError(f"{file}: {name} was {origin}; {_again(file)}", origin)
+
+
+def _again(file: Path) -> str:
+    return f"nothing was imported. Export it again where it comes from: autotm export NETWORK {file.name}"

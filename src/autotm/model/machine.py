@@ -1,0 +1,493 @@
+"""A machine file: its fast memory, its slow memory (emulated, a memory node, behind DAX, or the host's beside a GPU's), the cores that run kernels, and which optimizers can run on it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from autotm.model.cores import CoreChoice
+from autotm.model.errors import BadInputError, explain, no_such_file
+from autotm.model.files import parsed_yaml
+from autotm.model.limit import Limit
+from autotm.model.slurm import SlurmNode, allocation
+from autotm.model.system import SystemMemory
+
+# What a machine file says of slow memory: emulated, a memory node, memory behind DAX, or the host's beside a GPU's.
+
+Reality = Literal["real", "emulated", "modelled", "stand-in"]
+"""`stand-in`: ordinary memory in the place of slow memory, nothing slower, to try autotm out."""
+
+Node = Annotated[int, Field(ge=0)]
+Nodes = Annotated[tuple[Node, ...], Field(min_length=1)]
+HugePages = Literal["transparent", "reserved", "none"]
+Products = Literal["float32", "tf32", "bf16"]
+"""What factors of contractions may be rounded to on a GPU; float32: not at all. Sums are float32 in any case."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class EmulatedTier(_Strict):
+    """Slow memory made of DRAM and delays (`docs/emulation.md`)."""
+
+    reality: ClassVar[Reality] = "emulated"
+    fast_nodes: ClassVar[None] = None
+
+    kind: Literal["emulated"] = Field(description="of slow memory: a module of memory/kinds")
+    device: str = Field(description="name of a file in config/devices, without .yaml")
+    share: Literal["balanced", "whole"] = Field(
+        "balanced",
+        description="balanced: the device's delays are stretched by how much slower this process computes than the "
+        "original socket did; whole: the device's constants as they are",
+    )
+
+
+class _Addressed(_Strict):
+    """Slow memory that programs address: nothing of it is emulated."""
+
+    stand_in: bool = Field(
+        default=False,
+        description="true: what is named here is no slow memory, only something to try autotm with; all results say so",
+    )
+    capacity: str | None = Field(
+        None, description="slow memory that runs may take, such as 64GB; null = as much as there is"
+    )
+
+    @model_validator(mode="after")
+    def _capacity_is_a_size(self) -> Self:
+        if self.capacity is not None and not size_bytes(self.capacity):
+            raise ValueError(f"capacity: '{self.capacity}' is no size; give bytes such as 64GB or 64GiB")
+        return self
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Size of slow memory that runs may take, if it is limited."""
+        return None if self.capacity is None else size_bytes(self.capacity)
+
+    @property
+    def reality(self) -> Reality:
+        """Whether it is slow memory, or stands in for it."""
+        return "stand-in" if self.stand_in else "real"
+
+
+class NumaTier(_Addressed):
+    """Slow memory that is a memory node of Linux: CXL, persistent memory as system memory, another socket's memory."""
+
+    kind: Literal["numa"] = Field(description="of slow memory: a module of memory/kinds")
+    fast_nodes: Nodes = Field(description="memory nodes that are fast; kernels run on the cores next to them")
+    slow_nodes: Nodes = Field(description="memory nodes that are slow")
+    huge_pages: HugePages = Field(
+        "transparent",
+        description="of both pools: transparent = asked for with madvise; reserved = taken from those set aside on "
+        "each node (vm.nr_hugepages), an error where there are too few; none = pages of 4 KiB",
+    )
+
+    @model_validator(mode="after")
+    def _a_node_is_fast_or_slow(self) -> Self:
+        both = sorted(set(self.fast_nodes) & set(self.slow_nodes))
+        if both and not self.stand_in:
+            raise ValueError(
+                f"fast_nodes and slow_nodes both name {both}: a node is one or the other "
+                "(stand_in: true allows it, to try autotm without slow memory)"
+            )
+        return self
+
+
+class DaxTier(_Addressed):
+    """Slow memory behind DAX: a file system on it, or a device such as /dev/dax0.0."""
+
+    kind: Literal["dax"] = Field(description="of slow memory: a module of memory/kinds")
+    path: str = Field(
+        pattern="^/",
+        description="a folder of a file system mounted with DAX, or a device such as /dev/dax0.0, whose contents "
+        "runs overwrite; with stand_in any folder",
+    )
+    fast_nodes: Nodes | None = Field(
+        None,
+        description="memory nodes that are fast, with the cores that kernels run on; null = memory as Linux gives it",
+    )
+    huge_pages: Literal["transparent", "none"] = Field(
+        "transparent", description="of the fast pool; whether the slow one has them is up to its file system or device"
+    )
+
+
+class CudaTier(_Strict):
+    """A GPU's memory is fast, pinned memory of its host slow; kernels run on the GPU, and use fast memory only."""
+
+    reality: ClassVar[Reality] = "real"
+    fast_nodes: ClassVar[None] = None
+
+    kind: Literal["cuda"] = Field(description="of slow memory: a module of memory/kinds")
+    device_index: int = Field(0, ge=0, description="which of the GPUs that CUDA shows to this process")
+    overhead: str | None = Field(
+        None,
+        description="device memory set aside for the driver and its libraries, such as 800MB; null = what is measured",
+    )
+    capacity: str | None = Field(
+        None, description="host memory that runs may pin, such as 64GB; null = as much as the system gives"
+    )
+    products: Products = Field(
+        "float32",
+        description="what factors of convolutions and products of matrices are rounded to: float32 = nothing; tf32, "
+        "bf16 = on tensor cores, by up to 2^-11 (tf32) or 2^-8 (bf16) of a factor, where the kernels' cost rule "
+        "expects this to be faster; sums are float32. All results say so",
+    )
+    managed_oversubscription: bool = Field(
+        default=False,
+        description="whether optimizer managed-memory may have a pool beyond its device memory, which can hang a GPU",
+    )
+
+    @model_validator(mode="after")
+    def _sizes_are_sizes(self) -> Self:
+        for name, text in (("overhead", self.overhead), ("capacity", self.capacity)):
+            if text is not None and not size_bytes(text):
+                raise ValueError(f"{name}: '{text}' is no size; give bytes such as 800MB or 64GiB")
+        return self
+
+    @property
+    def overhead_bytes(self) -> int | None:
+        """Device memory set aside, if the file says so."""
+        return None if self.overhead is None else size_bytes(self.overhead)
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Host memory that runs may pin, if it is limited."""
+        return None if self.capacity is None else size_bytes(self.capacity)
+
+
+class ModelledTier(_Strict):
+    """A GPU that is not here: kernels and copies have times computed from its published facts; nothing ever runs."""
+
+    reality: ClassVar[Reality] = "modelled"
+    fast_nodes: ClassVar[None] = None
+
+    kind: Literal["modelled"] = Field(description="of slow memory: no machine, a model of one")
+    device: str = Field(description="name of a file in config/devices/gpu, without .yaml")
+
+
+AnyTier = EmulatedTier | NumaTier | DaxTier | CudaTier | ModelledTier
+
+
+def deciding(tier: AnyTier) -> dict[str, Any]:
+    """What of it decides a measurement, as JSON: how much of it runs may take, and what they may risk, does not."""
+    return tier.model_dump(mode="json", exclude={"capacity", "managed_oversubscription"})
+
+
+SlowTier = Annotated[AnyTier, Field(discriminator="kind")]
+
+
+def size_bytes(text: str) -> int:
+    """Bytes of a size such as 192GB; 0 where it is none."""
+    try:
+        limit = Limit.parse(text)
+    except BadInputError:
+        return 0
+    return 0 if limit.less_io or limit.size_bytes is None else limit.size_bytes
+
+
+# A machine file: which memory is fast, which is slow and how real it is, which cores run the kernels.
+
+MODELLED_MACHINE = "modelled-"
+"""How names of machines begin on which nothing runs."""
+
+
+class MachineFile(_Strict):
+    """The contents of config/machines/NAME.yaml."""
+
+    description: str = Field(description="for people")
+    threads: Literal["auto"] | Annotated[int, Field(ge=1)] = Field(
+        "auto",
+        description="kernel threads; auto = as many as cores allow, see threads_per_core, or all of `cpus`",
+    )
+    threads_per_core: int = Field(
+        1, ge=1, le=8, description="kernel threads on a physical core: 1 leaves its other hardware threads idle"
+    )
+    socket: int | None = Field(None, ge=0, description="only cores of this socket, counted from 0")
+    numa_node: int | None = Field(None, ge=0, description="only cores next to this memory node, counted from 0")
+    cpus: Literal["auto"] | tuple[int, ...] = Field(
+        "auto", description="hardware threads to pin to, by number, the first `threads` of them; auto = as above"
+    )
+    target: str = Field("host", description="TVM target of the kernels; host = this CPU")
+    slow_tier: SlowTier = Field(description="what is slow memory, or plays it")
+    slurm: SlurmNode | None = Field(
+        None, description="of a machine that is a kind of node of a Slurm cluster: how jobs ask for one"
+    )
+    memory_mode: bool = Field(
+        default=False,
+        description="whether this machine was started in memory mode (2LM): its DRAM is a cache of persistent memory, "
+        "all that programs see; optimizer memory-mode then runs the plain step and waits for nothing",
+    )
+    cache: str | None = Field(
+        None, description="with memory_mode: size of that DRAM, such as 192GB; memory-mode is then solved for no other"
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> Self:
+        others = self.model_fields_set & {"threads_per_core", "socket", "numa_node"}
+        if self.cpus != "auto" and others:
+            raise ValueError(f"cpus names the cores itself: leave out {', '.join(sorted(others))}, or cpus")
+        return self
+
+    @model_validator(mode="after")
+    def _nodes_have_a_thread_count(self) -> Self:
+        if self.slurm is not None and self.threads == "auto":
+            raise ValueError("threads: auto cannot be counted from where jobs are sent; give a number beside slurm")
+        return self
+
+    @model_validator(mode="after")
+    def _memory_mode_hides_slow_memory(self) -> Self:
+        if self.memory_mode and self.slow_tier.kind != "emulated":
+            raise ValueError("memory_mode: its slow memory is behind a cache; give slow_tier kind emulated, or false")
+        return self
+
+    @model_validator(mode="after")
+    def _cache_has_a_size(self) -> Self:
+        if self.cache is not None:
+            if not self.memory_mode:
+                raise ValueError(
+                    "cache is the DRAM of a machine in memory mode: leave it out, or set memory_mode: true"
+                )
+            if not self.cache_bytes:
+                raise ValueError(f"cache: '{self.cache}' is no size; give bytes such as 192GB or 192GiB")
+        return self
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Size of the real cache, if it is known."""
+        return None if self.cache is None else size_bytes(self.cache)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A machine file with everything automatic resolved.
+
+    Attributes:
+        name: the file's name without .yaml.
+        threads: kernel threads.
+        cpus: the hardware threads they are pinned to, `threads` of them; none where `cores` is still to be chosen.
+        target: `host` or a TVM target string.
+        slow_tier: what is slow memory, or plays it.
+        file_hash: hash of the machine file's text.
+        memory_mode: whether its fast memory really is a cache of its slow memory (2LM).
+        cache_bytes: size of that cache, if it is known.
+        spare_cpus: the best of the hardware threads that the file allows beside `cpus`, if any.
+        slurm: the kind of node of a Slurm cluster that it is, if it is one.
+        cores: how `cpus` are chosen, where that waits for a job on such a node.
+    """
+
+    name: str
+    threads: int
+    cpus: tuple[int, ...]
+    target: str
+    slow_tier: AnyTier
+    file_hash: str
+    memory_mode: bool = False
+    cache_bytes: int | None = None
+    spare_cpus: tuple[int, ...] = ()
+    slurm: SlurmNode | None = None
+    cores: CoreChoice | None = None
+
+    @property
+    def copying_cpus(self) -> tuple[int, ...]:
+        """Hardware threads for copies beside kernels: those without a kernel thread, or all where there are none."""
+        return self.spare_cpus or self.cpus
+
+    @property
+    def slug(self) -> str:
+        """The `{machine}` of paths: name and threads, so that thread counts stand side by side."""
+        return f"{self.name}-{self.threads}t"
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether it is a model, on which nothing runs and nothing is measured."""
+        return isinstance(self.slow_tier, ModelledTier)
+
+    @property
+    def fast_operands_only(self) -> bool:
+        """Whether kernels can use fast memory only (GPUs): tensors are slow between kernels."""
+        return isinstance(self.slow_tier, CudaTier | ModelledTier)
+
+    @property
+    def products(self) -> Products:
+        """What contractions may round their factors to."""
+        return self.slow_tier.products if isinstance(self.slow_tier, CudaTier) else "float32"
+
+    def to_measure_on(self) -> Machine:
+        """The machine with cores of this computer, on which nothing but this job runs.
+
+        Raises:
+            BadInputError: it is a model; or a kind of Slurm node and this is no job, other jobs may run beside this
+                one, or it has too few cores.
+        """
+        if self.is_modelled:
+            raise BadInputError(
+                f"config/machines/{self.name}.yaml: this machine is modelled: its times are computed, and nothing runs "
+                "or is measured on it; ask for a machine with a GPU (kind: cuda), or for modelled.json"
+            )
+        given, file = allocation(), f"config/machines/{self.name}.yaml"
+        if given is not None and not (self.slurm and self.slurm.shared):
+            given.require_whole_node(file)
+        if self.cores is None:
+            return self
+        if given is None:
+            raise BadInputError(
+                f"{file}: this machine is a kind of Slurm node, and this process no job on one: measure with "
+                "snakemake --workflow-profile profiles/slurm, or within srun --exclusive; docs/cluster.md tells how"
+            )
+        cpus, spare = self.cores.here(self.threads, f"Slurm job {given.job} ({given.cpus} CPUs of {given.node})")
+        return replace(self, cpus=cpus, spare_cpus=spare, cores=None)
+
+    @property
+    def tier_reality(self) -> Reality:
+        """Whether slow memory is `real`, `emulated`, or ordinary memory that is its `stand-in`."""
+        return self.slow_tier.reality
+
+    def reality_of(self, *, cached: bool) -> Reality:
+        """As `tier_reality`; where a program's fast memory is a cache (`cached`), whether that cache is real."""
+        return "real" if cached and self.memory_mode else self.tier_reality
+
+
+def load_machine(path: Path, threads: int | None = None, asked_in: object = None) -> Machine:
+    """Read a machine file; `threads`, which `asked_in` asks for, overrides its thread count.
+
+    Cores of a kind of Slurm node are chosen where its jobs run (`Machine.to_measure_on`).
+
+    Raises:
+        BadInputError: no such file, an unknown key, a bad value, or cores that this process may not use.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise no_such_file("machine", path) from None
+    except UnicodeDecodeError as error:
+        raise BadInputError(f"{path}: not valid YAML: {error}") from None
+    try:
+        parsed = MachineFile.model_validate(parsed_yaml(text))
+    except yaml.YAMLError as error:
+        raise BadInputError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        raise BadInputError(explain(path, error, MachineFile)) from None
+    if (parsed.slow_tier.kind == "modelled") != path.stem.startswith(MODELLED_MACHINE):
+        raise BadInputError(
+            f"{path}: a machine of kind modelled, and no other, has a name that begins with {MODELLED_MACHINE}, so "
+            "that every path says that its times were computed; rename the file, or give another kind"
+        )
+    count = threads or (None if parsed.threads == "auto" else parsed.threads)
+    cores = CoreChoice(
+        str(path),
+        None if parsed.cpus == "auto" else parsed.cpus,
+        parsed.threads_per_core,
+        parsed.socket,
+        parsed.numa_node,
+        parsed.slow_tier.fast_nodes,
+    )
+    if parsed.slurm is not None and (count or 0) > (parsed.slurm.cpus or count or 0):
+        raise BadInputError(
+            f"{asked_in or path}: threads: {count} is not allowed: {path} says that such a node has "
+            f"{parsed.slurm.cpus} CPUs (slurm: cpus)"
+        )
+    here = parsed.slurm is None
+    cpus, spare = cores.here(count, (asked_in or path) if threads else path) if here else ((), ())
+    return Machine(
+        name=path.stem,
+        threads=len(cpus) if here else count or 0,
+        cpus=cpus,
+        target=parsed.target,
+        slow_tier=parsed.slow_tier,
+        file_hash=hashlib.sha256(text.encode()).hexdigest()[:16],
+        memory_mode=parsed.memory_mode,
+        cache_bytes=parsed.cache_bytes,
+        spare_cpus=spare,
+        slurm=parsed.slurm,
+        cores=None if here else cores,
+    )
+
+
+# Which optimizers can run on a machine: real slow memory is no cache, and a kernel follows the policies that it has.
+#
+# Sources: Documentation/admin-guide/sysctl/kernel.rst (numa_balancing); Documentation/ABI/testing/sysfs-kernel-mm-numa
+# and sysfs-kernel-mm-mempolicy-weighted-interleave.
+
+SWITCHES = {"proc/sys/kernel/numa_balancing": "2", "sys/kernel/mm/numa/demotion_enabled": "1"}
+"""What NUMA balancing of tiered memory needs of the machine: files below the root, and what they must hold."""
+
+_CACHED, _LINUX = "memory-mode", "linux-"
+_ON_GPUS = frozenset({"managed-memory", "lru-paging", "swap-all", "recompute", "save-on-cpu"})
+_WEIGHTED, _BALANCING = "linux-weighted-interleave", "linux-balancing"
+
+
+def cannot_run(machine: Machine, optimizer: str, system: SystemMemory | None = None) -> str | None:
+    """Why programs of an optimizer cannot run on a machine's slow memory, and what helps; None where they can.
+
+    Args:
+        machine: of which only what its file says counts where its jobs run elsewhere (Slurm).
+        optimizer: by name.
+        system: the machine's memories, if not this computer's.
+    """
+    tier = machine.slow_tier
+    if optimizer in _ON_GPUS:
+        on_gpu, why = isinstance(tier, CudaTier), f"that is for GPUs, slow memory here is of kind {tier.kind}"
+        return None if on_gpu else f"{why}; take another optimizer, or a machine of kind cuda"
+    if isinstance(tier, EmulatedTier):
+        return None
+    if optimizer == _CACHED:
+        return f"fast memory is no cache of slow memory of kind {tier.kind}; {_ELSEWHERE}"
+    return _of_linux(machine, tier, optimizer, system) if optimizer.startswith(_LINUX) else None
+
+
+def _of_linux(machine: Machine, tier: AnyTier, optimizer: str, system: SystemMemory | None) -> str | None:
+    if not isinstance(tier, NumaTier):
+        where = "memory behind DAX" if isinstance(tier, DaxTier) else f"slow memory of kind {tier.kind}"
+        return f"Linux places no pages in {where}; {_ELSEWHERE}"
+    if both := sorted(set(tier.fast_nodes) & set(tier.slow_nodes)):
+        return f"node {both[0]} is fast and slow (stand_in), which leaves Linux nothing to choose; {_ELSEWHERE}"
+    if tier.huge_pages == "reserved":
+        return "Linux places no huge pages that are set aside by these policies; huge_pages: transparent or none"
+    return None if machine.cores is not None else kernel_lacks(optimizer, system or SystemMemory())
+
+
+def kernel_lacks(optimizer: str, system: SystemMemory) -> str | None:
+    """Why the kernel of this computer cannot follow a policy, and what helps; None where it can."""
+    if optimizer == _WEIGHTED and not system.knows_weights:
+        return (
+            "this kernel has no /sys/kernel/mm/mempolicy/weighted_interleave, Linux 6.9 is the first that has; "
+            f"{_ELSEWHERE}"
+        )
+    if optimizer != _BALANCING:
+        return None
+    for name, wanted in SWITCHES.items():
+        text = system.setting(name)
+        if text is None:
+            return f"this kernel has no /{name}: it needs NUMA balancing and demotion, Linux 6.1 or later; {_ELSEWHERE}"
+        if not is_switched(name, text) and not system.may_set(name):
+            return (
+                f"/{name} is {text}, it needs {wanted}, and this process may not write it; run as root: it is set for "
+                "each run, and put back after it"
+            )
+    return None
+
+
+def is_switched(name: str, text: str) -> bool:
+    """Whether one of `SWITCHES` that holds `text` is on; NUMA balancing has bits, of which 2 is for tiered memory."""
+    if name.endswith("numa_balancing"):
+        return text.isdigit() and bool(int(text) & 2)
+    return text in {"true", "1"}
+
+
+def require_runnable(machine: Machine, optimizer: str) -> None:
+    """Refuse what `cannot_run`.
+
+    Raises:
+        BadInputError: names optimizer and machine, and says why.
+    """
+    if reason := cannot_run(machine, optimizer):
+        raise BadInputError(f"{optimizer} cannot run on config/machines/{machine.name}.yaml: {reason}")
+
+
+_ELSEWHERE = "take another optimizer, or a machine whose slow memory is emulated"

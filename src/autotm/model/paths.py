@@ -1,0 +1,145 @@
+"""Where the files of a study lie. The rules write the same paths as patterns; a test compares the two."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotm.model.graph import Tier
+from autotm.model.limit import Limit
+from autotm.model.machine import Machine
+
+FRAMEWORK_FILE = "torch.json"
+"""Where a framework's own step is recorded, as a program's is in `record.json`."""
+
+
+@dataclass(frozen=True)
+class MachinePaths:
+    """The files that all networks on one machine share, under `results`."""
+
+    results: Path
+    machine: Machine
+
+    @property
+    def _of_machine(self) -> Path:
+        return self.results / self.machine.slug
+
+    @property
+    def links(self) -> Path:
+        """What calibration measured."""
+        return self._of_machine / "links.json"
+
+    @property
+    def store(self) -> Path:
+        """The kernel store: timings and tuned schedules kept across networks and runs; a cache, not a result."""
+        return self._of_machine / "kernels.sqlite"
+
+    @property
+    def objects(self) -> Path:
+        """Machine code of kernels, kept across networks and runs; a cache, not a result."""
+        return self._of_machine / "objects"
+
+    @property
+    def values(self) -> Path:
+        """Weights and inputs that came with networks, each in a file named after its content; steps read them."""
+        return self._of_machine / "values"
+
+
+@dataclass(frozen=True)
+class ConvolutionPaths(MachinePaths):
+    """The files of the kernel plot's convolution at one scale on one machine, beside those of the networks."""
+
+    scale: str
+
+    @property
+    def graph(self) -> Path:
+        """The convolution as a step of its own."""
+        return self._of_machine / self.scale / "convolution_graph.json"
+
+    @property
+    def profile(self) -> Path:
+        """Its times in all placements."""
+        return self._of_machine / self.scale / "convolution_profile.parquet"
+
+
+@dataclass(frozen=True)
+class Paths(MachinePaths):
+    """The files of one network at one scale on one machine, under `results`."""
+
+    scale: str
+    network: str
+
+    @property
+    def _of_network(self) -> Path:
+        return self._of_machine / self.scale / self.network
+
+    @property
+    def graph(self) -> Path:
+        """The training step."""
+        return self._of_network / "graph.json"
+
+    @property
+    def library(self) -> Path:
+        """Its compiled kernels."""
+        return self._of_network / "kernels.so"
+
+    @property
+    def profile(self) -> Path:
+        """Times of its kernels by configuration."""
+        return self._of_network / "profile.parquet"
+
+    @property
+    def tuned(self) -> Path:
+        """What tuning its kernels came to; nothing depends on it."""
+        return self._of_network / "tuned.json"
+
+    @property
+    def timing_study(self) -> Path:
+        """Its kernels, timed in several ways."""
+        return self._of_network / "timing_study.json"
+
+    @property
+    def reference(self) -> Path:
+        """What the plain step computes, for verifying the others; a cache, not a result."""
+        return self._of_network / "reference.json"
+
+    def plan(self, optimizer: str, limit: Limit) -> Path:
+        """The solver's answer."""
+        return self._of_network / optimizer / limit.slug / "plan.json"
+
+    def program(self, optimizer: str, limit: Limit) -> Path:
+        """The plan with addresses."""
+        return self._of_network / optimizer / limit.slug / "program.json"
+
+    def record(self, optimizer: str, limit: Limit) -> Path:
+        """What running the program measured."""
+        return self._of_network / optimizer / limit.slug / "record.json"
+
+    def framework(self, optimizer: str, limit: Limit) -> Path:
+        """What a framework's own step measured, on a machine with a GPU."""
+        return self._of_network / optimizer / limit.slug / FRAMEWORK_FILE
+
+    def modelled(self, optimizer: str, limit: Limit) -> Path:
+        """The step of the plan, or of a rival, on a GPU that is modelled."""
+        return self._of_network / optimizer / limit.slug / "modelled.json"
+
+    def view(self, optimizer: str, limit: Limit) -> Path:
+        """The plan as a page; nothing depends on it."""
+        return self._of_network / optimizer / limit.slug / "view.html"
+
+    def trace(self, optimizer: str, limit: Limit) -> Path:
+        """A measured step of the program, for trace viewers; nothing depends on it."""
+        return self._of_network / optimizer / limit.slug / "trace.json"
+
+    def stays(self, optimizer: str, limit: Limit) -> dict[Tier, Path]:
+        """The buffers of each pool, for packers; nothing depends on them."""
+        folder = self._of_network / optimizer / limit.slug
+        return {Tier.DRAM: folder / "stays_fast.csv", Tier.PMEM: folder / "stays_slow.csv"}
+
+    def sweep(self, optimizer: str) -> Path:
+        """The folder of what `autotm sweep` found; nothing depends on it."""
+        return self._of_network / optimizer / "sweep"
+
+    def sensitivity(self, limit: Limit) -> Path:
+        """What resampled kernel times did to the plans for a limit; nothing depends on it."""
+        return self._of_network / "sensitivity" / f"{limit.slug}.json"

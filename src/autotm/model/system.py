@@ -1,0 +1,402 @@
+"""What Linux says of this computer: memory nodes, mounts and huge pages, limits of this process's control groups; and its C compiler."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from autotm.model.cores import parse_cpu_list
+from autotm.model.errors import AutotmError
+
+# What a container, a service or a job may take: limits of this process's control group and of those around it.
+#
+# Sources: Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst, scheduler/sched-bwc.rst; cgroups(7).
+
+_CGROUP_V1, _CGROUP_V2 = 1, 2
+"""Versions of control groups; a system may have both."""
+_NO_LIMIT_BYTES = 1 << 60
+"""Version 1 says the greatest number that it can write where nothing limits."""
+
+
+@dataclass(frozen=True)
+class MemoryLimit:
+    """The tightest limit of all groups around a process; `left_bytes` of another one, if that has less left."""
+
+    limit_bytes: int
+    left_bytes: int
+
+
+def memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
+    """What the process may take and may still take; None where nothing limits it. Caches of files count as free.
+
+    Args:
+        root: where /proc and /sys are.
+    """
+    found = []
+    for folder, version in _groups(root, "memory"):
+        limit_file, taken_file = _MEMORY_FILES[version]
+        limit, taken = _number(folder / limit_file), _number(folder / taken_file)
+        if limit is None or limit >= _NO_LIMIT_BYTES:
+            continue
+        found.append((limit, max(0, limit - (taken or 0) + _cache_bytes(folder, version))))
+    if not found:
+        return None
+    limit = min(limit for limit, _ in found)
+    return MemoryLimit(limit, min(limit, *(left for _, left in found)))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """Cores whose time the process may take; None where nothing limits it."""
+    found = []
+    for folder, version in _groups(root, "cpu"):
+        if version == _CGROUP_V1:
+            words = [_text(folder / name) for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us")]
+        else:
+            words = _text(folder / "cpu.max").split()
+        if len(words) == len(("quota", "period")) and all(word.isdigit() for word in words):
+            found.append(int(words[0]) / int(words[1]))
+    return min(found, default=None)
+
+
+_MEMORY_FILES = {
+    _CGROUP_V1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    _CGROUP_V2: ("memory.max", "memory.current"),
+}
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[Path, int]]:
+    """The folders of the process's group and of all around it, with the version of each."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, controllers, name = line.split(":", 2)
+        version = _CGROUP_V2 if number == "0" and not controllers else _CGROUP_V1
+        if version == _CGROUP_V1 and controller not in controllers.split(","):
+            continue
+        for mounted in _mounted(root, controller, version):
+            # A container may be told its name as others see it, and shown its own group as the whole.
+            inner = mounted / name.strip("/")
+            folder = inner if inner.is_dir() else mounted
+            yield folder, version
+            while folder != mounted:
+                folder = folder.parent
+                yield folder, version
+
+
+def _mounted(root: Path, controller: str, version: int) -> Iterator[Path]:
+    for line in _text(root / "proc/mounts").splitlines():
+        _, folder, kind, options, *_ = line.split()
+        is_second = version == _CGROUP_V2
+        if kind == ("cgroup2" if is_second else "cgroup") and (is_second or controller in options.split(",")):
+            yield root / folder.strip("/")
+
+
+def _cache_bytes(folder: Path, version: int) -> int:
+    name = "inactive_file" if version == _CGROUP_V2 else "total_inactive_file"
+    told = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines())
+    text = told.get(name, "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+# The memories of a machine, and what the system does to their pages, as Linux tells.
+
+_KIB = 1024
+_SECTOR_BYTES = 512
+_PAGE_BYTES = mmap.PAGESIZE
+_RESERVE_BYTES = 32 << 20
+_RESERVE_SHARE = 0.02
+"""Of a node, left free: where the last pages are taken, the kernel kills processes instead of refusing memory."""
+_SAID = {"read_bandwidth": "read_mb_per_s", "write_bandwidth": "write_mb_per_s"} | {
+    "read_latency": "read_ns",
+    "write_latency": "write_ns",
+}
+"""What the firmware's table (ACPI HMAT) tells of a node, as Linux names it and as it is recorded."""
+
+
+@dataclass(frozen=True)
+class MemoryNode:
+    """A memory node.
+
+    Attributes:
+        number: as the system counts.
+        total_bytes, free_bytes: of its memory; what caches of files could give back counts as free.
+        cpus: hardware threads next to it, as a list such as `0-3`; empty where there are none.
+        distances: to each node, by the order of their numbers, in the system's units: 10 is local.
+        hmat: what the firmware tells of accesses from the nearest cores; empty where it tells nothing.
+        free_huge_pages: of the default size, set aside and not in use.
+    """
+
+    number: int
+    total_bytes: int
+    free_bytes: int
+    cpus: str
+    distances: tuple[int, ...]
+    hmat: dict[str, int]
+    free_huge_pages: int
+
+    @property
+    def room_bytes(self) -> int:
+        """What can be bound to the node without driving it into the system's emergency reserve."""
+        return max(0, self.free_bytes - _RESERVE_BYTES - int(_RESERVE_SHARE * self.total_bytes))
+
+
+@dataclass(frozen=True)
+class Mount:
+    """Where a file system is mounted."""
+
+    folder: str
+    device: str
+    file_system: str
+    options: str
+
+    @property
+    def is_dax(self) -> bool:
+        """Whether it is mounted for direct access; with `dax=inode` some files may have it all the same."""
+        return bool(re.search(r"(^|,)dax(=always)?(,|$)", self.options))
+
+
+class SystemMemory:
+    """Reads /sys and /proc below `root`, tests others than this machine's; what is not there is none."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def _text(self, path: str) -> str:
+        try:
+            return (self._root / path).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            return ""
+
+    @cached_property
+    def numbers(self) -> tuple[int, ...]:
+        """Of all nodes, with memory or without, ascending; none where the system does not tell."""
+        folders = (self._root / "sys/devices/system/node").glob("node[0-9]*")
+        return tuple(sorted(int(folder.name.removeprefix("node")) for folder in folders))
+
+    @property
+    def nodes(self) -> list[MemoryNode]:
+        """Nodes with memory, by number, as they are now; one of all memory where the system does not tell."""
+        if not self.numbers:
+            info = self._text("proc/meminfo")
+            free = _size(info, "MemAvailable")
+            return [MemoryNode(0, _size(info, "MemTotal"), free, "all", (10,), {}, _count(info, "HugePages_Free"))]
+        found = [node for node in map(self._node, self.numbers) if node.total_bytes]
+        if len(found) == 1:
+            # Linux tells of it twice. In a virtual machine whose memory grew, what it tells by node may lag behind.
+            info = self._text("proc/meminfo")
+            if (total := _size(info, "MemTotal")) > found[0].total_bytes:
+                return [replace(found[0], total_bytes=total, free_bytes=_size(info, "MemAvailable"))]
+        return found
+
+    def nodes_named(self, numbers: Iterable[int]) -> list[MemoryNode]:
+        """Those of `nodes` with these numbers."""
+        wanted = set(numbers)
+        return [node for node in self.nodes if node.number in wanted]
+
+    def _node(self, number: int) -> MemoryNode:
+        folder = f"sys/devices/system/node/node{number}"
+        info = self._text(f"{folder}/meminfo")
+        free = sum(_size(info, name) for name in ("MemFree", "Active\\(file\\)", "Inactive\\(file\\)"))
+        told = {ours: self._text(f"{folder}/access0/initiators/{theirs}") for theirs, ours in _SAID.items()}
+        return MemoryNode(
+            number,
+            _size(info, "MemTotal"),
+            free,
+            self._text(f"{folder}/cpulist"),
+            tuple(map(int, self._text(f"{folder}/distance").split())),
+            {name: int(text) for name, text in told.items() if text.isdigit() and int(text)},
+            _count(info, "HugePages_Free"),
+        )
+
+    def distance(self, one: int, other: int) -> int | None:
+        """Between two nodes, in the system's units: 10 is local; None where it does not tell."""
+        distances = next((node.distances for node in map(self._node, self.numbers) if node.number == one), ())
+        place = self.numbers.index(other) if other in self.numbers else len(distances)
+        return distances[place] if place < len(distances) else None
+
+    @property
+    def allowed_nodes(self) -> tuple[int, ...] | None:
+        """Those that this process may take memory of (cpuset); None where the system does not tell."""
+        found = re.search(r"Mems_allowed_list:\s*(\S+)", self._text("proc/self/status"))
+        return tuple(parse_cpu_list(found[1])) if found else None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """What this process's container, service or job may take; None where nothing limits it."""
+        found = memory_limit(self._root)
+        return found.limit_bytes if found else None
+
+    @property
+    def limit_left_bytes(self) -> int | None:
+        """What it may still take; None where nothing limits it."""
+        found = memory_limit(self._root)
+        return found.left_bytes if found else None
+
+    @property
+    def mounts(self) -> list[Mount]:
+        """Mounted file systems; a later one hides an earlier one in the same folder."""
+        fields = (line.split() for line in self._text("proc/mounts").splitlines())
+        return [Mount(_unescaped(folder), device, kind, options) for device, folder, kind, options, *_ in fields]
+
+    def mount_of(self, path: Path) -> Mount | None:
+        """The file system that a folder is on; None where the system does not tell."""
+        parents = {str(path.resolve()), *(str(parent) for parent in path.resolve().parents)}
+        holding = [mount for mount in self.mounts if mount.folder in parents]
+        longest = max((len(mount.folder) for mount in holding), default=0)
+        return next((mount for mount in reversed(holding) if len(mount.folder) == longest), None)
+
+    @property
+    def dax_devices(self) -> list[str]:
+        """Devices that give memory without a file system, and are not in use as a memory node."""
+        found = sorted((self._root / "sys/bus/dax/devices").glob("*"))
+        return [path.name for path in found if self._driver(path) != "kmem"]
+
+    @staticmethod
+    def _driver(device: Path) -> str:
+        driver = device / "driver"
+        return driver.readlink().name if driver.is_symlink() else ""
+
+    @property
+    def memory_disks(self) -> dict[str, int]:
+        """Bytes of each block device that is persistent memory, by name, such as `pmem0` or a part of it."""
+        found = sorted((self._root / "sys/class/block").glob("pmem*"))
+        sizes = {path.name: self._text(f"sys/class/block/{path.name}/size") for path in found}
+        return {name: int(text) * _SECTOR_BYTES for name, text in sizes.items() if text.isdigit()}
+
+    def holds_mounts(self, disk: str) -> bool:
+        """Whether a file system of the block device, or of a part of it, is mounted."""
+        return any(re.fullmatch(rf"/dev/{disk}(p\d+)?", mount.device) for mount in self.mounts)
+
+    def dax_device_bytes(self, name: str) -> int:
+        """Size of a device in `dax_devices`; 0 where the system does not tell."""
+        text = self._text(f"sys/bus/dax/devices/{name}/size")
+        return int(text) if text.isdigit() else 0
+
+    def dax_device_align_bytes(self, name: str) -> int:
+        """What pieces of a device in `dax_devices` must be multiples of."""
+        text = self._text(f"sys/bus/dax/devices/{name}/align")
+        return int(text) if text.isdigit() else 2 << 20
+
+    def device_node(self, name: str) -> int | None:
+        """The node next to a DAX device or a block device of persistent memory; None where the system does not tell."""
+        for place in (f"sys/bus/dax/devices/{name}/numa_node", f"sys/class/block/{name}/device/numa_node"):
+            text = self._text(place)
+            if text.isdigit():
+                return int(text)
+        return None
+
+    @property
+    def huge_pages(self) -> str:
+        """Whether the system gives huge pages by itself: `always`, `madvise` or `never`."""
+        found = re.search(r"\[(\w+)\]", self._text("sys/kernel/mm/transparent_hugepage/enabled"))
+        return found[1] if found else ""
+
+    @property
+    def huge_page_bytes(self) -> int:
+        """Size of the huge pages that are set aside."""
+        return _size(self._text("proc/meminfo"), "Hugepagesize") or 2 << 20
+
+    @property
+    def reserved_huge_pages(self) -> int:
+        """How many are set aside."""
+        return _count(self._text("proc/meminfo"), "HugePages_Total")
+
+    @property
+    def numa_balancing(self) -> str:
+        """The setting under which the system moves pages between nodes by itself: `0` is off; empty where it cannot."""
+        return self._text("proc/sys/kernel/numa_balancing")
+
+    @property
+    def balances(self) -> bool:
+        """Whether the system moves pages between nodes by itself."""
+        return self.numa_balancing not in {"", "0"}
+
+    @property
+    def demotes(self) -> bool:
+        """Whether it moves pages that are little used to slower nodes."""
+        return self._text("sys/kernel/mm/numa/demotion_enabled") in {"true", "1"}
+
+    def setting(self, name: str) -> str | None:
+        """What a file of settings holds, named below the root; None where the kernel has none of that name."""
+        return self._text(name) if (self._root / name).exists() else None
+
+    def may_set(self, name: str) -> bool:
+        """Whether this process may change it."""
+        return os.access(self._root / name, os.W_OK)
+
+    @property
+    def knows_weights(self) -> bool:
+        """Whether the kernel can interleave pages by weight."""
+        return (self._root / "sys/kernel/mm/mempolicy/weighted_interleave").is_dir()
+
+    def listed_bytes(self, node: int) -> int:
+        """Of a node, the most that a processor's lists of free pages hold, which the kernel does not count as free."""
+        pages = 0
+        for zone in re.split(r"^Node ", self._text("proc/zoneinfo"), flags=re.MULTILINE):
+            if zone.startswith(f"{node}, "):
+                lists = zone.partition("pagesets")[2]
+                pages += max((int(high) for high in re.findall(r"\bhigh(?:_max)?:\s+(\d+)", lists)), default=0)
+        return pages * _PAGE_BYTES
+
+    @property
+    def moved_bytes(self) -> tuple[int, int]:
+        """What was promoted to faster and demoted to slower nodes since the system started, by everyone together."""
+        told = dict(line.split() for line in self._text("proc/vmstat").splitlines())
+        promoted = int(told.get("pgpromote_success", 0))
+        demoted = sum(int(count) for name, count in told.items() if name.startswith("pgdemote_"))
+        return promoted * _PAGE_BYTES, demoted * _PAGE_BYTES
+
+    @property
+    def governor(self) -> str:
+        """What sets the clock of the first core; empty where nothing is told."""
+        return self._text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def _size(info: str, name: str) -> int:
+    found = re.search(rf"\b{name}:\s*(\d+) kB", info)
+    return int(found[1]) * _KIB if found else 0
+
+
+def _count(info: str, name: str) -> int:
+    found = re.search(rf"\b{name}:\s*(\d+)", info)
+    return int(found[1]) if found else 0
+
+
+def _unescaped(folder: str) -> str:
+    """A folder as /proc/mounts writes it: blanks and the like as octal numbers."""
+    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), folder)
+
+
+# The C compiler of this computer.
+
+
+def find_compiler() -> str:
+    """The C compiler that links kernels and compiles copies: $CC, or the first of the usual ones.
+
+    Raises:
+        AutotmError: there is none.
+    """
+    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise AutotmError(
+        "no C compiler found to link kernels with (looked for $CC, cc, gcc, clang); install one: "
+        "apt-get install gcc, or conda install c-compiler"
+    )

@@ -1,0 +1,109 @@
+"""What copies between a machine's memories take, alone and beside kernels, and how fast its cores or its GPU compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from autotm.kernels.library import FatbinLibrary, KernelLibrary
+from autotm.kernels.yardsticks import Yardstick, Yardsticks, co_runners, contraction_flop_per_s, multiply_add_flop_per_s
+from autotm.memory.calibration import calibrate_links, copy_bytes_per_s
+from autotm.memory.gpu.interface import Device
+from autotm.memory.gpu.links import DEVICE_LINK_BYTES, device_links
+from autotm.memory.gpu.opening import open_device
+from autotm.model.cores import Watch
+from autotm.model.graph import ALIGNMENT_BYTES, OpClass
+from autotm.model.links import Links, MachineRates
+from autotm.model.machine import Machine
+from autotm.runtime.streams.executor import Call, LaunchedKernels
+from autotm.runtime.streams.run import call_ns
+
+if TYPE_CHECKING:
+    from autotm.kernels.cuda.source import CudaKernel
+
+
+# What a machine can do: copies between its memories, its cores at best, what copies and kernels cost each other.
+
+Beside = Callable[[float], tuple[KernelLibrary, Mapping[OpClass, Yardstick]]]
+"""A kernel of each op class for cores whose convolutions reach a rate, in floating-point operations a second."""
+
+
+def measure_links(
+    machine: Machine, devices_dir: Path, library: KernelLibrary, known: Yardsticks, beside: Beside, patience_s: float
+) -> Links:
+    """Copies between the tiers, the convolutions that emulated memory is balanced against, and the cores' best.
+
+    What others disturb is measured again, for `patience_s` or three times as long as the rest takes.
+
+    Args:
+        machine: the machine this process runs on.
+        devices_dir: folder of the device files.
+        library: holds the kernels of `known`.
+        known: what tells the cores' rate, compiled for the machine's threads.
+        beside: kernels to run beside copies.
+        patience_s: as above.
+
+    Raises:
+        AutotmError: kernels run on fewer threads than the machine asks for.
+    """
+    watch = Watch(machine.cpus, patience_s)
+    rate = contraction_flop_per_s(library, known, machine, watch)
+    best = MachineRates(multiply_add_flop_per_s(library, known, machine, watch), copy_bytes_per_s(machine, watch))
+    with co_runners(*beside(rate), machine) as kernels:
+        measured = calibrate_links(machine, devices_dir, rate, kernels, watch)
+    return replace(measured, rates=best)
+
+
+# What copies take on a GPU, alone and beside a kernel of each op class, and the rate of its convolutions.
+
+_TIMED = 15
+
+
+def measure_gpu_links(
+    machine: Machine,
+    library: FatbinLibrary,
+    beside: Mapping[OpClass, CudaKernel],
+    sizes_bytes: Sequence[int] = DEVICE_LINK_BYTES,
+) -> Links:
+    """Copies between the memories of the GPU that a machine file names and of its host.
+
+    Args:
+        machine: of kind cuda.
+        library: holds the kernels of `beside`.
+        beside: a kernel of each op class, to run beside copies; the rate is that of the forward convolution.
+        sizes_bytes: of the copies, ascending, two at least.
+
+    Raises:
+        AutotmError: the GPU is refused, or lacks the memory.
+    """
+    most = sizes_bytes[-1]
+    places = {op_class: _places(kernel, most) for op_class, kernel in beside.items()}
+    needed = max(ends[-1] for ends in places.values())
+    with open_device(machine, needed, most, built_for=library.architectures) as device:
+        kernels = LaunchedKernels.on(device, library)
+        calls = {op_class: _bound(device, kernels, kernel, places[op_class]) for op_class, kernel in beside.items()}
+        convolution = calls[OpClass.CONV_FORWARD]
+        taken_s = float(np.median([call_ns(device, convolution) for _ in range(_TIMED)])) / 1e9
+        return device_links(device, beside[OpClass.CONV_FORWARD].flops / taken_s, calls, sizes_bytes)
+
+
+def _places(kernel: CudaKernel, start: int) -> list[int]:
+    """Where operands begin behind what copies write, and where the last ends."""
+    sizes = (-(-np.dtype(dtype).itemsize * int(np.prod(shape)) // ALIGNMENT_BYTES) for dtype, shape in kernel.operands)
+    return list(
+        accumulate((size * ALIGNMENT_BYTES for size in sizes), initial=-(-start // ALIGNMENT_BYTES) * ALIGNMENT_BYTES)
+    )
+
+
+def _bound(device: Device, kernels: LaunchedKernels, kernel: CudaKernel, places: Sequence[int]) -> Call:
+    """The kernel on operands that are zero; how long it takes does not depend on them."""
+    views = [
+        device.device_pool.view(place, shape, dtype)
+        for place, (dtype, shape) in zip(places, kernel.operands, strict=False)
+    ]
+    return kernels.bind(kernel.symbol, views)

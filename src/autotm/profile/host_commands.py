@@ -1,0 +1,380 @@
+"""`check`, `run` and `profile` of a bundle, as its launcher calls them, and the bundle's files that they read."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from autotm.kernels.library import FatbinLibrary, KernelLibrary
+from autotm.kernels.yardsticks import Yardstick, Yardsticks
+from autotm.memory.gpu.interface import Device
+from autotm.memory.gpu.opening import open_device
+from autotm.model.errors import AutotmError
+from autotm.model.files import load, require_writable, save, write_results
+from autotm.model.graph import Graph, OpClass
+from autotm.model.limit import Counts
+from autotm.model.links import Links
+from autotm.model.machine import Machine, load_machine
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, read_profile, write_profile
+from autotm.model.program import Program
+from autotm.model.provenance import provenance
+from autotm.model.record import Record
+from autotm.profile import host_gpu
+from autotm.profile.copies import measure_links
+from autotm.profile.kernel_timing import ProfileOptions
+from autotm.profile.step_profile import profile_step
+from autotm.profile.store import KernelStore
+from autotm.runtime.run import run
+from autotm.runtime.step_times import RunOptions
+from autotm.runtime.streams.executor import Kernels, LaunchedKernels
+from autotm.runtime.streams.run import run_on_gpu
+from autotm.runtime.verify import verified
+
+# The files of a bundle that are of one step: what was compiled and planned at home, and how it is to be measured.
+
+CPU, CUDA = "cpu", "cuda"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is in a bundle, and how the study measures it (`step/bundle.json`).
+
+    Attributes:
+        target: of the kernels: `cpu` or `cuda`.
+        network, scale, optimizer, limit: of the plan, as commands take them.
+        plan_folder: where plan, program and record lie below the network's results.
+        machine: name of the machine file.
+        threads: that kernels were built for.
+        counts: what the limit counts.
+        seed: of what is drawn.
+        run: how runs are verified and timed (`run` of the study).
+        timing: how kernels are timed (`profile` of the study).
+        step_tolerance: share by which kernels and whole steps may differ before that is told.
+        patience_s: for which what others disturbed is measured again.
+    """
+
+    target: str
+    network: str
+    scale: str
+    optimizer: str
+    limit: str
+    plan_folder: str
+    machine: str
+    threads: int
+    counts: Counts
+    seed: int
+    run: Mapping[str, Any]
+    timing: Mapping[str, Any]
+    step_tolerance: float
+    patience_s: float
+
+
+@dataclass(frozen=True)
+class CoRunners:
+    """What `co_runners.so` holds.
+
+    Attributes:
+        kernels: milliseconds each; the op class is the symbol.
+    """
+
+    kernels: Mapping[OpClass, Yardstick]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A bundle's folder `step`; every file is read when it is asked for.
+
+    Attributes:
+        folder: that folder.
+    """
+
+    folder: Path
+
+    @property
+    def settings(self) -> Settings:
+        """What the bundle is of."""
+        return load(self.folder / "bundle.json", "bundle", Settings)
+
+    @property
+    def graph(self) -> Graph:
+        """The step."""
+        return load(self.folder / "graph.json", "graph", Graph)
+
+    @property
+    def plan(self) -> Plan:
+        """Where its tensors are."""
+        return load(self.folder / "plan.json", "plan", Plan)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its program follows a plan."""
+        return (self.folder / "plan.json").exists()
+
+    @property
+    def program(self) -> Program:
+        """The plan with addresses."""
+        return load(self.folder / "program.json", "program", Program)
+
+    @property
+    def links(self) -> Links:
+        """Copies of the machine that the plan was made for."""
+        return load(self.folder / "links.json", "links", Links)
+
+    @property
+    def profile(self) -> Profile:
+        """Kernel times that the plan was made from."""
+        return read_profile(self.folder / "profile.json")
+
+    @property
+    def library(self) -> KernelLibrary:
+        """The compiled kernels."""
+        return KernelLibrary.load(self.folder / "kernels.so")
+
+    @property
+    def fatbin(self) -> FatbinLibrary:
+        """Kernels for GPUs."""
+        return FatbinLibrary.load(self.folder / "kernels.fatbin.zip")
+
+    @property
+    def yardsticks(self) -> tuple[KernelLibrary, Yardsticks]:
+        """Kernels of known work, which calibration times."""
+        known = load(self.folder / "yardsticks.json", "yardsticks", Yardsticks)
+        return KernelLibrary.load(self.folder / "yardsticks.so"), known
+
+    @property
+    def co_runners(self) -> tuple[KernelLibrary, Mapping[OpClass, Yardstick]]:
+        """A kernel of each op class, to run beside copies."""
+        known = load(self.folder / "co_runners.json", "co_runners", CoRunners)
+        return KernelLibrary.load(self.folder / "co_runners.so"), known.kernels
+
+    @property
+    def devices_dir(self) -> Path:
+        """Files of emulated devices."""
+        return self.folder / "devices"
+
+    def machine(self, threads: int | None) -> Machine:
+        """This computer as the bundle's machine file has it, with as many threads as the kernels were built for.
+
+        Raises:
+            BadInputError: it has too few cores, or not the slow memory of the file.
+        """
+        wanted, asked = (self.settings.threads, "the bundle") if threads is None else (threads, "--threads")
+        return load_machine(self.folder / f"{self.settings.machine}.yaml", wanted, asked).to_measure_on()
+
+
+# `check`, `run` and `profile` of a bundle, as its launcher calls them.
+
+log = logging.getLogger("autotm")
+
+_DONE, _FAULT = 0, 1
+_CHECKED_STEPS = 2
+
+
+def main(folder: Path, arguments: Sequence[str], program: str) -> int:
+    """Run one command of the bundle in `folder`; returns the exit status.
+
+    Args:
+        folder: of the bundle, unpacked.
+        arguments: what follows its name.
+        program: how it was called, for the help.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    asked = _parsed(arguments, program)
+    to = None if asked.to is None else asked.to.absolute()
+    try:
+        os.chdir(folder / "step")  # Values of tensors lie where the graph says, from here.
+        asked.command(Contents(folder / "step"), asked.threads, to)
+    except AutotmError as error:
+        log.error("%s", error)  # noqa: TRY400 - the message is all a user needs
+        return _FAULT
+    except OSError as error:
+        if error.filename is None:
+            raise
+        log.error("%s: %s; give another place with --to", error.filename, error.strerror)  # noqa: TRY400 - as above
+        return _FAULT
+    return _DONE
+
+
+def check(contents: Contents, threads: int | None, to: Path | None) -> None:
+    """Load everything, and compare steps of the program with the plain step's, bit for bit; dead memory is NaN."""
+    del to
+    settings, program, machine = contents.settings, contents.program, contents.machine(threads)
+    if settings.target == CUDA:
+        same = host_gpu.compared(
+            contents.graph, program, settings.counts, machine, settings.seed, _CHECKED_STEPS, _opener(contents, machine)
+        )
+        _tell_same(settings, program, same, "on the GPU")
+        return
+    names = verified(
+        contents.graph,
+        contents.library,
+        program,
+        contents.settings.counts,
+        machine,
+        contents.links,
+        contents.settings.seed,
+        _CHECKED_STEPS,
+        contents.devices_dir,
+    )
+    _tell_same(settings, program, len(names), f"on {machine.threads} threads")
+
+
+def _tell_same(settings: Settings, program: Program, results: int, where: str) -> None:
+    sys.stdout.write(
+        f"{settings.network}, {program.optimizer} at {program.limit}: {_CHECKED_STEPS} steps equal the plain step bit "
+        f"for bit in all {results} results, {where}\n"
+    )
+
+
+def run_program(contents: Contents, threads: int | None, to: Path | None) -> None:
+    """Verify and time the program, and write what `autotm import` takes in at home."""
+    settings, machine = contents.settings, contents.machine(threads)
+    if settings.target == CUDA:
+        _run_on_gpu(contents, machine, to)
+        return
+    file = to or contents.folder.parents[1] / f"{settings.network}-run.zip"
+    require_writable(file)
+    profile, links = contents.profile, contents.links
+    if profile.provenance.get("cpu_model") != provenance(machine, settings.seed)["cpu_model"]:
+        log.warning(
+            "the plan was made from times of another processor (%s): what is predicted is of that one. Profile here, "
+            "import that at home, solve, and make the bundle again",
+            profile.provenance.get("cpu_model", "none is named"),
+        )
+    options = RunOptions(**settings.run, seed=settings.seed)
+    graph, plan, program = contents.graph, contents.plan, contents.program
+    record = run(graph, contents.library, program, plan, machine, links, profile, options, contents.devices_dir, None)
+    _export(contents, machine, file, links, profile, record)
+    _tell_record(record, file)
+
+
+def profile_kernels(contents: Contents, threads: int | None, to: Path | None) -> None:
+    """Calibrate this host, time every kernel of the step, and write what `autotm import` takes in at home."""
+    settings, machine = contents.settings, contents.machine(threads)
+    file = to or contents.folder.parents[1] / f"{settings.network}-profile.zip"
+    require_writable(file)
+    options = ProfileOptions(**settings.timing, seed=settings.seed)
+    if settings.target == CUDA:
+        came_from = provenance(machine, settings.seed)
+        opened = _opener(contents, machine)
+        timed, links = host_gpu.profiled(contents.graph, settings.counts, machine, options, opened, came_from)
+        _export(contents, machine, file, links, timed, None)
+        sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
+        return
+    library, known = contents.yardsticks
+    links = measure_links(
+        machine, contents.devices_dir, library, known, lambda _: contents.co_runners, settings.patience_s
+    )
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder, KernelStore(Path(folder) / "kernels.sqlite") as store:
+        timed = profile_step(
+            contents.graph,
+            contents.settings.counts,
+            contents.library,
+            machine,
+            links,
+            store,
+            options,
+            settings.step_tolerance,
+            contents.devices_dir,
+        )
+    _export(contents, machine, file, links, timed, None)
+    sys.stdout.write(f"{len(timed.timings)} times of kernels; {file}\n")
+
+
+def _run_on_gpu(contents: Contents, machine: Machine, to: Path | None) -> None:
+    settings, program, graph = contents.settings, contents.program, contents.graph
+    if not contents.is_planned:
+        opened, rounds = _opener(contents, machine), settings.run["min_steps"]
+        same = host_gpu.compared(graph, program, settings.counts, machine, settings.seed, _CHECKED_STEPS, opened)
+        _tell_same(settings, program, same, "on the GPU")
+        seconds = host_gpu.step_seconds(graph, program, settings.counts, machine, settings.seed, rounds, opened)
+        sys.stdout.write(f"{median(seconds):.6g} s measured a step, the median of {rounds}; nothing is planned yet\n")
+        return
+    file = to or contents.folder.parents[1] / f"{settings.network}-run.zip"
+    require_writable(file)
+    options, links, profile = RunOptions(**settings.run, seed=settings.seed), contents.links, contents.profile
+    record, _ = run_on_gpu(graph, contents.fatbin, program, contents.plan, machine, links, profile, options)
+    _export(contents, machine, file, links, profile, record)
+    _tell_record(record, file)
+
+
+def _tell_record(record: Record, file: Path) -> None:
+    sys.stdout.write(f"{record}; {file}\n")
+
+
+def _opener(contents: Contents, machine: Machine) -> host_gpu.Open:
+    """Opens the GPU of the machine file, checked, with the kernels loaded; what is refused is refused before.
+
+    Raises:
+        AutotmError: no driver, an old one, no such GPU, one of another sm, others on it, or too little memory.
+    """
+    library = contents.fatbin
+
+    @contextmanager
+    def opened(device_bytes: int, host_bytes: int) -> Iterator[tuple[Device, Kernels]]:
+        with open_device(machine, device_bytes, host_bytes, built_for=library.architectures) as device:
+            yield device, LaunchedKernels.on(device, library)
+
+    return opened
+
+
+def _export(
+    contents: Contents, machine: Machine, file: Path, links: Links, profile: Profile, record: Record | None
+) -> None:
+    """One file for `autotm import`; with a record also what it is of, so that all of it belongs together."""
+    settings = contents.settings
+    of_machine = Path(machine.slug)
+    of_network = of_machine / settings.scale / settings.network
+    of_plan = of_network / settings.plan_folder
+    came_from = provenance(machine, settings.seed)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
+        made = Path(folder)
+        write_profile(made / "profile.json", profile)
+        if record is None:
+            save(made / "links.json", "links", links, came_from)
+        else:
+            save(made / "record.json", "record", record, came_from | {"tier_reality": record.tier_reality})
+        files = {of_network / "graph.json": contents.folder / "graph.json"}
+        files[of_network / "profile.json"] = made / "profile.json"
+        files[of_machine / "links.json"] = (made if record is None else contents.folder) / "links.json"
+        if record is not None:
+            files[of_plan / "plan.json"] = contents.folder / "plan.json"
+            files[of_plan / "program.json"] = contents.folder / "program.json"
+            files[of_plan / "record.json"] = made / "record.json"
+        write_results(file, {path.as_posix(): source.read_bytes() for path, source in files.items()}, came_from)
+
+
+Command = Callable[[Contents, int | None, Path | None], None]
+_COMMANDS: dict[str, tuple[Command, str]] = {
+    "check": (check, "compare the program with the plain step, bit for bit"),
+    "run": (run_program, "verify and time the program"),
+    "profile": (profile_kernels, "calibrate this host and time every kernel of the step"),
+}
+
+
+def _parsed(arguments: Sequence[str], program: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(program, description="A training step, compiled and planned elsewhere.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (command, summary) in _COMMANDS.items():
+        parsed = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        parsed.add_argument("--threads", type=_count, metavar="N", help="instead of what the kernels were built for")
+        parsed.set_defaults(command=command, to=None)
+        if name != "check":
+            parsed.add_argument("--to", type=Path, metavar="FILE", help="a zip for `autotm import` at home")
+    return parser.parse_args(arguments)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of threads: give 1 or more")
+    return int(text)

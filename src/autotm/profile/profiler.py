@@ -1,0 +1,392 @@
+"""The time of every distinct kernel of a graph in every configuration that a plan may choose, and the order of timing."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from tqdm import tqdm
+
+from autotm.kernels.library import KernelLibrary, check_cores, pinned
+from autotm.memory.clock import quiet_interpreter, wait_until
+from autotm.memory.tiers import Tiers, open_tiers
+from autotm.model.cores import TICK_NS, Round, Watch
+from autotm.model.files import content_hash, hash_of
+from autotm.model.graph import DEFAULT_IMPLEMENTATION, Configuration, Graph, Kernel, configuration, slow_traffic
+from autotm.model.links import Links
+from autotm.model.machine import Machine, deciding
+from autotm.model.profile import Profile, Timing, TimingKey
+from autotm.model.provenance import cpu_signature, provenance, versions
+from autotm.profile.kernel_timing import (
+    Call,
+    Filler,
+    OperandPlan,
+    ProfileOptions,
+    after_a_wait,
+    in_turn,
+    plan_operands,
+    time_interleaved,
+)
+from autotm.profile.store import KernelStore, StoreKey
+
+# Which kernels must be timed in which configurations.
+
+cases_log = logging.getLogger(__name__)
+
+FULL_LIMIT = 8
+"""A kernel with more movable tensors is profiled additively even when all configurations are asked: 2^9 runs each."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One implementation of a distinct kernel: an example call of it, and every configuration that calls may need.
+
+    Attributes:
+        graph: the step in which kernels that have this implementation are computed by it.
+        kernel: the example, with no other implementation.
+        default_identity: of the same kernel as it is computed by default.
+        configurations: all-fast first.
+    """
+
+    graph: Graph
+    kernel: Kernel
+    default_identity: str
+    configurations: tuple[Configuration, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Identity and implementation of the kernel."""
+        return self.kernel.identity, self.kernel.implementation
+
+    @property
+    def is_default(self) -> bool:
+        """Whether other implementations of the kernel are compared with this one."""
+        return self.kernel.implementation == DEFAULT_IMPLEMENTATION
+
+
+def ways_of(graph: Graph) -> tuple[Graph, ...]:
+    """The step computed by default, then by each other implementation wherever a kernel has it."""
+    others = dict.fromkeys(other.name for kernel in graph.kernels for other in kernel.alternatives)
+    return (
+        graph.computed_by(()),
+        *(
+            graph.computed_by(
+                [name if name in kernel.implementations else kernel.implementation for kernel in graph.kernels]
+            )
+            for name in others
+        ),
+    )
+
+
+def cases(graph: Graph, mode: Literal["additive", "full"]) -> tuple[Case, ...]:
+    """Every kernel identity of the graph once, default implementations first, in order of first appearance."""
+    examples: dict[tuple[str, str], tuple[Graph, Kernel, str]] = {}
+    needed: dict[tuple[str, str], dict[Configuration, None]] = {}
+    for step in ways_of(graph):
+        for kernel, default in zip(step.kernels, graph.kernels, strict=True):
+            key = kernel.identity, kernel.implementation
+            examples.setdefault(key, (step, kernel, default.identity))
+            needed.setdefault(key, {}).update(dict.fromkeys(_configurations(step, kernel, mode)))
+    return tuple(Case(*examples[key], tuple(configs)) for key, configs in needed.items())
+
+
+def sittings(found: Iterable[Case]) -> tuple[tuple[Case, ...], ...]:
+    """Cases that have to be timed in turn: all implementations of a kernel, the default first."""
+    of_kernel: dict[str, list[Case]] = {}
+    for case in found:
+        of_kernel.setdefault(case.default_identity, []).append(case)
+    return tuple(tuple(cases) for cases in of_kernel.values())
+
+
+def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "full"]) -> list[Configuration]:
+    tensors = list(graph.slots_of(kernel))
+    if mode == "full" and len(tensors) > FULL_LIMIT:
+        cases_log.warning("kernel '%s' has %d movable tensors: profiled additively", kernel.name, len(tensors))
+        mode = "additive"
+    most = len(tensors) if mode == "full" else 1
+    slow_sets = itertools.chain.from_iterable(itertools.combinations(tensors, count) for count in range(most + 1))
+    return [configuration(graph, kernel, slow) for slow in slow_sets]
+
+
+# In which order kernels are timed, and which of them once more because others held the cores.
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
+
+_STRETCH_NS = 2 * TICK_NS
+"""Sittings are judged together until they have lasted so long: what the hypervisor takes is told in ticks."""
+
+
+def undisturbed(
+    jobs: Iterable[Job], run: Callable[[Job], Round[Result]], watch: Watch
+) -> Iterator[tuple[Result, bool]]:
+    """What `run` makes of each job, and whether others disturbed it all the same.
+
+    Those that were disturbed go to the end of the queue. When the patience of `watch` is spent, they are given as they
+    are; and once more, if the rest went well and so long that patience lasts for more.
+    """
+    queue, given_up = deque(jobs), deque[Job]()
+    while queue:
+        stretch, lost, wall_ns = [], 0, 0
+        while queue and wall_ns < _STRETCH_NS:
+            job = queue.popleft()
+            found = run(job)
+            stretch.append((job, found.result))
+            lost, wall_ns = lost + found.lost_ns, wall_ns + found.wall_ns
+        is_good = watch.judge(lost, wall_ns)
+        if is_good or watch.is_over:
+            yield from ((result, not is_good) for _, result in stretch)
+            given_up.extend(job for job, _ in stretch if not is_good)
+        else:
+            queue.extend(job for job, _ in stretch)
+        if not queue and not watch.is_over:
+            queue, given_up = given_up, deque()
+    watch.disturbed.extend(["a kernel"] * len(given_up))
+
+
+# A progress bar on a terminal; without one, a log line now and then. Both tell the time left.
+
+progress_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LOG_EVERY_S = 10.0
+
+
+def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
+    """Yield `items` while showing how many of `total` are done."""
+    if sys.stderr.isatty():
+        yield from tqdm(items, desc=what, total=total, file=sys.stderr, unit="kernel", smoothing=0.05)
+        return
+    start = shown = time.monotonic()
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if done and now - shown >= LOG_EVERY_S:
+            shown = now
+            left = (now - start) / done * (total - done)
+            progress_log.info("%s: %d of %d, %.0f s passed, %.0f s left", what, done, total, now - start, left)
+        yield item
+    progress_log.info("%s: %d of %d done in %.0f s", what, total, total, time.monotonic() - start)
+
+
+# `rule kernel_profile`: the time of every distinct kernel of a graph in every configuration a plan may choose.
+
+log = logging.getLogger(__name__)
+
+METHOD = 2
+"""Raised when the way of timing changes so that old timings no longer compare."""
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """All that timing a kernel needs."""
+
+    library: KernelLibrary
+    tiers: Tiers
+    store: KernelStore
+    options: ProfileOptions
+    context: str
+
+    @property
+    def knows_waits(self) -> bool:
+        """Whether slow operands are not timed, since what they add is known."""
+        return self.tiers.waits_are_known and not self.options.times_known_waits
+
+    def timed(self, case: Case) -> tuple[Configuration, ...]:
+        """The configurations that are timed, all-fast first; the others follow from these."""
+        return case.configurations[:1] if self.knows_waits else case.configurations
+
+    def stored(self, case: Case, config: Configuration) -> Timing | None:
+        """What the store has of a case, if that was timed in turn with the same default implementation."""
+        timing = self.store.get(self.key(case, config))
+        is_reference = case.is_default or "P" in config
+        if timing is None or is_reference or timing.default_identity == case.default_identity:
+            return timing
+        return None
+
+    def key(self, case: Case, config: Configuration) -> StoreKey:
+        kernel = case.kernel
+        return StoreKey(
+            self.context, kernel.identity, kernel.implementation, config, delay_ns(self.tiers, case, config)
+        )
+
+
+def profile_kernels(
+    graph: Graph,
+    library: KernelLibrary,
+    machine: Machine,
+    links: Links | None,
+    store: KernelStore,
+    options: ProfileOptions,
+    devices_dir: Path,
+) -> Profile:
+    """Time each kernel alone: what the store lacks, and read the rest from it.
+
+    A kernel's timings are stored as soon as it is done, so a killed profile goes on where it was. Kernels that lack any
+    configuration or implementation are timed in all, in one sitting, because only then the differences are sharp. What
+    slow operands add is not timed where it is a wait of known length. Sittings that others disturbed are repeated, in
+    this call until the options' patience is spent, and in the next.
+
+    Raises:
+        AutotmError: kernels run on fewer threads than the machine asks for, or memory is not where it was opened.
+        BadInputError: the library lacks a kernel of the graph.
+    """
+    wanted = cases(graph, options.configurations)
+    plans = dict(plan for sitting in sittings(wanted) for plan in _plans(sitting, options))
+    pool_bytes = max((plan.pool_bytes for plan in plans.values()), default=0)
+    context = describe_context(store, machine)
+    with pinned(machine), open_tiers(machine, links, pool_bytes, pool_bytes, devices_dir) as tiers:
+        bench = _Bench(library, tiers, store, options, context)
+        missing = [sitting for sitting in sittings(wanted) if any(_lacks(bench, case) for case in sitting)]
+        log.info("%d distinct kernels, %d of them known", len(sittings(wanted)), len(sittings(wanted)) - len(missing))
+        if missing:
+            _time_all(bench, machine, missing, plans)
+        timings = dict(_read(bench, wanted))
+    return Profile(hash_of(graph), timings, origin(library, machine, options))
+
+
+def origin(library: KernelLibrary, machine: Machine, options: ProfileOptions) -> dict[str, Any]:
+    """Where a profile comes from."""
+    extra = {
+        "configurations": options.configurations,
+        "options_hash": hash_of(options),
+        "library_hash": library.content_hash,
+        "context": timing_context(machine),
+    }
+    return provenance(machine, options.seed, **extra)
+
+
+def delay_ns(tiers: Tiers, case: Case, config: Configuration) -> int:
+    """Nanoseconds to wait after a kernel for what its slow operands would have cost."""
+    return tiers.kernel_delay_ns(case.kernel.op_class, *slow_traffic(case.graph, case.kernel, config))
+
+
+def timing_context(machine: Machine, step: str = "") -> str:
+    """The hash under which timings of this process are stored: of kernels alone, or within the step of that hash."""
+    return content_hash(_context(machine, step))
+
+
+def describe_context(store: KernelStore, machine: Machine, step: str = "") -> str:
+    """As `timing_context`, and let the store know what is behind it."""
+    context = timing_context(machine, step)
+    store.describe(context, json.dumps(_context(machine, step), sort_keys=True))
+    return context
+
+
+def _context(machine: Machine, step: str) -> dict[str, object]:
+    """What all timings of this process share, as JSON."""
+    return {
+        **({"step": step} if step else {}),
+        "slow_tier": deciding(machine.slow_tier),
+        "target": machine.target,
+        "threads": machine.threads,
+        "cpus": list(machine.cpus),
+        "cpu": cpu_signature(),
+        "tvm": versions().get("apache-tvm"),
+        "method": METHOD,
+    }
+
+
+def _plans(sitting: Sequence[Case], options: ProfileOptions) -> Iterator[tuple[tuple[str, str], OperandPlan]]:
+    """By key of a case, where its operands lie; the same for all implementations of a kernel."""
+    plans = [plan_operands(case.graph, case.kernel, options.rotation_bytes) for case in sitting]
+    return zip((case.key for case in sitting), in_turn(plans), strict=True)
+
+
+def _lacks(bench: _Bench, case: Case) -> bool:
+    found = [bench.stored(case, config) for config in bench.timed(case)]
+    return any(timing is None or timing.disturbed for timing in found)
+
+
+def _time_all(
+    bench: _Bench,
+    machine: Machine,
+    missing: Sequence[Sequence[Case]],
+    plans: Mapping[tuple[str, str], OperandPlan],
+) -> None:
+    filler = Filler(bench.options.seed)
+    heaviest = max((sitting[0] for sitting in missing), key=lambda case: case.kernel.flops)
+    heavy = _calls(bench, heaviest, heaviest.configurations[:1], plans[heaviest.key])[0][0]
+    check_cores(machine, heavy, busy=bench.library.busy_threads(machine.threads))
+    watch = Watch(machine.cpus, bench.options.patience_s)
+    with quiet_interpreter():
+        sat = undisturbed(missing, lambda sitting: _timed(bench, filler, sitting, plans, watch), watch)
+        for timings, is_disturbed in track(sat, "profiling kernels", len(missing)):
+            bench.tiers.check()
+            bench.store.put({key: replace(timing, disturbed=is_disturbed) for key, timing in timings.items()})
+    if watch.disturbed:
+        log.warning("others held the cores: %d kernels were timed all the same, and too long", len(watch.disturbed))
+
+
+def _timed(
+    bench: _Bench,
+    filler: Filler,
+    sitting: Sequence[Case],
+    plans: Mapping[tuple[str, str], OperandPlan],
+    watch: Watch,
+) -> Round[dict[StoreKey, Timing]]:
+    """All implementations of one kernel, in turn: slow operands against all fast, other ways against the default."""
+    _fill(bench, filler, plans[sitting[0].key], sitting[0])
+    calls, references, keys = [], [], []
+    for case in sitting:
+        configs, all_fast_way = bench.timed(case), len(calls)
+        calls += _calls(bench, case, configs, plans[case.key])
+        references += [None if case.is_default else 0] + [all_fast_way] * (len(configs) - 1)
+        keys += [(case, config) for config in configs]
+    found = watch.timed(lambda: time_interleaved(calls, references, bench.options))
+    timings = {
+        bench.key(case, config): timing if case.is_default else replace(timing, default_identity=case.default_identity)
+        for (case, config), timing in zip(keys, found.result, strict=True)
+    }
+    return replace(found, result=timings)
+
+
+def _fill(bench: _Bench, filler: Filler, plan: OperandPlan, case: Case) -> None:
+    """Random numbers for all inputs of all copies, wherever some configuration puts them."""
+    inputs = len(plan.kernel.inputs)
+    used = {(slot, config[slot]) for config in bench.timed(case) for slot in range(inputs)}
+    everywhere = {letter: letter * len(plan.kernel.operands) for letter in "DP"}
+    for copy in range(plan.copies):
+        views = {letter: plan.views(bench.tiers, config, copy) for letter, config in everywhere.items()}
+        for slot, letter in sorted(used):
+            filler.fill(views[letter][slot], case.graph.by_name[plan.kernel.inputs[slot].tensor].initial)
+
+
+def _calls(bench: _Bench, case: Case, configs: Iterable[Configuration], plan: OperandPlan) -> list[list[Call]]:
+    """The kernel with its wait, ready to call, by configuration and copy."""
+    return [
+        [
+            _waiting(bench.library.bind(case.kernel.function, views), delay_ns(bench.tiers, case, config))
+            for views in (plan.views(bench.tiers, config, copy) for copy in range(plan.copies))
+        ]
+        for config in configs
+    ]
+
+
+def _waiting(call: Call, wait_ns: int) -> Call:
+    return functools.partial(_call_and_wait, call, wait_ns) if wait_ns else call
+
+
+def _call_and_wait(call: Call, wait_ns: int) -> None:
+    call()
+    wait_until(time.perf_counter_ns() + wait_ns)
+
+
+def _read(bench: _Bench, wanted: Iterable[Case]) -> Iterator[tuple[TimingKey, Timing]]:
+    for case in wanted:
+        timed = bench.timed(case)
+        for config in case.configurations:
+            timing = bench.stored(case, config if config in timed else timed[0])
+            assert timing is not None, f"{case.kernel.name} was timed but is not in the store"
+            if config not in timed:
+                timing = after_a_wait(timing, delay_ns(bench.tiers, case, config))
+            yield (case.kernel.identity, case.kernel.implementation, config), timing

@@ -1,0 +1,315 @@
+"""The kernel store: timings and tuned schedules kept across networks, limits and runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from autotm.model.errors import AutotmError
+from autotm.model.kernel_studies import TunedSchedule
+from autotm.model.machine import Machine
+from autotm.model.profile import Timing
+from autotm.model.provenance import cpu_signature, versions
+
+# What a full disk, a read-only folder or a lock that is never let go means to who uses a kernel store.
+
+
+@contextmanager
+def writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction: all that is written within it stays, or, where it fails or is killed, nothing.
+
+    Raises:
+        AutotmError: the file cannot be written.
+    """
+    try:
+        with connection:
+            yield
+    except sqlite3.OperationalError as error:
+        raise unusable(connection.execute("PRAGMA database_list").fetchone()[2], error) from error
+
+
+def unusable(path: object, error: sqlite3.OperationalError) -> AutotmError:
+    """The error for a store that cannot be used as it is."""
+    return AutotmError(
+        f"{path}: the kernel store cannot be used: {error}; what it held is as it was. Free some space, or make its "
+        "folder writable, then give the same command again"
+    )
+
+
+# The kernel store's tuned schedules: what a search found for a function, and its time beside our own schedule's.
+
+SCHEDULES = """
+CREATE TABLE IF NOT EXISTS schedules (
+  workload TEXT NOT NULL, target TEXT NOT NULL, threads INTEGER NOT NULL, cpu TEXT NOT NULL, tvm TEXT NOT NULL,
+  op TEXT NOT NULL, trace TEXT, own_identity TEXT NOT NULL, tuned_ns INTEGER, own_ns INTEGER NOT NULL,
+  trials INTEGER NOT NULL, measured TEXT NOT NULL,
+  PRIMARY KEY (workload, target, threads, cpu, tvm)
+) WITHOUT ROWID
+"""
+"""`trace` and `tuned_ns` are NULL where the search found nothing that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """What schedules and their times depend on besides the function."""
+
+    target: str
+    threads: int
+    cpu: str
+    tvm: str
+
+    @classmethod
+    def of(cls, machine: Machine, target: object) -> Where:
+        """Where this process runs kernels of a TVM target."""
+        return cls(str(target), machine.threads, cpu_signature(), versions()["apache-tvm"])
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The outcome of tuning one function.
+
+    Attributes:
+        op: name of the main block, for people.
+        trace: the schedule as JSON; None where none could be used.
+        own_identity: identity of our own schedule at that time.
+        tuned_ns, own_ns: times of both, measured in turn on the same memory; minima or medians, whichever show less
+            gain.
+        trials: schedules that were tried.
+    """
+
+    op: str
+    trace: str | None
+    own_identity: str
+    tuned_ns: int | None
+    own_ns: int
+    trials: int
+
+    def __post_init__(self) -> None:
+        if (self.trace is None) != (self.tuned_ns is None):
+            raise ValueError(f"tuned schedule of '{self.op}': a schedule and its time belong together")
+
+    def is_faster(self, min_gain: float) -> bool:
+        """Whether the tuned schedule takes less than our own's time divided by 1 + `min_gain`."""
+        return self.tuned_ns is not None and self.tuned_ns * (1 + min_gain) < self.own_ns
+
+
+_ENTRY = ", ".join(field.name for field in fields(Entry))
+
+
+class ScheduleTable:
+    """The tuned schedules of an open kernel store."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def put(self, workload: str, where: Where, entry: Entry) -> None:
+        """Store the outcome for a function; an older one of the same key is replaced."""
+        measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
+        row = (workload, *astuple(where), *astuple(entry), measured)
+        with writing(self._connection):
+            self._connection.execute(
+                "INSERT OR REPLACE INTO schedules VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row
+            )
+
+    def here(self, where: Where) -> dict[str, Entry]:
+        """Outcome by function, of this processor."""
+        rows = self._connection.execute(
+            f"SELECT workload, {_ENTRY} FROM schedules WHERE target = ? AND threads = ? AND cpu = ? AND tvm = ?",  # noqa: S608
+            astuple(where),
+        )
+        return {str(workload): Entry(*values) for workload, *values in rows}
+
+    def elsewhere(self, where: Where) -> dict[str, Entry]:
+        """By function, the schedule that gained most on another processor with the same target, threads and TVM."""
+        rows = self._connection.execute(
+            f"SELECT workload, {_ENTRY} FROM schedules WHERE target = ? AND threads = ? AND cpu <> ? AND tvm = ? "  # noqa: S608
+            "AND trace IS NOT NULL ORDER BY CAST(tuned_ns AS REAL) / own_ns DESC, cpu",
+            astuple(where),
+        )
+        return {str(workload): Entry(*values) for workload, *values in rows}
+
+    def usable(self, where: Where, min_gain: float) -> dict[str, TunedSchedule]:
+        """By function, the schedules that measured faster than our own by `min_gain`, a share.
+
+        What was measured on this processor decides; where nothing was, a schedule from another one with the same target
+        serves.
+        """
+        entries: Mapping[str, Entry] = self.elsewhere(where) | self.here(where)
+        return {
+            workload: TunedSchedule(entry.trace, entry.own_identity)
+            for workload, entry in entries.items()
+            if entry.trace is not None and entry.is_faster(min_gain)
+        }
+
+
+# The kernel store: timings and tuned schedules kept across networks, limits and runs.
+#
+# A cache: deleting it costs time, never truth.
+
+log = logging.getLogger(__name__)
+
+_VERSION = 2
+_TABLE = """
+CREATE TABLE IF NOT EXISTS timings (
+  context TEXT NOT NULL, identity TEXT NOT NULL, implementation TEXT NOT NULL, configuration TEXT NOT NULL,
+  delay_ns INTEGER NOT NULL, min_ns INTEGER NOT NULL, median_ns INTEGER NOT NULL, lower_quartile_ns INTEGER NOT NULL,
+  upper_quartile_ns INTEGER NOT NULL, repeats INTEGER NOT NULL, beyond_ns INTEGER, beyond_error_ns INTEGER NOT NULL,
+  default_identity TEXT, disturbed INTEGER NOT NULL, measured TEXT NOT NULL,
+  PRIMARY KEY (context, identity, implementation, configuration, delay_ns)
+) WITHOUT ROWID
+"""
+_CONTEXTS = "CREATE TABLE IF NOT EXISTS contexts (context TEXT PRIMARY KEY, description TEXT NOT NULL) WITHOUT ROWID"
+_SELECT = """
+SELECT min_ns, median_ns, lower_quartile_ns, upper_quartile_ns, repeats, beyond_ns, beyond_error_ns, default_identity,
+  disturbed FROM timings
+WHERE context = ? AND identity = ? AND implementation = ? AND configuration = ? AND delay_ns = ?
+"""
+_INSERT = "INSERT OR REPLACE INTO timings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """What a timing depends on.
+
+    `identity` covers code, shapes and dtypes; `delay_ns` is the emulated wait that is part of the time; `context` is
+    the hash of all that is common to a profile: tier, target, threads, cores, processor, TVM, way of timing.
+    """
+
+    context: str
+    identity: str
+    implementation: str
+    configuration: str
+    delay_ns: int
+
+    @property
+    def columns(self) -> tuple[str, str, str, str, int]:
+        """The key's columns in the table."""
+        return (self.context, self.identity, self.implementation, self.configuration, self.delay_ns)
+
+
+class KernelStore:
+    """One SQLite file, which nodes may share. A `put` is a transaction that survives kills. Close it, or use `with`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or make the store at `path`; a damaged one is set aside and replaced by an empty one.
+
+        One in a read-only folder can be read.
+
+        Raises:
+            AutotmError: there is none and none can be made, or others do not let go of it.
+        """
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._connection = _open(path)
+        except sqlite3.OperationalError as error:
+            raise unusable(path, error) from error
+        except sqlite3.DatabaseError as error:
+            set_aside(path, str(error))
+            self._connection = _open(path)
+        self.schedules = ScheduleTable(self._connection)
+        """The tuned schedules."""
+
+    def get(self, key: StoreKey) -> Timing | None:
+        """The timing stored under `key`, if any."""
+        row = self._connection.execute(_SELECT, key.columns).fetchone()
+        return None if row is None else Timing(*row[:-1], disturbed=bool(row[-1]))
+
+    def put(self, timings: Mapping[StoreKey, Timing]) -> None:
+        """Store all of `timings` or, if killed, none; older ones of the same key are replaced."""
+        measured = dt.datetime.now(tz=dt.UTC).isoformat(timespec="seconds")
+        rows = [(*key.columns, *astuple(timing), measured) for key, timing in timings.items()]
+        with writing(self._connection):
+            self._connection.executemany(_INSERT, rows)
+
+    def describe(self, context: str, description: str) -> None:
+        """Keep the readable text behind a context hash."""
+        with writing(self._connection):
+            self._connection.execute("INSERT OR REPLACE INTO contexts VALUES (?, ?)", (context, description))
+
+    def timed(self, context: str) -> frozenset[str]:
+        """Identities of the kernels that have a timing in this context."""
+        rows = self._connection.execute("SELECT DISTINCT identity FROM timings WHERE context = ?", (context,))
+        return frozenset(str(identity) for (identity,) in rows)
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open database, for moving whole tables out and in (`exchange.py`)."""
+        return self._connection
+
+    def close(self) -> None:
+        """Write everything out and let go of the file."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def set_aside(path: Path, reason: str) -> Path:
+    """Rename a damaged store, with its journal, to `*.damaged-TIME`; returns the new name."""
+    stamp = dt.datetime.now(tz=dt.UTC).strftime("%Y%m%dT%H%M%S%f")
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(aside.with_name(aside.name + suffix))
+    log.warning(
+        "%s: damaged kernel store (%s), set aside as %s; its kernels will be timed again", path, reason, aside.name
+    )
+    return aside
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=60)
+    try:
+        _check(connection)
+        if not _is_made(connection):
+            # Not WAL, which needs memory that all processes share: nodes of a cluster share the folder only.
+            connection.execute("PRAGMA journal_mode = DELETE")
+            with connection:
+                connection.execute(_TABLE)
+                connection.execute(_CONTEXTS)
+                connection.execute(SCHEDULES)
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check(connection: sqlite3.Connection) -> None:
+    verdict = _first(connection.execute("PRAGMA quick_check"))
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(str(verdict))
+    version = _first(connection.execute("PRAGMA user_version"))
+    if version not in {0, _VERSION}:
+        raise sqlite3.DatabaseError(f"it is of version {version}, this autotm reads {_VERSION}")
+
+
+def _is_made(connection: sqlite3.Connection) -> bool:
+    made = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return (
+        made >= {"timings", "contexts", "schedules"} and _first(connection.execute("PRAGMA user_version")) == _VERSION
+    )
+
+
+def _first(rows: Iterable[tuple[object, ...]]) -> object:
+    return next(iter(rows))[0]
+
+
+def count(path: Path) -> int:
+    """Number of timings in the store at `path`; opens it read-only."""
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        return int(str(_first(connection.execute("SELECT COUNT(*) FROM timings"))))

@@ -1,0 +1,346 @@
+"""How long a step takes as a whole and each of its kernels within it, and when each call begins and ends."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Protocol
+
+import numpy as np
+
+from autotm.memory.clock import quiet_interpreter
+from autotm.model.cores import PATIENCE_S, Round, Watch
+from autotm.model.errors import AutotmError
+from autotm.model.graph import Graph
+from autotm.model.program import KernelStep, MoveStep, WaitMoveStep
+from autotm.model.timeline import CopyTimes, StepTrace
+from autotm.runtime.executor import Executor
+
+# What a user may set about a run.
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a program is verified and timed.
+
+    Attributes:
+        min_steps: timed steps at least.
+        min_seconds: the timed steps together last at least this long.
+        precision: further steps are timed, for up to three times `min_seconds`, until the standard error of the
+            slow-down (their median over that of the all-fast steps beside them) is at most this share of it.
+        verify_steps: steps compared with the plain step; they come first and also warm up, and the last of several may
+            be the first that is timed. 0 leaves verification out.
+        instrumented_steps: steps in which every kernel is timed; their median is recorded. Without poison, those that
+            only verify are the first of them.
+        side_by_side: time the all-fast step in turn with the planned one; needs memory for both.
+        poison: during verification, overwrite memory with NaN as soon as its tensor is dead.
+        patience_s: steps during which others held the cores are repeated for so long in all, or three times as long as
+            the good ones took.
+        seed: seed of the arguments.
+    """
+
+    min_steps: int = 3
+    min_seconds: float = 2.0
+    precision: float = 0.015
+    verify_steps: int = 2
+    instrumented_steps: int = 1
+    side_by_side: bool = True
+    poison: bool = False
+    patience_s: float = PATIENCE_S
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.precision <= 0:
+            raise ValueError(f"run: precision must be > 0, got {self}")
+        if self.min_steps < 1 or self.verify_steps < 0 or self.instrumented_steps < 1:
+            raise ValueError(f"run: min_steps and instrumented_steps must be >= 1, verify_steps >= 0, got {self}")
+
+
+# How long a step takes as a whole, and each of its kernels within it.
+
+log = logging.getLogger(__name__)
+
+
+_LONGER = 3
+"""Rounds that scatter go on until they have lasted this many times as long as those that do not need to."""
+_MANY = 1000
+"""Rounds that need not go on however much they scatter."""
+_DRAWS = 200
+"""Times that rounds are drawn anew: enough for a standard error within 5 %."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Wall time of steps in seconds.
+
+    Attributes:
+        samples_s: of the steps that count.
+        all_fast_s: of the same step with everything in fast memory, run in turn with those; empty where not asked for.
+        disturbed: rounds in which others held the cores.
+        disturbed_count: whether those count all the same, since too few others were left.
+        waited_s, all_fast_waited_s: for each of those steps, how long threads of this process were kept from a core,
+            added up over threads.
+    """
+
+    samples_s: tuple[float, ...]
+    all_fast_s: tuple[float, ...] = ()
+    disturbed: int = 0
+    disturbed_count: bool = False
+    waited_s: tuple[float, ...] = ()
+    all_fast_waited_s: tuple[float, ...] = ()
+
+
+Rounds = list[list[Round[None]]]
+
+
+class Stepping(Protocol):
+    """What runs steps."""
+
+    def step(self) -> None:
+        """Run one to its end."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """Steps that are timed in turn with others.
+
+    Attributes:
+        step: runs one.
+        before_first: called once before any is timed: what it does makes the step warm.
+        after_first: called when the first is done. Neither's time counts.
+    """
+
+    step: Callable[[], None]
+    before_first: Callable[[], None] | None = None
+    after_first: Callable[[], None] | None = None
+
+
+def time_steps(planned: Stepping, all_fast: Stepping | None, cpus: Sequence[int], options: RunOptions) -> StepTimes:
+    """Time warm steps as `time_in_turn`, one contender alone; the all-fast step is run once before.
+
+    Raises:
+        AutotmError: whatever a step raises.
+    """
+    (found,) = time_in_turn([Contender(planned.step)], all_fast, cpus, options, is_warm=False)
+    if isinstance(found, AutotmError):
+        raise found
+    return found
+
+
+def time_in_turn(
+    contenders: Sequence[Contender],
+    all_fast: Stepping | None,
+    cpus: Sequence[int],
+    options: RunOptions,
+    *,
+    is_warm: bool,
+) -> list[StepTimes | AutotmError]:
+    """Time undisturbed, warm steps of each on `cpus`: as many, as long and as precisely as the options ask.
+
+    A round is a step of each, with the all-fast one in their midst: all share whatever speed the machine has at the
+    time. Who is known well enough drops out, and so does who fails. A step during which others held the cores, or whose
+    all-fast step they disturbed, does not count and is repeated, until the options' patience is spent.
+
+    Args:
+        contenders: in the order in which they run.
+        all_fast: what is run in turn with them, if anything.
+        cpus: that all run on.
+        options: of the run.
+        is_warm: whether the all-fast step has been run before, in memory that it had.
+
+    Returns:
+        For each contender its times, or what it failed with.
+    """
+    series = [_Series(one, cpus, options) for one in contenders]
+    beside = None
+    if all_fast is not None:
+        beside = _Series(Contender(all_fast.step, None if is_warm else all_fast.step), cpus, options)
+    with quiet_interpreter():
+        while going := [one for one in series if one.goes_on]:
+            middle = (len(going) + 1) // 2
+            for one in going[:middle]:
+                one.time()
+            if beside is not None:
+                beside.time()
+                if beside.error is not None:
+                    raise beside.error
+            for one in going[middle:]:
+                one.time()
+            for one in going:
+                one.end_round(beside)
+    return [one.error or one.times() for one in series]
+
+
+class _Series:
+    """The steps of a contender that were timed, and the all-fast ones beside them.
+
+    Attributes:
+        latest: the last one.
+        error: what one failed with.
+    """
+
+    def __init__(self, contender: Contender, cpus: Sequence[int], options: RunOptions) -> None:
+        self._contender, self._options = contender, options
+        self._watch = Watch(cpus, options.patience_s)
+        self._quiet: Rounds = []
+        self._every: Rounds = []
+        self.latest: Round[None] | None = None
+        self.error: AutotmError | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether further steps are to be timed."""
+        if self.error is not None or _enough(self._quiet, self._options):
+            return False
+        return not (self._watch.is_over and len(self._every) >= self._options.min_steps)
+
+    def time(self) -> None:
+        """Time a step; what it fails with is kept."""
+        is_first, contender = self.latest is None, self._contender
+        try:
+            if is_first and contender.before_first is not None:
+                contender.before_first()
+            self.latest = self._watch.timed(contender.step)
+            if is_first and contender.after_first is not None:
+                contender.after_first()
+        except AutotmError as error:
+            self.error = error
+
+    def end_round(self, beside: _Series | None) -> None:
+        """Judge the step just timed, together with the all-fast one."""
+        if self.error is None:
+            steps = [one for one in (self.latest, beside and beside.latest) if one]
+            self._every.append(steps)
+            if self._watch.judge(sum(step.lost_ns for step in steps), sum(step.wall_ns for step in steps)):
+                self._quiet.append(steps)
+
+    def times(self) -> StepTimes:
+        """What counts: undisturbed steps, or all where these are too few."""
+        quiet, every = self._quiet, self._every
+        disturbed, are_counted = len(every) - len(quiet), len(quiet) < self._options.min_steps
+        if are_counted:
+            log.warning("others held the cores in %d of %d rounds: all count, and are too long", disturbed, len(every))
+        planned, *others = zip(*(every if are_counted else quiet), strict=True)
+        beside = others[0] if others else ()
+        return StepTimes(
+            tuple(step.wall_ns / 1e9 for step in planned),
+            tuple(step.wall_ns / 1e9 for step in beside),
+            disturbed,
+            are_counted,
+            tuple(step.lost_ns / 1e9 for step in planned),
+            tuple(step.lost_ns / 1e9 for step in beside),
+        )
+
+
+def _enough(quiet: Rounds, options: RunOptions) -> bool:
+    if len(quiet) < options.min_steps or _planned_s(quiet) < options.min_seconds:
+        return False
+    if len(quiet) >= _MANY or _planned_s(quiet) >= _LONGER * options.min_seconds:
+        return True
+    return _standard_error(quiet) <= options.precision
+
+
+def _standard_error(rounds: Rounds) -> float:
+    """Of what records report, as a share of it: the ratio of the medians of both steps, or the median of the only one.
+
+    By drawing as many rounds as there are from them, again and again. The two steps of a round stay together, since
+    they share the machine's speed. Rounds that something made long hardly move a median; a mean would wait for more.
+    """
+    count = len(rounds)
+    if count < 2:  # noqa: PLR2004 - one has no spread
+        return math.inf
+    walls_ns = np.array([[step.wall_ns for step in steps] for steps in rounds], float)
+    drawn = np.random.default_rng(0).integers(count, size=(_DRAWS, count))
+    medians_ns = np.median(walls_ns[drawn], axis=1)
+    found = medians_ns[:, 0] / medians_ns[:, 1:].prod(axis=1)
+    return float(np.std(found) / np.mean(found)) * math.sqrt(count / (count - 1))
+
+
+def _planned_s(rounds: Rounds) -> float:
+    return sum(steps[0].wall_ns for steps in rounds) / 1e9
+
+
+@dataclass(frozen=True)
+class StepParts:
+    """Medians over instrumented steps, microseconds.
+
+    Attributes:
+        kernels_us: of every kernel by name, emulated delays included.
+        stall_us: of all waits for asynchronous moves together.
+        moves_us: of all blocking moves together.
+    """
+
+    kernels_us: dict[str, float]
+    stall_us: float
+    moves_us: float = 0.0
+
+
+def time_parts(graph: Graph, executor: Executor, steps: int, passes: Sequence[Sequence[int]] = ()) -> StepParts:
+    """What `steps` instrumented steps spend where; those of `passes`, which ran already, are among them."""
+    with quiet_interpreter():
+        every = [*passes, *(executor.instrumented_step() for _ in range(steps - len(passes)))]
+    medians = [statistics.median(series) / 1e3 for series in zip(*every, strict=True)]
+    parts = list(zip(executor.program.steps, medians, strict=True))
+    return StepParts(
+        {graph.kernels[step.kernel].name: median for step, median in parts if isinstance(step, KernelStep)},
+        sum(median for step, median in parts if isinstance(step, WaitMoveStep)),
+        sum(median for step, median in parts if isinstance(step, MoveStep)),
+    )
+
+
+def time_kernels(graph: Graph, executor: Executor, steps: int) -> dict[str, float]:
+    """Median microseconds of every kernel by name over `steps` instrumented steps, emulated delays included."""
+    return time_parts(graph, executor, steps).kernels_us
+
+
+# When each call of a step begins and ends, and what it costs to know.
+
+_Round = tuple[int, list[int], dict[int, CopyTimes]]
+"""Nanoseconds of a plain step, the marks of a traced one, and its asynchronous copies."""
+
+
+def trace_steps(executor: Executor, cpus: Sequence[int], rounds: int, patience_s: float) -> tuple[StepTrace, int]:
+    """Trace warm steps on `cpus`, each in turn with a plain one.
+
+    Rounds in which others held the cores do not count and are repeated, until `patience_s` seconds are spent on them.
+
+    Returns:
+        The traced step whose length is the median, and how many steps were run for it.
+    """
+    ran = 1
+
+    def run() -> _Round:
+        nonlocal ran
+        ran += 2
+        start_ns = perf_counter_ns()
+        executor.step()
+        plain_ns = perf_counter_ns() - start_ns
+        marks = executor.marked_step()
+        return plain_ns, marks, _copies(executor, marks[0])
+
+    watch = Watch(cpus, patience_s)
+    with quiet_interpreter():
+        executor.step()
+        found = watch.rounds(run, rounds, "steps")
+    found.sort(key=lambda one: one[1][-1] - one[1][0])
+    _, marks, copies = found[(len(found) - 1) // 2]
+    trace = StepTrace(
+        tuple(tuple(mark - marks[0] for mark in marks[first : end + 1]) for first, end in executor.spans),
+        copies,
+        tuple((each[-1] - each[0]) / 1e9 for _, each, _ in found),
+        tuple(plain_ns / 1e9 for plain_ns, _, _ in found),
+        bool(watch.disturbed),
+    )
+    return trace, ran
+
+
+def _copies(executor: Executor, begun_ns: int) -> dict[int, CopyTimes]:
+    """The asynchronous copies of the step that began at `begun_ns`."""
+    return {
+        number: CopyTimes(copy.started_ns - begun_ns, copy.begun_ns - begun_ns, copy.ended_ns - begun_ns)
+        for number, copy in executor.async_copies.items()
+    }

@@ -1,0 +1,340 @@
+"""What an optimizer may choose from: tensors' gadgets, windows for moves, tables; and what limits can be kept."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.model.errors import InfeasibleLimitError
+from autotm.model.graph import Tensor, Tier
+from autotm.model.links import BesideKernels
+from autotm.model.plan import WINDOW_HALVES
+from autotm.solve.problem import Problem, Table
+
+# When a tensor's asynchronous moves may be under way: stretches of kernels that last long enough.
+#
+# Numbered as in `docs/formulation.md` §9.
+
+Span = tuple[int, int]
+"""Kernels [start, end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An asynchronous move that its engine works at for `work_ns`, at any time during kernels [start, end).
+
+    It adds `added_us` to the step.
+    """
+
+    start: int
+    end: int
+    work_ns: int
+    added_us: float = 0.0
+
+
+class Clock:
+    """Kernel time in whole nanoseconds (A1), and the windows that moves may have."""
+
+    def __init__(self, beside: BesideKernels) -> None:
+        self.kernel_ns = beside.kernel_ns
+        self._beside = beside
+        self._until = beside.until_ns
+
+    def write_windows(
+        self, first: int, end: int, size_bytes: int, transfer_us: float, blocking_us: float
+    ) -> tuple[Window, ...]:
+        """(A3) Windows from the beginning of the gap [first, end), none beyond its middle; the shortest first."""
+        ends = {bisect_left(self._until, self._until[first] + need) for need in _least_ns(transfer_us)}
+        middle = self._middle(first, end)
+        spans = [(first, stop) for stop in sorted(ends) if stop <= middle]
+        return self._worthwhile(Tier.PMEM, size_bytes, spans, blocking_us)
+
+    def read_windows(
+        self, first: int, end: int, size_bytes: int, transfer_us: float, blocking_us: float
+    ) -> tuple[Window, ...]:
+        """(A3) Windows to the end of the gap [first, end), none before its middle; the shortest first."""
+        starts = {bisect_right(self._until, self._until[end] - need) - 1 for need in _least_ns(transfer_us)}
+        middle = self._middle(first, end)
+        spans = [(start, end) for start in sorted(starts, reverse=True) if start >= middle]
+        return self._worthwhile(Tier.DRAM, size_bytes, spans, blocking_us)
+
+    def _worthwhile(
+        self, destination: Tier, size_bytes: int, spans: list[Span], blocking_us: float
+    ) -> tuple[Window, ...]:
+        """Windows that last as long as their move takes there, and in which it is cheaper than a blocking one."""
+        windows = (
+            Window(
+                *span,
+                self._beside.work_ns(destination, size_bytes, *span),
+                self._beside.added_us(destination, size_bytes, *span),
+            )
+            for span in spans
+        )
+        return tuple(
+            window
+            for window in windows
+            if window.work_ns <= self._until[window.end] - self._until[window.start] and window.added_us < blocking_us
+        )
+
+    def _middle(self, first: int, end: int) -> int:
+        """(A2) The first kernel before which at least half of the gap's time has passed."""
+        return bisect_left(self._until, (self._until[first] + self._until[end] + 1) // 2, first)
+
+
+def _least_ns(transfer_us: float) -> list[int]:
+    """How long windows last at least."""
+    alone_ns = math.ceil(1e3 * transfer_us)
+    return [(half * alone_ns + 1) // 2 for half in WINDOW_HALVES]
+
+
+# One tensor's choices as data: its gadgets, what slow memory costs at each, and what its moves cost.
+#
+# A *gadget* (Hildebrand et al., ASPLOS 2020) is a stretch of kernels during which the tensor cannot change tier: one
+# kernel that uses it, or its whole life when it may not move at all.
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The choices of one tensor with m gadgets.
+
+    Attributes:
+        tensor: its name.
+        size_bytes: what it takes from fast memory, alignment included.
+        starts, stops: gadget k spans kernels [starts[k], stops[k]); the gap after it ends at starts[k + 1].
+        slow_us: what slow memory costs at each gadget, but for kernels whose table prices the tensor.
+        write_us, read_us: price of its copy to slow and to fast memory.
+        must: gadgets at which it has to be fast.
+        may: gadgets at which it can be fast.
+        may_between: the m - 1 gaps over which it can be fast.
+        may_read: gadgets before which a read-back can pay.
+        out, back: for each of the m - 1 gaps, the windows of asynchronous copies to slow and to fast memory.
+    """
+
+    tensor: str
+    size_bytes: int
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+    slow_us: tuple[float, ...]
+    write_us: float
+    read_us: float
+    must: tuple[bool, ...]
+    may: tuple[bool, ...]
+    may_between: tuple[bool, ...]
+    may_read: tuple[bool, ...]
+    out: tuple[tuple[Window, ...], ...]
+    back: tuple[tuple[Window, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def gap(self, k: int) -> tuple[int, int]:
+        """Kernels [first, last + 1) strictly between gadgets k and k + 1; empty when they are neighbours."""
+        return self.stops[k], self.starts[k + 1]
+
+    def gadget_at(self, kernel: int) -> int:
+        """The gadget that spans a kernel."""
+        return bisect_right(self.starts, kernel) - 1
+
+
+@lru_cache(1 << 16)
+def flags(values: tuple[bool, ...]) -> tuple[bool, ...]:
+    """One object for equal flags: of a hundred thousand tensors few differ in them."""
+    return values
+
+
+@cache
+def _without_windows(gaps: int) -> tuple[tuple[Window, ...], ...]:
+    return ((),) * gaps
+
+
+def flows_by_use(problem: Problem) -> tuple[Flow, ...]:
+    """One gadget per user: the tensor may move between any two of them."""
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, _gadgets(tensor)) for tensor in problem.placed)
+
+
+def _gadgets(tensor: Tensor) -> list[range]:
+    return [tensor.live] if tensor.held else [range(user, user + 1) for user in tensor.users]
+
+
+def flows_beside_kernels(problem: Problem, clock: Clock) -> tuple[Flow, ...]:
+    """As `flows_by_use`, with asynchronous moves in the gaps where they are cheaper than blocking ones.
+
+    Raises:
+        BadInputError: asynchronous copies were not measured.
+    """
+    return tuple(_with_windows(problem, flow, clock) for flow in flows_by_use(problem))
+
+
+def _with_windows(problem: Problem, flow: Flow, clock: Clock) -> Flow:
+    links, size_bytes = problem.links, problem.graph.by_name[flow.tensor].size_bytes
+    out_us, back_us = links.transfer_us(Tier.PMEM, size_bytes), links.transfer_us(Tier.DRAM, size_bytes)
+    gaps = [flow.gap(k) for k in range(len(flow) - 1)]
+    # Of a hundred thousand tensors few are worth a look at their gaps.
+    out = problem.beside.least_added_us(Tier.PMEM, size_bytes) < flow.write_us
+    back = problem.beside.least_added_us(Tier.DRAM, size_bytes) < flow.read_us
+    return replace(
+        flow,
+        out=tuple(clock.write_windows(*gap, size_bytes, out_us, flow.write_us) if out else () for gap in gaps),
+        back=tuple(clock.read_windows(*gap, size_bytes, back_us, flow.read_us) if back else () for gap in gaps),
+    )
+
+
+def flows_for_life(problem: Problem, tensors: Sequence[Tensor] | None = None) -> tuple[Flow, ...]:
+    """One gadget per tensor (of all that are placed by themselves, if not given): it never moves."""
+    chosen = problem.placed if tensors is None else tensors
+    return tuple(_fixed(problem, tensor) or _flow(problem, tensor, [tensor.live]) for tensor in chosen)
+
+
+def flows_in(problem: Problem, tier: Tier) -> tuple[Flow, ...]:
+    """Every tensor in one tier for life."""
+    return tuple(_flow(problem, tensor, [tensor.live], tier) for tensor in problem.graph.movable)
+
+
+def _fixed(problem: Problem, tensor: Tensor) -> Flow | None:
+    tier = problem.options.fixed.get(tensor.name)
+    return None if tier is None else _flow(problem, tensor, [tensor.live], tier)
+
+
+def _flow(problem: Problem, tensor: Tensor, gadgets: Sequence[range], fixed: Tier | None = None) -> Flow:
+    must = fixed is Tier.DRAM or (problem.options.fast_operands_only and fixed is None)
+    may = fixed is not Tier.PMEM
+    count = len(gadgets)
+    additive = [user for user in tensor.users if user not in problem.tabled]
+    users = [[user for user in additive if user in gadget] for gadget in gadgets]
+    return Flow(
+        tensor=tensor.name,
+        size_bytes=tensor.allocated_bytes,
+        starts=tuple(gadget.start for gadget in gadgets),
+        stops=tuple(gadget.stop for gadget in gadgets),
+        slow_us=tuple(0.0 if must else sum(_extra_us(problem, tensor, user) for user in group) for group in users),
+        write_us=problem.links.copy_us(Tier.PMEM, tensor.size_bytes),
+        read_us=problem.links.copy_us(Tier.DRAM, tensor.size_bytes),
+        must=flags((must,) * count),
+        may=flags((may,) * count),
+        may_between=flags((may,) * (count - 1)),
+        may_read=flags((False,) + (may,) * (count - 1)),
+        out=_without_windows(count - 1),
+        back=_without_windows(count - 1),
+    )
+
+
+def _extra_us(problem: Problem, tensor: Tensor, user: int) -> float:
+    return problem.profile.extra_us(problem.graph, problem.graph.kernels[user], tensor.name)
+
+
+# All that an optimizer may choose from: the tensors' flows, the kernels' tables, and how they hang together.
+
+
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """A flow's tier at one of its gadgets is the tier of an operand of a table."""
+
+    gadget: int
+    table: int
+    operand: int
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The choices of one problem.
+
+    Attributes:
+        flows: one per tensor that is placed by itself; `slow_us` leaves out what tables price.
+        tables: kernels that have entries to choose from.
+        kernel_ns: how long copying engines can work beside each kernel; empty where all moves are blocking.
+    """
+
+    flows: tuple[Flow, ...]
+    tables: tuple[Table, ...] = ()
+    kernel_ns: tuple[int, ...] = ()
+
+    @property
+    def has_async_moves(self) -> bool:
+        """Whether any move may be asynchronous."""
+        return any(any(flow.out + flow.back) for flow in self.flows)
+
+    @cached_property
+    def ties(self) -> tuple[tuple[Tie, ...], ...]:
+        """Per flow, its ties to tables."""
+        by_name = {flow.tensor: index for index, flow in enumerate(self.flows)}
+        found: dict[int, list[Tie]] = defaultdict(list)
+        for number, table in enumerate(self.tables):
+            for operand, name in enumerate(table.operands):
+                flow = self.flows[by_name[name]]
+                found[by_name[name]].append(Tie(flow.gadget_at(table.kernel), number, operand))
+        return tuple(tuple(found[index]) for index in range(len(self.flows)))
+
+    @cached_property
+    def operands(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """Per table and operand, (flow, gadget)."""
+        found: list[list[tuple[int, int]]] = [[(-1, -1)] * len(table.operands) for table in self.tables]
+        for index, ties in enumerate(self.ties):
+            for tie in ties:
+                found[tie.table][tie.operand] = (index, tie.gadget)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def most_us(self) -> tuple[tuple[float, ...], ...]:
+        """Per flow and gadget, the most that being slow there can add, all else being equal."""
+        return self._with_tables([table.most_us for table in self.tables])
+
+    @cached_property
+    def least_us(self) -> tuple[tuple[float, ...], ...]:
+        """Per flow and gadget, the least that being slow there can add, all else being equal."""
+        return self._with_tables([table.least_us for table in self.tables])
+
+    def _with_tables(self, shares: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        return tuple(
+            priced(flow, ties, shares) if ties else flow.slow_us
+            for flow, ties in zip(self.flows, self.ties, strict=True)
+        )
+
+
+def priced(flow: Flow, ties: Sequence[Tie], shares: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """What slow memory costs at each gadget when operand o of table j has the share `shares[j][o]` of it."""
+    slow_us = list(flow.slow_us)
+    for tie in ties:
+        slow_us[tie.gadget] += shares[tie.table][tie.operand]
+    return tuple(slow_us)
+
+
+# Whether a limit can be kept at all, told before any solver starts.
+
+
+def required_bytes(choices: Choices, kernels: int) -> npt.NDArray[np.int64]:
+    """Bytes that have to be fast during each kernel, whatever is decided."""
+    required = np.zeros(kernels, np.int64)
+    for table in choices.tables:
+        required[table.kernel] += table.least_bytes
+    for flow in choices.flows:
+        for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True):
+            if must:
+                required[start:stop] += flow.size_bytes
+    return required
+
+
+def require_feasible(problem: Problem, choices: Choices, optimizer: str) -> None:
+    """Refuse a limit that what has to be fast does not fit.
+
+    Raises:
+        InfeasibleLimitError: names the worst kernel, the bytes short and the smallest feasible limit.
+    """
+    required = required_bytes(choices, len(problem.graph.kernels))
+    if not len(required):
+        return
+    worst = int(required.argmax())
+    smallest = int(required[worst])
+    if smallest > problem.limit_bytes:
+        raise InfeasibleLimitError(
+            f"limit {problem.limit} ({problem.limit_bytes} bytes of fast memory) is infeasible for '{optimizer}': "
+            f"kernel {worst} '{problem.graph.kernels[worst].name}' needs {smallest} bytes in fast memory, "
+            f"{smallest - problem.limit_bytes} bytes short; the smallest feasible limit is {smallest} bytes",
+            smallest,
+        )

@@ -1,0 +1,329 @@
+"""Knapsack rows (F10): which inequalities a fractional solution breaks, and their rows in the model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import highspy
+import numpy as np
+import pyomo.core as pyo
+
+from autotm.solve.choices import Flow
+from autotm.solve.formulation import Formulation, OpenTable, Terms, Variable, holdings, linear
+from autotm.solve.highs import Session, set_option
+from autotm.solve.prices import Cut, Fitting
+from autotm.solve.problem import Floats, Ints
+from autotm.solve.residencies import fast_spans
+
+# Knapsack inequalities that a fractional solution breaks: weights of items of which only so much fits.
+#
+# Items that are whole in the solution are held at first, those that are not in it left out. Of the others, one that
+# does not fit the room that is left gives a cover. On those that fit, the inequality that is broken most is found
+# exactly, by a linear program over weights whose rows, the sets that fit, are generated where they are broken
+# (Kaparis and Letchford, Mathematical Programming B 124, 2010). Then every item gets the weight that the others leave
+# to it, one after the other (sequential lifting: Padberg, Operations Research 23, 1975).
+
+WHOLE = 1e-6
+"""Nearer than this to 0 or 1, a value counts as that."""
+BROKEN = 1e-4
+"""Part of what fits by which an inequality has to be broken to be worth a row."""
+_MOST_ITEMS = 14
+"""Fractional items over which inequalities are found exactly; further ones are lifted."""
+_DENOMINATORS = 60
+_FINEST = 240
+"""Weights are multiples of 1/n for the least such n; else rounded down to multiples of the finest part."""
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Items with weights.
+
+    Attributes:
+        weights: by item, those that have any.
+        most: what fits of them.
+        excess: what the solution has more, as a part of that.
+    """
+
+    weights: dict[int, int]
+    most: int
+    excess: float
+
+
+class Separation:
+    """Looks for inequalities that one solution breaks, at one row of the limit after the other."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[tuple[int, float], ...], int] = {}
+        """Least room in which parts of items, each a size and a value, were found to break nothing."""
+
+    def broken(self, values: Floats, sizes_bytes: Ints, limit_bytes: int) -> Iterator[Weighed]:
+        """Inequalities that values between 0 and 1 of items break."""
+        values_of, sizes = values.tolist(), sizes_bytes.tolist()
+        by_size = np.argsort(-sizes_bytes, kind="stable").tolist()
+        whole = [item for item in by_size if values_of[item] >= 1 - WHOLE]
+        absent = [item for item in by_size if values_of[item] <= WHOLE]
+        parts = [item for item in by_size if WHOLE < values_of[item] < 1 - WHOLE]
+        room_bytes = limit_bytes - sum(sizes[item] for item in whole)
+        if room_bytes < 0 or sum(sizes[item] for item in parts) <= room_bytes:
+            return
+        lifting = _Lifting(sizes, limit_bytes, whole)
+        large = [item for item in parts if sizes[item] > room_bytes]
+        small = [item for item in parts if sizes[item] <= room_bytes]
+        seeds: list[tuple[dict[int, int], list[int]]] = []
+        for item in large:
+            others = sorted((other for other in parts if other != item), key=lambda other: -values_of[other])
+            seeds.append(({item: 1}, others + absent))
+        chosen = small[:_MOST_ITEMS]
+        found = self._most_broken([sizes[item] for item in chosen], [values_of[item] for item in chosen], room_bytes)
+        if found is not None:
+            first = {item: weight for item, weight in zip(chosen, found, strict=True) if weight}
+            seeds.append((first, large + small[_MOST_ITEMS:] + absent))
+        for weights, order in seeds:
+            lifted, most = lifting.lift(weights, room_bytes, order)
+            excess = sum(weight * values_of[item] for item, weight in lifted.items()) - most
+            if most > 0 and excess > BROKEN * most:
+                yield Weighed(lifted, most, excess / most)
+
+    def _most_broken(self, sizes: list[int], values: list[float], room_bytes: int) -> list[int] | None:
+        """Weights of the inequality that is broken most; None where all fit, or did not break any in less room."""
+        key = tuple(zip(sizes, values, strict=True))
+        if sum(sizes) <= room_bytes or self._kept.get(key, room_bytes + 1) <= room_bytes:
+            return None
+        found = _most_broken(np.array(values), np.array(sizes), room_bytes)
+        if found is None:
+            self._kept[key] = room_bytes
+        return found
+
+
+class _Lifting:
+    """Weights for all items from weights that hold while some are whole and the rest are absent."""
+
+    def __init__(self, sizes: Sequence[int], limit_bytes: int, whole: Sequence[int]) -> None:
+        self._sizes = sizes
+        self._limit_bytes = limit_bytes
+        self._whole = whole
+
+    def lift(self, first: dict[int, int], room_bytes: int, absent: Sequence[int]) -> tuple[dict[int, int], int]:
+        """Weights, and what fits of them; `first` holds in `room_bytes`, which the whole items leave."""
+        sizes, weights, fitting = self._sizes, dict(first), Fitting(self._limit_bytes)
+        for item, weight in first.items():
+            fitting.add(weight, sizes[item])
+        most = fitting.most(room_bytes)
+        for item in self._whole:
+            room_bytes += sizes[item]
+            weight = fitting.most(room_bytes) - most
+            most += weight
+            if weight:
+                weights[item] = weight
+                fitting.add(weight, sizes[item])
+        for item in absent:
+            weight = most - (fitting.most(room_bytes - sizes[item]) if sizes[item] <= room_bytes else 0)
+            if weight:
+                weights[item] = weight
+                fitting.add(weight, sizes[item])
+        return weights, most
+
+
+def _most_broken(values: Floats, sizes_bytes: Ints, room_bytes: int) -> list[int] | None:
+    """Weights of the inequality over items, each of which fits, that is broken most; None where none is."""
+    count = len(values)
+    sets = (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(np.float64)
+    sets = sets[sets @ sizes_bytes <= room_bytes]
+    solver = highspy.Highs()
+    set_option(solver, "output_flag", False)
+    set_option(solver, "presolve", "off")
+    solver.addVars(count, np.zeros(count), np.ones(count))
+    solver.changeColsCost(count, np.arange(count, dtype=np.int32), -values)
+    known: set[int] = set()
+    while True:
+        solver.run()
+        weights = np.array(solver.getSolution().col_value)
+        if weights @ values <= 1 + BROKEN:
+            return None
+        weighed = sets @ weights
+        heaviest = int(weighed.argmax())
+        if weighed[heaviest] <= 1 + WHOLE or heaviest in known:
+            return _whole_numbers(weights)
+        known.add(heaviest)
+        inside = np.flatnonzero(sets[heaviest]).astype(np.int32)
+        solver.addRow(-highspy.kHighsInf, 1.0, len(inside), inside, np.ones(len(inside)))
+
+
+def _whole_numbers(weights: Floats) -> list[int]:
+    for denominator in range(1, _DENOMINATORS + 1):
+        scaled = weights * denominator
+        if np.abs(scaled - np.rint(scaled)).max() < WHOLE * _DENOMINATORS:
+            return [round(weight) for weight in scaled.tolist()]
+    return [int(weight) for weight in np.floor(weights * _FINEST + WHOLE).tolist()]
+
+
+# Knapsack rows (F10): where few tensors fill the limit, what cannot be fast together says more than their bytes.
+#
+# Weights of tensors whose bytes exceed the limit where the relaxation has parts of them become a row at each kernel
+# where they are broken. Proofs: `docs/formulation.md` §5.
+
+
+class Cuts:
+    """The knapsack rows that a model has got at one limit."""
+
+    def __init__(self, made: Formulation, limit_bytes: int, kernels: int) -> None:
+        self._made = made
+        self._limit_bytes = limit_bytes
+        held = [one for one in holdings(made) if one.flow is not None and one.span[0] < one.span[1]]
+        self._variables = [one.variable for one in held]
+        self._spans = np.array([one.span for one in held], np.int64).reshape(-1, 2)
+        self._owners = np.array([one.flow for one in held], np.int64)
+        decided = list(_decided(made))
+        self._decided_spans = np.array([span for span, _ in decided], np.int64).reshape(-1, 2)
+        self._decided_owners = np.array([owner for _, owner in decided], np.int64)
+        self._tables = {item.table.kernel: item for item in made.tables}
+        self._places = {flow.tensor: index for index, flow in enumerate(made.reduced.choices.flows)}
+        self._kernels = kernels
+        self._rows: list[tuple[Cut, int, pyo.Constraint]] = []
+        self._blocks: list[pyo.Block] = []
+        self.found: list[Cut] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take the rows out of the model."""
+        for block in self._blocks:
+            self._made.model.del_component(block)
+
+    @property
+    def count(self) -> int:
+        """Rows added."""
+        return len(self._rows)
+
+    def add_broken(self) -> pyo.Block | None:
+        """Give the model rows that its variables' values break; None where none was found."""
+        values = np.array([float(variable.value or 0.0) for variable in self._variables])
+        have = {(cut.number, row) for cut, row, _ in self._rows}
+        pairs = [(cut, row) for cut in self.found for row in self._where_broken(cut, values)]
+        covered = {row for _, row in pairs}
+        separation = Separation()
+        for row in self._fractional(values):
+            if row in covered:
+                continue
+            for cut in self._cuts_at(row, values, separation):
+                rows = self._where_broken(cut, values)
+                pairs += [(cut, one) for one in rows]
+                covered.update(rows)
+        new = [(cut, row) for cut, row in pairs if (cut.number, row) not in have]
+        return self._add(new) if new else None
+
+    def prices_us(self, session: Session) -> dict[Cut, Floats]:
+        """By cut, the price of a unit of weight during each kernel: minus the duals of its rows."""
+        found: dict[Cut, Floats] = defaultdict(lambda: np.zeros(self._kernels))
+        duals = session.duals([row for _, _, row in self._rows]) if self._rows else []
+        for (cut, kernel, _), dual in zip(self._rows, duals, strict=True):
+            if dual < 0:
+                found[cut][kernel] -= dual * self._made.us_per_unit / cut.most
+        return dict(found)
+
+    def _fractional(self, values: Floats) -> list[int]:
+        """Rows at which the solution has a part of a tensor or of an entry, and does not fit if all parts are whole."""
+        parts = (values > WHOLE) & (values < 1 - WHOLE)
+        crowded = self._during_each((self._spans[parts], np.ones(parts.sum())))
+        sizes = np.array([flow.size_bytes for flow in self._made.reduced.choices.flows], np.float64)
+        used, decided = values > WHOLE, (self._decided_spans, sizes[self._decided_owners])
+        whole = self._during_each((self._spans[used], sizes[self._owners[used]]), decided)
+        for kernel, item in self._tables.items():
+            in_use = self._sizes_in_use(item)
+            crowded[kernel] += len(in_use) > 1
+            whole[kernel] += max(in_use, default=0)
+        doubtful = (crowded > 0) & (whole > self._limit_bytes)
+        return [row for row in self._made.reduced.rows if doubtful[row]]
+
+    def _during_each(self, *held: tuple[Ints, Floats]) -> Floats:
+        """(kernels,): sums of what is held over spans."""
+        change = np.zeros(self._kernels + 1)
+        for spans, amounts in held:
+            change += np.bincount(spans[:, 0], amounts, self._kernels + 1)
+            change -= np.bincount(spans[:, 1], amounts, self._kernels + 1)
+        return np.cumsum(change)[:-1]
+
+    def _sizes_in_use(self, item: OpenTable) -> list[int]:
+        """What workspaces take in the entries that the solution has a part of."""
+        c, sizes = self._made.model.c, item.table.fast_bytes.tolist()
+        return sorted({size for entry, size in enumerate(sizes) if float(c[item.number, entry].value or 0.0) > WHOLE})
+
+    def _cuts_at(self, row: int, values: Floats, separation: Separation) -> Iterator[Cut]:
+        flows: Sequence[Flow] = self._made.reduced.choices.flows
+        here = _during(self._spans, row)
+        owners, places = np.unique(self._owners[here], return_inverse=True)
+        used = np.bincount(places, values[here], len(owners)).astype(np.float64)
+        decided = self._decided_owners[_during(self._decided_spans, row)].tolist()
+        indices = [*owners.tolist(), *decided]
+        shares = np.concatenate((used, np.ones(len(decided))))
+        sizes = np.array([flows[index].size_bytes for index in indices], np.int64)
+        item = self._tables.get(row)
+        for size_bytes in self._sizes_in_use(item) if item else [0]:
+            for weighed in separation.broken(shares, sizes, self._limit_bytes - size_bytes):
+                yield self._cut({indices[place]: weight for place, weight in weighed.weights.items()})
+
+    def _cut(self, weights: Mapping[int, int]) -> Cut:
+        flows = self._made.reduced.choices.flows
+        sizes_bytes = {flows[index].tensor: flows[index].size_bytes for index in weights}
+        named = {flows[index].tensor: weight for index, weight in weights.items()}
+        self.found.append(Cut.of(len(self.found), named, sizes_bytes, self._limit_bytes))
+        return self.found[-1]
+
+    def _where_broken(self, cut: Cut, values: Floats) -> list[int]:
+        weights = self._weights(cut)
+        decided = self._decided_spans, weights[self._decided_owners]
+        used = self._during_each((self._spans, weights[self._owners] * values), decided)
+        for kernel, item in self._tables.items():
+            used[kernel] += sum(weight * float(entry.value or 0.0) for entry, weight in self._entries(cut, item))
+        limit = cut.most * (1 + BROKEN)
+        return [row for row in self._made.reduced.rows if used[row] > limit]
+
+    def _entries(self, cut: Cut, item: OpenTable) -> Iterator[tuple[Variable, int]]:
+        """The entries of a table whose workspaces weigh anything."""
+        for entry, weight in enumerate(cut.of_workspaces(item.table.fast_bytes).tolist()):
+            if weight:
+                yield self._made.model.c[item.number, entry], weight
+
+    def _weights(self, cut: Cut) -> Floats:
+        """(flows,)."""
+        weights = np.zeros(len(self._places))
+        weights[[self._places[tensor] for tensor in cut.weights]] = list(cut.weights.values())
+        return weights
+
+    def _add(self, new: Sequence[tuple[Cut, int]]) -> pyo.Block:
+        model = self._made.model
+        block = pyo.Block(concrete=True)
+        model.add_component(f"knapsacks_{len(self._blocks)}", block)
+        self._blocks.append(block)
+        body = [self._terms(cut, row) for cut, row in new]
+        block.knapsack = pyo.Constraint(range(len(new)), rule=lambda _, n: (None, linear(body[n][0]), body[n][1]))
+        self._rows += [(cut, row, block.knapsack[n]) for n, (cut, row) in enumerate(new)]
+        return block
+
+    def _terms(self, cut: Cut, row: int) -> tuple[list[tuple[Variable, float]], float]:
+        """Weight in use at a row, and what the decided tensors leave, as parts of what fits."""
+        most, terms = cut.most, Terms()
+        weights = self._weights(cut)
+        for n in _during(self._spans, row).tolist():
+            terms.add(self._variables[n], weights[self._owners[n]] / most)
+        if row in self._tables:
+            for entry, weight in self._entries(cut, self._tables[row]):
+                terms.add(entry, weight / most)
+        taken = weights[self._decided_owners[_during(self._decided_spans, row)]].sum()
+        return terms.pairs(), 1 - float(taken) / most
+
+
+def _during(spans: Ints, row: int) -> Ints:
+    """Places of the spans that a kernel is in."""
+    return np.flatnonzero((spans[:, 0] <= row) & (row < spans[:, 1]))
+
+
+def _decided(made: Formulation) -> Iterator[tuple[tuple[int, int], int]]:
+    """Spans of the decided tensors, with their flows."""
+    flows: tuple[Flow, ...] = made.reduced.choices.flows
+    for index, residency in made.reduced.decided.items():
+        yield from ((span, index) for span in fast_spans(flows[index], residency))

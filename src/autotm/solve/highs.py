@@ -1,0 +1,386 @@
+"""HiGHS behind Pyomo's models: the only place that knows its arrays, options, statuses and habits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+import threading
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import highspy
+import numpy as np
+import pyomo.core as pyo
+from pyomo.repn import generate_standard_repn
+
+from autotm.model.errors import AutotmError
+
+# A linear Pyomo model as the arrays that HiGHS takes.
+
+UntypedObject: TypeAlias = Any
+"""An object of highspy or Pyomo, which carry no types."""
+
+
+class Matrix:
+    """The model's columns and rows in order.
+
+    Pyomo's own interface to HiGHS keeps a copy of every row, to notice changes; our models never change, and reading
+    them once takes a tenth of the time.
+
+    Attributes:
+        variables, constraints: Pyomo's objects, by column and by row.
+        columns, rows: their places, by the object's id.
+    """
+
+    def __init__(self, model: pyo.ConcreteModel) -> None:
+        self.variables = list(model.component_data_objects(pyo.Var, descend_into=True))
+        self.constraints = list(model.component_data_objects(pyo.Constraint, active=True, descend_into=True))
+        self.columns = {id(variable): column for column, variable in enumerate(self.variables)}
+        self.rows = {id(constraint): row for row, constraint in enumerate(self.constraints)}
+        self._model = model
+
+    def extend(self, block: pyo.Block) -> UntypedObject:
+        """Append the continuous variables and the constraints of a block, and return them as a program of their own.
+
+        Rows may refer to all columns.
+        """
+        variables = list(block.component_data_objects(pyo.Var, descend_into=True))
+        constraints = list(block.component_data_objects(pyo.Constraint, active=True, descend_into=True))
+        self.columns.update({id(variable): len(self.variables) + n for n, variable in enumerate(variables)})
+        self.rows.update({id(constraint): len(self.constraints) + n for n, constraint in enumerate(constraints)})
+        self.variables += variables
+        self.constraints += constraints
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(variables), len(constraints)
+        lp.col_lower_, lp.col_upper_ = _bounds(variables)
+        self._add_rows(lp, constraints)
+        return lp
+
+    def program(self) -> UntypedObject:
+        """The model as a `highspy.HighsLp`, made anew."""
+        lp = highspy.HighsLp()
+        lp.num_col_, lp.num_row_ = len(self.variables), len(self.constraints)
+        (objective,) = self._model.component_data_objects(pyo.Objective, active=True)
+        costs = np.zeros(lp.num_col_)
+        lp.offset_ = self._read(objective.expr, costs)
+        lp.sense_ = highspy.ObjSense.kMinimize if objective.is_minimizing() else highspy.ObjSense.kMaximize
+        lp.col_cost_ = costs
+        lp.col_lower_, lp.col_upper_ = _bounds(self.variables)
+        kinds = highspy.HighsVarType
+        lp.integrality_ = [kinds.kContinuous if v.is_continuous() else kinds.kInteger for v in self.variables]
+        self._add_rows(lp, self.constraints)
+        return lp
+
+    def _add_rows(self, lp: UntypedObject, constraints: Sequence[UntypedObject]) -> None:
+        starts, indices, values, lower, upper = [0], [], [], [], []
+        for constraint in constraints:
+            constant, pairs = self._linear(constraint.body)
+            indices += [column for column, _ in pairs]
+            values += [value for _, value in pairs]
+            starts.append(len(indices))
+            lower.append(-math.inf if constraint.lb is None else constraint.lb - constant)
+            upper.append(math.inf if constraint.ub is None else constraint.ub - constant)
+        lp.row_lower_, lp.row_upper_ = np.array(lower), np.array(upper)
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+        lp.a_matrix_.start_ = np.array(starts, np.int32)
+        lp.a_matrix_.index_ = np.array(indices, np.int32)
+        lp.a_matrix_.value_ = np.array(values, np.float64)
+
+    def _read(self, expression: UntypedObject, costs: UntypedObject) -> float:
+        constant, pairs = self._linear(expression)
+        for column, value in pairs:
+            costs[column] += value
+        return constant
+
+    def _linear(self, expression: UntypedObject) -> tuple[float, list[tuple[int, float]]]:
+        """The expression's constant and its (column, coefficient) pairs."""
+        repn = generate_standard_repn(expression, compute_values=True, quadratic=False)
+        if not repn.is_linear():
+            raise ValueError(f"not linear: {expression}")
+        columns = [self.columns[id(variable)] for variable in repn.linear_vars]
+        return float(repn.constant), list(zip(columns, repn.linear_coefs, strict=True))
+
+
+def _bounds(variables: Sequence[UntypedObject]) -> tuple[UntypedObject, UntypedObject]:
+    lower = np.array([-math.inf if variable.lb is None else variable.lb for variable in variables])
+    upper = np.array([math.inf if variable.ub is None else variable.ub for variable in variables])
+    return lower, upper
+
+
+# HiGHS behind Pyomo's models: the only place that knows its options, statuses and habits.
+#
+# What it guards against (`docs/formulation.md` §6): option names that are unknown or values of a wrong type are told
+# by a status only; "optimal" means only that the asked gap was reached; a process keeps the thread count of its first
+# solve; some phases look at the clock too rarely.
+
+log = logging.getLogger(__name__)
+
+OptionValue = bool | int | float | str
+
+Untyped: TypeAlias = Any
+"""An object of highspy or Pyomo, which carry no types."""
+
+_TOLERANCES: dict[str, OptionValue] = {
+    "mip_feasibility_tolerance": 1e-9,
+    "primal_feasibility_tolerance": 1e-9,
+    "dual_feasibility_tolerance": 1e-9,
+    "mip_abs_gap": 0.0,
+}
+_GRACE_S = 5.0
+"""How long HiGHS may overrun its own time limit before it is told to stop, and then before it is left behind."""
+
+
+class Outcome(StrEnum):
+    """How a solve ended."""
+
+    CONVERGED = "converged"
+    STOPPED_WITH_SOLUTION = "stopped_with_solution"
+    STOPPED_EMPTY = "stopped_empty"
+    INFEASIBLE = "infeasible"
+    FAILED = "failed"
+    HUNG = "hung"
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Result of one solve in the model's units; with a solution, the model's variables hold its values."""
+
+    outcome: Outcome
+    objective: float | None
+    bound: float | None
+
+    @property
+    def has_solution(self) -> bool:
+        """Whether the model's variables hold a solution."""
+        return self.objective is not None
+
+
+class _Hung(Exception):  # noqa: N818 - never leaves this module
+    pass
+
+
+def set_option(solver: Untyped, name: str, value: OptionValue) -> None:
+    """Set an option of a `highspy.Highs`.
+
+    Raises:
+        ValueError: HiGHS knows no such option, or wants another type or range.
+    """
+    status, current = solver.getOptionValue(name)
+    if status != highspy.HighsStatus.kOk:
+        raise ValueError(f"HiGHS has no option '{name}'")
+    if type(current) is not type(value):
+        raise ValueError(f"HiGHS option '{name}' takes {type(current).__name__}, got {value!r}")
+    if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+        raise ValueError(f"HiGHS refuses {value!r} for option '{name}'")
+
+
+def _run_watched(solver: Untyped, deadline_s: float) -> None:
+    """Run in a thread, so that a phase that forgets the time cannot hold up the caller for ever."""
+    solver.HandleUserInterrupt = True
+    worker = threading.Thread(target=solver.run, daemon=True, name="highs")
+    worker.start()
+    try:
+        worker.join(deadline_s + _GRACE_S)
+    except KeyboardInterrupt:
+        solver.cancelSolve()
+        worker.join(_GRACE_S)
+        raise
+    if worker.is_alive():
+        log.warning("HiGHS overran its time limit by %g s; telling it to stop", _GRACE_S)
+        solver.cancelSolve()
+        worker.join(_GRACE_S)
+    if worker.is_alive():
+        log.warning("HiGHS did not stop; leaving it behind")
+        raise _Hung
+
+
+class Session:
+    """One model, solved as a linear relaxation first and as an integer program then.
+
+    Attributes:
+        is_lost: a solve was left behind and still runs; nothing more can be asked.
+        is_extended: it has more than the model that it was made from.
+    """
+
+    _threads_in_use: int | None = None
+
+    def __init__(self, model: pyo.ConcreteModel, threads: int, seed: int) -> None:
+        if Session._threads_in_use not in {None, threads}:
+            highspy.Highs.resetGlobalScheduler(True)
+        Session._threads_in_use = threads
+        self.is_lost = False
+        self.is_extended = False
+        self._matrix = Matrix(model)
+        self._solver = highspy.Highs()
+        common: dict[str, OptionValue] = {
+            **_TOLERANCES, "threads": threads, "random_seed": seed, "output_flag": False
+        }  # fmt: skip
+        self._set(common)
+        if self._solver.passModel(self._matrix.program()) == highspy.HighsStatus.kError:
+            raise ValueError("HiGHS refuses the model")
+
+    def extend(self, block: pyo.Block) -> None:
+        """Take over the variables and constraints of a block that the model has got since."""
+        self.is_extended = True
+        lp = self._matrix.extend(block)
+        none = np.zeros(0, np.int32)
+        columns, rows, matrix = lp.num_col_, lp.num_row_, lp.a_matrix_
+        starts = np.zeros(columns, np.int32)
+        nothing = np.zeros(columns)
+        lower, upper = np.array(lp.col_lower_), np.array(lp.col_upper_)
+        self._solver.addCols(columns, nothing, lower, upper, 0, starts, none, np.zeros(0))
+        values = np.array(matrix.value_)
+        starts, indices = np.array(matrix.start_, np.int32)[:rows], np.array(matrix.index_, np.int32)
+        lower, upper = np.array(lp.row_lower_), np.array(lp.row_upper_)
+        self._solver.addRows(rows, lower, upper, len(values), starts, indices, values)
+
+    def relax(self, time_limit_s: float) -> Solved:
+        """Solve without integrality, by simplex; once more from nothing where its last basis led nowhere."""
+        options: dict[str, OptionValue] = {"solve_relaxation": True, "solver": "choose"}
+        started = time.perf_counter()
+        solved = self._run(options, time_limit_s)
+        left_s = time_limit_s - (time.perf_counter() - started)
+        if self.is_lost or self._solver.getModelStatus() != highspy.HighsModelStatus.kUnknown or left_s <= 0:
+            return solved
+        self._solver.clearSolver()
+        return self._run(options, left_s)
+
+    def relax_from_inside(self, time_limit_s: float) -> Solved:
+        """Solve without integrality, by an interior point method and a crossover."""
+        return self._run({"solve_relaxation": True, "solver": "ipm"}, time_limit_s)
+
+    def search(self, time_limit_s: float, gap: float, *, warm: bool, enough: float = -highspy.kHighsInf) -> Solved:
+        """Solve with integrality to a relative `gap`, or until a solution is worth `enough`.
+
+        `warm` starts from the values in the model.
+        """
+        if warm:
+            start = highspy.HighsSolution()
+            start.col_value = [float(variable.value or 0.0) for variable in self._matrix.variables]
+            self._solver.setSolution(start)
+        else:
+            self._solver.clearSolver()
+        self._set({"solver": "choose", "mip_rel_gap": gap, "objective_target": enough})
+        return self._run({"solve_relaxation": False}, time_limit_s)
+
+    @contextmanager
+    def held(self, variables: Collection[Untyped]) -> Iterator[None]:
+        """Meanwhile these variables keep the values that they have in the model, rounded."""
+        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
+        values = np.array([round(variable.value or 0.0) for variable in variables], np.float64)
+        self._solver.changeColsBounds(len(columns), columns, values, values)
+        yield
+        if not self.is_lost:
+            self.take_bounds(variables)
+
+    def reduced_costs(self, variables: Iterable[Untyped]) -> list[float]:
+        """Reduced costs of the last relaxation, in objective units per unit of each variable."""
+        costs = self._solver.getSolution().col_dual
+        return [float(costs[self._matrix.columns[id(variable)]]) for variable in variables]
+
+    def duals(self, constraints: Iterable[Untyped]) -> list[float]:
+        """Duals of the last relaxation, in objective units per unit of each constraint's right-hand side."""
+        duals = self._solver.getSolution().row_dual
+        return [float(duals[self._matrix.rows[id(constraint)]]) for constraint in constraints]
+
+    def take_bounds(self, variables: Iterable[Untyped]) -> None:
+        """Tell HiGHS the bounds that these variables have in the model now."""
+        for variable in variables:
+            lower, upper = variable.bounds
+            self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
+
+    def close(self, variables: Collection[Untyped]) -> None:
+        """Hold these variables at zero until they get other bounds."""
+        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
+        zero = np.zeros(len(columns))
+        self._solver.changeColsBounds(len(columns), columns, zero, zero)
+
+    def bound_row(self, constraint: Untyped, lower: float, upper: float) -> None:
+        """Give a constraint that has no constant term other bounds."""
+        self._solver.changeRowBounds(self._matrix.rows[id(constraint)], lower, upper)
+
+    def _set(self, options: Mapping[str, OptionValue]) -> None:
+        for name, value in options.items():
+            set_option(self._solver, name, value)
+
+    def _run(self, options: Mapping[str, OptionValue], time_limit_s: float) -> Solved:
+        limit_s = max(float(time_limit_s), 1e-3)
+        # A relaxation's time is counted from the first run of the instance, a search's from its own start.
+        before_s = self._solver.getRunTime() if options["solve_relaxation"] else 0.0
+        self._set({**options, "time_limit": before_s + limit_s})
+        started = time.perf_counter()
+        try:
+            _run_watched(self._solver, limit_s)
+        except _Hung:
+            self.is_lost = True
+            return Solved(Outcome.HUNG, None, None)
+        status = self._solver.getModelStatus()
+        log.debug("HiGHS: %s in %.2f s", status, time.perf_counter() - started)
+        return self._read(status, is_relaxation=bool(options["solve_relaxation"]))
+
+    def _read(self, status: Untyped, *, is_relaxation: bool) -> Solved:
+        info = self._solver.getInfo()
+        has_solution = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        if has_solution:
+            values = self._solver.getSolution().col_value
+            for variable, value in zip(self._matrix.variables, values, strict=True):
+                variable.set_value(value, skip_validation=True)
+        found = outcome(status, has_solution)
+        objective = float(info.objective_function_value) if has_solution else None
+        bound = float(info.mip_dual_bound)
+        if is_relaxation:
+            return Solved(found, objective, objective if found is Outcome.CONVERGED else None)
+        return Solved(found, objective, bound if math.isfinite(bound) else None)
+
+
+def mps_of(matrix: Matrix, lp: Untyped) -> bytes:
+    """A matrix's program with its names as free MPS."""
+    lp.col_names_ = [variable.name for variable in matrix.variables]
+    lp.row_names_ = [constraint.name for constraint in matrix.constraints]
+    solver = highspy.Highs()
+    set_option(solver, "output_flag", False)
+    solver.passModel(lp)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "program.mps"
+        solver.writeModel(str(file))
+        return file.read_bytes()
+
+
+def outcome(status: Untyped, has_solution: bool) -> Outcome:
+    """The one map from HiGHS's statuses to our outcomes."""
+    statuses: Untyped = highspy.HighsModelStatus
+    if status in {statuses.kOptimal, statuses.kObjectiveTarget}:
+        return Outcome.CONVERGED
+    stopped = {
+        statuses.kTimeLimit,
+        statuses.kIterationLimit,
+        statuses.kSolutionLimit,
+        statuses.kMemoryLimit,
+        statuses.kObjectiveBound,
+        statuses.kInterrupt,
+        statuses.kHighsInterrupt,
+        statuses.kUnknown,
+    }
+    if status in stopped:
+        return Outcome.STOPPED_WITH_SOLUTION if has_solution else Outcome.STOPPED_EMPTY
+    if status in {statuses.kInfeasible, statuses.kUnboundedOrInfeasible}:
+        return Outcome.INFEASIBLE
+    return Outcome.FAILED
+
+
+def require_solved(solved: Solved) -> None:
+    """Refuse results that cannot come from a well-formed placement.
+
+    Raises:
+        AutotmError: HiGHS called the model infeasible or failed.
+    """
+    if solved.outcome in {Outcome.INFEASIBLE, Outcome.FAILED}:
+        raise AutotmError(
+            f"HiGHS ended with '{solved.outcome}' on a placement that has a solution; please report the input files"
+        )

@@ -1,0 +1,260 @@
+"""The search that `static` and `synchronous` share: reduce, relax, repair, and search on where the gap is too wide."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyomo.core as pyo
+from pyomo.common.gc_manager import PauseGC
+
+from autotm.solve.choices import Choices, require_feasible
+from autotm.solve.cuts import Cuts
+from autotm.solve.formulation import Formulation, build
+from autotm.solve.highs import Outcome, Session, Solved, require_solved
+from autotm.solve.optimizer import Optimizer, Placement
+from autotm.solve.options import Allowance, SolveOptions
+from autotm.solve.problem import Problem
+from autotm.solve.reductions import Reduced, narrow, reduce
+from autotm.solve.relaxation import prices_of, set_limit, start_from
+from autotm.solve.residencies import Residency
+from autotm.solve.search import SOLVER_SHARE, Search, cut, decide_fractional, integral, keep_up
+from autotm.solve.settle import plan_of, settle
+from autotm.solve.sift import Sifting, can_be_whole, is_large
+from autotm.solve.tree import Tree
+
+log = logging.getLogger(__name__)
+
+_NEAR_SHARE, _ALL_SHARE = 0.4, 0.75
+"""Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
+_NEAR_ASYNC_MOVES_SHARE = 0.8
+"""The former where moves may be asynchronous: the search of the whole seldom finds anything but bounds there."""
+_LOCALLY = 0.2
+"""Time for improving a plan by itself, as a share of what the search has taken."""
+_SEARCHING = 0.6
+"""Of what a limit of a sweep may take, the part for its search; the rest is for addresses."""
+
+
+class IntegerProgram(Optimizer):
+    """An optimizer whose plan solves the compact formulation over its choices."""
+
+    @abstractmethod
+    def choices(self, problem: Problem) -> Choices:
+        """What there is to choose from."""
+
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """Search until the gap or the time limit is reached."""
+        return next(self.place_all([problem], choices))
+
+    def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
+        """Search for each limit with one model, and from the plan for the limit before."""
+        started = time.perf_counter()
+        reduced = _reduced(problems, choices)
+        if is_large(reduced):
+            yield from _place_sifted(problems, choices, reduced, started)
+            return
+        made = _made(reduced, problems[0])
+        options = problems[0].options
+        session = _session(made, options) if made.is_open else None
+        known: Mapping[int, Residency] = {}
+        allowance = Allowance(options.sweep_s, len(problems))
+        for problem in problems:
+            if session and len(problems) > 1:
+                narrowed = narrow(choices, problem.limit_bytes, len(problem.graph.kernels))
+                session.take_bounds(set_limit(made, narrowed, problem.limit_bytes))
+            built = time.perf_counter()
+            deadline, end_s = _ends(allowance, options)
+            with PauseGC():
+                search = _search(problem, choices, made, session, known, deadline)
+                settle(search, made, session, end_s)
+            known = search.best.residencies
+            yield _placement(search, built - started, time.perf_counter() - built)
+            started = time.perf_counter()
+            if session and (session.is_lost or session.is_extended):
+                session = _session(made, options)
+
+    def program(self, problem: Problem) -> pyo.ConcreteModel | None:
+        """The compact formulation, reduced.
+
+        Raises:
+            InfeasibleLimitError: what has to be fast exceeds the limit.
+        """
+        choices = self.choices(problem)
+        require_feasible(problem, choices, self.name)
+        made = _made(_reduced([problem], choices), problem)
+        return made.model if made.is_open else None
+
+
+def _ends(allowance: Allowance, options: SolveOptions) -> tuple[float, float]:
+    """When the next limit's search ends, and when its plan must have addresses, by `time.perf_counter`."""
+    now, allowed_s = time.perf_counter(), allowance.next_s()
+    return now + min(options.time_limit_s, _SEARCHING * allowed_s), now + allowed_s
+
+
+def _place_sifted(
+    problems: Sequence[Problem], choices: Choices, together: Reduced, started: float
+) -> Iterator[Placement]:
+    """Search for each limit from a relaxation of what is in doubt there; `together` is reduced for all of them."""
+    known: Mapping[int, Residency] = {}
+    allowance = Allowance(problems[0].options.sweep_s, len(problems))
+    for problem in problems:
+        reduced = together if len(problems) == 1 else _reduced([problem], choices)
+        built = time.perf_counter()
+        deadline, end_s = _ends(allowance, problem.options)
+        sifted = Sifting(problem, reduced).sift(deadline)
+        made = sifted.made if sifted else _made(reduced, problem)
+        session = sifted.session if sifted else _session(made, problem.options)
+        with PauseGC():
+            relaxed = sifted.solved if sifted else None
+            search = _search(problem, choices, made, session, known, deadline, relaxed)
+        if not search.is_done and can_be_whole(reduced) and time.perf_counter() < deadline:
+            search = _search_whole(search, reduced, deadline)
+        settle(search, made, None, end_s)
+        known = search.best.residencies
+        yield _placement(search, built - started, time.perf_counter() - built)
+        started = time.perf_counter()
+
+
+def _search_whole(sifted: Search, reduced: Reduced, deadline: float) -> Search:
+    """What is not close enough after all: search the whole program from there on."""
+    problem = sifted.problem
+    made = _made(reduced, problem)
+    with PauseGC():
+        session = _session(made, problem.options)
+        search = _search(problem, sifted.choices, made, session, sifted.best.residencies, deadline)
+    search.keep(sifted.best)
+    if sifted.prices is not None:
+        search.charge(sifted.prices)
+    return search
+
+
+def _search(
+    problem: Problem,
+    choices: Choices,
+    made: Formulation,
+    session: Session | None,
+    known: Mapping[int, Residency],
+    deadline: float,
+    relaxed: Solved | None = None,
+) -> Search:
+    """Search from the plan in `known`, and from the relaxation where that is solved already."""
+    kernels = len(problem.graph.kernels)
+    search = Search(problem, choices, made.reduced)
+    if session is None:
+        search.charge(prices_of(None, made, None, kernels))
+        search.propose({}, {})
+        return search
+    if relaxed is None:
+        # With windows most vertices are degenerate, and simplex takes four times as long, or does not end.
+        relax = session.relax_from_inside if made.async_moves.are_possible else session.relax
+        relaxed = relax(deadline - time.perf_counter())
+    require_solved(relaxed)
+    search.charge(prices_of(session if relaxed.outcome is Outcome.CONVERGED else None, made, None, kernels))
+    if relaxed.outcome is Outcome.CONVERGED:
+        relaxed = keep_up(search, made, session, relaxed, deadline)
+    search.propose(*(integral(made) if relaxed.has_solution else ({}, {})))
+    if known:
+        search.propose(known, {})
+    if relaxed.outcome is not Outcome.CONVERGED:
+        search.timed_out = True
+        return search
+    if not search.is_done:
+        with Cuts(made, problem.limit_bytes, kernels) as cuts:
+            search.cuts = cuts.found
+            search.timed_out = not _search_beyond(search, made, session, cuts, deadline)
+    log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
+    return search
+
+
+def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cuts, deadline: float) -> bool:
+    """What the relaxation alone leaves to do, in the order of what it costs; whether there was time for all."""
+    if made.async_moves.are_possible:
+        _improve(search, deadline)
+    cut(search, made, session, cuts, deadline)
+    if made.async_moves.are_possible and not search.is_done and not session.is_lost:
+        _improve(search, deadline)
+        if not search.is_done:
+            _search_near(search, made, session, deadline)
+        if not search.is_done and not session.is_lost:
+            _improve(search, deadline)
+            if session.relax(deadline - time.perf_counter()).outcome is Outcome.CONVERGED:
+                cut(search, made, session, cuts, deadline)
+    is_complete, tree = True, Tree(search, made, session, cuts)
+
+    def prove(*_: object) -> bool:
+        return tree.grow_in_time(deadline) and is_complete
+
+    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, prove, _search_all, prove):
+        if search.is_done:
+            return True
+        if session.is_lost or time.perf_counter() >= deadline:
+            return False
+        is_complete = stage(search, made, session, deadline)
+    return search.is_done or is_complete
+
+
+def _improve(search: Search, deadline: float) -> None:
+    """Improve the best plan by itself."""
+    now = time.perf_counter()
+    until = min(deadline, now + _LOCALLY * (now - search.started_s))
+    search.refine(until)
+
+
+def _search_near(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
+    """Decide the tensors that the relaxation left fractional, in a part of the time left."""
+    now, share = time.perf_counter(), _NEAR_ASYNC_MOVES_SHARE if made.async_moves.are_possible else _NEAR_SHARE
+    return decide_fractional(search, made, session, now + share * (deadline - now))
+
+
+def _search_all(search: Search, made: Formulation, session: Session, deadline: float) -> bool:
+    """Let HiGHS search the whole program from the best plan on, for the plan, the bound, or both.
+
+    It is asked again with rows for the engines that cannot keep up with its plan.
+    """
+    now = time.perf_counter()
+    until = now + _ALL_SHARE * (deadline - now)
+    while True:
+        start_from(made, search.best.residencies, search.best.fast_bytes)
+        found = session.search(until - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
+        require_solved(found)
+        if found.has_solution:
+            search.propose(*integral(made))
+        if found.bound is not None:
+            search.claim(found.bound * made.us_per_unit)
+        if found.outcome is not Outcome.CONVERGED:
+            return False
+        if search.is_done or (block := made.demand.add_broken()) is None:
+            return True
+        session.extend(block)
+
+
+def _placement(search: Search, build_s: float, solve_s: float) -> Placement:
+    stays, moves, implementations = plan_of(search.best)
+    return Placement(
+        stays=stays,
+        moves=moves,
+        implementations=implementations,
+        bound_us=search.bound_us,
+        solver_bound_us=search.solver_bound_us,
+        certificate=search.certificate,
+        status=search.status,
+        build_s=build_s,
+        solve_s=solve_s,
+    )
+
+
+def _reduced(problems: Sequence[Problem], choices: Choices) -> Reduced:
+    limits = [problem.limit_bytes for problem in problems]
+    return reduce(choices, max(limits), len(problems[0].graph.kernels), min(limits))
+
+
+def _made(reduced: Reduced, problem: Problem) -> Formulation:
+    with PauseGC():
+        return build(reduced, problem.base_us)
+
+
+def _session(made: Formulation, options: SolveOptions) -> Session:
+    with PauseGC():
+        return Session(made.model, options.threads, options.seed)

@@ -1,0 +1,253 @@
+"""Improving a legal plan: by ejection, and by inserting a few flows again where it loses against the bound."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from autotm.solve.choices import Choices, Flow, Window
+from autotm.solve.lagrangian import Priced
+from autotm.solve.plans import Engine, Repair
+from autotm.solve.prices import SpanPrices
+from autotm.solve.problem import Floats, Ints
+from autotm.solve.residencies import Residency, fast_spans
+
+# Local search: a tensor that pays for slow memory takes the place of one that is fast.
+
+_TRIALS = 4000
+"""Exchanges tried in all; about a second. Counted, not timed, so that results repeat."""
+
+_GADGETS = 2
+_RIVALS = 6
+"""Exchanges tried for one tensor: at so many gadgets, with so many rivals each."""
+
+
+def eject(repair: Repair) -> None:
+    """Exchange pairs of flows while that helps; never makes the plan slower."""
+    holders = _Holders(repair)
+    trials = _TRIALS
+    improved = True
+    while improved and trials > 0:
+        improved = False
+        for index in _by_cost(repair):
+            for rival in _rivals(repair, holders, index):
+                trials -= 1
+                before = {flow: repair.residencies[flow] for flow in (index, rival)}
+                if repair.exchange((index, rival)):
+                    holders.update(before)
+                    improved = True
+                    break
+            if trials <= 0:
+                return
+
+
+class _Holders:
+    """The flows that are fast during each kernel."""
+
+    def __init__(self, repair: Repair) -> None:
+        self._repair = repair
+        self._at: dict[int, set[int]] = defaultdict(set)
+        for index, residency in repair.residencies.items():
+            for kernel in self._kernels(index, residency):
+                self._at[kernel].add(index)
+
+    def at(self, kernel: int) -> set[int]:
+        """Indices of the flows that are fast during a kernel."""
+        return self._at[kernel]
+
+    def update(self, before: dict[int, Residency]) -> None:
+        """Follow flows from their residencies before to those they have now."""
+        for index, residency in before.items():
+            for kernel in self._kernels(index, residency):
+                self._at[kernel].discard(index)
+            for kernel in self._kernels(index, self._repair.residencies[index]):
+                self._at[kernel].add(index)
+
+    def _kernels(self, index: int, residency: Residency) -> list[int]:
+        spans = fast_spans(self._repair.flows[index], residency)
+        return [kernel for start, end in spans for kernel in range(start, end)]
+
+
+def _by_cost(repair: Repair) -> list[int]:
+    """Flows that are slow somewhere where that costs, the dearest first."""
+    cost_us = {index: sum(_slow_us(repair.choices, index, repair.residencies[index])) for index in repair.residencies}
+    return sorted((index for index, us in cost_us.items() if us > 0), key=lambda index: (-cost_us[index], index))
+
+
+def _slow_us(choices: Choices, index: int, residency: Residency) -> list[float]:
+    """What each gadget may save by being fast."""
+    most_us = choices.most_us[index]
+    return [0.0 if fast else us for us, fast in zip(most_us, residency.fast, strict=True)]
+
+
+def _rivals(repair: Repair, holders: _Holders, index: int) -> list[int]:
+    """Flows whose place would admit this one at a gadget where it pays most, the least valuable first."""
+    flow = repair.flows[index]
+    slow_us = _slow_us(repair.choices, index, repair.residencies[index])
+    found: dict[int, None] = {}
+    for k in sorted(range(len(flow)), key=lambda k: -slow_us[k])[:_GADGETS]:
+        if slow_us[k] <= 0 or not flow.may[k]:
+            continue
+        start, stop = flow.starts[k], flow.stops[k]
+        tightest = start + int(repair.left[start:stop].argmin())
+        missing = flow.size_bytes - int(repair.left[tightest])
+        large = [
+            other for other in holders.at(tightest) if repair.flows[other].size_bytes >= missing and other != index
+        ]
+        found.update(dict.fromkeys(sorted(large, key=lambda other: (repair.worth[other], other))[:_RIVALS]))
+    return list(found)
+
+
+# Where a plan loses against the bound that prices prove.
+#
+# The gap is a sum of terms none of which is below 0 (complementary slackness): what each flow's residency and each
+# table's entry cost more than their cheapest at these prices, and the price of memory and of engine time that the plan
+# leaves unused. Memory apart, this says which flows a search should turn to.
+
+
+class Losses:
+    """What a search can win by the flows of a program, at some prices."""
+
+    def __init__(self, flows: Sequence[Flow], priced: Priced) -> None:
+        self._flows = len(flows)
+        self._priced = priced
+        engines = priced.prices.engines
+        self._out = _Idle(engines.out, [flow.out for flow in flows])
+        self._back = _Idle(engines.back, [flow.back for flow in flows])
+
+    def of_us(self, repair: Repair) -> Floats:
+        """(flows,) What a plan loses by each, none below 0.
+
+        The loss of an entry is its operands', that of idle engine time of the flows that could use it and do not.
+        """
+        lost_us = np.zeros(self._flows)
+        for index, residency in repair.residencies.items():
+            lost_us[index] = self._priced.regret_us(index, residency)
+        for index, ties in enumerate(repair.choices.ties):
+            for tie in ties:
+                table, entry = repair.tables[tie.table], repair.entries[tie.table]
+                regret_us = self._priced.entry_regret_us(tie.table, table, entry)
+                lost_us[index] += regret_us / len(table.operands)
+        lost_us += self._out.shared_us(repair.engines.out, self._flows)
+        lost_us += self._back.shared_us(repair.engines.back, self._flows)
+        return np.maximum(lost_us, 0.0)
+
+
+class _Idle:
+    """The flows that could use an engine within the spans that have a price."""
+
+    def __init__(self, prices: SpanPrices, windows: Sequence[Sequence[Sequence[Window]]]) -> None:
+        each = [(index, window) for index, gaps in enumerate(windows) for gap in gaps for window in gap]
+        self._prices = prices
+        owners: Ints = np.array([index for index, _ in each], np.int64)
+        starts = np.array([window.start for _, window in each], np.int64)
+        ends = np.array([window.end for _, window in each], np.int64)
+        spans = zip(prices.starts.tolist(), prices.ends.tolist(), strict=True)
+        self._users = [np.unique(owners[(starts >= start) & (ends <= end)]) for start, end in spans]
+
+    def shared_us(self, engine: Engine, flows: int) -> Floats:
+        """(flows,) The price of idle time, in equal shares."""
+        unused_us = self._prices.unused_us(engine.windows.values())
+        busy = np.array(sorted({index for index, _ in engine.windows}), np.int64)
+        shared_us = np.zeros(flows)
+        for span in np.flatnonzero(unused_us > 0).tolist():
+            users = np.setdiff1d(self._users[span], busy, assume_unique=True)
+            if len(users):
+                shared_us[users] += unused_us[span] / len(users)
+        return shared_us
+
+
+# Improving a legal plan: take out a few flows that get in each other's way, and insert them in another order.
+#
+# A large neighbourhood search (Shaw, 1998) that draws flows by what the plan loses by them at the prices of the bound.
+
+_TOGETHER = (2, 12)
+"""Least and most flows taken out at once."""
+
+_PATIENCE = 10
+"""Rounds without improvement after which the search ends, as a multiple of the number of flows that matter."""
+
+_FRESH = 300
+"""Rounds after which losses are worked out anew."""
+
+_LEAST_WEIGHT = 0.02
+"""Of a flow by which nothing is lost, in mean losses, where the first of a group is drawn; the others' is one more."""
+
+
+def refine(
+    repair: Repair,
+    priced: Priced,
+    deadline_s: float,
+    target_us: float,
+    seed: int,
+    exchange: Callable[[Sequence[int]], bool] | None = None,
+) -> None:
+    """Improve the plan until it costs no more than `target_us`, `time.perf_counter` reaches `deadline_s`, or no more.
+
+    `exchange` takes flows out and inserts them again if that helps; the plan's own, if not given. Only flows that could
+    be cheaper than they are, and those that hold memory when they do, are taken out.
+    """
+    groups = _Groups(repair, priced, seed)
+    if groups.count < _TOGETHER[0]:
+        return
+    rounds, idle, cost_us = 0, 0, repair.cost_us
+    while idle < _PATIENCE * groups.count and cost_us > target_us and time.perf_counter() < deadline_s:
+        if rounds % _FRESH == 0:
+            groups.weigh()
+        rounds += 1
+        if (exchange or repair.exchange)(groups.draw()):
+            idle, cost_us = 0, repair.cost_us
+        else:
+            idle += 1
+
+
+class _Groups:
+    """Draws groups of flows that are alive at one kernel, in any order."""
+
+    def __init__(self, repair: Repair, priced: Priced, seed: int) -> None:
+        self._repair = repair
+        self._losses = Losses(repair.flows, priced)
+        self._byte_us = priced.prices.byte_us
+        self._random = np.random.default_rng(seed)
+        flows = enumerate(repair.flows)
+        matter = [index for index, flow in flows if any(flow.out + flow.back) or any(flow.slow_us)]
+        self._eligible: Ints = np.array(matter, np.int64)
+        self._starts: Ints = np.array([repair.flows[index].starts[0] for index in matter], np.int64)
+        self._stops: Ints = np.array([repair.flows[index].stops[-1] for index in matter], np.int64)
+        self._weights: Floats = np.ones(len(matter))
+
+    @property
+    def count(self) -> int:
+        """Flows that may be drawn."""
+        return len(self._eligible)
+
+    def weigh(self) -> None:
+        """Draw by what the plan loses now."""
+        lost_us = self._losses.of_us(self._repair)[self._eligible]
+        if lost_us.any():
+            self._weights = lost_us / lost_us.mean() + _LEAST_WEIGHT
+
+    def draw(self) -> list[int]:
+        """A flow, and others that are alive at a kernel of its life."""
+        first = self._one_of(self._weights)
+        kernel = self._kernel(int(self._starts[first]), int(self._stops[first]))
+        alive = (self._starts <= kernel) & (kernel < self._stops)
+        alive[first] = False
+        others = alive.nonzero()[0]
+        count = min(len(others), int(self._random.integers(_TOGETHER[0] - 1, _TOGETHER[1])))
+        weights = self._weights[others] + 1
+        chosen = self._random.choice(others, count, replace=False, p=weights / weights.sum()) if count else others
+        group: list[int] = self._random.permutation(self._eligible[[first, *chosen]]).tolist()
+        return group
+
+    def _kernel(self, start: int, stop: int) -> int:
+        """Of a life, drawn by the price of memory."""
+        byte_us = self._byte_us[start:stop]
+        return start + (self._one_of(byte_us) if byte_us.any() else int(self._random.integers(stop - start)))
+
+    def _one_of(self, weights: Floats) -> int:
+        until = np.cumsum(weights)
+        return int(np.searchsorted(until, self._random.random() * until[-1], side="right"))

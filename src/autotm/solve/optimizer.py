@@ -1,0 +1,311 @@
+"""What optimizers share: refuse the impossible, check and price the result; and bases of those that do not search."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import pyomo.core as pyo
+
+from autotm.model.cache import PagedPool
+from autotm.model.certificate import Certificate
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Tier
+from autotm.model.limit import Limit, counted_by
+from autotm.model.plan import Move, Plan, Status, Stay
+from autotm.solve.choices import Choices, flows_in, require_feasible
+from autotm.solve.paging import Fast, PageMap, first_fit, preferred
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import paged_us, price
+from autotm.solve.residencies import Residency, all_slow, stays_and_moves
+
+# What every optimizer shares: refuse the impossible before, check and price the result after.
+
+
+@dataclass(frozen=True)
+class Placement:
+    """What an optimizer found.
+
+    Attributes:
+        stays, moves: in any order.
+        implementations: chosen ones by kernel; the others have their default.
+        bound_us: proven lower bound on the objective; None where the optimizer has exactly one plan.
+        certificate: what proves it.
+        solver_bound_us: a higher one that a solver claims, if it does.
+        status: how the search ended.
+        build_s, solve_s: seconds spent.
+        calls: kernels in the order in which they are called, where some run again.
+        offsets: by stay, where it decides them.
+    """
+
+    stays: Sequence[Stay]
+    moves: Sequence[Move]
+    implementations: Mapping[int, str]
+    bound_us: float | None
+    certificate: Certificate | None
+    status: Status
+    build_s: float
+    solve_s: float
+    solver_bound_us: float | None = None
+    calls: tuple[int, ...] = ()
+    offsets: Mapping[Stay, int] = field(default_factory=dict)
+
+
+class Optimizer(ABC):
+    """A way to decide a placement; a subclass says which choices each tensor has and picks among them.
+
+    Attributes:
+        name: under which users ask for it.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def choices(self, problem: Problem) -> Choices:
+        """What there is to choose from."""
+
+    @abstractmethod
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """Choose; the limit is known to be feasible."""
+
+    def place_all(self, problems: Sequence[Problem], choices: Choices) -> Iterator[Placement]:
+        """Choose for each of several problems that differ in their limit only, ascending."""
+        return (self.place(problem, choices) for problem in problems)
+
+    def program(self, problem: Problem) -> pyo.ConcreteModel | None:
+        """The integer program that `place` solves; None where the optimizer or the reductions leave none."""
+        del problem
+        return None
+
+    def solve(self, problem: Problem) -> Plan:
+        """The plan for a problem, checked in integers and priced from the profile whatever the search claims.
+
+        Raises:
+            InfeasibleLimitError: what has to be fast exceeds the limit.
+            SolverDefectError: the search returned something illegal.
+        """
+        choices = self.choices(problem)
+        require_feasible(problem, choices, self.name)
+        return self._plan(problem, self.place(problem, choices))
+
+    def sweep(self, problem: Problem, limits: Sequence[Limit]) -> tuple[Plan, ...]:
+        """A plan for each limit, in the order given; as good as `solve` of each, with shared work done once.
+
+        Raises:
+            as `solve`, before anything is solved where a limit is infeasible.
+        """
+        choices = self.choices(problem)
+        problems = [problem.at(limit) for limit in limits]
+        for each in problems:
+            require_feasible(each, choices, self.name)
+        ascending = sorted(range(len(problems)), key=lambda index: problems[index].limit_bytes)
+        placements = self.place_all([problems[index] for index in ascending], choices)
+        plans = {index: self._plan(problems[index], found) for index, found in zip(ascending, placements, strict=True)}
+        return tuple(plans[index] for index in range(len(problems)))
+
+    def _plan(self, problem: Problem, placement: Placement) -> Plan:
+        stays = tuple(sorted(placement.stays, key=lambda stay: stay.order))
+        moves = tuple(sorted(placement.moves, key=lambda move: move.order))
+        kernels = problem.graph.kernels
+        implementations = tuple(placement.implementations.get(i, k.implementation) for i, k in enumerate(kernels))
+        is_default = all(name == kernel.implementation for name, kernel in zip(implementations, kernels, strict=True))
+        configurations, objective_us = price(problem, stays, moves, implementations, self.name, placement.calls)
+        bound_us = objective_us if placement.bound_us is None else min(placement.bound_us, objective_us)
+        return Plan(
+            graph_hash=hash_of(problem.graph),
+            optimizer=self.name,
+            limit=str(problem.limit),
+            dram_limit_bytes=problem.limit_bytes,
+            counts=counted_by(problem.graph),
+            stays=stays,
+            moves=moves,
+            implementations=() if is_default else implementations,
+            tabled=problem.tabulation.tabled,
+            configurations=configurations,
+            objective_us=objective_us,
+            bound_us=bound_us,
+            status=placement.status,
+            build_s=placement.build_s,
+            solve_s=placement.solve_s,
+            certificate=placement.certificate,
+            solver_bound_us=placement.solver_bound_us,
+            attempts_s=((placement.build_s, placement.solve_s),),
+            calls=placement.calls,
+            offsets=tuple(placement.offsets[stay] for stay in stays) if placement.offsets else (),
+        )
+
+
+# Optimizers without a choice: everything in one tier.
+
+
+class SingleTier(Optimizer):
+    """The one plan that the flows allow, by default implementations: fast where they must be fast, slow elsewhere."""
+
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """State the plan; there is nothing to search."""
+        del problem
+        started = time.perf_counter()
+        stays = []
+        for flow in choices.flows:
+            residency = Residency((True,), ()) if flow.must[0] else all_slow(flow)
+            stays += stays_and_moves(flow, residency)[0]
+        build_s = time.perf_counter() - started
+        return Placement(stays, (), {}, None, None, Status.NOT_OPTIMIZED, build_s, 0.0)
+
+    def _slow_for_life(self, problem: Problem, why: str = "") -> Choices:
+        """Everything in slow memory; `why` ends the message to who asks for a fast tensor.
+
+        Raises:
+            BadInputError: kernels need fast operands, or a tensor is fixed in fast memory.
+        """
+        if problem.options.fast_operands_only:
+            raise BadInputError(f"optimizer '{self.name}': kernels here need fast operands; use 'synchronous'")
+        for tensor, tier in problem.options.fixed.items():
+            if tier is Tier.DRAM:
+                raise BadInputError(
+                    f"optimizer '{self.name}': tensor '{tensor}' is fixed in fast memory{why}; use 'static'"
+                )
+        return Choices(flows_in(problem, Tier.PMEM))
+
+
+# Plain steps whose pages an operating system places: nothing is planned, the policy is simulated page by page.
+
+
+class PagedPlacement(SingleTier):
+    """Every tensor in one pool, at the addresses of a plain program; a policy of Linux decides where its pages are."""
+
+    def choices(self, problem: Problem) -> Choices:
+        """One pool for all tensors.
+
+        Raises:
+            BadInputError: kernels need fast operands, or a tensor is fixed in one memory.
+        """
+        for tensor in problem.options.fixed:
+            raise BadInputError(
+                f"optimizer '{self.name}': tensor '{tensor}' is fixed in one memory, but Linux places pages here; "
+                "use 'static'"
+            )
+        return self._slow_for_life(problem)
+
+    @abstractmethod
+    def pool(self, problem: Problem, offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
+        """Where the policy has the pages while the step runs, of which fast memory holds the problem's limit.
+
+        Args:
+            problem: with a limit that is not all of memory.
+            offsets: of each stay.
+            size_bytes: of the pool.
+            pages: that the step touches.
+        """
+
+    def _plan(self, problem: Problem, placement: Placement) -> Plan:
+        """The plan with its addresses, priced by how many bytes of each operand are in slow pages."""
+        started = time.perf_counter()
+        plan = super()._plan(problem, placement)
+        graph = problem.graph.computed_by(())
+        found, size_bytes = first_fit(graph)
+        offsets, pages = tuple(found[stay.tensor] for stay in plan.stays), PageMap.of(graph, found, size_bytes)
+        # A ratio 0:n is a machine without slow memory.
+        if problem.limit.slow == 0:
+            paged = _all_pages_fast(offsets, size_bytes, pages)
+        else:
+            paged = self.pool(problem, offsets, size_bytes, pages)
+        step_us = paged_us(problem, paged)
+        build_s = plan.build_s + time.perf_counter() - started
+        return replace(
+            plan, paged=paged, objective_us=step_us, bound_us=step_us, build_s=build_s, attempts_s=((build_s, 0.0),)
+        )
+
+
+def settled(
+    offsets: tuple[int, ...],
+    size_bytes: int,
+    pages: PageMap,
+    fast_pages: int,
+    fast: Fast,
+    weights: tuple[int, int] | None = None,
+) -> PagedPool:
+    """A pool whose pages never move.
+
+    Args:
+        offsets: of each stay.
+        size_bytes: of the pool.
+        pages: that the step touches.
+        fast_pages: that fast memory holds.
+        fast: (pages,) whether each is there.
+        weights: consecutive pages that were dealt to fast and to slow memory in turn.
+    """
+    slow_bytes = tuple(tuple(each.slow_bytes(fast, pages.page_bytes) for each in touches) for touches in pages.kernels)
+    still = (0,) * len(slow_bytes)
+    return PagedPool(
+        offsets, size_bytes, pages.page_bytes, fast_pages, int(fast.sum()), weights, slow_bytes, still, still, 1, True
+    )
+
+
+def _all_pages_fast(offsets: tuple[int, ...], size_bytes: int, pages: PageMap) -> PagedPool:
+    return settled(offsets, size_bytes, pages, pages.count, preferred(pages, pages.count))
+
+
+# What others do on a GPU where a step exceeds its memory: rules that decide all, and ask for no limit's permission.
+
+
+@dataclass(frozen=True)
+class RuledPlan:
+    """What a rule decides.
+
+    Attributes:
+        graph: the step by the implementations that run.
+        stays: where its tensors are when.
+        moves: what is copied.
+        calls: kernels in the order in which they are called, where some run again.
+        offsets: addresses by stay, where the rule decides them too.
+    """
+
+    graph: Graph
+    stays: Sequence[Stay]
+    moves: Sequence[Move] = ()
+    calls: tuple[int, ...] = ()
+    offsets: Mapping[Stay, int] = field(default_factory=dict)
+
+
+class Rival(Optimizer):
+    """One plan, by a rule that knows nothing of the step to come; it may take more fast memory than the limit."""
+
+    def choices(self, problem: Problem) -> Choices:
+        """None: and so no limit is too small.
+
+        Raises:
+            BadInputError: kernels can use slow operands, so this is no GPU; or a tensor is fixed in one memory.
+        """
+        if not problem.options.fast_operands_only:
+            raise BadInputError(f"optimizer '{self.name}': it is what others do on a GPU; use 'synchronous'")
+        for tensor in problem.options.fixed:
+            raise BadInputError(f"optimizer '{self.name}': tensor '{tensor}' is fixed in one memory; use 'static'")
+        return Choices(())
+
+    def place(self, problem: Problem, choices: Choices) -> Placement:
+        """State the plan; there is nothing to search."""
+        del choices
+        started = time.perf_counter()
+        made = self.made(problem)
+        implementations = {index: kernel.implementation for index, kernel in enumerate(made.graph.kernels)}
+        return Placement(
+            made.stays,
+            made.moves,
+            implementations,
+            bound_us=None,
+            certificate=None,
+            status=Status.NOT_OPTIMIZED,
+            build_s=time.perf_counter() - started,
+            solve_s=0.0,
+            calls=made.calls,
+            offsets=made.offsets,
+        )
+
+    @abstractmethod
+    def made(self, problem: Problem) -> RuledPlan:
+        """What the rule decides."""

@@ -1,1 +1,0 @@
-"""One module per optimizer; the registry finds them."""

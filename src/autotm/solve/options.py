@@ -1,0 +1,134 @@
+"""What may be asked of a solve: an optimizer by name, options, addresses for plans, a share of time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, Self
+
+from autotm.model.errors import BadInputError
+from autotm.model.graph import Tier
+from autotm.model.plan import Stay
+
+# What a user may ask of a solve beside the limit.
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """Options of one solve.
+
+    Attributes:
+        gap: accepted relative distance between objective and proven bound; the search stops there.
+        time_limit_s: wall time for the solver; afterwards the best legal plan found is returned with its true gap.
+        sweep_s: wall time for all limits of a sweep together, solved and packed, beside that of each; what is needed
+            for a legal plan of each limit is done in any case.
+        threads: threads of the solver.
+        seed: the solver's random seed.
+        additive_tolerance: a kernel that was measured in full is read additively where that misses no configuration by
+            more than this share of its all-fast time; slow operands of its implementations may differ as much.
+        fast_operands_only: kernels cannot use slow operands (GPUs): tensors are slow between kernels only.
+        fixed: movable tensors that must spend their whole life in one tier.
+    """
+
+    gap: float = 1e-3
+    time_limit_s: float = 60.0
+    sweep_s: float = math.inf
+    threads: int = 1
+    seed: int = 0
+    additive_tolerance: float = 0.02
+    fast_operands_only: bool = False
+    fixed: Mapping[str, Tier] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gap < 1:
+            raise BadInputError(f"solve option gap: {self.gap} is not in [0, 1)")
+        if not (self.time_limit_s > 0 and math.isfinite(self.time_limit_s)):
+            raise BadInputError(f"solve option time_limit_s: {self.time_limit_s} is not a positive number of seconds")
+        if not self.sweep_s > 0:
+            raise BadInputError(f"solve option sweep_s: {self.sweep_s} is not a positive number of seconds")
+        if not (self.additive_tolerance >= 0 and math.isfinite(self.additive_tolerance)):
+            raise BadInputError(f"solve option additive_tolerance: {self.additive_tolerance} is not at least 0")
+        if self.threads < 1:
+            raise BadInputError(f"solve option threads: {self.threads} is not at least 1")
+        if not 0 <= self.seed < 2**31:
+            raise BadInputError(f"solve option seed: {self.seed} is not in [0, 2^31)")
+
+
+# What a search asks of whoever gives its plans addresses.
+
+
+class Addresses(Protocol):
+    """Addresses of stays within a limit, while a few stays are exchanged for others."""
+
+    @property
+    def left_out(self) -> Sequence[Stay]:
+        """The stays that got none."""
+
+    def copy(self) -> Self:
+        """The same, to be changed by itself."""
+
+    def remove(self, stay: Stay) -> None:
+        """Forget a stay, whether it has an address or not."""
+
+    def has_hole(self, stay: Stay, size_bytes: int) -> bool:
+        """Whether a stay could be given an address."""
+
+    def put(self, stay: Stay, size_bytes: int) -> bool:
+        """Give a stay one beside the others; `False` if there is none."""
+
+
+class Packing(Protocol):
+    """Whether the fast stays of a plan fit into a limit, addresses and all.
+
+    Attributes:
+        end_s: reading of `time.perf_counter` from which on only what is quick is tried.
+    """
+
+    end_s: float
+
+    def fits(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> bool:
+        """Whether they do; `implementations` are the chosen ones by kernel."""
+
+    def conflict(self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int) -> Sequence[Stay]:
+        """A set of stays, as small as may be, that was found not to fit; empty where none is small enough for use."""
+
+    def addresses(
+        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int
+    ) -> Iterator[Addresses]:
+        """Those that the fast stays get, as far as they fit, in several ways."""
+
+    def settle(
+        self, stays: Sequence[Stay], implementations: Mapping[int, str], limit_bytes: int, addresses: Any
+    ) -> bool:
+        """Keep addresses that `addresses` returned for fast stays; `False` if some have none and find none."""
+
+
+# What time a sweep over limits has, shared out among them.
+
+_SHARE = 2.0
+"""What one limit may take, in equal shares of the time left: most need little of theirs, and the rest goes on."""
+_LEAST = 0.5
+"""What each limit gets in any case, in equal shares of all the time: one that took too long costs the others little."""
+
+
+class Allowance:
+    """Gives each of several limits its part of the time that they have together.
+
+    Args:
+        total_s: seconds for all; infinite where only each limit's own time is limited.
+        count: limits.
+        begun_s: reading of `time.perf_counter` from which on they have it; now, if not given.
+    """
+
+    def __init__(self, total_s: float, count: int, begun_s: float | None = None) -> None:
+        self._end_s = (time.perf_counter() if begun_s is None else begun_s) + total_s
+        self._least_s = _LEAST * total_s / max(1, count)
+        self._count = count
+
+    def next_s(self) -> float:
+        """Seconds for the next limit."""
+        left_s = max(0.0, self._end_s - time.perf_counter())
+        share, self._count = min(1.0, _SHARE / (self._count + 1)), max(1, self._count - 1)
+        return max(self._least_s, left_s * share)

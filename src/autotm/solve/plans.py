@@ -1,0 +1,571 @@
+"""Legal plans in integers from fractional or overfull ones: conflicts, the time of engines, and repair."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.model.graph import Tier
+from autotm.model.plan import Stay
+from autotm.solve.choices import Choices, Flow, Span, Window, required_bytes
+from autotm.solve.problem import Ints
+from autotm.solve.residencies import (
+    Charges,
+    PricedCopy,
+    Residency,
+    all_slow,
+    best_residency,
+    best_value,
+    cost_us,
+    fast_spans,
+    occupy,
+)
+
+# Stays in fast memory that were found not to fit together: not all of them can be, whatever room their bytes leave.
+#
+# Whoever packs finds them (`packing.py`); a search keeps them and never proposes a plan with all of one of them again.
+
+Member = tuple[int, int, int]
+"""A flow that is fast at gadgets [first, last] and over the gaps between: (flow, first, last)."""
+
+
+class Conflicts:
+    """Sets of members of which no plan has all."""
+
+    def __init__(self, flows: Sequence[Flow]) -> None:
+        self._flows = flows
+        self._by_name = {flow.tensor: index for index, flow in enumerate(flows)}
+        self._sets: list[tuple[Member, ...]] = []
+        self._of: dict[int, list[int]] = defaultdict(list)
+
+    def add(self, stays: Iterable[Stay]) -> tuple[Member, ...]:
+        """Take over a conflict; workspaces, which come with their kernels, are no members.
+
+        Returns:
+            its members; nothing is taken over where there are none.
+        """
+        fast = [stay for stay in stays if stay.tier is Tier.DRAM and stay.tensor in self._by_name]
+        members = tuple(self._member(stay) for stay in fast)
+        if members:
+            for index, _, _ in members:
+                self._of[index].append(len(self._sets))
+            self._sets.append(members)
+        return members
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    def forget(self, count: int) -> None:
+        """Keep the first `count` sets only."""
+        del self._sets[count:]
+        for index, numbers in self._of.items():
+            self._of[index] = [number for number in numbers if number < count]
+
+    def allow(self, index: int, residency: Residency, others: Mapping[int, Residency]) -> bool:
+        """Whether a flow's residency completes no conflict beside the residencies that the others have."""
+        return not any(holds(residency, member) for member in self._left_to(index, others))
+
+    def best(self, index: int, charges: Charges, others: Mapping[int, Residency]) -> Residency:
+        """The flow's cheapest residency that completes no conflict; where it has to be fast, the cheapest."""
+        flow = self._flows[index]
+        residency = best_residency(flow, charges)
+        for member in self._left_to(index, others):
+            if holds(residency, member):
+                ways = [way for way in _without(flow, charges, member) if best_value(flow, way) < float("inf")]
+                charges = min(ways, key=lambda way: best_value(flow, way), default=charges)
+                residency = best_residency(flow, charges)
+        return residency
+
+    def _left_to(self, index: int, others: Mapping[int, Residency]) -> list[Member]:
+        """What the flow must not do, since the others do their parts of a conflict."""
+        found = []
+        for number in self._of.get(index, ()):
+            mine = [member for member in self._sets[number] if member[0] == index]
+            rest = [member for member in self._sets[number] if member[0] != index]
+            if all(member[0] in others and holds(others[member[0]], member) for member in rest):
+                found += mine[:1]
+        return found
+
+    def _member(self, stay: Stay) -> Member:
+        index = self._by_name[stay.tensor]
+        flow = self._flows[index]
+        inside = [k for k in range(len(flow)) if stay.start <= flow.starts[k] and flow.stops[k] <= stay.end]
+        return index, inside[0], inside[-1]
+
+
+def holds(residency: Residency, member: Member) -> bool:
+    """Whether the residency is fast wherever the member says."""
+    _, first, last = member
+    return all(residency.fast[first : last + 1]) and all(residency.between[first:last])
+
+
+def _without(flow: Flow, charges: Charges, member: Member) -> list[Charges]:
+    """Charges that forbid one part of the member each: fast memory at a gadget, or over a gap."""
+    _, first, last = member
+    found = [replace(charges, fast_us=_barred(charges.fast_us, k)) for k in range(first, last + 1) if not flow.must[k]]
+    return found + [replace(charges, between_us=_barred(charges.between_us, k)) for k in range(first, last)]
+
+
+def _barred(costs: Sequence[float], k: int) -> list[float]:
+    return [float("inf") if number == k else cost for number, cost in enumerate(costs)]
+
+
+# A copying engine's time in a search: which move has it during which kernel.
+#
+# A set of windows can be kept if each move gets its work's time within its window, shared out in whole nanoseconds.
+# Moves that have time elsewhere in their windows give way to others: an augmenting path, as for a maximum flow (Ford
+# and Fulkerson, 1956), so that a move is refused only if no sharing admits it beside those that are there.
+
+Key = tuple[int, int]
+"""Who moves: (index of the flow, gadget after the gap)."""
+
+
+class _Shift(NamedTuple):
+    """A move that gives up time during `kernel` for as much during kernel `to`."""
+
+    key: Key
+    kernel: int
+    to: int
+
+
+class Engine:
+    """The time of one engine that no move has taken, by kernel, and who has the rest.
+
+    Of those who have time during a kernel, `_from` and `_to` say how far their windows reach together.
+    """
+
+    def __init__(self, kernel_ns: Sequence[int]) -> None:
+        self._free: Ints = np.array(kernel_ns, np.int64)
+        self._windows: dict[Key, Window] = {}
+        self._shares: list[dict[Key, int]] = [{} for _ in kernel_ns]
+        self._from: Ints = np.arange(len(self._free))
+        self._to: Ints = self._from + 1
+        self._log: list[Callable[[], None]] | None = None
+
+    def copy(self) -> Engine:
+        """The same, to be changed by itself."""
+        other = copy.copy(self)
+        other.__dict__.update(
+            _free=self._free.copy(),
+            _windows=dict(self._windows),
+            _shares=[dict(shares) for shares in self._shares],
+            _from=self._from.copy(),
+            _to=self._to.copy(),
+            _log=None,
+        )
+        return other
+
+    @property
+    def windows(self) -> Mapping[Key, Window]:
+        """Of the moves that have their time."""
+        return self._windows
+
+    def mark(self) -> None:
+        """From here on changes can be taken back."""
+        self._log = []
+
+    def roll_back(self) -> None:
+        """Take back what was changed since the mark."""
+        assert self._log is not None
+        log, self._log = self._log, None
+        for undo in reversed(log):
+            undo()
+
+    def take(self, key: Key, window: Window) -> bool:
+        """Give a move its time, others giving way; `False` if there is none for it."""
+        if not self.make_room(window):
+            return False
+        self._enter(key, window)
+        missing, kernel = window.work_ns, window.start
+        while missing:
+            kernel += int((self._free[kernel : window.end] > 0).argmax())
+            taken = min(missing, int(self._free[kernel]))
+            self._share(kernel, key, taken)
+            missing -= taken
+            kernel += 1
+        return True
+
+    def give(self, key: Key) -> None:
+        """Take a move's time back; nothing if it has none."""
+        window = self._windows.get(key)
+        if window is None:
+            return
+        for kernel in range(window.start, window.end):
+            if key in self._shares[kernel]:
+                self._share(kernel, key, 0)
+        self._enter(key, None)
+
+    def make_room(self, window: Window) -> bool:
+        """Whether there is time for a move in a window, after others gave way."""
+        while (missing_ns := window.work_ns - int(self._free[window.start : window.end].sum())) > 0:
+            path = self._way_out(window)
+            if not path:
+                return False
+            most_ns = min(missing_ns, int(self._free[path[0].to]), *(self._shares[at.kernel][at.key] for at in path))
+            for at in path:
+                self._share(at.to, at.key, self._shares[at.to].get(at.key, 0) + most_ns)
+                self._share(at.kernel, at.key, self._shares[at.kernel][at.key] - most_ns)
+        return True
+
+    def _way_out(self, window: Window) -> list[_Shift]:
+        """Moves that can each take the place of the next, from a free kernel outside of the window to one within it.
+
+        Whoever holds time within a span can go as far as their windows reach, whose union is a span again.
+        """
+        low, high = window.start, window.end
+        reached = [(low, high)]
+        while True:
+            wider = int(self._from[low:high].min()), int(self._to[low:high].max())
+            if wider == (low, high):
+                return []
+            after = self._free[high : wider[1]].nonzero()[0]
+            before = self._free[wider[0] : low].nonzero()[0]
+            if len(after) or len(before):
+                return self._back(high + int(after[0]) if len(after) else wider[0] + int(before[-1]), reached)
+            low, high = wider
+            reached.append(wider)
+
+    def _back(self, free: int, reached: list[Span]) -> list[_Shift]:
+        path = []
+        for low, high in reversed(reached):
+            if free >= high:
+                kernel = low + int(self._to[low:high].argmax())
+                key = max(self._shares[kernel], key=lambda key: self._windows[key].end)
+            elif free < low:
+                kernel = low + int(self._from[low:high].argmin())
+                key = min(self._shares[kernel], key=lambda key: self._windows[key].start)
+            else:
+                continue
+            path.append(_Shift(key, kernel, free))
+            free = kernel
+        return path
+
+    def _share(self, kernel: int, key: Key, time_ns: int) -> None:
+        shares = self._shares[kernel]
+        before_ns = shares.get(key, 0)
+        if self._log is not None:
+            self._log.append(partial(self._share, kernel, key, before_ns))
+        self._free[kernel] += before_ns - time_ns
+        if time_ns:
+            shares[key] = time_ns
+        else:
+            shares.pop(key, None)
+        if time_ns and before_ns:
+            return
+        self._from[kernel] = min((self._windows[key].start for key in shares), default=kernel)
+        self._to[kernel] = max((self._windows[key].end for key in shares), default=kernel + 1)
+
+    def _enter(self, key: Key, window: Window | None) -> None:
+        if self._log is not None:
+            self._log.append(partial(self._enter, key, self._windows.get(key)))
+        if window is None:
+            self._windows.pop(key, None)
+        else:
+            self._windows[key] = window
+
+
+class Engines:
+    """Both engines of a search."""
+
+    def __init__(self, kernel_ns: Sequence[int]) -> None:
+        self.out = Engine(kernel_ns)
+        self.back = Engine(kernel_ns)
+
+    def copy(self) -> Engines:
+        """The same, to be changed by themselves."""
+        other = copy.copy(self)
+        other.out, other.back = self.out.copy(), self.back.copy()
+        return other
+
+    def mark(self) -> None:
+        """From here on changes can be taken back."""
+        self.out.mark()
+        self.back.mark()
+
+    def roll_back(self) -> None:
+        """Take back what was changed since the mark."""
+        self.out.roll_back()
+        self.back.roll_back()
+
+    def take(self, index: int, residency: Residency) -> Residency:
+        """Give a flow's moves their time; those that there is none for are blocking in the residency returned."""
+        out = residency.out if residency.out and self.out.take((index, residency.first_leave), residency.out) else None
+        back = tuple((k, window) for k, window in residency.back if self.back.take((index, k), window))
+        return residency.beside(out, back)
+
+    def give(self, index: int, residency: Residency) -> None:
+        """Take the time of a flow's moves back."""
+        if residency.out is not None:
+            self.out.give((index, residency.first_leave))
+        for k, _ in residency.back:
+            self.back.give((index, k))
+
+
+# A plan in the making: residencies of flows and entries of tables, and the fast bytes and engine time that they leave.
+#
+# All bytes and nanoseconds of engines are integers here, so what this returns keeps the limits exactly, whatever
+# tolerances a solver had.
+
+PREFER_FAST_US = 1e-7
+"""Far below a nanosecond: among equally fast plans, the one that leaves more in fast memory."""
+
+
+class PartialPlan:
+    """Residencies of all flows and entries of all tables, together with the fast bytes left during each kernel.
+
+    A flow that has no residency yet is slow; a table has the entry that its operands' tiers leave it, at first with the
+    leanest workspaces.
+
+    Attributes:
+        residencies: by index of the flow.
+        entries: by number of the table.
+        left: fast bytes free during each kernel.
+        worth: per flow, what slow memory costs for each of its bytes.
+        engines: whose moves have the copying engines when.
+        conflicts: what must not be fast together.
+    """
+
+    def __init__(self, choices: Choices, limit_bytes: int, kernels: int, conflicts: Conflicts | None = None) -> None:
+        self.choices = choices
+        self.conflicts = Conflicts(choices.flows) if conflicts is None else conflicts
+        self.flows = choices.flows
+        self.tables = choices.tables
+        self.residencies: dict[int, Residency] = {}
+        self.slow = [2 ** len(table.operands) - 1 for table in self.tables]
+        self.entries = [table.best(slow, 0) for table, slow in zip(self.tables, self.slow, strict=True)]
+        self.left: npt.NDArray[np.int64] = limit_bytes - required_bytes(choices, kernels)
+        self.engines = Engines(choices.kernel_ns)
+        costs = zip(choices.most_us, self.flows, strict=True)
+        self.worth = [sum(most_us) / flow.size_bytes for most_us, flow in costs]
+        self.order = sorted(range(len(self.flows)), key=lambda index: -self.worth[index])
+        self.menus = [number for number, table in enumerate(self.tables) if len(table) > len(table.groups)]
+
+    @property
+    def cost_us(self) -> float:
+        """What all residencies and entries together cost beside the kernels that have no table."""
+        flows = sum(cost_us(self.flows[index], residency) for index, residency in self.residencies.items())
+        return flows + sum(self._time_us(number) for number in range(len(self.tables)))
+
+    @property
+    def fast_bytes(self) -> list[int]:
+        """What the workspaces of each table's entry take from fast memory."""
+        return [int(table.fast_bytes[entry]) for table, entry in zip(self.tables, self.entries, strict=True)]
+
+    def copy(self) -> Self:
+        """The same plan, to be changed by itself; what must not be fast together is shared."""
+        other = copy.copy(self)
+        other.residencies, other.slow, other.entries = dict(self.residencies), list(self.slow), list(self.entries)
+        other.left, other.engines = self.left.copy(), self.engines.copy()
+        return other
+
+    def marked(self, group: Collection[int]) -> tuple[dict[int, Residency], dict[int, int]]:
+        """What `undo` needs to take back what happens to these flows from here on."""
+        self.engines.mark()
+        tables = {tie.table for index in group for tie in self.choices.ties[index]}
+        return {index: self.residencies[index] for index in group}, {number: self.entries[number] for number in tables}
+
+    def undo(self, before: Mapping[int, Residency], entries: Mapping[int, int]) -> None:
+        """Give flows and tables back what they had when the engines were marked."""
+        for index in before:
+            self._release(index)
+        self.engines.roll_back()
+        for index, residency in before.items():
+            self._hold(index, residency)
+        for number, entry in entries.items():
+            self.choose(number, int(self.tables[number].fast_bytes[entry]))
+
+    def rank(self, group: Sequence[int], tables: Collection[int]) -> float:
+        """Cost of flows and tables, less a little for what is fast."""
+        residencies = [self.residencies[index] for index in group]
+        fast = sum(sum(residency.fast) + sum(residency.between) for residency in residencies)
+        own = sum(cost_us(self.flows[index], residency) for index, residency in zip(group, residencies, strict=True))
+        return own + sum(map(self._time_us, tables)) - PREFER_FAST_US * fast
+
+    def fits(self, index: int, residency: Residency) -> bool:
+        """Whether a flow that has none can have this residency in the memory that is left."""
+        flow = self.flows[index]
+        self._reserve(flow, -1)
+        room = all(int(self.left[start:end].min()) >= flow.size_bytes for start, end in fast_spans(flow, residency))
+        self._reserve(flow, 1)
+        return room and self.conflicts.allow(index, residency, self.residencies)
+
+    def insert(self, index: int, residency: Residency) -> None:
+        """Give a flow that has none a residency that fits; moves for which engines have no time are blocking."""
+        self._hold(index, self.engines.take(index, residency))
+
+    def remove(self, index: int) -> None:
+        """Take a residency out; the tables that it is tied to fall back to their leanest ways."""
+        self.engines.give(index, self.residencies[index])
+        self._release(index)
+
+    def _hold(self, index: int, residency: Residency) -> None:
+        self._reserve(self.flows[index], -1)
+        occupy(self.left, self.flows[index], residency, -1)
+        self.residencies[index] = residency
+        self._follow(index, residency)
+
+    def _release(self, index: int) -> None:
+        flow = self.flows[index]
+        occupy(self.left, flow, self.residencies.pop(index))
+        self._reserve(flow, 1)
+        self._follow(index, all_slow(flow))
+        for tie in self.choices.ties[index]:
+            self.choose(tie.table, 0)
+
+    def _follow(self, index: int, residency: Residency) -> None:
+        """Tell the tables the flow's tiers; each takes the best entry that fits."""
+        for tie in self.choices.ties[index]:
+            bit = 1 << tie.operand
+            others = self.slow[tie.table] & ~bit
+            self.slow[tie.table] = others if residency.fast[tie.gadget] else others | bit
+            self.choose(tie.table, self.room(tie.table))
+
+    def room(self, number: int) -> int:
+        """Bytes that a table's workspaces can take: what is left and what they have."""
+        table = self.tables[number]
+        return int(self.left[table.kernel]) + int(table.fast_bytes[self.entries[number]])
+
+    def choose(self, number: int, room_bytes: int) -> bool:
+        """Give a table the best entry for `room_bytes`; whether that changed it."""
+        table, before = self.tables[number], self.entries[number]
+        entry = table.best(self.slow[number], room_bytes)
+        self.entries[number] = entry
+        self.left[table.kernel] += int(table.fast_bytes[before] - table.fast_bytes[entry])
+        return entry != before
+
+    def choose_all(self) -> int:
+        """Give every table that has a choice the best entry that fits; how many changed."""
+        return sum(self.choose(number, self.room(number)) for number in self.menus)
+
+    def _time_us(self, number: int) -> float:
+        return float(self.tables[number].time_us[self.entries[number]])
+
+    def _reserve(self, flow: Flow, sign: int) -> None:
+        """Room for gadgets that have to be fast is kept from the start, so that every insertion order succeeds."""
+        if any(flow.must):
+            for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True):
+                if must:
+                    self.left[start:stop] -= sign * flow.size_bytes
+
+
+# Legal plans from fractional or overfull ones: insert residencies one by one into the room that is left.
+
+_SWEEPS = 4
+
+
+class Repair(PartialPlan):
+    """A plan that is completed and improved by what is best for one flow after the other."""
+
+    def accept(self, proposed: Mapping[int, Residency], ways: Mapping[int, int]) -> None:
+        """Take the proposed residencies that fit together, the larger tensors first, and then the proposed ways.
+
+        Moves for which the engines have no time are blocking.
+        """
+        for index in sorted(proposed, key=lambda index: -self.flows[index].size_bytes):
+            if self.fits(index, proposed[index]):
+                self.insert(index, proposed[index])
+        for number, way in ways.items():
+            table = self.tables[number]
+            first, end = table.groups[self.slow[number]]
+            for entry in range(first, end):
+                if int(table.way[entry]) == way:
+                    self.choose(number, min(int(table.fast_bytes[entry]), self.room(number)))
+
+    def complete(self) -> None:
+        """Give every flow that has no residency yet its cheapest one in the memory that is left, then the tables."""
+        for index in self.order:
+            if index not in self.residencies:
+                self.insert(index, self.best(index))
+        self.choose_all()
+
+    def improve(self) -> None:
+        """Take out and re-insert each flow and entry in turn until nothing improves; never makes the plan slower."""
+        for _ in range(_SWEEPS):
+            improved = sum(self.exchange((index,)) for index in self.order if not self._is_settled(index))
+            if not improved + self.choose_all():
+                return
+
+    def exchange(self, group: Sequence[int]) -> bool:
+        """Take out the flows of a group and re-insert them in this order; undone and `False` unless that is better."""
+        before, entries = self.marked(group)
+        before_rank = self.rank(group, entries)
+        for index in group:
+            self.remove(index)
+        for index in group:
+            self.insert(index, self.best(index))
+        if self.rank(group, entries) < before_rank:
+            return True
+        self.undo(before, entries)
+        return False
+
+    def give_up(self, members: Sequence[Member]) -> None:
+        """Take what a conflict forbids away from the one of its members that this costs least, then improve."""
+        losses = {index: self._loss_us(index) for index in dict.fromkeys(index for index, _, _ in members)}
+        loser = min(losses, key=lambda index: (losses[index], index))
+        self.remove(loser)
+        self.insert(loser, self.best(loser))
+        self.improve()
+
+    def _loss_us(self, index: int) -> float:
+        """What another residency than its present one, now forbidden, costs a flow."""
+        before, entries = self.marked((index,))
+        rank = self.rank((index,), entries)
+        self.remove(index)
+        self.insert(index, self.best(index))
+        loss_us = self.rank((index,), entries) - rank
+        self.undo(before, entries)
+        return loss_us
+
+    def _is_settled(self, index: int) -> bool:
+        """Whether no other residency can be better."""
+        residency, flow = self.residencies[index], self.flows[index]
+        never_pays = min(flow.slow_us) >= 0 and not self.choices.ties[index]
+        return never_pays and all(residency.fast) and all(residency.between)
+
+    def best(self, index: int) -> Residency:
+        """The cheapest residency of a flow that has none in the memory and engine time that are left."""
+        flow = self.flows[index]
+        size = flow.size_bytes
+        slow = list(flow.slow_us)
+        fast = [
+            -PREFER_FAST_US if must or self.left[start:stop].min() >= size else math.inf
+            for start, stop, must in zip(flow.starts, flow.stops, flow.must, strict=True)
+        ]
+        for tie in self.choices.ties[index]:
+            table, bit = self.tables[tie.table], 1 << tie.operand
+            room = self.room(tie.table)
+            others = self.slow[tie.table] & ~bit
+            slow[tie.gadget] += table.best_us(others | bit, room)
+            fast[tie.gadget] += table.best_us(others, room - size)
+        between = [-PREFER_FAST_US if self._gap_fits(flow, k) else math.inf for k in range(len(flow) - 1)]
+        if fast.count(math.inf) == len(fast):
+            return all_slow(flow)
+        gaps = range(len(flow) - 1)
+        out = [self._way(flow, flow.out[k], self.engines.out, flow.write_us) for k in gaps]
+        back = [self._way(flow, flow.back[k], self.engines.back, flow.read_us) for k in gaps]
+        return self.conflicts.best(index, Charges(slow, fast, between, out, back), self.residencies)
+
+    def _way(
+        self,
+        flow: Flow,
+        windows: tuple[Window, ...],
+        engine: Engine,
+        blocking_us: float,
+    ) -> PricedCopy:
+        """The shortest window that memory and engine have room for; else the copy is blocking."""
+        for window in windows:
+            if self.left[window.start : window.end].min() >= flow.size_bytes and engine.make_room(window):
+                return window.added_us, window
+        return blocking_us, None
+
+    def _gap_fits(self, flow: Flow, k: int) -> bool:
+        start, end = flow.gap(k)
+        return start >= end or bool(self.left[start:end].min() >= flow.size_bytes)

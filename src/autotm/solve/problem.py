@@ -1,0 +1,426 @@
+"""One placement problem: the step, its costs, the limit, and each kernel's times as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.graph import Graph, Kernel, Role, Tensor, Tier, configuration
+from autotm.model.limit import Limit, fixed_bytes
+from autotm.model.links import BesideKernels, Links
+from autotm.model.profile import Profile
+from autotm.solve.options import Packing, SolveOptions
+
+# A kernel's times as a table: one entry for each way to compute it and each placement of its operands.
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Way:
+    """An implementation with its workspaces in fast or slow memory."""
+
+    implementation: str
+    fast_workspaces: tuple[str, ...] = ()
+    slow_workspaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The entries of one kernel.
+
+    Entries are sorted by operand placement, then ascending in bytes and descending in time: none is both larger and
+    slower than another of the same placement.
+
+    Attributes:
+        kernel: its index.
+        operands: the tensors whose tiers the entries tell apart.
+        ways: implementations with their workspaces' tiers.
+        slow: (entries,) bit o is set where operand o is in slow memory.
+        time_us: (entries,)
+        fast_bytes: (entries,) what the workspaces take from fast memory during the kernel.
+        way: (entries,) index into `ways`.
+        least_us, most_us: per operand, the least and the most that slow memory adds, all else being equal.
+    """
+
+    kernel: int
+    operands: tuple[str, ...]
+    ways: tuple[Way, ...]
+    slow: Ints
+    time_us: Floats
+    fast_bytes: Ints
+    way: Ints
+    least_us: tuple[float, ...]
+    most_us: tuple[float, ...]
+
+    def __len__(self) -> int:
+        return len(self.slow)
+
+    @cached_property
+    def groups(self) -> Mapping[int, tuple[int, int]]:
+        """Entries [first, last + 1) of each placement."""
+        placements, firsts = np.unique(self.slow, return_index=True)
+        ends = [*firsts[1:].tolist(), len(self.slow)]
+        return dict(zip(placements.tolist(), zip(firsts.tolist(), ends, strict=True), strict=True))
+
+    @cached_property
+    def menus(self) -> Mapping[int, tuple[tuple[int, float], ...]]:
+        """(bytes, microseconds) of the entries of each placement."""
+        sizes, times = self.fast_bytes.tolist(), self.time_us.tolist()
+        return {
+            placement: tuple(zip(sizes[first:end], times[first:end], strict=True))
+            for placement, (first, end) in self.groups.items()
+        }
+
+    @cached_property
+    def least_bytes(self) -> int:
+        """What the leanest way takes; the same for every placement."""
+        return int(self.fast_bytes.min())
+
+    @cached_property
+    def most_bytes(self) -> int:
+        """What the largest way takes."""
+        return int(self.fast_bytes.max())
+
+    def best(self, slow: int, room_bytes: int) -> int:
+        """The fastest entry for a placement whose workspaces fit `room_bytes`; the leanest where none does."""
+        first, end = self.groups[slow]
+        if end - first == 1:
+            return first
+        return first + max(0, int(np.searchsorted(self.fast_bytes[first:end], room_bytes, side="right")) - 1)
+
+    def best_us(self, slow: int, room_bytes: int) -> float:
+        """The time of `best`."""
+        menu = self.menus[slow]
+        found = menu[0][1]
+        for size, time_us in menu[1:]:
+            if size > room_bytes:
+                break
+            found = time_us
+        return found
+
+    def restricted(self, known: Mapping[int, bool]) -> Table:
+        """The entries in which operand o is slow exactly where `known[o]` says so."""
+        kept = np.ones(len(self), bool)
+        for operand, is_slow in known.items():
+            kept &= (self.slow >> operand & 1).astype(bool) == is_slow
+        return self._of(self.operands, self.slow, kept)
+
+    def projected(self, columns: Sequence[int], *, free_bytes: bool) -> Table:
+        """The least times over all operands but those in `columns`; with `free_bytes` memory does not matter."""
+        slow = np.zeros(len(self), np.int64)
+        for bit, operand in enumerate(columns):
+            slow |= (self.slow >> operand & 1) << bit
+        sizes = np.zeros_like(self.fast_bytes) if free_bytes else self.fast_bytes
+        order = np.lexsort((self.time_us, sizes, slow))
+        kept = undominated(slow[order], self.time_us[order])
+        operands = tuple(self.operands[operand] for operand in columns)
+        return self._of(operands, slow, order[kept])
+
+    def _of(self, operands: tuple[str, ...], slow: Ints, kept: npt.NDArray[np.int64 | np.bool_]) -> Table:
+        by_name = dict(zip(self.operands, zip(self.least_us, self.most_us, strict=True), strict=True))
+        return Table(
+            self.kernel,
+            operands,
+            self.ways,
+            slow[kept],
+            self.time_us[kept],
+            self.fast_bytes[kept],
+            self.way[kept],
+            tuple(by_name[name][0] for name in operands),
+            tuple(by_name[name][1] for name in operands),
+        )
+
+
+def undominated(slow: Ints, time_us: Floats) -> Ints:
+    """Of entries sorted by placement, bytes, time: those faster than every leaner one of their placement."""
+    kept, placement, fastest = [], -1, np.inf
+    for entry, (here, entry_us) in enumerate(zip(slow.tolist(), time_us.tolist(), strict=True)):
+        if here != placement or entry_us < fastest:
+            kept.append(entry)
+            placement, fastest = here, entry_us
+    return np.array(kept, np.int64)
+
+
+# From the profile to tables: which kernels need one, and what is in it.
+
+_MOST_OPERANDS = 10
+"""A kernel with more movable tensors is read additively: its table would have thousands of entries."""
+
+
+@dataclass(frozen=True)
+class Tabulation:
+    """The tables of a step.
+
+    Attributes:
+        tabled: kernels whose times are read from their table, ascending: those measured in full and not additive within
+            the tolerance, and those whose implementations slow memory costs differently.
+        tables: theirs, and those of the other kernels with several implementations, which have no operands.
+    """
+
+    tabled: tuple[int, ...]
+    tables: tuple[Table, ...]
+
+
+def tabulate(graph: Graph, profile: Profile, options: SolveOptions) -> Tabulation:
+    """Read every kernel of the step; equal ones once."""
+    variants = _variants(graph)
+    known: dict[Hashable, _Numbers | None] = {}
+    tabled, tables = [], []
+    for index, kernel in enumerate(graph.kernels):
+        calls = [_Call(variant, variant.kernels[index]) for variant in variants[: len(kernel.implementations)]]
+        forced = tuple(tuple(_forced(options, name) for name in call.workspaces) for call in calls)
+        key = (tuple((call.kernel.identity, call.kernel.implementation, call.slots) for call in calls), forced)
+        if key not in known:
+            known[key] = _numbers(profile, options, calls, forced)
+        numbers = known[key]
+        if numbers is not None:
+            tabled += [index] if numbers.is_tabled else []
+            tables.append(_table(index, numbers, calls))
+    return Tabulation(tuple(tabled), tuple(tables))
+
+
+def _variants(graph: Graph) -> tuple[Graph, ...]:
+    """The step with the j-th implementation of every kernel, for each j; the last one where there are fewer."""
+    names = [kernel.implementations for kernel in graph.kernels]
+    count = max(map(len, names), default=1)
+    return tuple(graph.computed_by([name[min(rank, len(name) - 1)] for name in names]) for rank in range(count))
+
+
+class _Call:
+    """One implementation of one kernel with its movable tensors."""
+
+    def __init__(self, graph: Graph, kernel: Kernel) -> None:
+        found = graph.slots_of(kernel)
+        self.graph = graph
+        self.kernel = kernel
+        self.names = tuple(found)
+        self.slots = tuple(found.values())
+        self.workspaces = tuple(operand.tensor for operand in kernel.workspaces)
+        self.workspace_bytes = tuple(graph.by_name[name].allocated_bytes for name in self.workspaces)
+
+    def extra_us(self, profile: Profile) -> Floats:
+        """What each tensor alone adds in slow memory."""
+        return np.array([profile.extra_us(self.graph, self.kernel, name) for name in self.names])
+
+    def additive_us(self, profile: Profile) -> Floats:
+        """(2^tensors,) the additive reading; bit t of the index is set where tensor t is slow."""
+        return profile.base_us(self.kernel) + bits(len(self.names)) @ self.extra_us(profile)
+
+    def measured_us(self, profile: Profile) -> Floats:
+        """(2^tensors,) the measured times, NaN where there is none."""
+        placements = [frozenset(compress(self.names, row)) for row in bits(len(self.names)).tolist()]
+        return np.array([self._measured_us(profile, slow) for slow in placements])
+
+    def times_us(self, profile: Profile) -> Floats:
+        """(2^tensors,) measured where measured, else additive."""
+        measured = self.measured_us(profile)
+        return np.where(np.isnan(measured), self.additive_us(profile), measured)
+
+    def is_measured_in_full(self, profile: Profile) -> bool:
+        """Whether the profile has a time for every configuration, beyond what the additive reading needs anyway."""
+        count = len(self.names)
+        if not 1 < count <= _MOST_OPERANDS or math.isnan(self._measured_us(profile, frozenset(self.names))):
+            return False
+        return not bool(np.isnan(self.measured_us(profile)).any())
+
+    def _measured_us(self, profile: Profile, slow: frozenset[str]) -> float:
+        if profile.timing(self.kernel, configuration(self.graph, self.kernel, slow)) is None:
+            return math.nan
+        return profile.time_us(self.graph, self.kernel, slow)
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """A table without names; ways are (implementation, bits of the slow workspaces)."""
+
+    is_tabled: bool
+    ways: tuple[tuple[int, int], ...]
+    slow: Ints
+    time_us: Floats
+    fast_bytes: Ints
+    way: Ints
+    least_us: tuple[float, ...]
+    most_us: tuple[float, ...]
+
+
+def _numbers(
+    profile: Profile, options: SolveOptions, calls: Sequence[_Call], forced: Sequence[tuple[Tier | None, ...]]
+) -> _Numbers | None:
+    is_tabled = not options.fast_operands_only and _is_tabled(profile, options.additive_tolerance, calls)
+    if not is_tabled and len(calls) == 1:
+        return None
+    chosen = [len(call.workspaces) if len(calls) > 1 else 0 for call in calls]
+    operands = len(calls[0].names) - chosen[0] if is_tabled else 0
+    # On a GPU no workspace is slow, and none was timed so.
+    timed = [0] * len(calls) if options.fast_operands_only else chosen
+    found = [_times_us(profile, call, is_tabled, operands, count) for call, count in zip(calls, timed, strict=True)]
+    ways: list[tuple[int, int]] = []
+    slow, time_us, fast_bytes, way = [], [], [], []
+    for rank, (times, count) in enumerate(zip(found, chosen, strict=True)):
+        sizes = np.array(calls[rank].workspace_bytes[:count], np.int64)
+        for spilled, is_slow in enumerate(bits(count)):
+            if not _may(forced[rank], is_slow.tolist()):
+                continue
+            slow.append(np.arange(2**operands))
+            time_us.append(times[spilled])
+            fast_bytes.append(np.full(2**operands, sizes[is_slow == 0].sum(), np.int64))
+            way.append(np.full(2**operands, len(ways), np.int64))
+            ways.append((rank, spilled))
+    placement, time_of, bytes_of, way_of = (np.concatenate(parts) for parts in (slow, time_us, fast_bytes, way))
+    order = np.lexsort((time_of, bytes_of, placement))
+    kept = order[undominated(placement[order], time_of[order])]
+    rises = [_rises(times, operands) for times in found]
+    return _Numbers(
+        is_tabled,
+        tuple(ways),
+        placement[kept],
+        time_of[kept],
+        bytes_of[kept],
+        way_of[kept],
+        tuple(min(rise[o][0] for rise in rises) for o in range(operands)),
+        tuple(max(rise[o][1] for rise in rises) for o in range(operands)),
+    )
+
+
+def _is_tabled(profile: Profile, tolerance: float, calls: Sequence[_Call]) -> bool:
+    """Whether the additive reading of the first implementation's slow operands misses any measured time."""
+    for call in calls:
+        if call.is_measured_in_full(profile):
+            missed_us = np.abs(call.measured_us(profile) - call.additive_us(profile)).max()
+            if missed_us > tolerance * profile.base_us(call.kernel):
+                return True
+    shared = len(calls[0].names) - len(calls[0].workspaces)
+    if len(calls) == 1 or shared > _MOST_OPERANDS:
+        return False
+    extras = np.stack([call.extra_us(profile)[:shared] for call in calls])
+    return bool(np.ptp(extras, axis=0).max(initial=0.0) > tolerance * profile.base_us(calls[0].kernel))
+
+
+def _times_us(profile: Profile, call: _Call, is_tabled: bool, operands: int, workspaces: int) -> Floats:
+    """(2^workspaces, 2^operands) times; the operands of a kernel that is not tabled are fast here."""
+    if is_tabled:
+        return call.times_us(profile).reshape(-1, 2**operands)
+    if not workspaces:
+        return np.array([[profile.base_us(call.kernel)]])
+    extras = call.extra_us(profile)[len(call.names) - workspaces :]
+    return (profile.base_us(call.kernel) + bits(workspaces) @ extras).reshape(-1, 1)
+
+
+def _may(forced: Sequence[Tier | None], is_slow: Sequence[float]) -> bool:
+    return all(
+        tier is None or (tier is Tier.PMEM) == bool(bit)
+        for tier, bit in zip(forced[: len(is_slow)], is_slow, strict=True)
+    )
+
+
+def _forced(options: SolveOptions, name: str) -> Tier | None:
+    return options.fixed.get(name, Tier.DRAM if options.fast_operands_only else None)
+
+
+def _rises(times_us: Floats, operands: int) -> list[tuple[float, float]]:
+    """Per operand the least and the most that slow memory adds."""
+    found = []
+    for operand in range(operands):
+        pairs = times_us.reshape(len(times_us), -1, 2, 2**operand)
+        rise = pairs[:, :, 1] - pairs[:, :, 0]
+        found.append((float(rise.min()), float(rise.max())))
+    return found
+
+
+def bits(count: int) -> Floats:
+    """(2^count, count) the binary digits of 0, 1, 2, ..., lowest first."""
+    return (np.arange(2**count)[:, None] >> np.arange(count) & 1).astype(np.float64)
+
+
+def _table(index: int, numbers: _Numbers, calls: Sequence[_Call]) -> Table:
+    operands = calls[0].names[: len(numbers.least_us)]
+    ways = []
+    for rank, spilled in numbers.ways:
+        names = calls[rank].workspaces if len(calls) > 1 else ()
+        is_slow = [bool(spilled >> bit & 1) for bit in range(len(names))]
+        fast = tuple(compress(names, [not bit for bit in is_slow]))
+        ways.append(Way(calls[rank].kernel.implementation, fast, tuple(compress(names, is_slow))))
+    return Table(
+        index, operands, tuple(ways), numbers.slow, numbers.time_us, numbers.fast_bytes, numbers.way,
+        numbers.least_us, numbers.most_us,
+    )  # fmt: skip
+
+
+# One placement problem: the step, its costs, the budget, and the restrictions of the machine.
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What an optimizer is asked; `packing` judges whether a plan can have addresses, where that matters."""
+
+    graph: Graph
+    profile: Profile
+    links: Links
+    limit: Limit
+    options: SolveOptions
+    packing: Packing | None = None
+
+    def __post_init__(self) -> None:
+        names = [tensor.name for tensor in self.graph.movable]
+        for name, tier in self.options.fixed.items():
+            if name not in names:
+                raise unknown_name("fixed tensor", name, names)
+            if tier is Tier.PMEM and self.options.fast_operands_only:
+                raise BadInputError(f"tensor '{name}' is fixed in slow memory, but kernels here need fast operands")
+
+    def at(self, limit: Limit) -> Problem:
+        """The same problem with another limit; what does not depend on the limit is worked out once for both."""
+        other = replace(self, limit=limit)
+        shared = ("beside", "tabulation", "tabled", "placed", "base_us")
+        other.__dict__.update({name: getattr(self, name) for name in shared})
+        return other
+
+    @cached_property
+    def limit_bytes(self) -> int:
+        """The budget in bytes.
+
+        Raises:
+            InfeasibleLimitError: what no plan places takes more than all of it.
+        """
+        return self.limit.fast_bytes(self.graph.peak_live_bytes, fixed_bytes(self.graph))
+
+    @cached_property
+    def beside(self) -> BesideKernels:
+        """What asynchronous moves and kernels take from each other."""
+        return BesideKernels(self.graph, self.profile, self.links)
+
+    @cached_property
+    def tabulation(self) -> Tabulation:
+        """The tables of kernels that the additive reading does not describe, or that have several implementations."""
+        return tabulate(self.graph, self.profile, self.options)
+
+    @cached_property
+    def tabled(self) -> frozenset[int]:
+        """Kernels whose operands are priced by their table."""
+        return frozenset(self.tabulation.tabled)
+
+    @cached_property
+    def placed(self) -> tuple[Tensor, ...]:
+        """Tensors that are placed by themselves: all but the workspaces that come with an implementation."""
+        kernels = self.graph.kernels
+        return tuple(
+            tensor
+            for tensor in self.graph.movable
+            if tensor.role is not Role.WORKSPACE or not kernels[tensor.users[0]].alternatives
+        )
+
+    @cached_property
+    def base_us(self) -> float:
+        """Time of the kernels without a table when everything is fast."""
+        with_table = {table.kernel for table in self.tabulation.tables}
+        kernels = enumerate(self.graph.kernels)
+        return sum(self.profile.base_us(kernel) for index, kernel in kernels if index not in with_table)

@@ -1,0 +1,189 @@
+"""Exact reductions: what is decided without a solver, and which capacity rows can bind at all.
+
+None of them changes the optimum; `docs/formulation.md` §4 gives the arguments, numbered (P1) to (P5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
+
+from autotm.solve.choices import Choices, Flow, Window, flags, required_bytes
+from autotm.solve.problem import Table
+from autotm.solve.residencies import Charges, Residency, all_slow, best_residency, by_blocking_moves, occupy
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What is left to decide.
+
+    Attributes:
+        choices: the choices given, with those of the flows narrowed; the tables are whole.
+        decided: residencies that some optimum contains, by index into the flows.
+        rows: kernels whose capacity can bind, ascending.
+        room: bytes of fast memory per row for the undecided flows and the tables, within `limit_bytes`.
+        limit_bytes: the limit, or the most of several.
+        is_partial: some residencies were decided for good reasons only, and rows left out: what solves it need be
+            neither the best nor legal.
+    """
+
+    choices: Choices
+    decided: dict[int, Residency]
+    rows: tuple[int, ...]
+    room: tuple[int, ...]
+    limit_bytes: int
+    is_partial: bool = False
+
+    def undecided_entries(self, number: int) -> Table:
+        """The entries of a table that agree with the decided flows."""
+        operands = self.choices.operands[number]
+        known = {
+            operand: not self.decided[index].fast[gadget]
+            for operand, (index, gadget) in enumerate(operands)
+            if index in self.decided
+        }
+        table = self.choices.tables[number]
+        return table.restricted(known) if known else table
+
+
+def reduce(choices: Choices, limit_bytes: int, kernels: int, least_bytes: int | None = None) -> Reduced:
+    """Apply (P1) to (P5), so that they hold for every limit from `least_bytes` (or `limit_bytes`) to `limit_bytes`."""
+    narrowed = narrow(choices, limit_bytes, kernels)
+    flows = narrowed.flows
+    decided = {index: all_slow(flow) for index, flow in enumerate(flows) if _is_free_in_slow(narrowed, index)}
+    tight = _potential(narrowed, decided, kernels) > (limit_bytes if least_bytes is None else least_bytes)
+    tight_until = [0, *tight.cumsum().tolist()]
+    for index, flow in enumerate(flows):
+        touches = index not in decided and any(tight_until[end] > tight_until[start] for start, end in spans(flow))
+        if index not in decided and not touches:
+            residency = _by_itself(narrowed, index)
+            if residency is not None:
+                decided[index] = residency
+    used = np.zeros(kernels, np.int64)
+    for index, residency in decided.items():
+        occupy(used, flows[index], residency)
+    undecided = [flow for index, flow in enumerate(flows) if index not in decided]
+    rows = undominated(undecided, narrowed.tables, tight, limit_bytes - used)
+    room = tuple(int(limit_bytes - used[row]) for row in rows)
+    return Reduced(narrowed, decided, tuple(rows), room, limit_bytes)
+
+
+def narrow(choices: Choices, limit_bytes: int, kernels: int) -> Choices:
+    """(P1) No fast memory where the tensor cannot fit; (P2) no read-back that cannot pay for itself."""
+    room = limit_bytes - required_bytes(choices, kernels)
+    least_room = int(room.min(initial=limit_bytes))
+    flows = zip(choices.flows, choices.most_us, strict=True)
+    return replace(choices, flows=tuple(_narrow(flow, most_us, room, least_room) for flow, most_us in flows))
+
+
+def _narrow(flow: Flow, most_us: Sequence[float], room: npt.NDArray[np.int64], least_room: int) -> Flow:
+    last = len(flow) - 1
+    saved_us = list(accumulate(max(0.0, us) for us in reversed(most_us)))[::-1]
+    if flow.size_bytes <= least_room and not any(flow.out + flow.back):
+        still = flags(
+            tuple(flow.may_read[k] and (saved_us[k] > flow.read_us or any(flow.must[k:])) for k in range(last + 1))
+        )
+        return flow if still == flow.may_read else replace(flow, may_read=still)
+    may = tuple(
+        flow.must[k] or (flow.may[k] and flow.size_bytes <= room[flow.starts[k] : flow.stops[k]].min())
+        for k in range(last + 1)
+    )
+    may_between = tuple(
+        flow.may_between[k] and may[k] and may[k + 1] and _fits(flow.size_bytes, room, *flow.gap(k))
+        for k in range(last)
+    )
+    born_fast = [may[0], *(next_ and stays for next_, stays in zip(may[1:], may_between, strict=True))]
+    reached: list[bool] = list(accumulate(born_fast, lambda before, here: before and here))
+    read_us = min([flow.read_us, *(window.added_us for windows in flow.back for window in windows)])
+    may_read = tuple(k > 0 and may[k] and (saved_us[k] > read_us or any(flow.must[k:])) for k in range(last + 1))
+    return replace(
+        flow,
+        may=flags(may),
+        may_between=flags(may_between),
+        may_read=flags(may_read),
+        out=tuple(_with_room(flow, windows, room) if reached[k] else () for k, windows in enumerate(flow.out)),
+        back=tuple(_with_room(flow, windows, room) if may_read[k + 1] else () for k, windows in enumerate(flow.back)),
+    )
+
+
+def _with_room(flow: Flow, windows: tuple[Window, ...], room: npt.NDArray[np.int64]) -> tuple[Window, ...]:
+    return tuple(window for window in windows if _fits(flow.size_bytes, room, window.start, window.end))
+
+
+def _fits(size_bytes: int, room: npt.NDArray[np.int64], start: int, end: int) -> bool:
+    return start >= end or bool(size_bytes <= room[start:end].min())
+
+
+def _is_free_in_slow(choices: Choices, index: int) -> bool:
+    """(P3) Slow memory costs it nothing (or it cannot be fast): slow for life is optimal."""
+    flow = choices.flows[index]
+    return not any(flow.must) and (max(choices.most_us[index]) <= 0 or not any(flow.may))
+
+
+def _by_itself(choices: Choices, index: int) -> Residency | None:
+    """(P4) The cheapest residency where memory is free; None where it shares more than memory."""
+    flow = choices.flows[index]
+    if not choices.ties[index] and not any(flow.out + flow.back):
+        free = [0.0] * len(flow)
+        return best_residency(flow, Charges.blocking(flow, flow.slow_us, free, free))
+    always = all(flow.may) and all(flow.may_between) and min(choices.least_us[index]) >= 0
+    return by_blocking_moves((True,) * len(flow), (True,) * (len(flow) - 1)) if always else None
+
+
+def spans(flow: Flow) -> list[tuple[int, int]]:
+    """Kernel spans in which the flow can be fast, ascending and disjoint."""
+    if all(flow.may) and all(flow.may_between):
+        return [(flow.starts[0], flow.stops[-1])]
+    possible = [(flow.starts[k], flow.stops[k]) for k in range(len(flow)) if flow.may[k]]
+    possible += [flow.gap(k) for k in range(len(flow) - 1) if flow.may_between[k]]
+    possible += [(window.start, window.end) for windows in flow.out + flow.back for window in windows]
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(possible):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _potential(choices: Choices, decided: dict[int, Residency], kernels: int) -> npt.NDArray[np.int64]:
+    """(P4) Bytes that could be fast during each kernel at most; rows with no more than the limit are slack."""
+    change = np.zeros(kernels + 1, np.int64)
+    for index, flow in enumerate(choices.flows):
+        if index not in decided:
+            for start, end in spans(flow):
+                change[start] += flow.size_bytes
+                change[end] -= flow.size_bytes
+    total = change[:-1].cumsum()
+    for table in choices.tables:
+        total[table.kernel] += table.most_bytes
+    return total
+
+
+def undominated(
+    flows: Sequence[Flow], tables: Sequence[Table], tight: npt.NDArray[np.bool_], room: npt.NDArray[np.int64]
+) -> list[int]:
+    """(P5) Of two rows, drop the one whose fast set is contained in the other's and whose room is no less."""
+    enters = np.zeros(len(tight) + 1, bool)
+    leaves = np.zeros(len(tight) + 1, bool)
+    for table in tables:
+        if table.most_bytes:
+            enters[table.kernel] = leaves[table.kernel + 1] = True
+    for flow in flows:
+        enters[flow.starts[0]] = True
+        enters[[flow.starts[k] for k in range(1, len(flow)) if flow.may_read[k]]] = True
+        enters[[window.start for windows in flow.back for window in windows]] = True
+        leaves[list(flow.stops)] = True
+        leaves[[window.end for windows in flow.out for window in windows]] = True
+    entered, left = np.cumsum(enters), np.cumsum(leaves)
+    rows: list[int] = []
+    for row in np.flatnonzero(tight).tolist():
+        while rows and left[row] == left[rows[-1]] and room[rows[-1]] >= room[row]:
+            rows.pop()
+        if not rows or entered[row] > entered[rows[-1]] or room[row] < room[rows[-1]]:
+            rows.append(row)
+    return rows

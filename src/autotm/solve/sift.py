@@ -1,0 +1,239 @@
+"""Large steps: a relaxation over the few tensors whose residency is in doubt, and the few rows that matter.
+
+Simplex takes quadratically long, but at nearly right prices most residencies are clear, and most rows cost nothing. So
+prices come from a sample of the tensors first. Those for which staying and moving cost nearly the same there, often
+thousands, draw lots for the room; only the ones whose lot is close go to HiGHS; and what the prices found there would
+rather have otherwise joins them, until that is worth nothing. Every price path proves a bound, so nothing here needs to
+be exact (`docs/formulation.md` §5).
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pyomo.common.gc_manager import PauseGC
+
+from autotm.solve.choices import Choices
+from autotm.solve.formulation import Formulation, build
+from autotm.solve.highs import Outcome, Session, Solved
+from autotm.solve.problem import Floats, Ints, Problem
+from autotm.solve.reductions import Reduced, undominated
+from autotm.solve.relaxation import prices_of, used_bytes
+from autotm.solve.residencies import CheapestResidencies, PricedResidencies, Residency, occupy
+
+log = logging.getLogger(__name__)
+
+Flags = npt.NDArray[np.bool_]
+
+_LARGE = 12_000
+"""Free flows from which on sifting is faster: about 7 500 kernels."""
+_LARGEST = 60_000
+"""Free flows up to which the whole program may follow: about 40 000 kernels."""
+_SAMPLE = 2000
+"""Tensors whose relaxation gives the first prices."""
+_FACTORS = (0.97, 1.03)
+"""A residency is clear if it is the cheapest at prices this much lower and higher."""
+_CLOSE = 0.1
+"""Lots, evenly from 0 to 1, that are this close to the last one for which there is room leave a tensor in doubt."""
+_HALVINGS = 12
+"""Steps of finding that last lot."""
+_ROUNDS = 40
+_REGRET_SHARE = 0.2
+"""Part of the asked gap that decided residencies may cost, and that rows may be broken by."""
+_KEPT = 0.5
+"""Part of that which the tensors that stay decided may cost when others join those in doubt."""
+_NEW_ROWS = 128
+"""Rows added in one round at most, some way apart."""
+_NEARLY = 0.05
+"""Share of the limit that a row may have left at the first prices, and still is taken in."""
+_CROWDED = 5e-4
+"""Share of the limit by which a row that was left out may be broken; the repair sees to it."""
+
+
+def is_large(reduced: Reduced) -> bool:
+    """Whether a relaxation of everything takes longer than sifting first; the one place that decides it.
+
+    Flows that may move beside kernels or must be fast, and those tied to tables, are never sifted.
+    """
+    if reduced.choices.has_async_moves or any(any(flow.must) for flow in reduced.choices.flows):
+        return False
+    return _free(reduced) > _LARGE
+
+
+def can_be_whole(reduced: Reduced) -> bool:
+    """Whether the whole program is worth its memory and time, should sifting alone not be enough."""
+    return _free(reduced) <= _LARGEST
+
+
+def _free(reduced: Reduced) -> int:
+    ties = reduced.choices.ties
+    return sum(1 for index in range(len(reduced.choices.flows)) if index not in reduced.decided and not ties[index])
+
+
+class Relaxed(NamedTuple):
+    """A model, and what solving it without integrality gave."""
+
+    made: Formulation
+    session: Session
+    solved: Solved
+
+
+class Sifting:
+    """The flows of one problem that have no decided residency and no tie to a table.
+
+    Args:
+        problem: what is asked.
+        reduced: the same, exactly reduced; moves are blocking.
+    """
+
+    def __init__(self, problem: Problem, reduced: Reduced) -> None:
+        self._problem = problem
+        self._reduced = reduced
+        self._kernels = len(problem.graph.kernels)
+        flows, ties = reduced.choices.flows, reduced.choices.ties
+        self._open = [index for index in range(len(flows)) if index not in reduced.decided and not ties[index]]
+        self._flows = [flows[index] for index in self._open]
+        self._priced_residencies = PricedResidencies(
+            self._flows, np.full(len(self), math.inf), reduced.limit_bytes, self._kernels
+        )
+        self._deadline = math.inf
+        self._room: Ints = np.full(self._kernels, reduced.limit_bytes, np.int64)
+        for index, residency in reduced.decided.items():
+            occupy(self._room, flows[index], residency, -1)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def sift(self, deadline: float) -> Relaxed | None:
+        """The relaxation of what is in doubt; None where HiGHS did not solve one.
+
+        Ends early when `time.perf_counter` reaches `deadline`, with prices that prove less.
+        """
+        self._deadline = deadline
+        # What is here already stays: no need to look through all of it whenever a model is collected.
+        gc.freeze()
+        try:
+            return self._sift()
+        finally:
+            gc.unfreeze()
+
+    def _sift(self) -> Relaxed | None:
+        prices = self._sampled_prices()
+        if prices is None:
+            return None
+        fixed, own_us, doubtful = self._drawn(prices)
+        residencies = self._priced_residencies.residencies(fixed, range(len(self)))
+        nearly = fixed.used_bytes - self._room + _NEARLY * self._reduced.limit_bytes
+        rows = set(np.flatnonzero(prices).tolist() + self._crowded(nearly))
+        allowed_us = _REGRET_SHARE * self._problem.options.gap * self._problem.base_us
+        for _ in range(_ROUNDS):
+            left = self._left(fixed, doubtful)
+            relaxed = None  # before the next one takes memory
+            relaxed = self._relaxed(self._in_doubt(residencies, doubtful, sorted(rows), left), self._problem.base_us)
+            if relaxed is None:
+                return None
+            prices = self._prices(relaxed)
+            regret_us = (
+                own_us
+                + self._priced_residencies.holding_us(fixed, prices)
+                - self._priced_residencies.cheapest(prices).cost_us
+            )
+            regret_us[doubtful] = 0.0
+            crowded = self._crowded(used_bytes(relaxed.made, self._kernels) - left)
+            total_us = float(regret_us.sum())
+            text = "sifted: %d of %d tensors in doubt, %d rows; the others' regret %.3g us, %d more rows broken"
+            log.info(text, doubtful.sum(), len(self), len(rows), total_us, len(crowded))
+            if (total_us <= allowed_us and not crowded) or time.perf_counter() >= self._deadline:
+                break
+            if total_us > _KEPT * allowed_us:
+                dearest = np.argsort(-regret_us)
+                left_us = total_us - np.cumsum(regret_us[dearest])
+                doubtful[dearest[: np.count_nonzero(left_us > _KEPT * allowed_us) + 1]] = True
+            rows |= set(crowded)
+        return relaxed
+
+    def _sampled_prices(self) -> Floats | None:
+        """Prices of bytes from a relaxation over some tensors and their share of the room."""
+        draw = random.Random(self._problem.options.seed)  # noqa: S311 - no secret
+        chosen = sorted(draw.sample(range(len(self)), min(_SAMPLE, len(self))))
+        weight = np.array([flow.size_bytes * float(flow.stops[-1] - flow.starts[0]) for flow in self._flows])
+        room = (self._room * float(weight[chosen].sum() / weight.sum())).astype(np.int64)
+        tight = np.zeros(self._kernels, bool)
+        tight[list(self._reduced.rows)] = True
+        flows = tuple(self._flows[number] for number in chosen)
+        rows = undominated(flows, (), tight, room)
+        part = Reduced(Choices(flows), {}, tuple(rows), tuple(room[rows].tolist()), int(room.max()))
+        relaxed = self._relaxed(part, 0.0)
+        return None if relaxed is None else self._prices(relaxed)
+
+    def _drawn(self, prices: Floats) -> tuple[CheapestResidencies, Floats, Flags]:
+        """A residency for each tensor, what it costs without holding cost, and whether it is in doubt."""
+        priced_residencies, (low, high) = self._priced_residencies, (factor * prices for factor in _FACTORS)
+        greedy, frugal = priced_residencies.cheapest(low), priced_residencies.cheapest(high)
+        lots = np.random.default_rng(self._problem.options.seed).random(len(self))
+        lots[greedy.signature == frugal.signature] = -math.inf
+        last, step = 0.0, 0.5
+        for _ in range(_HALVINGS):
+            holds = lots < last + step
+            used = priced_residencies.used_bytes(greedy, holds) + priced_residencies.used_bytes(frugal, ~holds)
+            last += step if np.all(used <= self._room) else 0.0
+            step /= 2
+        holds = lots < last
+        own_us = np.where(
+            holds,
+            greedy.cost_us - priced_residencies.holding_us(greedy, low),
+            frugal.cost_us - priced_residencies.holding_us(frugal, high),
+        )
+        return priced_residencies.mixed(greedy, frugal, holds), own_us, np.abs(lots - last) < _CLOSE
+
+    def _left(self, fixed: CheapestResidencies, doubtful: Flags) -> Ints:
+        """What clear residencies leave of the room; where they take more, the least valuable ones become doubtful."""
+        left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
+        while int(left.min()) < 0:
+            row = int(left.argmin())
+            holders = np.flatnonzero(self._priced_residencies.holders(fixed, row) & ~doubtful)
+            worth = [sum(self._flows[number].slow_us) / self._flows[number].size_bytes for number in holders]
+            sizes = np.array([self._flows[number].size_bytes for number in holders])[np.argsort(worth)]
+            count = int(np.searchsorted(np.cumsum(sizes), -left[row])) + 1
+            doubtful[holders[np.argsort(worth)][:count]] = True
+            left = self._room - self._priced_residencies.used_bytes(fixed, ~doubtful)
+        return left
+
+    def _in_doubt(self, residencies: Mapping[int, Residency], doubtful: Flags, rows: list[int], left: Ints) -> Reduced:
+        """All flows, the clear ones decided."""
+        clear = {self._open[number]: residencies[number] for number in np.flatnonzero(~doubtful).tolist()}
+        decided, room = {**self._reduced.decided, **clear}, tuple(left[rows].tolist())
+        return replace(self._reduced, decided=decided, rows=tuple(rows), room=room, is_partial=True)
+
+    def _crowded(self, over: npt.NDArray[np.floating]) -> list[int]:
+        """The worst of the rows that are broken, some way apart."""
+        found: list[int] = []
+        apart = self._kernels // (4 * _NEW_ROWS)
+        over = over.copy()
+        while len(found) < _NEW_ROWS and over.max() > _CROWDED * self._reduced.limit_bytes:
+            row = int(over.argmax())
+            found.append(row)
+            over[max(0, row - apart) : row + apart + 1] = 0.0
+        return found
+
+    def _relaxed(self, reduced: Reduced, base_us: float) -> Relaxed | None:
+        # Pyomo's models are cycles, and several of them at a time would take more memory than the step itself.
+        gc.collect()
+        with PauseGC():
+            made = build(reduced, base_us)
+            session = Session(made.model, self._problem.options.threads, self._problem.options.seed)
+        solved = session.relax(self._deadline - time.perf_counter())
+        return Relaxed(made, session, solved) if solved.outcome is Outcome.CONVERGED else None
+
+    def _prices(self, relaxed: Relaxed) -> Floats:
+        """(kernels,) Prices of bytes."""
+        return prices_of(relaxed.session, relaxed.made, None, self._kernels).byte_us

@@ -1,0 +1,375 @@
+"""The stage that packs a planned step for hosts without a compiler: program, kernels, and the modules of autotm that run them."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import autotm
+from autotm.model.config import ProfileConfig, RunConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of, load, require_writable, save
+from autotm.model.graph import Graph, InitialValue
+from autotm.model.limit import Counts, Limit
+from autotm.model.links import Links
+from autotm.model.machine import CudaTier, Machine
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
+from autotm.model.plan import Plan
+from autotm.model.profile import read_profile, write_profile
+from autotm.model.program import Program
+from autotm.model.provenance import commit, provenance, versions
+from autotm.stages.bundle_files import (
+    NVIDIAS,
+    RUNTIME_OF_TVM,
+    distributions_of,
+    downloaded_files,
+    installed_files,
+    modules_of,
+    require_installed,
+    this_python,
+    write_bundle,
+)
+from autotm.stages.context import Context
+
+# A step for GPUs, compiled here without one: graph, launches, fatbin, and the program that there is for it.
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StepFiles:
+    """What a bundle has of a step.
+
+    Attributes:
+        target: of the kernels.
+        optimizer, limit: of the program; `all-fast` and `none` where nothing was planned.
+        counts: what the limit counts.
+        files: by name in the bundle's folder `step`.
+        compiled_for: the processor or the GPUs of the kernels, in words.
+        cpu_flags: instructions that the kernels need, as Linux names them.
+    """
+
+    target: str
+    optimizer: str
+    limit: str
+    counts: Counts
+    files: Mapping[str, Path]
+    compiled_for: str
+    cpu_flags: tuple[str, ...] = ()
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its program follows a plan."""
+        return "plan.json" in self.files
+
+
+def gpu_step(
+    context: Context,
+    network: NetworkSource,
+    timing: ProfileConfig,
+    paths: Paths,
+    optimizer: str,
+    limit: Limit,
+    gpu: str,
+    folder: Path,
+) -> StepFiles:
+    """Compile the step; take the plan and program of it that are there, or else everything in device memory.
+
+    Its kernels are autotm's own: libraries of NVIDIA's tell their algorithms on a GPU only, and none is in a bundle.
+    The graph goes to the study's results too, so that what a GPU measures of it can be solved there.
+
+    Raises:
+        BadInputError: no such GPU is known, or the study's graph has kernels of NVIDIA's libraries.
+        AutotmError: an operator has no gradient or no kernel, or there is no nvcc.
+    """
+    from autotm import zoo
+    from autotm.kernels.cuda.device import device_named
+    from autotm.kernels.cuda.source import ARCHITECTURES, fatbin
+    from autotm.kernels.library import FatbinLibrary
+    from autotm.lower.cuda import cuda_step
+    from autotm.profile.host_commands import CUDA
+    from autotm.runtime.verify import all_fast_program
+
+    device = device_named(gpu)
+    _require_own_kernels(paths.graph)
+    built = zoo.with_values_stored(zoo.build_from(network, context.seed), paths.values)
+    step = cuda_step(built, paths.scale, device, timing.implementations, context.machine.products)
+    made = fatbin(step.kernels.values(), ARCHITECTURES, paths.objects)
+    came_from = provenance(context.machine, context.seed, **network.provenance)
+    save(paths.graph, "graph", step.graph, came_from)
+    FatbinLibrary.save(folder / "kernels.fatbin.zip", made.image, ARCHITECTURES, step.launches)
+    files = {"graph.json": paths.graph, "kernels.fatbin.zip": folder / "kernels.fatbin.zip"}
+    words = f"GPUs of {', '.join(ARCHITECTURES)}"
+    if (planned := _planned(paths, step.graph, optimizer, limit)) is not None:
+        write_profile(folder / "profile.json", read_profile(paths.profile))
+        files |= {"profile.json": folder / "profile.json", "links.json": paths.links}
+        files |= {"plan.json": paths.plan(optimizer, limit), "program.json": paths.program(optimizer, limit)}
+        return StepFiles(CUDA, optimizer, str(limit), planned.counts, files, words)
+    log.warning(
+        "%s: no program of this step yet: the bundle's has everything in device memory. Profile with it, import that, "
+        "solve, compile, and make the bundle again",
+        paths.program(optimizer, limit),
+    )
+    save(folder / "program.json", "program", all_fast_program(step.graph.computed_by(())), came_from)
+    files["program.json"] = folder / "program.json"
+    return StepFiles(CUDA, "all-fast", "none", context.counts, files, words)
+
+
+def _planned(paths: Paths, graph: Graph, optimizer: str, limit: Limit) -> Plan | None:
+    """The plan of this very step, if it has a program."""
+    if not all(path.exists() for path in (paths.plan(optimizer, limit), paths.program(optimizer, limit))):
+        return None
+    plan = load(paths.plan(optimizer, limit), "plan", Plan)
+    return plan if plan.graph_hash == hash_of(graph) else None
+
+
+def _require_own_kernels(path: Path) -> None:
+    """Refuse to write over a graph that libraries offered algorithms for: its profile and plans would be lost."""
+    from autotm.kernels.vendor import VENDORS
+
+    if not path.exists():
+        return
+    names = {other.name for kernel in load(path, "graph", Graph).kernels for other in kernel.alternatives}
+    if found := sorted(name for name in names if name.partition(" ")[0] in VENDORS):
+        raise BadInputError(
+            f"{path}: was lowered on a GPU and offers '{found[0]}', which no bundle has: make the bundle for a machine "
+            "file of another name, or profile with implementations: default first"
+        )
+
+
+# The stage that packs a planned step for hosts without a compiler: program, kernels, and what of autotm runs them.
+
+MOST_BYTES = 30_000_000
+"""What a bundle is meant to stay below; weights that came with a network can be more."""
+_ENTRY = "autotm.profile.host"
+_PACKAGE = Path(autotm.__file__).parent
+_PYTHON = re.compile(r"3\.\d+")
+
+
+@dataclass(frozen=True)
+class Bundled:
+    """What a bundle came to.
+
+    Attributes:
+        file: the archive.
+        folder: that it unpacks to.
+        size_bytes: of the archive.
+        python: version of CPython that it is for.
+        machine: architecture that it is for.
+        libraries: distributions in it, with their versions.
+    """
+
+    file: Path
+    folder: str
+    size_bytes: int
+    python: str
+    machine: str
+    libraries: Mapping[str, str]
+
+
+def bundle_stage(
+    context: Context,
+    run: RunConfig,
+    timing: ProfileConfig,
+    *,
+    paths: Paths,
+    optimizer: str,
+    limit: Limit,
+    network: NetworkSource,
+    machine_file: Path,
+    gpu: str,
+    python: str | None,
+    file: Path,
+) -> Bundled:
+    """Write the bundle of a program that is there.
+
+    Args:
+        context: machine that the program is for, and seed.
+        run: how the host is to verify and time it.
+        timing: how the host is to time kernels.
+        paths: of the network.
+        optimizer: that made the plan.
+        limit: of the plan.
+        network: what it is built from.
+        machine_file: of the machine; one of kind cuda gets kernels for GPUs.
+        gpu: whose facts decide how these are tiled.
+        python: version of CPython on the host, such as 3.12; None for this one's.
+        file: where the archive goes.
+
+    Raises:
+        BadInputError: the program is not there, no such Python or no libraries for it, or a tensor's value lies where a
+            host cannot have it.
+        AutotmError: there is no C compiler, or autotm is not installed whole.
+    """
+    python = python or this_python()
+    if not _PYTHON.fullmatch(python):
+        raise BadInputError(f"--python {python}: give the version of CPython on the host, such as 3.12")
+    is_cuda = isinstance(context.machine.slow_tier, CudaTier)
+    if not is_cuda:
+        _require_made(paths, optimizer, limit)
+    require_writable(file)
+    modules = modules_of(_PACKAGE, _ENTRY)
+    libraries = [*distributions_of(_PACKAGE, modules), RUNTIME_OF_TVM, *(NVIDIAS if is_cuda else ())]
+    require_installed(libraries)
+    with tempfile.TemporaryDirectory(prefix="autotm-") as temporary:
+        folder = Path(temporary)
+        if is_cuda:
+            made = gpu_step(context, network, timing, paths, optimizer, limit, gpu, folder)
+        else:
+            made = _cpu_step(context, paths, optimizer, limit, folder)
+        files = _step_files(context, run, timing, paths, made, machine_file, folder)
+        brought = (
+            installed_files(libraries)
+            if python == this_python()
+            else downloaded_files(libraries, python, folder / "wheels")
+        )
+        files |= {f"site/{name}": content for name, content in brought}
+    files |= _own_files(modules)
+    name = f"{paths.network}-{made.optimizer}-{Limit.parse(made.limit).slug if made.is_planned else 'plain'}"
+    found = {library: metadata.version(library) for library in libraries}
+    write_bundle(file, name, files, _facts(context.machine, made, python, found))
+    size = file.stat().st_size
+    if size > MOST_BYTES:
+        log.warning("%s is %.1f MB: more than the %.0f MB that bundles stay below", file, size / 1e6, MOST_BYTES / 1e6)
+    return Bundled(file, name, size, python, platform.machine(), found)
+
+
+def _require_made(paths: Paths, optimizer: str, limit: Limit) -> None:
+    made = {
+        "calibrate": [paths.links],
+        f"profile {paths.network}": [paths.graph, paths.library, paths.profile],
+        f"solve {paths.network} {optimizer} {limit}": [paths.plan(optimizer, limit)],
+        f"compile {paths.network} {optimizer} {limit}": [paths.program(optimizer, limit)],
+    }
+    for command, several in made.items():
+        for path in several:
+            if not path.exists():
+                raise BadInputError(f"{path}: no such file; make it first: autotm {command}")
+
+
+def _cpu_step(context: Context, paths: Paths, optimizer: str, limit: Limit, folder: Path) -> StepFiles:
+    """A step for processors: all of it is there, but for what calibrates."""
+    from autotm.kernels.target import cpu_flags, machine_target
+    from autotm.kernels.yardstick_kernels import make_co_runners, make_yardsticks
+    from autotm.profile.host_commands import CPU, CoRunners
+
+    # What is damaged is found at home, and before anything is compiled.
+    plan = load(paths.plan(optimizer, limit), "plan", Plan)
+    load(paths.program(optimizer, limit), "program", Program)
+    load(paths.graph, "graph", Graph)
+    load(paths.links, "links", Links)
+    profile = read_profile(paths.profile)
+    target, threads = machine_target(context.machine), context.machine.threads
+    known = make_yardsticks(target, threads, folder / "yardsticks.so", paths.objects)
+    save(folder / "yardsticks.json", "yardsticks", known, {})
+    beside = make_co_runners(target, threads, folder / "co_runners.so", objects=paths.objects)
+    save(folder / "co_runners.json", "co_runners", CoRunners(beside), {})
+    write_profile(folder / "profile.json", profile)
+    made = ("yardsticks.so", "yardsticks.json", "co_runners.so", "co_runners.json", "profile.json")
+    files = {
+        **{name: folder / name for name in made},
+        "graph.json": paths.graph,
+        "links.json": paths.links,
+        "plan.json": paths.plan(optimizer, limit),
+        "program.json": paths.program(optimizer, limit),
+        "kernels.so": paths.library,
+    }
+    compiled_for = str(target.attrs.get("mcpu", "")) or "any processor"
+    return StepFiles(CPU, optimizer, str(limit), plan.counts, files, compiled_for, tuple(cpu_flags(target)))
+
+
+def _step_files(
+    context: Context,
+    run: RunConfig,
+    timing: ProfileConfig,
+    paths: Paths,
+    made: StepFiles,
+    machine_file: Path,
+    folder: Path,
+) -> dict[str, bytes]:
+    """What is of the step, by path in the bundle; `folder` is for what is made on the way."""
+    from autotm.memory.native.library import compile_library, copy_source
+    from autotm.profile.host_commands import Settings
+
+    machine = context.machine
+    graph = load(made.files["graph.json"], "graph", Graph)
+    plan = paths.plan(made.optimizer, Limit.parse(made.limit)) if made.is_planned else paths.graph
+    settings = Settings(
+        made.target,
+        paths.network,
+        paths.scale,
+        made.optimizer,
+        made.limit,
+        plan.parent.relative_to(paths.graph.parent).as_posix(),
+        machine.name,
+        machine.threads,
+        made.counts,
+        context.seed,
+        run.model_dump(),
+        timing.timing,
+        timing.step_tolerance,
+        timing.patience_s,
+    )
+    save(folder / "bundle.json", "bundle", settings, {})
+    compile_library(copy_source(), folder / "copy.so")
+    sources = {
+        **{f"step/{name}": source for name, source in made.files.items()},
+        "step/bundle.json": folder / "bundle.json",
+        f"step/{machine.name}.yaml": machine_file,
+        **{f"step/devices/{device.name}": device for device in sorted(context.devices_dir.glob("*.yaml"))},
+        **{f"step/{value}": Path(value) for value in _values(graph)},
+        f"site/{copy_source().relative_to(_PACKAGE.parent).with_suffix('.so').as_posix()}": folder / "copy.so",
+    }
+    return {name: source.read_bytes() for name, source in sources.items()}
+
+
+def _values(graph: Graph) -> list[str]:
+    """Files of values that came with the network, from the folder that autotm runs in."""
+    files = sorted({tensor.initial.file for tensor in graph.tensors if isinstance(tensor.initial, InitialValue)})
+    if outside := [file for file in files if Path(file).is_absolute() or ".." in Path(file).parts]:
+        raise BadInputError(
+            f"{outside[0]}: values of tensors must lie below the folder that autotm runs in, to be found on the host: "
+            "profile again there, with --results below it"
+        )
+    return files
+
+
+def _own_files(modules: list[Path]) -> dict[str, bytes]:
+    """The modules of autotm, and what says that it is autotm."""
+    below = {f"site/{path.relative_to(_PACKAGE.parent).as_posix()}": path.read_bytes() for path in modules}
+    named = f"site/autotm-{metadata.version('autotm')}.dist-info"
+    about = {f"{named}/METADATA": (metadata.distribution("autotm").read_text("METADATA") or "").encode()}
+    return below | about | {f"{named}/licenses/LICENSE": _licence()}
+
+
+def _licence() -> bytes:
+    """Of autotm: installed with it, or at the root of its checkout."""
+    installed_with = [file for file in metadata.files("autotm") or [] if file.name == "LICENSE"]
+    places = [*(Path(str(file.locate())) for file in installed_with), _PACKAGE.parents[1] / "LICENSE"]
+    for place in places:
+        if place.exists():
+            return place.read_bytes()
+    raise BadInputError(f"{places[-1]}: autotm's licence is not there; install autotm anew")
+
+
+def _facts(machine: Machine, made: StepFiles, python: str, libraries: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "target": made.target,
+        "python": python,
+        "machine": platform.machine(),
+        "machine_file": machine.name,
+        "compiled_for": made.compiled_for,
+        "cpu_flags": list(made.cpu_flags),
+        "autotm": metadata.version("autotm"),
+        "autotm_commit": commit(),
+        "made_with": versions(),
+        "libraries": dict(libraries),
+    }

@@ -1,0 +1,246 @@
+"""Stages that exchange files with other machines: a network's results, and the store of kernel times and schedules."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from autotm.model.config import ProfileConfig, TuneConfig
+from autotm.model.errors import BadInputError, DamagedFileError, FileVersionError
+from autotm.model.files import (
+    damaged_results,
+    load,
+    outdated_results,
+    read_json,
+    read_results,
+    require_writable,
+    save,
+    write_atomically,
+    write_results,
+)
+from autotm.model.graph import Graph
+from autotm.model.links import Links
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import Paths
+from autotm.model.plan import Plan
+from autotm.model.profile import read_profile, write_profile
+from autotm.model.program import Program
+from autotm.model.provenance import provenance
+from autotm.model.record import Record
+from autotm.stages.context import Context
+
+if TYPE_CHECKING:
+    from autotm.profile.store_exchange import Merged
+    from autotm.profile.tuning import Coverage
+
+
+# What was measured and placed for a network as one file, to be looked at, checked and compared elsewhere.
+#
+# The file is a zip of `manifest.json` (kind, format, the SHA-256 of each file, where they come from) and the files of
+# the pipeline as they are, by their paths below the results. Machine code is not among them: it is of one machine.
+
+_OF_A_PLAN = ("plan.json", "program.json", "record.json")
+_TYPES: Mapping[str, tuple[str, type[Any]]] = {
+    "links.json": ("links", Links), "graph.json": ("graph", Graph), "plan.json": ("plan", Plan),
+    "program.json": ("program", Program), "record.json": ("record", Record),
+}  # fmt: skip
+_PROFILE, _TEXT_PROFILE = "profile.parquet", "profile.json"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of the files of an export: `added` were not there, `replaced` were others, `kept` were the same."""
+
+    added: tuple[Path, ...]
+    replaced: tuple[Path, ...]
+    kept: tuple[Path, ...]
+
+
+def export_results_stage(context: Context, *, paths: Paths, file: Path) -> list[Path]:
+    """Write links, step, profile, plans, programs and records of a network, whole or not at all; returns which.
+
+    Raises:
+        BadInputError: the network was not profiled on this machine at this scale.
+    """
+    first = [paths.links, paths.graph, paths.profile]
+    if missing := [path for path in first if not path.exists()]:
+        raise BadInputError(f"{missing[0]}: no such file; measure first: autotm profile {paths.network}")
+    of_plans = [path for name in _OF_A_PLAN for path in sorted(paths.graph.parent.glob(f"*/*/{name}"))]
+    contents = {path.relative_to(paths.results).as_posix(): path.read_bytes() for path in (*first, *of_plans)}
+    write_results(file, contents, provenance(context.machine, context.seed))
+    return [*first, *of_plans]
+
+
+def import_results_stage(*, file: Path, results: Path, replaces: bool) -> Imported:
+    """Put the files of an export below `results`; each is read first, and nothing is written where one is not sound.
+
+    Args:
+        file: what `export_results_stage` wrote.
+        results: the folder that they go to.
+        replaces: whether files that are there and differ give way.
+
+    Raises:
+        DamagedFileError: no such file, no export, cut or changed.
+        FileVersionError: another version of autotm made it, or a file in it.
+        BadInputError: a file is there, and another one.
+    """
+    contents = _read(file)
+    _require_readable(file, contents)
+    found: dict[str, list[Path]] = {"added": [], "replaced": [], "kept": []}
+    for name, content in contents.items():
+        path = results / name
+        there = path.read_bytes() if path.exists() else None
+        found["added" if there is None else "kept" if there == content else "replaced"].append(path)
+    if found["replaced"] and not replaces:
+        raise BadInputError(
+            f"{file}: {len(found['replaced'])} of its files are there and differ, {found['replaced'][0]} first; "
+            "nothing was imported. Give another folder with --results, or --replace"
+        )
+    for name, content in contents.items():
+        if (path := results / name) not in found["kept"]:
+            write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+    return Imported(**{key: tuple(paths) for key, paths in found.items()})
+
+
+def _read(file: Path) -> dict[str, bytes]:
+    """Each file by its place below the results; a profile from a host without pyarrow as others are."""
+    contents = read_results(file)
+    for name in contents:
+        if not _is_below(name):
+            raise damaged_results(file, f"{name} is no place below the results")
+    return {
+        name.removesuffix(".json") + ".parquet" if _is_text_profile(name) else name: _as_table(file, name, content)
+        for name, content in contents.items()
+    }
+
+
+def _is_text_profile(name: str) -> bool:
+    return PurePosixPath(name).name == _TEXT_PROFILE
+
+
+def _as_table(file: Path, name: str, content: bytes) -> bytes:
+    if not _is_text_profile(name):
+        return content
+    with tempfile.TemporaryDirectory(prefix="autotm-import-") as folder:
+        text, table = Path(folder, _TEXT_PROFILE), Path(folder, _PROFILE)
+        text.write_bytes(content)
+        try:
+            write_profile(table, read_profile(text))
+        except DamagedFileError as error:
+            raise _unreadable(file, name, error) from None
+        return table.read_bytes()
+
+
+def _is_below(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and path.name in {*_TYPES, _PROFILE, _TEXT_PROFILE}
+
+
+def _require_readable(file: Path, contents: Mapping[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory(prefix="autotm-import-") as folder:
+        for number, (name, content) in enumerate(contents.items()):
+            path = Path(folder, str(number), PurePosixPath(name).name)
+            write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))  # type: ignore[misc]
+            try:
+                _load(path)
+            except DamagedFileError as error:
+                raise _unreadable(file, name, error) from None
+
+
+def _unreadable(file: Path, name: str, error: DamagedFileError) -> DamagedFileError:
+    """As `error`, which is of a copy of one of the files, but of the export."""
+    if isinstance(error, FileVersionError):
+        return outdated_results(file, name, error.origin)
+    return damaged_results(file, f"{name}: {str(error).split('; remove it')[0]}")
+
+
+def _load(path: Path) -> None:
+    if path.name == _PROFILE:
+        read_profile(path)
+        return
+    kind, value_type = _TYPES[path.name]
+    load(path, kind, value_type)
+
+
+def imported_plans(found: Imported) -> Iterator[tuple[Path, str, str, str]]:
+    """Each plan that is there now: its path, and network, optimizer and limit as commands take them."""
+    for path in sorted({*found.added, *found.replaced, *found.kept}):
+        if path.name == "plan.json":
+            plan = read_json(path, "plan")["plan"]
+            yield path, path.parents[2].name, plan["optimizer"], plan["limit"]
+
+
+# The stages around the kernel store: searching schedules, what it has of a step, exchange with other machines.
+
+
+def tune_stage(
+    context: Context,
+    network: NetworkSource,
+    scale: str,
+    config: TuneConfig,
+    timing: ProfileConfig,
+    *,
+    store: Path,
+    report: Path,
+    kernels: str = "*",
+) -> None:
+    """Search better schedules for the kernels of `network` whose operation matches `kernels`, and report."""
+    from autotm import zoo
+    from autotm.kernels.search import require_packages
+    from autotm.kernels.target import machine_target
+    from autotm.lower.lowering import scheduled_step
+    from autotm.profile.kernel_timing import ProfileOptions
+    from autotm.profile.store import KernelStore
+    from autotm.profile.tuning import TuneOptions, tune_kernels
+
+    require_packages()
+    machine = context.to_measure().machine
+    require_writable(store, report)
+    came_from = provenance(machine, context.seed, **network.provenance, options=config.model_dump(), kernels=kernels)
+    target = machine_target(machine)
+    step = scheduled_step(zoo.build_from(network, context.seed), scale, target, machine.threads)
+    options = TuneOptions(**config.model_dump(), kernels=kernels)
+    with KernelStore(store) as opened:
+        measured = ProfileOptions(**timing.timing, seed=context.seed)
+        found = tune_kernels(step, target, machine, opened.schedules, options, measured)
+    save(report, "tuning", found, came_from)
+
+
+def coverage_stage(
+    context: Context, network: NetworkSource, scale: str, min_gain: float, *, store: Path, profile: Path
+) -> tuple[Coverage, ...]:
+    """Which kernels of `network` have a timing in the store or, if there is one, the profile, or a tuned schedule."""
+    from autotm import zoo
+    from autotm.kernels.target import machine_target
+    from autotm.lower.lowering import scheduled_step
+    from autotm.profile.store import KernelStore
+    from autotm.profile.tuning import coverage
+
+    context = context.to_measure()  # Timings are of certain cores, code is for this processor.
+    target = machine_target(context.machine)
+    step = scheduled_step(zoo.build_from(network, context.seed), scale, target, context.machine.threads)
+    timed = read_profile(profile) if profile.exists() else None
+    with KernelStore(store) as opened:
+        return coverage(step, target, context.machine, opened, min_gain, timed)
+
+
+def export_store_stage(context: Context, *, store: Path, file: Path) -> Mapping[str, int]:
+    """Write the kernel store's entries into one file; returns how many of each kind."""
+    from autotm.profile.store import KernelStore
+    from autotm.profile.store_exchange import export_store
+
+    with KernelStore(store) as opened:
+        return export_store(opened, file, provenance(context.machine, context.seed))
+
+
+def import_store_stage(*, store: Path, file: Path) -> Merged:
+    """Merge a file that `export_store_stage` wrote into the kernel store."""
+    from autotm.profile.store import KernelStore
+    from autotm.profile.store_exchange import import_store
+
+    require_writable(store)
+    with KernelStore(store) as opened:
+        return import_store(opened, file)

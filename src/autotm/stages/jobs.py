@@ -1,0 +1,312 @@
+"""A stage as a job of Snakemake: its log, the process that waits for it, the reason it failed and the page of failures, and the end of all jobs on Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from autotm.model.errors import AutotmError, DamagedFileError
+from autotm.model.files import read_json, write_json
+from autotm.model.limit import Counts, Limit
+from autotm.model.machine import load_machine
+from autotm.model.slurm import keep_to_allocation
+from autotm.stages.context import Context
+
+# Why jobs failed, on one page: each leaves its reason in a file beside its log, and the page puts them together.
+
+KIND = "failure"
+_AGAIN = "then the same command again"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a job failed, and what to do about it.
+
+    Attributes:
+        why: in one line.
+        remedy: in one line.
+    """
+
+    why: str
+    remedy: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Reason:
+        """What an exception that ended a job means to a user."""
+        if isinstance(error, AutotmError):
+            return cls(_one_line(str(error)), f"as it says; {_AGAIN}")
+        if isinstance(error, MemoryError):
+            return cls("no memory was left", _OF_SIGNALS[signal.SIGKILL])
+        if isinstance(error, OSError):
+            return cls(_one_line(str(error)), f"make room or give access, as it says; {_AGAIN}")
+        what = _one_line(f"{type(error).__name__}: {error}")
+        return cls(what, "this is a fault of autotm: report it with the log, which says where")
+
+    @classmethod
+    def of_signal(cls, number: int) -> Reason:
+        """What it means that a signal ended a job."""
+        name = signal.Signals(number).name if number in list(signal.Signals) else "unknown"
+        return cls(f"killed by signal {number} ({name})", _OF_SIGNALS.get(number, _FAULT))
+
+
+_FAULT = (
+    "compiled code failed, the log says where; remove results/MACHINE/objects, which compiles it anew, and give the "
+    "same command again; report it if it fails again"
+)
+_OF_SIGNALS: Mapping[int, str] = {
+    signal.SIGKILL: "the system does that when memory runs out (sudo dmesg | grep -i 'out of memory' tells): close "
+    f"other programs, or take a smaller scale or batch; {_AGAIN}",
+    signal.SIGINT: f"it was interrupted; {_AGAIN}",
+    signal.SIGHUP: f"its terminal was closed; {_AGAIN}",
+    signal.SIGTERM: f"something asked it to end, a batch system's time limit, say; {_AGAIN}",
+    signal.SIGILL: "machine code for another processor: were results copied from another machine? Remove "
+    f"results/MACHINE/objects and the network's kernels.so; {_AGAIN}",
+}
+_SILENT = Reason(
+    "it ended without a word",
+    f"the log says how far it came; on Slurm, the one in logs/slurm whether it took too much memory or time; {_AGAIN}",
+)
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A job that failed: what it was, where its log is, and why."""
+
+    rule: str
+    wildcards: Mapping[str, str]
+    log: Path
+    reason: Reason
+
+    @classmethod
+    def read(cls, rule: str, wildcards: Mapping[str, str], log: Path) -> FailedJob:
+        """With the reason that the job left, if it did."""
+        try:
+            content = read_json(_reason_file(log), KIND)
+            return cls(rule, wildcards, log, Reason(content["why"], content["remedy"]))
+        except (DamagedFileError, KeyError):
+            return cls(rule, wildcards, log, _SILENT)
+
+    @property
+    def title(self) -> str:
+        """Rule, network, optimizer and limit, as far as the job has them; a figure's rule says which."""
+        known = [self.wildcards[key] for key in ("network", "optimizer") if key in self.wildcards]
+        limit = [f"limit {Limit.parse(self.wildcards['limit'])}"] if "limit" in self.wildcards else []
+        places = [self.wildcards[key] for key in ("scale", "machine") if key in self.wildcards]
+        where = f" ({', '.join(places)})" if places else ""
+        return f"{self.rule}: {', '.join([*known, *limit])}{where}" if known else f"{self.rule}{where}"
+
+
+def forget_reason(log: Path) -> None:
+    """A job starts: what an earlier one left no longer holds."""
+    _reason_file(log).unlink(missing_ok=True)
+
+
+def leave_reason(log: Path, reason: Reason) -> None:
+    """A job ends badly, and leaves its reason beside its log."""
+    write_json(_reason_file(log), KIND, asdict(reason))
+
+
+def page(failed: Sequence[FailedJob], done: int, total: int, made: Iterable[str], missing: Iterable[str]) -> str:
+    """What a user needs to go on: jobs that failed alike share their lines, and jobs that waited for them go unnamed.
+
+    Args:
+        failed: the jobs that failed.
+        done: jobs whose files are there, from earlier calls too.
+        total: jobs behind what was asked for.
+        made: figures that are there.
+        missing: figures that were asked for and are not.
+    """
+    alike: dict[Reason, list[FailedJob]] = {}
+    for job in sorted(failed, key=lambda job: job.title):
+        alike.setdefault(job.reason, []).append(job)
+    head = f"autotm: {len(failed)} job{'s' if len(failed) != 1 else ''} failed" if failed else "autotm: interrupted"
+    lines = ["", "-" * len(head), head, ""]
+    for reason, jobs in alike.items():
+        lines += [job.title for job in jobs]
+        lines += [f"  why:    {reason.why}", f"  remedy: {reason.remedy}"]
+        lines += [f"  log:    {job.log}" for job in jobs]
+        lines.append("")
+    lines.append(f"{done} of {total} jobs are done; the same command does the rest, and none of these again.")
+    lines += [f"{text} {', '.join(names)}" for text, names in (("made:", [*made]), ("not made:", [*missing])) if names]
+    return "\n".join(lines)
+
+
+def _reason_file(log: Path) -> Path:
+    return log.with_suffix(".failure.json")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# A process that waits for the one that works, and tells what that one cannot: which signal killed it.
+
+_PR_SET_PDEATHSIG = 1
+_PASSED_ON = {signal.SIGTERM}
+_STATUS_OF_SIGNAL = 128
+"""A shell's exit status for a process that a signal killed is this and the signal's number."""
+
+
+def supervised(on_signal: Callable[[int], int | None]) -> None:
+    """Go on in a child process; this process waits for it and ends with its status.
+
+    Call it early, before threads and large memory. The child ends with this process. `on_signal` is called here, with
+    the number of the signal that killed the child; it may return a status to end with, in place of a shell's for that.
+    """
+    parent = os.getpid()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)  # until there is somebody to pass it on
+    child = os.fork()
+    if child:
+        _wait(child, on_signal)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It died before it could be bound to it.
+        os._exit(1)
+
+
+def _wait(child: int, on_signal: Callable[[int], int | None]) -> None:
+    def pass_on(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    signal.signal(signal.SIGTERM, pass_on)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A terminal sends it to both.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code >= 0:
+        os._exit(code)
+    status = on_signal(-code)
+    os._exit(_STATUS_OF_SIGNAL - code if status is None else status)
+
+
+# What every script of a rule does around its stage: log to the rule's file, and end with one message.
+
+CONFIG_DIR = Path("config")
+
+
+@contextmanager
+def rule(job: Any, is_done: Callable[[int], bool] = lambda _: False) -> Iterator[Context | None]:
+    """Log to the rule's log file, yield the context of its machine, if its paths name one, and end the process.
+
+    Where a signal ends it, `is_done` is asked, with its number, whether all outputs are there: then it has not failed.
+
+    What the user can mend ends the process with status 1 and its message; anything else also with a traceback, which
+    the log file keeps in both cases. Why it ended stands beside the log, for the page of `failure.py`.
+    """
+    log = Path(job.log[0])
+    forget_reason(log)
+    supervised(lambda number: _ended(number, log, is_done(number)))
+    _log_to(log)
+    keep_to_allocation()
+    gc.freeze()  # Modules stay: no collection needs to look at them, before a measurement or within a solve.
+    try:
+        yield _context(job)
+    except AutotmError as error:
+        leave_reason(log, Reason.of(error))
+        logging.getLogger(__name__).debug("%s", traceback.format_exc())
+        logging.getLogger(__name__).error("%s", error)  # noqa: TRY400 - the message is all a user needs
+        sys.exit(1)
+    except Exception as error:
+        leave_reason(log, Reason.of(error))
+        logging.getLogger(__name__).exception("rule %s failed", job.rule)
+        sys.exit(1)
+    _end()
+
+
+def _ended(number: int, log: Path, is_done: bool) -> int | None:
+    """What the supervisor does where a signal ended the job: the status to end with, if not that of the signal."""
+    reason = Reason.of_signal(number)
+    if not is_done:
+        leave_reason(log, reason)
+        return None
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"After its own work was done, while it worked ahead for other jobs: {reason.why}\n")
+    return 0
+
+
+def _end() -> NoReturn:
+    """End this process: all is written, and to free its modules and memory would take a tenth of a second."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _context(job: Any) -> Context | None:
+    path = job.wildcards.get("machine")
+    if path is None:
+        return None
+    name, _, threads = path.removesuffix("t").rpartition("-")
+    machine = load_machine(CONFIG_DIR / "machines" / f"{name}.yaml", int(threads))
+    counts = Counts(job.params.get("counts", Counts.INTERMEDIATES))
+    return Context(machine, CONFIG_DIR / "devices", job.params.seed, counts)
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("", encoding="utf-8")
+    file = logging.FileHandler(path, mode="a", encoding="utf-8")  # `ahead.take` may write it anew meanwhile
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    console = logging.StreamHandler(sys.stderr)
+    console.setLevel(logging.INFO)
+    console.setFormatter(logging.Formatter("autotm: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[file, console], force=True)
+    logging.getLogger("autotm").setLevel(logging.DEBUG)
+    faulthandler.enable(file.stream)
+
+
+# A study that is asked to end (Ctrl-C, SIGTERM) ends its jobs too: Snakemake itself would wait until they are done.
+
+_TERMINATE_AGAIN_S = 0.1
+"""Jobs that were just being started are found the next time."""
+_BY_THEMSELVES_S = 2.0
+"""Ctrl-C reaches the jobs too. Python may lose it while it imports; what still runs after so long is ended."""
+
+
+def end_jobs_when_asked() -> None:
+    """From now on SIGTERM, and SIGINT after a while, also end all processes below this one, until it ends itself.
+
+    What these signals did before they still do; one that is ignored, as SIGINT behind nohup, still is. Call it in the
+    main thread, after Snakemake's scheduler has set its own handlers.
+    """
+    _end_jobs_on(signal.SIGTERM, after_s=0.0)
+    _end_jobs_on(signal.SIGINT, after_s=_BY_THEMSELVES_S)
+
+
+def _end_jobs_on(number: signal.Signals, after_s: float) -> None:
+    before = signal.getsignal(number)
+    if before is signal.SIG_IGN:
+        return
+
+    def end(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=_end_jobs, args=[after_s], daemon=True).start()
+        if callable(before):
+            before(number, frame)
+
+    signal.signal(number, end)
+
+
+def _end_jobs(after_s: float) -> None:
+    import psutil  # jobs must not wait for it
+
+    time.sleep(after_s)
+    while True:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.terminate()
+        time.sleep(_TERMINATE_AGAIN_S)

@@ -1,0 +1,376 @@
+"""What all figures share: fonts, colours, names, panels, captions, and how they are saved."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from autotm.model.config import StyleConfig
+from autotm.model.files import write_atomically
+from autotm.model.limit import Limit
+from autotm.model.plan import GPU_RIVALS, Status
+from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, marked
+
+# How every figure looks: fonts, lines, and one colour for each optimizer and network.
+
+GRAY = "0.35"
+
+
+NETWORK_ORDER = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
+
+
+OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+
+
+LINUX_ORDER = ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing")
+"""What Linux does by itself: one family, in grays."""
+_GRAYS = ("0.78", "0.62", "0.46", "0.25")
+
+
+_SAME_COLOR = {"test_vgg": "vgg19"}
+
+
+Drawn = tuple[Figure, str]
+"""A figure without its caption, and the caption."""
+
+
+@contextmanager
+def styled(style: StyleConfig) -> Iterator[None]:
+    """Draw under the project's look."""
+    look = {
+        "font.size": style.font_size_pt,
+        "axes.labelsize": style.font_size_pt,
+        "axes.titlesize": style.font_size_pt + 1,
+        "xtick.labelsize": style.font_size_pt - 1,
+        "ytick.labelsize": style.font_size_pt - 1,
+        "legend.fontsize": style.font_size_pt - 1.5,
+        "legend.labelspacing": 0.35,
+        "legend.framealpha": 0.85,
+        "legend.edgecolor": "none",
+        "legend.handlelength": 2.6,
+        "font.family": "DejaVu Sans",
+        "axes.edgecolor": GRAY,
+        "axes.linewidth": 0.6,
+        "grid.linewidth": 0.4,
+        "grid.color": "0.88",
+        "lines.linewidth": 1.3,
+        "lines.markersize": 3.6,
+        "pdf.fonttype": 42,
+        "svg.hashsalt": "autotm",
+    }
+    with sns.axes_style("whitegrid"), mpl.rc_context(look):
+        yield
+
+
+def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
+    """One colour an optimizer, the same in every figure whichever of them it shows."""
+    own = dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
+    return own | {name: to_rgb(gray) for name, gray in zip(LINUX_ORDER, _GRAYS, strict=True)}
+
+
+def rival_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
+    """One colour for each thing that others do on a GPU."""
+    return dict(zip(GPU_RIVALS, sns.color_palette(style.palette, 10)[-len(GPU_RIVALS) :], strict=True))
+
+
+def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tuple[float, float, float]]:
+    """One colour a network, the same in every figure; networks of one's own get those that are left."""
+    known = {*NETWORK_ORDER, *_SAME_COLOR}
+    names = [*NETWORK_ORDER, *(name for name in dict.fromkeys(networks) if name not in known)]
+    colors = dict(zip(names, sns.color_palette(style.palette, len(names)), strict=True))
+    return colors | {name: colors[other] for name, other in _SAME_COLOR.items()}
+
+
+# What networks, optimizers and limits are called in figures, and their order.
+
+TITLES = {
+    "densenet264": "DenseNet-264",
+    "inception_v4": "Inception v4",
+    "resnet50": "ResNet-50",
+    "resnet200": "ResNet-200",
+    "dlrm": "DLRM",
+    "mlp": "MLP",
+    "test_vgg": "VGG19 (small)",
+    "transformer": "Transformer",
+    "vgg19": "VGG19",
+    "vgg416": "VGG416",
+}
+
+
+_SERIES = {
+    "static": "static-AutoTM",
+    "synchronous": "sync-AutoTM",
+    "asynchronous": "async-AutoTM",
+    "linux-preferred": "Linux: preferred",
+    "linux-interleave": "Linux: interleave",
+    "linux-weighted-interleave": "Linux: weighted",
+    "linux-balancing": "Linux: NUMA balancing",
+    "managed-memory": "managed memory",
+    "lru-paging": "LRU paging",
+    "swap-all": "swap all (vDNN)",
+    "recompute": "recompute (segments)",
+    "save-on-cpu": "save_on_cpu (PyTorch)",
+}
+
+
+def title(network: str) -> str:
+    """A network's name for people."""
+    return TITLES.get(network, network)
+
+
+def series_name(optimizer: str) -> str:
+    """An optimizer's name in a legend: the paper's, where it has one."""
+    return _SERIES.get(optimizer, optimizer)
+
+
+def in_order(networks: Iterable[str], order: Sequence[str]) -> list[str]:
+    """The distinct networks, those of `order` first."""
+    found = list(dict.fromkeys(networks))
+    return [*(name for name in order if name in found), *(name for name in found if name not in order)]
+
+
+def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:
+    """The limits of a table, least fast memory first; with `ends`, all slow and all fast too."""
+    slow_parts = {text: Limit.parse(text) for text in dict.fromkeys(table["limit"])}
+    is_end = {text: limit.size_bytes is None and 0 in {limit.slow, limit.fast} for text, limit in slow_parts.items()}
+    order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(kind="stable").index
+    return [text for text in order if ends or not is_end[text]]
+
+
+# Panels in a row or a grid, their titles, and axes that count in bytes.
+
+CM_PER_INCH = 2.54
+
+
+_UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+
+
+def panels(count: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
+    """A row of panels, `widen` times as wide as usual, with room for a caption below."""
+    return grid(count, count, style, widen=widen)
+
+
+def grid(count: int, columns: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
+    """Panels row by row, `columns` in each; places of the last row that no panel needs stay empty."""
+    rows = -(-count // columns)
+    width, height = widen * style.panel_width_cm / CM_PER_INCH, style.panel_height_cm / CM_PER_INCH
+    figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).reshape(-1).tolist()
+    for spare in axes[count:]:
+        spare.remove()
+    return figure, axes[:count]
+
+
+def finish(axes: Axes, letter: str, title: str) -> None:
+    """Panel letter (where there are several panels) and title; no lines where there is no data."""
+    axes.set_title(f"({letter})  {title}" if letter else title, loc="left")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(length=2.5, width=0.6, color=GRAY)
+
+
+def count_bytes(axis: Axis, largest: float) -> str:
+    """Let an axis of bytes count in the unit that keeps `largest` above 0.1 of it; returns the unit."""
+    unit = _unit(largest)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / _UNITS[unit]:g}"))
+    axis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10]))
+    return unit
+
+
+def text_in_bytes(size: float) -> str:
+    """A number of bytes for people, three digits, in the unit that keeps it above 0.1."""
+    unit = _unit(size)
+    return f"{size / _UNITS[unit]:.3g} {unit}"
+
+
+def _unit(largest: float) -> str:
+    return next((name for name, size in _UNITS.items() if largest >= 0.1 * size), "B")
+
+
+def hollow_marks(axes: Axes, runs: pd.DataFrame, x: str, y: str, **look: Any) -> None:
+    """Empty the marks of disturbed runs, whose line and marks are drawn; `look` is that of the marks."""
+    shown = runs[marked(runs)]
+    if not shown.empty:
+        axes.plot(shown[x], shown[y], linestyle="none", markerfacecolor="white", markeredgewidth=1.0, zorder=4, **look)
+
+
+# What captions tell, from the table that a figure is drawn from: machine, proof, disturbances, prices.
+
+_NO_GAP = 1e-6
+
+
+def machine_text(row: Mapping[Hashable, Any]) -> str:
+    """Machine, processor, threads, and how real its slow memory is; `row` holds them under the names of records.
+
+    `slow_memory` in it, if there is any, says which memory that is (`model.machine.slow_memory_text`).
+    """
+    reality = {
+        "real": "real slow memory",
+        "emulated": "slow memory EMULATED: DRAM plus injected delay",
+        "modelled": "slow memory MODELLED: times computed, not run",
+        "stand-in": "NO SLOW MEMORY: ordinary memory stands in for it, its times say nothing about slow memory",
+    }[str(row["tier_reality"])]
+    which = row.get("slow_memory")
+    if isinstance(which, str) and which:
+        reality += f" ({which})"
+    return f"machine {row['machine']}: {row['cpu_model']}, {row['threads']} threads; {reality}"
+
+
+def caption(table: pd.DataFrame) -> str:
+    """What a reader must know to trust a figure of runs: machine, tier reality, threads, gap, seed, versions."""
+    first = table.iloc[0]
+    batches = table.drop_duplicates("network")
+    networks = ", ".join(f"{row['network']} (batch {row['batch']})" for _, row in batches.iterrows())
+    return (
+        f"{networks}, scale {first['scale']}; {machine_text(first)}. Runtimes are medians of at least "
+        f"{table['samples'].min()} timed steps{_all_fast(table)}. "
+        f"{disturbed_text(table)}{proven_text(table)}{pages_text(table)}Outputs of "
+        f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
+        f"seed {first['seed']}. {first['versions']}."
+    )
+
+
+def _all_fast(table: pd.DataFrame) -> str:
+    seconds = table["all_fast_runtime_s"].dropna()
+    if seconds.empty:
+        return ""
+    return f"; all-fast steps took {' to '.join(f'{one:.3g}' for one in sorted({seconds.min(), seconds.max()}))} s"
+
+
+def proven_text(table: pd.DataFrame) -> str:
+    """How good the plans of optimizers that search are; the others have one plan, and no bound to be near."""
+    searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
+    if searched.empty:
+        return ""
+    names = ", ".join(dict.fromkeys(searched["optimizer"]))
+    return f"Plans ({names}) {near_text(searched['gap'].max())} on the predicted runtime. "
+
+
+def pages_text(table: pd.DataFrame) -> str:
+    """Whether the pages of Linux's policies were placed by a simulation; empty where the table has none of these."""
+    found = {
+        how: ", ".join(dict.fromkeys(table.loc[table[PAGES] == how, "optimizer"])) if PAGES in table else ""
+        for how in ("simulated", "linux")
+    }
+    sentences = ""
+    if found["simulated"]:
+        sentences += f"Pages by Linux ({found['simulated']}): where they are is SIMULATED, by the rules it documents. "
+    if found["linux"]:
+        sentences += (
+            f"Pages by Linux ({found['linux']}): placed by this machine's kernel, in fast memory that was filled but "
+            "for the limit. "
+        )
+    return sentences
+
+
+def near_text(gap: float) -> str:
+    """How near a plan is to its bound, in words; a gap that is rounding error is none."""
+    return f"within {100 * gap if gap > _NO_GAP else 0:.2g} % of a proven bound"
+
+
+def disturbed_text(table: pd.DataFrame) -> str:
+    """The caption's sentences that name disturbed runs, and what plans were made from; empty where there are none."""
+    shown, sentences = table[marked(table)], ""
+    if not shown.empty:
+        named = "; ".join(_run_text(row) for _, row in shown.iterrows())
+        sentences = f"Hollow, too slow: others held the cores during {named}. "
+    texts = table[DISTURBED_BEFORE].dropna() if DISTURBED_BEFORE in table else ()
+    found = dict.fromkeys(one for text in texts for one in text.split(DISTURBED_SEPARATOR) if one)
+    if named := "; ".join(_grouped(list(found))):
+        sentences += f"Others held the cores, too, while what predictions are made from was measured: {named}. "
+    return sentences
+
+
+def _grouped(named: Sequence[str]) -> list[str]:
+    """What was measured, in words; `copies beside kernels (matmul)` and the like as one, with their number."""
+    members = Counter(one.split(" (")[0] for one in named)
+    shown = {one.split(" (")[0]: one for one in named}
+    return [one if members[name] == 1 else f"{name} ({members[name]} classes)" for name, one in shown.items()]
+
+
+def _run_text(row: Mapping[Hashable, Any]) -> str:
+    on = f" on {row['device']}" if "device" in row else ""
+    return f"{row['network']} {row['optimizer']} {row['limit']}{on}"
+
+
+def prices_remark(table: pd.DataFrame) -> str:
+    """The prices taken, for a caption."""
+    return f"A byte of fast memory is taken as {table['price_ratio'].iloc[0]:.3g} times as dear as one of slow memory."
+
+
+def modelled_caption(table: pd.DataFrame) -> str:
+    """What a reader must know to trust a figure of plans: where the kernels were timed, and what is not known."""
+    first, networks = table.iloc[0], table.drop_duplicates("network")
+    errors = "; ".join(
+        f"{row['network']} (batch {row['batch']}) {100 * row['step_error']:+.1f} %, single kernels "
+        f"{100 * row['kernel_error']:.1f} %"
+        for _, row in networks.iterrows()
+    )
+    return (
+        f"Steps are MODELLED, not run: PREDICTED times at scale {first['scale']} from kernels timed at batches "
+        f"{first['batches']}; {machine_text(first)}. {proven_text(table)}{pages_text(table)}"
+        f"Error of the all-fast step at the largest of these "
+        f"batches, predicted from the others: {errors}. Seed {first['seed']}. {first['versions']}."
+    )
+
+
+# Figures as files: the same table gives the same bytes.
+
+_POINTS_PER_INCH = 72.0
+
+
+_CAPTION_GAP_POINTS = 4.0
+
+
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+_CAPTION_CHARACTERS_PER_INCH = 124.0
+"""Times the size in points: a character of the font is about 0.55 em wide."""
+
+
+def fix_legends(figure: Figure) -> None:
+    """Lay the figure out, for good: legends beside the panels keep their place when a caption makes it taller."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for legend in figure.legends:
+        corner = figure.transFigure.inverted().transform(legend.get_window_extent().min)
+        legend.borderaxespad = 0.0
+        legend.set_loc("lower left")
+        legend.set_bbox_to_anchor(tuple(corner), transform=figure.transFigure)
+
+
+def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
+    """Put `text` below the figure, legends included, wrapped to its width; saving makes room for it."""
+    points = style.font_size_pt - 2.0
+    columns = int(figure.get_figwidth() * _CAPTION_CHARACTERS_PER_INCH / points)
+    lines = textwrap.wrap(text.replace(" %", _NO_BREAK + "%"), columns, break_on_hyphens=False)
+    look = {"fontsize": points, "color": GRAY, "ha": "left", "va": "top", "linespacing": 1.3}
+    figure.text(0.008, -_CAPTION_GAP_POINTS / _POINTS_PER_INCH / figure.get_figheight(), "\n".join(lines), **look)
+
+
+def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:
+    """Write both files, each whole; neither holds a date."""
+    described = {"Title": pdf.stem, "Subject": text, "Creator": "autotm"}
+    metadata = {**described, "CreationDate": None, "Producer": None}
+    write_atomically(pdf, lambda path: figure.savefig(path, format="pdf", metadata=metadata, bbox_inches="tight"))
+    described_png = {"Title": pdf.stem, "Description": text, "Software": None}
+    write_atomically(
+        png,
+        lambda path: figure.savefig(
+            path, format="png", dpi=style.dots_per_inch, metadata=described_png, bbox_inches="tight"
+        ),
+    )

@@ -1,0 +1,354 @@
+"""Figures that compare optimizers by network: speed-ups, errors of predictions, times to solve."""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
+
+from autotm.model.config import ALL_FAST, ALL_SLOW, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.plan import Status
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    caption,
+    finish,
+    grid,
+    limits_of,
+    modelled_caption,
+    network_colors,
+    optimizer_colors,
+    panels,
+    series_name,
+    title,
+)
+from autotm.study.setup import CACHED, FIRST_TOUCH, SPILLED
+from autotm.study.tables import DISTURBED, DISTURBED_BEFORE, at_limits, is_modelled, marked, require_one
+
+# Grouped bars, hollow where a run was disturbed.
+
+_GROUP_WIDTH = 0.8
+
+
+def bars(
+    axes: Axes,
+    places: Sequence[str],
+    series: Sequence[tuple[str, Sequence[float], Any]],
+    hollow: Sequence[Sequence[bool]] = (),
+) -> None:
+    """Grouped bars: one group for each place on x, one bar in it for each (label, heights, colour).
+
+    `hollow` says of each bar, series by series, whether it is drawn as an outline, since its run was disturbed.
+    """
+    width = _GROUP_WIDTH / len(series)
+    for number, (label, heights, color) in enumerate(series):
+        shift = (number - (len(series) - 1) / 2) * width
+        middles = [place + shift for place in range(len(places))]
+        drawn = axes.bar(middles, heights, 0.92 * width, color=color, label=label, linewidth=0)
+        for bar, is_hollow in zip(drawn, hollow[number] if hollow else (), strict=False):
+            if is_hollow:
+                bar.set(facecolor="none", edgecolor=color, linewidth=1.0)
+    axes.set_xticks(range(len(places)), places)
+    axes.grid(visible=False, axis="x")
+
+
+def values(table: pd.DataFrame, places: Sequence[str], column: str) -> list[float]:
+    """The column at each limit; what was not run has no bar."""
+    found = table.drop_duplicates("limit").set_index("limit")[column]
+    return [float(found.get(place, float("nan"))) for place in places]
+
+
+# Figure 7 of AutoTM: speed-up over a step whose intermediates are all in slow memory, a panel a network.
+
+_COLUMNS = 2
+_ALL_FAST_LINE = {"color": "#c0392b", "linestyle": (0, (4, 2)), "linewidth": 1.1}
+
+
+def draw_fig7(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """One panel for each network in the table.
+
+    Raises:
+        BadInputError: a network has no run at limit 1:0.
+    """
+    networks = list(dict.fromkeys(table["network"]))
+    figure, axes_of = grid(len(networks), min(_COLUMNS, len(networks)), style)
+    for letter, axes, network in zip(string.ascii_lowercase, axes_of, networks, strict=False):
+        _draw_network(axes, table[table["network"] == network], style)
+        finish(axes, letter, title(network))
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure, (
+        f"{caption(table)} Bars: slow-down with all intermediates in slow memory (1:0) over the slow-down at the "
+        "limit, each against the all-fast step of its own minutes."
+    )
+
+
+def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
+    slowest = runs.loc[runs["limit"] == ALL_SLOW, "slowdown"]
+    if slowest.empty:
+        raise BadInputError(
+            f'figure 7: no run of {runs["network"].iloc[0]} at limit "{ALL_SLOW}"; add it to the limits'
+        )
+    most, is_most_disturbed = float(slowest.max()), bool(marked(runs)[slowest.idxmax()])
+    places, colors = limits_of(runs, ends=False), optimizer_colors(style)
+    series = [
+        (
+            series_name(str(optimizer)),
+            [most / value for value in values(of_optimizer, places, "slowdown")],
+            colors[str(optimizer)],
+        )
+        for optimizer, of_optimizer in runs.groupby("optimizer", sort=False)
+    ]
+    hollow = [
+        [is_most_disturbed or one for one in at_limits(of_optimizer, places)]
+        for _, of_optimizer in runs.groupby("optimizer", sort=False)
+    ]
+    bars(axes, places, series, hollow)
+    axes.axhline(most, label="all fast", **_ALL_FAST_LINE)
+    axes.set_ylim(0, math.ceil(most) + 0.2)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.set_ylabel("speed-up over all slow")
+    axes.set_xlabel("slow : fast memory")
+
+
+# Figure 8 of AutoTM: large networks, speed-up over memory-mode, where fast memory is a cache of slow memory.
+#
+# Where slow memory is real and addressed by programs, it has no such cache: speed-ups are over what Linux does by
+# itself there, or over the simplest placement that there is.
+
+_REMARKS = {
+    "slowdown": "Bars: {name}'s slow-down over the optimizer's, each over the all-fast step of its own minutes.",
+    "actual_runtime_median_s": "Bars: {name}'s median step over the optimizer's, timed one after the other.",
+    "predicted_runtime_s": "Bars: {name}'s predicted step over the optimizer's.",
+}
+_WITHOUT_CACHE = "There is no {cached} here: fast memory is no cache of slow memory that programs address. "
+_INSTEAD = (SPILLED, FIRST_TOUCH, "static")
+
+
+def draw_fig8(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A group of bars for each network, a bar for each optimizer but the one compared with.
+
+    Raises:
+        BadInputError: runs at several limits, or a network without a run in memory-mode or without any other.
+    """
+    return _draw_speedups(table, style, "speed-up over {name}")
+
+
+def draw_fig8_for_talk(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """The same, and which way is better.
+
+    Raises:
+        BadInputError: as `draw`.
+    """
+    return _draw_speedups(table, style, "speed-up over {name}\n(higher is better)")
+
+
+def compared_with(table: pd.DataFrame) -> str:
+    """The optimizer that the others are compared with: memory-mode wherever it can run."""
+    has_no_cache = bool(table["tier_reality"].isin(("real", "stand-in")).all())
+    if not has_no_cache or CACHED in set(table["optimizer"]):
+        return CACHED
+    return next((name for name in _INSTEAD if name in set(table["optimizer"])), CACHED)
+
+
+def speedups(table: pd.DataFrame) -> pd.DataFrame:
+    """A row for each network and optimizer but the one compared with.
+
+    Columns: `network`, `batch`, `optimizer`, `speedup`, `disturbed`.
+
+    Slow-downs are divided where every run of the network has one, which leaves out the drift of the machine's speed
+    between two runs; else median steps; of modelled steps, predictions.
+
+    Raises:
+        BadInputError: as `draw`.
+    """
+    runs = table[table["limit"] != ALL_FAST]
+    require_one(runs, "limit")
+    base, rows = compared_with(runs), []
+    for network, of_network in runs.groupby("network", sort=False):
+        time = of_network.set_index("optimizer")[_time_column(of_network)]
+        if base not in time or len(time) == 1:
+            raise BadInputError(
+                f"figure 8: {network} was not run with optimizer '{base}' and another; add it to the workload's "
+                "optimizers"
+            )
+        batch = of_network["batch"].iloc[0]
+        is_marked = dict(zip(of_network["optimizer"], marked(of_network), strict=True))
+        rows += [
+            (network, batch, name, time[base] / time[name], is_marked[base] or is_marked[name])
+            for name in time.index
+            if name != base
+        ]
+    return pd.DataFrame(rows, columns=["network", "batch", "optimizer", "speedup", DISTURBED])
+
+
+def _draw_speedups(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn:
+    found = speedups(table)
+    wide = found.pivot_table(index="network", columns="optimizer", values="speedup", sort=False)
+    batches = found.drop_duplicates("network").set_index("network")["batch"]
+    colors = optimizer_colors(style)
+    figure, (axes,) = panels(1, style, widen=1.6)
+    places = [f"{title(str(name))} ({batches[name]})" for name in wide.index]
+    hollow = found.pivot_table(index="network", columns="optimizer", values=DISTURBED, sort=False, aggfunc="max")
+    series = [(series_name(name), wide[name].tolist(), colors[name]) for name in wide.columns]
+    bars(axes, places, series, [(hollow[name] == 1).tolist() for name in wide.columns])
+    base = compared_with(table[table["limit"] != ALL_FAST])
+    axes.axhline(1.0, color=GRAY, linewidth=0.8, label=series_name(base))
+    axes.set_ylim(0, 1.1 * max(1.0, float(found["speedup"].max())))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_ylabel(label.format(name=series_name(base)))
+    axes.set_xlabel("network (batch)")
+    limit = table.loc[table["limit"] != ALL_FAST, "limit"].iloc[0]
+    finish(axes, "", f"Large networks, slow : fast memory {limit}")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    described = modelled_caption(table) if is_modelled(table) else caption(table)
+    without = "" if base == CACHED else _WITHOUT_CACHE.format(cached=CACHED)
+    return figure, f"{described} {without}{_REMARKS[_time_column(table)].format(name=series_name(base))}"
+
+
+def _time_column(runs: pd.DataFrame) -> str:
+    """What is divided."""
+    if is_modelled(runs):
+        return "predicted_runtime_s"
+    return "slowdown" if bool(runs["slowdown"].notna().all()) else "actual_runtime_median_s"
+
+
+# Figure 11 of AutoTM: how far predicted step times are from measured ones.
+
+OPTIMIZED = ("static", "synchronous", "asynchronous")
+_NAMED_ABOVE_PERCENT = 10.0
+
+
+def errors_percent(table: pd.DataFrame) -> pd.DataFrame:
+    """Runs of optimizers that place by prediction, with `error_percent`: 100 (predicted / measured slow-down - 1).
+
+    `with_drift_percent` is the same of predicted and measured seconds: in it is also how much faster or slower the
+    machine was than when the kernels were timed.
+    """
+    runs = table[table["optimizer"].isin(OPTIMIZED)]
+    return runs.assign(
+        error_percent=100 * (runs["predicted_slowdown"] / runs["slowdown"] - 1),
+        with_drift_percent=100 * (runs["predicted_runtime_s"] / runs["actual_runtime_median_s"] - 1),
+    )
+
+
+def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel for each optimizer that places by prediction, a bar for each network at each limit."""
+    runs = errors_percent(table)
+    optimizers, networks = (list(dict.fromkeys(runs[column])) for column in ("optimizer", "network"))
+    figure, axes_of = panels(len(optimizers), style)
+    shades = network_colors(style, networks)
+    most = max(5.0, 1.1 * float(runs["error_percent"].abs().max()))
+    for letter, axes, optimizer in zip(string.ascii_lowercase, axes_of, optimizers, strict=False):
+        of_optimizer = runs[runs["optimizer"] == optimizer]
+        places = limits_of(of_optimizer, ends=True)
+        series = [
+            (title(name), values(of_optimizer[of_optimizer["network"] == name], places, "error_percent"), shades[name])
+            for name in networks
+        ]
+        hollow = [at_limits(of_optimizer[of_optimizer["network"] == name], places) for name in networks]
+        bars(axes, places, series, hollow)
+        axes.axhline(0.0, color=GRAY, linewidth=0.6)
+        axes.set_ylim(-most, most)
+        axes.set_ylabel("error of the prediction, %")
+        axes.set_xlabel("slow : fast memory")
+        finish(axes, letter, series_name(optimizer))
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure, f"{caption(table)} {_remark(runs)}"
+
+
+def _remark(runs: pd.DataFrame) -> str:
+    """The errors of undisturbed runs in words; those that are far off by name, and why."""
+    runs = runs[~marked(runs)]
+    size, with_drift = runs["error_percent"].abs(), runs["with_drift_percent"].abs()
+    far = runs[size > _NAMED_ABOVE_PERCENT]
+    named = "; ".join(
+        f"{row['network']} {row['optimizer']} {row['limit']}: {row['error_percent']:+.1f} % ({explained_errors(row)})"
+        for _, row in far.iterrows()
+    )
+    return (
+        "Error of the predicted step, which is the all-fast step measured beside it and what the placement adds by "
+        f"prediction: median size {size.median():.1f} %, largest {size.max():.1f} %. Of predicted seconds, in which is "
+        "also the drift of the machine's speed since the kernels were timed: "
+        f"median {with_drift.median():.1f} %, largest {with_drift.max():.1f} %."
+        + (f" Above {_NAMED_ABOVE_PERCENT:.0f} %: {named}." if named else "")
+    )
+
+
+def explained_errors(row: pd.Series) -> str:
+    """What the error of one run is made of, as its record tells.
+
+    The error of a slow-down is that of two steps. That of the planned one is then divided among kernels and moves, as
+    timed piece by piece, and set beside how long its threads had no core: what others took was not predicted.
+    """
+    step_s, all_fast_s = row["actual_runtime_median_s"], row["all_fast_runtime_s"]
+    parts = [
+        f"its step took {_more(step_s, row['predicted_runtime_s'])} than predicted",
+        f"the all-fast one {_more(all_fast_s, row['all_fast_predicted_s'])}",
+    ]
+    if row["kernels_s"] > 0:
+        predicted_kernels_s = row["predicted_runtime_s"] - row["predicted_moves_s"]
+        parts.append(f"kernels by {1e3 * (row['kernels_s'] - predicted_kernels_s):+.3g} ms")
+    if pd.notna(row["moves_s"]):
+        parts.append(f"moves by {1e3 * (row['moves_s'] - row['predicted_moves_s']):+.3g} ms")
+    if pd.notna(row["waited_median_s"]):
+        parts.append(f"its threads waited {1e3 * row['waited_median_s']:.3g} ms a step for cores that others held")
+    return ", ".join(parts)
+
+
+def _more(found: float, expected: float) -> str:
+    share = 100 * (found / expected - 1)
+    return f"{abs(share):.1f} % {'longer' if share >= 0 else 'less'}"
+
+
+# How long placements took to find, by network: building the model and solving it, over all attempts.
+
+_LEAST_S = 1e-4
+"""A log axis has no place for less."""
+_BUILDING = {"linestyle": "none", "marker": "_", "markersize": 9, "color": "white", "markeredgewidth": 1.4}
+
+
+def longest_solves(table: pd.DataFrame) -> pd.DataFrame:
+    """For each network and optimizer that searches, its limit that took longest, with `total_s`."""
+    searched = table[table["solver_status"] != str(Status.NOT_OPTIMIZED)]
+    total = searched.assign(total_s=searched["creation_s"] + searched["optimization_s"])
+    return total.loc[total.groupby(["network", "optimizer"], sort=False)["total_s"].idxmax()]
+
+
+def draw_ilp_times(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A bar for each network and optimizer that searches, on a log axis.
+
+    Raises:
+        BadInputError: no optimizer searched for its plans.
+    """
+    slowest = longest_solves(table)
+    if slowest.empty:
+        raise BadInputError("solution times: no run of an optimizer that searches (static, synchronous, asynchronous)")
+    networks, optimizers = (list(dict.fromkeys(slowest[column])) for column in ("network", "optimizer"))
+    columns = ["total_s", "creation_s"]
+    seconds = slowest.pivot_table(index="network", columns="optimizer", values=columns).clip(lower=_LEAST_S)
+    figure, (axes,) = panels(1, style, widen=1.4)
+    colors = optimizer_colors(style)
+    series = [
+        (series_name(name), seconds["total_s", name].reindex(networks).tolist(), colors[name]) for name in optimizers
+    ]
+    bars(axes, [title(name) for name in networks], series)
+    for name, container in zip(optimizers, axes.containers, strict=True):
+        middles = [bar.get_x() + bar.get_width() / 2 for bar in container]
+        axes.plot(middles, seconds["creation_s", name].reindex(networks), **_BUILDING)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(slowest["creation_s"].clip(lower=_LEAST_S).min() / 2, slowest["total_s"].max() * 2)
+    axes.set_ylabel("building and solving, s")
+    finish(axes, "", "Time to find a placement (longest over the limits)")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    which = ", ".join(f"{row['network']} {row['optimizer']} {row['limit']}" for _, row in slowest.iterrows())
+    described = caption(table.assign(**{DISTURBED: False, DISTURBED_BEFORE: ""}))
+    return figure, f"{described} White lines: building the model alone. Longest: {which}."

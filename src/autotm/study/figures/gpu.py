@@ -1,0 +1,515 @@
+"""Training beyond a GPU's memory, modelled or measured: its tables, figure 12, and the timeline of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance
+from autotm.model.paths import FRAMEWORK_FILE
+from autotm.model.plan import GPU_RIVALS, SAVE_ON_CPU, Status
+from autotm.model.record import KERNEL_BY_KERNEL, FrameworkRecord, Record
+from autotm.model.timeline import Engine, Lane, ModelledStep, Timeline
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    disturbed_text,
+    finish,
+    grid,
+    near_text,
+    optimizer_colors,
+    panels,
+    rival_colors,
+    series_name,
+    title,
+)
+from autotm.study.figures.comparisons import bars
+from autotm.study.setup import GPU_BASELINE
+from autotm.study.tables import DISTURBED, marked, require_one, versions_text
+
+# A framework's own step of figure 12: a record -> a row like those of programs, and what a caption says of it.
+
+LEFT_OUT = "left_out"
+"""Column that says why a step has no bar; empty of those that have one, and of those that do not fit."""
+
+
+def framework_row(path: Path) -> dict[str, Any]:
+    """What a program's record has no counterpart for is empty. Nothing was compared bit for bit.
+
+    Raises:
+        DamagedFileError: the file cannot be read.
+    """
+    record, source = load_with_provenance(path, "framework_record", FrameworkRecord)
+    return {
+        "network": record.network,
+        "batch": record.batch,
+        "scale": record.scale,
+        "machine": source["machine"],
+        "gpu": record.device or source["gpu"],
+        "gpu_driver": source["gpu_driver"],
+        "cpu_model": source["cpu_model"],
+        "tier_reality": record.tier_reality,
+        "optimizer": record.optimizer,
+        "limit": record.limit,
+        "counts": record.counts,
+        "dram_limit_bytes": record.dram_limit_bytes,
+        "io_bytes": record.io_size,
+        "peak_live_bytes": record.peak_live_bytes,
+        "fits": record.fits,
+        LEFT_OUT: record.left_out,
+        "most_bytes": nan if record.most_bytes is None else record.most_bytes,
+        "step_s": nan if record.step_s is None else record.step_s,
+        "oracle_s": nan,
+        "remark": f"{record.framework} on {record.device}; {_compared(record)}" if record.framework else "",
+        "samples": len(record.samples_s),
+        DISTURBED: record.disturbed_steps_count,
+        "verified_steps": nan,
+        "seed": source["seed"],
+        "versions": versions_text(source),
+    }
+
+
+def has_bar(table: pd.DataFrame) -> pd.Series:
+    """Of which rows there is something to draw: a bar, or a cross."""
+    if LEFT_OUT not in table:
+        return pd.Series(data=True, index=table.index)
+    return table[LEFT_OUT].isna() | (table[LEFT_OUT] == "")
+
+
+def framework_text(table: pd.DataFrame) -> str:
+    """For captions: what ran of PyTorch, and what was left out; empty where neither was asked for."""
+    own = table[table["optimizer"] == SAVE_ON_CPU]
+    if own.empty or LEFT_OUT not in own:
+        return ""
+    shown, texts = own[has_bar(own)], []
+    if len(shown):
+        ran = "; ".join(f"{row['network']}: {row['remark']}" for _, row in shown.iterrows())
+        texts.append(f"save_on_cpu is PyTorch's own step of the same network ({ran}).")
+    if (shown["tier_reality"] == "stand-in").any():
+        texts.append("It ran on NO GPU: its time says nothing about one.")
+    texts += [f"save_on_cpu is left out: {reason}." for reason in dict.fromkeys(own[~has_bar(own)][LEFT_OUT])]
+    return " ".join(texts) + " "
+
+
+def _compared(record: FrameworkRecord) -> str:
+    if record.exact_loss is None or record.loss_margin is None:
+        return "loss not compared"
+    apart = abs(record.losses[0] - record.plain_losses[0])
+    return f"losses {apart:.1e} apart, {record.loss_margin:.1e} allowed"
+
+
+# Modelled steps -> a row for each, or for each thing that an engine did.
+
+ORACLE = "oracle"
+
+
+def table_of_modelled_steps(paths: Iterable[Path]) -> pd.DataFrame:
+    """One row for each file, in that order; `speedup` is the baseline's step over this one.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: a network and batch without a step of the baseline, or steps of several machines.
+    """
+    rows = []
+    for path in paths:
+        step, source = load_with_provenance(path, "modelled_step", ModelledStep)
+        rows.append(
+            {
+                **_engine_work(step),
+                "counts": step.counts,
+                "dram_limit_bytes": step.dram_limit_bytes,
+                "io_bytes": step.io_size,
+                "peak_live_bytes": step.peak_live_bytes,
+                "fits": step.fits,
+                "most_bytes": step.most_bytes,
+                "step_s": step.step_us / 1e6,
+                "kernels_s": step.kernels_us / 1e6,
+                "repeated_s": step.repeated_us / 1e6,
+                "oracle_s": step.oracle_us / 1e6,
+                "in_bytes": step.in_bytes,
+                "out_bytes": step.out_bytes,
+                "predicted_s": _seconds(step.predicted_us),
+                "bound_s": _seconds(step.bound_us),
+                "gap": step.gap,
+                "solver_status": step.solver_status,
+                "winograd_kernels": step.implementations.get("winograd", 0),
+                "remark": step.remark,
+                "seed": source["seed"],
+                "versions": versions_text(source),
+            }
+        )
+    table = pd.DataFrame(rows)
+    require_one(table, "machine", "counts", "tier_reality")
+    return with_speedups(table)
+
+
+def with_speedups(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `speedup`: the baseline's `step_s` over each step's.
+
+    Raises:
+        BadInputError: a network and batch without a step of the baseline.
+    """
+    base = table[table["optimizer"] == GPU_BASELINE].set_index(["network", "batch"])["step_s"]
+    own = list(zip(table["network"], table["batch"], strict=True))
+    if missing := [f"{network} (batch {batch})" for network, batch in own if (network, batch) not in base.index]:
+        raise BadInputError(f"figure 12: {missing[0]} has no step of '{GPU_BASELINE}' to be compared with")
+    return table.assign(speedup=[base[place] for place in own] / table["step_s"])
+
+
+def table_of_engines(paths: Iterable[Path]) -> pd.DataFrame:
+    """One row for each thing that an engine did, step by step, as `EngineEvent` describes it.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: steps of several networks, batches or machines.
+    """
+    rows = []
+    for path in paths:
+        step, source = load_with_provenance(path, "modelled_step", ModelledStep)
+        shared = {**_engine_work(step), "fits": step.fits, "seed": source["seed"], "versions": versions_text(source)}
+        rows += [
+            {**shared, "engine": str(e.engine), "name": e.name, "start_us": e.start_us, "end_us": e.end_us}
+            for e in step.events
+        ]
+    table = pd.DataFrame(rows)
+    require_one(table, "network", "batch", "scale", "machine", "limit", "tier_reality")
+    return table
+
+
+def _engine_work(step: ModelledStep) -> dict[str, Any]:
+    return {
+        "network": step.network,
+        "batch": step.batch,
+        "scale": step.scale,
+        "machine": step.machine,
+        "gpu": step.gpu,
+        "tier_reality": step.tier_reality,
+        "optimizer": step.optimizer,
+        "limit": step.limit,
+    }
+
+
+def _seconds(us: float | None) -> float | None:
+    return None if us is None else us / 1e6
+
+
+# Records of a GPU -> a row for each, or for each thing that its streams did; columns as of modelled steps.
+
+_ENGINES = {Lane.COMPUTE: Engine.COMPUTE, Lane.INWARD: Engine.IN, Lane.OUTWARD: Engine.OUT}
+
+
+def table_of_gpu_records(paths: Iterable[Path], frameworks: Iterable[Path] = ()) -> pd.DataFrame:
+    """One row for each record, in that order; of one that does not fit, what would have been measured is empty.
+
+    Those of `frameworks`, whose own steps they are, come last.
+
+    `oracle_s` is the least over the records of a network and batch: each kernel's fastest implementation, as profiled
+    or, where that was faster, as it ran.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: as `table_of_modelled_steps`; or a record that names no GPU, or records of several.
+    """
+    rows = []
+    for path in paths:
+        record, source = load_with_provenance(path, "record", Record)
+        searched = record.solver_status != Status.NOT_OPTIMIZED
+        kernels_s = sum(record.kernel_times_us.values()) / 1e6 if record.fits else nan
+        rows.append(
+            {
+                **_stream_work(path, record, source),
+                "counts": record.counts,
+                "dram_limit_bytes": record.dram_limit_bytes,
+                "io_bytes": record.io_size,
+                "peak_live_bytes": record.default_alloc_size,
+                "fits": record.fits,
+                LEFT_OUT: "",
+                "most_bytes": record.dram_alloc_size,
+                "step_s": nan if record.actual_runtime_median_s is None else record.actual_runtime_median_s,
+                "kernels_s": kernels_s * (1 - record.repeated_share),
+                "repeated_s": kernels_s * record.repeated_share,
+                "oracle_s": record.oracle_time_us / 1e6,
+                "in_bytes": record.bytes_moved_dram + record.bytes_async_moved_dram,
+                "out_bytes": record.bytes_moved_pmem + record.bytes_async_moved_pmem,
+                "predicted_s": record.predicted_runtime_s,
+                "bound_s": record.bound_s if searched else None,
+                "gap": record.gap if searched else None,
+                "solver_status": record.solver_status,
+                "winograd_kernels": record.implementations.get("winograd", 0),
+                "remark": "",
+                "samples": len(record.samples_s),
+                DISTURBED: record.disturbed_steps_count,
+                "verified_steps": record.verified_steps,
+                "verified_against": record.verified_against,
+                "seed": source["seed"],
+                "versions": versions_text(source),
+            }
+        )
+    require_one(pd.DataFrame(rows), "tier_reality")
+    table = pd.DataFrame([*rows, *map(framework_row, frameworks)])
+    require_one(table, "machine", "counts")
+    # A CPU that plays the GPU is told by the caption.
+    require_one(table[table["fits"].astype(bool) & (table["tier_reality"] != "stand-in")], "gpu")
+    table["oracle_s"] = table.groupby(["network", "batch"])["oracle_s"].transform("min")
+    return with_speedups(table)
+
+
+def table_of_timelines(paths: Iterable[Path]) -> pd.DataFrame:
+    """One row for each thing that a stream did, from the timeline beside each record; one row for what does not fit.
+
+    Raises:
+        as `table_of_gpu_records`; BadInputError, too, for records of several networks, batches or limits.
+    """
+    rows = []
+    for path in paths:
+        record, source = load_with_provenance(path, "record", Record)
+        shared = _stream_work(path, record, source)
+        shared |= {"fits": record.fits, "seed": source["seed"], "versions": versions_text(source)}
+        if not record.fits:
+            rows.append({**shared, "engine": "", "name": "", "start_us": 0.0, "end_us": 0.0})
+            continue
+        timeline = load(path.with_name("timeline.json"), "timeline", Timeline)
+        rows += [
+            {
+                **shared,
+                "engine": str(_ENGINES[one.lane]),
+                "name": one.name,
+                "start_us": one.start_ns / 1e3,
+                "end_us": one.end_ns / 1e3,
+            }
+            for one in timeline.operations
+        ]
+    table = pd.DataFrame(rows)
+    require_one(table, "network", "batch", "scale", "machine", "limit", "tier_reality")
+    return table
+
+
+def _stream_work(path: Path, record: Record, source: Mapping[str, Any]) -> dict[str, Any]:
+    if "gpu" not in source:
+        raise BadInputError(f"{path}: it names no GPU; figure 12 is of a machine of kind cuda, or of a modelled one")
+    return {
+        "network": record.network,
+        "batch": record.batch,
+        "scale": record.scale,
+        "machine": source["machine"],
+        "gpu": source["gpu"],
+        "gpu_driver": source.get("gpu_driver", ""),
+        "cpu_model": source["cpu_model"],
+        "tier_reality": record.tier_reality,
+        "optimizer": record.optimizer,
+        "limit": record.limit,
+    }
+
+
+# What figure 12 is drawn from: steps that were modelled, or records of a GPU; never both in one figure.
+
+_RECORD = "record.json"
+
+
+def table_of_steps(paths: Sequence[Path]) -> pd.DataFrame:
+    """A row for each step, modelled or measured.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: some are modelled and some measured, of several machines, or without a baseline.
+    """
+    if not _are_measured(paths):
+        return table_of_modelled_steps(paths)
+    return table_of_gpu_records(
+        [path for path in paths if path.name == _RECORD], [path for path in paths if path.name == FRAMEWORK_FILE]
+    )
+
+
+def table_of_lanes(paths: Sequence[Path]) -> pd.DataFrame:
+    """A row for each thing that an engine did in a modelled step, or a stream in a measured one.
+
+    Raises:
+        as `table_of_steps`.
+    """
+    return table_of_timelines(paths) if _are_measured(paths) else table_of_engines(paths)
+
+
+def _are_measured(paths: Sequence[Path]) -> bool:
+    measured = {path.name in {_RECORD, FRAMEWORK_FILE}: path for path in paths}
+    if len(measured) > 1:
+        raise BadInputError(
+            f"figure 12: {measured[False]} is modelled, {measured[True]} is measured: these do not compare; draw "
+            "a figure of each"
+        )
+    return True in measured
+
+
+# Figure 12 of AutoTM: training beyond a GPU's memory, speed-up over memory that the driver manages.
+
+NOT_MEASURED = "MODELLED, not measured: no GPU ran any of this"
+"""What the figure says in itself, wherever it is copied to."""
+_LEGEND_COLUMNS, _LEGEND_ROW = 2, 0.25
+"""The legend is above the bars; a row of it takes that share of the highest one."""
+_CROWDED = 5
+"""More places than this have their names turned."""
+
+
+def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel for plans and the oracle, and one for the best of them beside rivals."""
+    told, table = table, table.assign(**{DISTURBED: marked(table)})[has_bar(table)]
+    figure, axes = panels(2, style, widen=1.35)
+    mark_modelled(figure, table, style)
+    plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
+    rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in GPU_RIVALS and name != GPU_BASELINE]
+    oracle = table.drop_duplicates(["network", "batch"]).copy()
+    oracle["speedup"] *= oracle["step_s"] / oracle["oracle_s"]
+    oracle["optimizer"], oracle["fits"], oracle[DISTURBED] = ORACLE, True, False
+    shown = pd.concat([table, oracle])
+    colors = {**optimizer_colors(style), **rival_colors(style), ORACLE: GRAY}
+    _panel(axes[0], shown, [*plans, ORACLE], colors)
+    finish(axes[0], "a", "plans and oracle")
+    _panel(axes[1], shown, [*plans[-1:], *rivals], colors)
+    finish(axes[1], "b", "rivals of today")
+    return figure, _caption(table, framework_text(told))
+
+
+def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[str, Any]) -> None:
+    places = list(dict.fromkeys(zip(table["network"], table["batch"], strict=True)))
+    by_place = table.set_index(["optimizer", "network", "batch"])
+    series, hollow = [], []
+    for number, name in enumerate(names):
+        heights, outlined = [], []
+        for place, (network, batch) in enumerate(places):
+            if (name, network, batch) not in by_place.index:
+                heights.append(math.nan)
+                outlined.append(False)
+                continue
+            row = by_place.loc[name, network, batch]
+            outlined.append(bool(row[DISTURBED]))
+            heights.append(float(row["speedup"]) if row["fits"] else math.nan)
+            if not row["fits"]:
+                shift = (number - (len(names) - 1) / 2) * 0.8 / len(names)
+                look = {"color": colors[name], "ha": "center", "va": "bottom", "fontsize": "large"}
+                axes.text(place + shift, 0.0, "\N{MULTIPLICATION SIGN}", look)
+        series.append((series_name(name), heights, colors[name]))
+        hollow.append(outlined)
+    bars(axes, [f"{title(str(network))} ({batch})" for network, batch in places], series, hollow)
+    if len(places) > _CROWDED:
+        axes.tick_params(axis="x", rotation=40)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+            label.set_rotation_mode("anchor")
+    axes.set_xlim(-0.5, len(places) - 0.5)  # A cross at an edge has no bar that would make room for it.
+    axes.axhline(1.0, color=GRAY, linewidth=0.8)
+    fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
+    headroom = 1 + _LEGEND_ROW * math.ceil(len(names) / _LEGEND_COLUMNS)
+    axes.set_ylim(0, headroom * max(1.0, float(fitting["speedup"].max())))
+    axes.set_ylabel(f"speed-up{', modelled' if is_modelled(table) else ''}\n(managed memory = 1)")
+    axes.legend(loc="upper left", ncols=_LEGEND_COLUMNS)
+
+
+def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
+    first, plans = table.iloc[0], table[table["gap"].notna()]
+    proven = f"Plans are {near_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
+    how = "Steps are simulated on three engines (compute, in, out). " if is_modelled(table) else _measured_text(table)
+    return (
+        f"{gpu_text(table)} {_limits(table)} {proven}"
+        "Oracle: the fastest implementation of every kernel and no copies. A cross: the step does not fit. "
+        f"{how}{of_frameworks}Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
+    )
+
+
+def is_modelled(table: pd.DataFrame) -> bool:
+    """Whether the steps of a table were computed, and not run."""
+    return str(table["tier_reality"].iloc[0]) == "modelled"
+
+
+def mark_modelled(figure: Figure, table: pd.DataFrame, style: StyleConfig) -> None:
+    """Where nothing ran, write so into the figure."""
+    if is_modelled(table):
+        figure.suptitle(NOT_MEASURED, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
+
+
+def gpu_text(table: pd.DataFrame) -> str:
+    """For captions: which GPU, and where its times come from."""
+    first = table.iloc[0]
+    if not is_modelled(table):
+        return (
+            f"Measured on {str(first['tier_reality']).upper()} device memory of {first['gpu']} (driver "
+            f"{first['gpu_driver']}; host: {first['cpu_model']})."
+        )
+    return (
+        f"MODELLED: {first['gpu']}; kernel times by a roofline of published facts, copies at published rates, managed "
+        "memory by a model of page faults. Nothing ran on a GPU."
+    )
+
+
+def _measured_text(table: pd.DataFrame) -> str:
+    """How steps were timed, and what was made sure."""
+    ran = table[table["fits"].astype(bool)]
+    by_kernel = int((ran["verified_against"] == KERNEL_BY_KERNEL).sum())
+    there = f", which {by_kernel} of {len(ran)} steps met kernel by kernel, for want of memory" if by_kernel else ""
+    return (
+        f"Steps are medians of at least {ran['samples'].min()} timed ones; {ran['verified_steps'].min():.0f} of each "
+        f"program were compared bit for bit with the plain step{there}. {disturbed_text(table)}Managed memory: "
+        f"cudaMallocManaged, device memory beyond the limit held by another allocation. {_repeated_text(ran)}"
+    )
+
+
+def _repeated_text(ran: pd.DataFrame) -> str:
+    """What recomputation cost of the kernels' time, where it ran."""
+    again = ran[ran["repeated_s"] > 0]
+    if again.empty:
+        return ""
+    shares = 100 * again["repeated_s"] / (again["kernels_s"] + again["repeated_s"])
+    least, most = f"{shares.min():.2g}", f"{shares.max():.2g}"
+    return f"Recomputation: {least if least == most else f'{least} to {most}'} % of the kernels' time was repeated. "
+
+
+def _limits(table: pd.DataFrame) -> str:
+    limits, scales = (", ".join(map(str, dict.fromkeys(table[key]))) for key in ("limit", "scale"))
+    return f"Device memory for what is placed: {limits}; scale {scales}."
+
+
+# What the engines of a GPU do in one step: kernels, copies to the device, copies to the host.
+
+_LANES = ("compute", "in", "out")
+_THICK = 0.8
+_MEASURED = (
+    "Times are from event to event on three streams; what page faults of managed memory move is within its kernels. "
+)
+
+
+def draw_timeline(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel for each way of placing the tensors, below one another, with one axis of time."""
+    steps = list(table.groupby("optimizer", sort=False))
+    flat = style.model_copy(update={"panel_height_cm": max(2.1, 0.4 * style.panel_height_cm)})
+    figure, axes = grid(len(steps), 1, flat, widen=2.2)
+    mark_modelled(figure, table, style)
+    colors = {**optimizer_colors(style), **rival_colors(style)}
+    longest_s = table["end_us"].max() / 1e6
+    for panel, (name, step) in zip(axes, steps, strict=True):
+        for place, lane in enumerate(_LANES):
+            done = step[step["engine"] == lane]
+            spans = list(zip(done["start_us"] / 1e6, (done["end_us"] - done["start_us"]) / 1e6, strict=True))
+            bottom = len(_LANES) - 1 - place - _THICK / 2
+            panel.broken_barh(spans, (bottom, _THICK), facecolor=colors[str(name)], linewidth=0, rasterized=True)
+        panel.set_yticks(range(len(_LANES)), reversed(_LANES))
+        panel.set_ylim(-_THICK, len(_LANES) - 1 + _THICK)
+        panel.set_xlim(0, longest_s)
+        panel.grid(visible=False, axis="y")
+        unfit = "" if bool(step["fits"].iloc[0]) else ", does not fit"
+        lasted = f"{step['end_us'].max() / 1e6:.3g} s" if step["end_us"].any() else "not run"
+        finish(panel, "", f"{series_name(str(name))}: {lasted}{unfit}")
+    axes[-1].set_xlabel(f"{'modelled ' if is_modelled(table) else ''}time of one step (s)")
+    first, how = table.iloc[0], "" if is_modelled(table) else _MEASURED
+    text = (
+        f"{title(str(first['network']))}, batch {first['batch']}, scale {first['scale']}. "
+        f"{gpu_text(table)} {how}Device memory for what is placed: {first['limit']}. "
+        f"Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
+    )
+    return figure, text

@@ -1,0 +1,425 @@
+"""Figures of kernel times: a convolution in all placements; quick ways of timing against the slow one."""
+
+from __future__ import annotations
+
+import itertools
+import string
+from pathlib import Path
+
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance
+from autotm.model.graph import Graph, Tier, configuration
+from autotm.model.kernel_studies import TimingMethod, TimingStudy
+from autotm.model.limit import Counts, counting
+from autotm.model.profile import read_profile
+from autotm.model.provenance import slow_memory_text
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    finish,
+    fix_legends,
+    machine_text,
+    optimizer_colors,
+    panels,
+    save_figure,
+    styled,
+    write_caption,
+)
+from autotm.study.tables import DISTURBED, marked, read_table, versions_text, write_table
+
+# The kernel plot: one convolution's time in all eight placements of what it reads and writes.
+
+OPERANDS = ("data", "weight", "output")
+_TIERS = {Tier.DRAM: "fast", Tier.PMEM: "slow"}
+
+
+def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
+    """A row for each placement, in binary order: `data` turns slow last, `output` first.
+
+    Columns: `fast` or `slow` for each operand, median and quartiles in nanoseconds, `relative` to the all-fast median,
+    whether the time is `measured` or holds an `emulated` wait, whether it was `disturbed`, shapes, and where it was
+    measured.
+
+    Raises:
+        DamagedFileError: a file cannot be read.
+        BadInputError: the profile lacks a placement.
+    """
+    step, timed = load(graph, "graph", Graph), read_profile(profile)
+    counted = counting(step, Counts.ALL)
+    (kernel,) = counted.kernels
+    source = timed.provenance
+    shared = {
+        "batch": step.batch,
+        "scale": step.scale,
+        **{f"{item.tensor}_shape": "x".join(map(str, item.shape)) for item in (*kernel.inputs, *kernel.outputs)},
+        **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
+        "slow_memory": slow_memory_text(source),
+        "versions": versions_text(source),
+    }
+    rows = []
+    for tiers in itertools.product(_TIERS, repeat=len(OPERANDS)):
+        slow = {name for name, tier in zip(OPERANDS, tiers, strict=True) if tier is Tier.PMEM}
+        timing = timed.timing(kernel, configuration(counted, kernel, slow))
+        if timing is None:
+            raise BadInputError(f"{profile}: no time with {', '.join(sorted(slow)) or 'nothing'} in slow memory")
+        rows.append(
+            {name: _TIERS[tier] for name, tier in zip(OPERANDS, tiers, strict=True)}
+            | {
+                "median_ns": timing.median_ns,
+                "lower_quartile_ns": timing.lower_quartile_ns,
+                "upper_quartile_ns": timing.upper_quartile_ns,
+                "repeats": timing.repeats,
+                DISTURBED: timing.disturbed,
+                "time": "measured"
+                if not slow or shared["tier_reality"] in {"real", "stand-in"}
+                else shared["tier_reality"],
+            }
+            | shared
+        )
+    table = pd.DataFrame(rows)
+    return table.assign(relative=table["median_ns"] / table["median_ns"].iloc[0])
+
+
+def draw_kernel_plot(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A bar for each placement."""
+    first, base_ns = table.iloc[0], float(table["median_ns"].iloc[0])
+    measured, other = optimizer_colors(style)["all-fast"], optimizer_colors(style)["synchronous"]
+    colors = [measured if kind == "measured" else other for kind in table["time"]]
+    figure, (axes,) = panels(1, style, widen=1.4)
+    spread = [
+        (table["median_ns"] - table["lower_quartile_ns"]).clip(lower=0) / base_ns,
+        (table["upper_quartile_ns"] - table["median_ns"]).clip(lower=0) / base_ns,
+    ]
+    axes.bar(
+        range(len(table)),
+        table["relative"],
+        0.7,
+        color=colors,
+        linewidth=0,
+        yerr=spread,
+        error_kw={"elinewidth": 0.8, "ecolor": GRAY},
+    )
+    axes.set_xticks(range(len(table)), ["\n".join(row[name] for name in OPERANDS) for _, row in table.iterrows()])
+    axes.annotate(
+        "\n".join(OPERANDS), (0, 0), (-6, -5.5), "axes fraction", "offset points", ha="right", va="top",
+        fontsize=style.font_size_pt - 1,
+    )  # fmt: skip
+    axes.grid(visible=False, axis="x")
+    axes.axhline(1.0, color=GRAY, linewidth=0.6)
+    axes.set_ylim(0, 1.1 * float((table["upper_quartile_ns"] / base_ns).max()))
+    axes.set_ylabel("time, all fast = 1")
+    timed = table[table["repeats"] > 0]
+    waits = "" if len(timed) == len(table) else " slow operands add an emulated wait of known length;"
+    held = " others held the cores, so times are too long;" if marked(table).any() else ""
+    kinds = dict.fromkeys(table["time"])
+    handles = [Patch(color=measured if kind == "measured" else other, label=kind) for kind in kinds]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
+    finish(axes, "", "3 x 3 convolution by where its operands are")
+    return figure, (
+        f"data {first['data_shape']}, weight {first['weight_shape']}, output {first['output_shape']} (batch first, "
+        f"channels last), float32, padding 1, scale {first['scale']}; {machine_text(first)}. Medians of at least "
+        f"{timed['repeats'].min()} runs, all fast {base_ns / 1e6:.3g} ms; lines: quartiles;{waits}{held} seed "
+        f"{first['seed']}. {first['versions']}."
+    )
+
+
+# Sums judged by recorded kernels: what k + 1 configurations predict for the others, against what was recorded.
+#
+# Tables are those of `docs/emulation.md`: one row for each kernel and configuration, with whole microseconds.
+
+MIN_US = 100
+"""Kernels that took less all fast are left out: times are whole microseconds, and small ones mostly noise."""
+_COLUMNS = ("kernel_id", "op", "input_config", "output_config", "time_us")
+
+
+def sums_of_recorded(path: Path) -> pd.DataFrame:
+    """One row for each recorded configuration with at least two slow operands.
+
+    Columns `kernel`, `op`, `configuration`, `slow_operands`, `single_us` (as recorded) and `time_us`: the recorded
+    all-fast time plus what each slow operand alone added, be it less than nothing, as profiles add up.
+    Configurations of kernels that lack a row which the sum needs are left out.
+
+    Raises:
+        BadInputError: no such file, or not such a table.
+    """
+    table = _read(path)
+    table["configuration"] = table["input_config"].fillna("") + table["output_config"].fillna("")
+    table["slow_operands"] = table["configuration"].str.count("P")
+    rows = []
+    for kernel, found in table.groupby("kernel_id", sort=True):
+        times = dict(zip(found["configuration"], found["time_us"].astype(float), strict=True))
+        base_us = times.get("D" * len(found["configuration"].iloc[0]))
+        if base_us is None or base_us < MIN_US:
+            continue
+        extras = {config.index("P"): time_us - base_us for config, time_us in times.items() if config.count("P") == 1}
+        for op, config, slow, time_us in found[["op", "configuration", "slow_operands", "time_us"]].itertuples(
+            index=False
+        ):
+            slots = [slot for slot, letter in enumerate(config) if letter == "P"]
+            if len(slots) > 1 and time_us > 0 and extras.keys() >= set(slots):
+                rows.append((str(kernel), op, config, slow, float(time_us), base_us + sum(extras[s] for s in slots)))
+    names = ["kernel", "op", "configuration", "slow_operands", "single_us", "time_us"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, keep_default_na=False, compression="infer")
+    except FileNotFoundError:
+        raise BadInputError(f"timing_study.recorded: {path}: no such table") from None
+    except (ValueError, OSError, EOFError) as error:
+        raise BadInputError(f"timing_study.recorded: {path}: not a table: {' '.join(str(error).split())}") from None
+    if missing := [name for name in _COLUMNS if name not in table]:
+        raise BadInputError(
+            f"timing_study.recorded: {path}: lacks column {missing[0]}; the columns are those of docs/emulation.md"
+        )
+    return table
+
+
+# The timing study: do quick ways of timing kernels agree with the slow one, and what do they save?
+
+MEASURED, RECORDED = "measured", "recorded"
+_ADDITIVE_OF_RECORDED = "additive, recorded Optane"
+
+
+def timing_table(study_file: Path, recorded: Path | None = None) -> pd.DataFrame:
+    """One row for each way and configuration; `single_us` is what the way is compared with.
+
+    Of recorded kernels (`source`) only sums are judged, by what was recorded.
+
+    Raises:
+        DamagedFileError: the study cannot be read.
+        BadInputError: the table of recorded kernels cannot.
+    """
+    study, provenance = load_with_provenance(study_file, "timing_study", TimingStudy)
+    single = {(one.kernel, one.configuration): one.time_us for one in study.times if one.way is TimingMethod.SINGLE}
+    seconds = {cost.way: (cost.seconds, cost.runs) for cost in study.costs}
+    table = pd.DataFrame(
+        [
+            {
+                "source": MEASURED,
+                "way": str(one.way),
+                "kernel": one.kernel,
+                "op": one.op,
+                "configuration": one.configuration,
+                "slow_operands": one.slow_operands,
+                "time_us": one.time_us,
+                "single_us": single[one.kernel, one.configuration],
+                "lower_quartile_us": one.lower_quartile_us,
+                "upper_quartile_us": one.upper_quartile_us,
+                "repeats": one.repeats,
+                "way_seconds": seconds[one.way][0],
+                "way_runs": seconds[one.way][1],
+            }
+            for one in study.times
+        ]
+    )
+    if recorded is not None:
+        sums = sums_of_recorded(recorded).assign(source=RECORDED, way=_ADDITIVE_OF_RECORDED)
+        table = pd.concat([table, sums], ignore_index=True)
+    table["difference_percent"] = 100 * (table["time_us"] / table["single_us"] - 1)
+    shared = {
+        "network": study.network,
+        "scale": study.scale,
+        "batch": study.batch,
+        "machine": study.machine,
+        "threads": study.threads,
+        "tier_reality": study.tier_reality,
+        "slow_memory": slow_memory_text(provenance),
+        "seed": study.seed,
+        "step_repeats": study.repeats,
+        "cpu_model": provenance.get("cpu_model", ""),
+        "versions": versions_text(provenance),
+    }
+    return table.assign(**shared)
+
+
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a way: what it took, how far it is from one configuration at a time, and whether that is noise.
+
+    Differences are relative to `single`, in %: median and 90th percentile of their size over configurations, and that
+    of the sum of all times. `spread_percent` is the median, over configurations, of the interquartile range of the runs
+    of one configuration over their median. A way is `inside_noise` where its median difference is at most the spread of
+    `single`: a second look at the same configuration differs by as much. `fastest_inside_noise` marks the quickest.
+    """
+    measured = table[table["source"] == MEASURED]
+    noise = _spread(measured[measured["way"] == str(TimingMethod.SINGLE)])
+    single_s = measured.loc[measured["way"] == str(TimingMethod.SINGLE), "way_seconds"].iloc[0]
+    rows = []
+    for (source, way), found in table.groupby(["source", "way"], sort=False):
+        size = found["difference_percent"].abs()
+        seconds = found["way_seconds"].iloc[0]
+        rows.append(
+            {
+                "source": source,
+                "way": way,
+                "configurations": len(found),
+                "runs": found["way_runs"].iloc[0],
+                "seconds": seconds,
+                "speedup": single_s / seconds,
+                "median_difference_percent": size.median(),
+                "p90_difference_percent": size.quantile(0.9),
+                "sum_difference_percent": 100 * (found["time_us"].sum() / found["single_us"].sum() - 1),
+                "spread_percent": _spread(found),
+                "inside_noise": bool(source == MEASURED and size.median() <= noise),
+            }
+        )
+    found = pd.DataFrame(rows)
+    candidates = found[found["inside_noise"] & (found["way"] != str(TimingMethod.AGAIN))]
+    quickest = candidates["seconds"].idxmin() if len(candidates) else None
+    return found.assign(fastest_inside_noise=[index == quickest for index in found.index])
+
+
+def _spread(found: pd.DataFrame) -> float:
+    """Median interquartile range over the median time, in %; sums have none."""
+    shares = (found["upper_quartile_us"] - found["lower_quartile_us"]) / found["time_us"]
+    return 100 * float(shares.astype(float).median())
+
+
+# The picture of the timing study: agreement, spread and cost of each way, drawn from its table alone.
+
+_WAYS = tuple(str(way) for way in TimingMethod)
+_COMPARED = tuple(way for way in _WAYS if way != TimingMethod.SINGLE)
+_SHOWN_QUANTILE = 0.99
+"""Differences beyond it stand at the edge: one kernel that was disturbed would flatten the rest."""
+
+
+def make_timing_figure(
+    study_file: Path, recorded: Path | None, csv: Path, summary_csv: Path, pdf: Path, png: Path, style: StyleConfig
+) -> pd.DataFrame:
+    """Measurements -> both tables -> .pdf and .png; returns the summary.
+
+    Raises:
+        DamagedFileError: the measurements cannot be read.
+        BadInputError: the table of recorded kernels cannot.
+    """
+    write_table(timing_table(study_file, recorded), csv)
+    draw_timing_study(csv, pdf, png, style)
+    found = summary(read_table(csv))
+    write_table(found, summary_csv)
+    return found
+
+
+def draw_timing_study(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
+    """Draw the figure from its table alone: no measurements, no machine."""
+    table = read_table(csv)
+    with styled(style):
+        figure = _drawn(table, style)
+        fix_legends(figure)
+        text = _caption(table)
+        if style.caption:
+            write_caption(figure, text, style)
+        save_figure(figure, pdf, png, text, style)
+
+
+def _drawn(table: pd.DataFrame, style: StyleConfig) -> Figure:
+    measured, recorded = (table[table["source"] == source] for source in (MEASURED, RECORDED))
+    figure, axes_of = panels(3 if recorded.empty else 4, style)
+    colors = dict(zip(_WAYS, sns.color_palette(style.palette, len(_WAYS)), strict=True))
+    compared = measured[measured["way"].isin(_COMPARED)]
+    _differences(axes_of[0], compared, "one configuration at a time, us")
+    for way in _COMPARED:
+        of_way = compared[compared["way"] == way]
+        axes_of[0].scatter(
+            of_way["single_us"], _clipped(of_way, compared), s=7, color=colors[way], label=way, alpha=0.7, linewidth=0
+        )
+    figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
+    _spreads(axes_of[1], measured, colors)
+    _costs(axes_of[2], measured, colors)
+    titles = ["difference from single", "spread of one configuration", "cost of all configurations"]
+    if not recorded.empty:
+        _differences(axes_of[3], recorded, "as recorded, us")
+        axes_of[3].scatter(
+            recorded["single_us"],
+            _clipped(recorded, recorded),
+            s=3,
+            color=GRAY,
+            alpha=0.3,
+            linewidth=0,
+            rasterized=True,
+        )
+        titles.append("sums of recorded kernels")
+    for letter, axes, title in zip(string.ascii_lowercase, axes_of, titles, strict=False):
+        finish(axes, letter, title)
+    return figure
+
+
+def _differences(axes: Axes, table: pd.DataFrame, what: str) -> None:
+    edge = 1.05 * _edge(table)
+    axes.set_xscale("log")
+    axes.set_xlabel(f"kernel time, {what}")
+    axes.set_ylabel("difference, %")
+    axes.set_ylim(-edge, edge)
+    axes.axhline(0.0, color=GRAY, linewidth=0.6)
+
+
+def _edge(table: pd.DataFrame) -> float:
+    return max(1.0, float(table["difference_percent"].abs().quantile(_SHOWN_QUANTILE)))
+
+
+def _clipped(of_way: pd.DataFrame, every: pd.DataFrame) -> pd.Series:
+    edge = _edge(every)
+    return of_way["difference_percent"].clip(-edge, edge)
+
+
+def _spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
+    """A box for each way: quartiles over configurations of the interquartile range of its runs over their median."""
+    timed = measured.dropna(subset=["lower_quartile_us", "upper_quartile_us"])
+    spread = 100 * (timed["upper_quartile_us"] - timed["lower_quartile_us"]) / timed["time_us"]
+    ways = [way for way in _WAYS if (timed["way"] == way).any()]
+    drawn = axes.boxplot(
+        [spread[timed["way"] == way] for way in ways],
+        tick_labels=ways,
+        showfliers=False,
+        patch_artist=True,
+        medianprops={"color": GRAY},
+    )
+    for box, way in zip(drawn["boxes"], ways, strict=True):
+        box.set_facecolor(colors[way])
+    axes.grid(visible=False, axis="x")
+    axes.set_ylabel("interquartile range, %")
+    axes.tick_params(axis="x", labelrotation=20)
+
+
+def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, float, float]]) -> None:
+    seconds = measured.drop_duplicates("way").set_index("way")["way_seconds"]
+    ways = [way for way in _WAYS if way in seconds.index and way != TimingMethod.AGAIN]
+    bars = axes.bar(ways, [float(seconds[way]) for way in ways], color=[colors[way] for way in ways], linewidth=0)
+    axes.bar_label(
+        bars, [f"{float(seconds[TimingMethod.SINGLE]) / float(seconds[way]):.3g}x" for way in ways], fontsize="small"
+    )
+    axes.margins(y=0.1)  # room for the label of the tallest bar
+    axes.set_ylabel("wall time, s")
+    axes.grid(visible=False, axis="x")
+    axes.tick_params(axis="x", labelrotation=20)
+
+
+def _caption(table: pd.DataFrame) -> str:
+    first, found = table.iloc[0], summary(table).set_index("way")
+    known = ", so that configurations add up but for noise" if first["tier_reality"] == "emulated" else ""
+    differences = "; ".join(
+        f"{way} {row['median_difference_percent']:.2g} % (90th percentile {row['p90_difference_percent']:.2g} %)"
+        for way, row in found.iterrows()
+        if way != TimingMethod.SINGLE
+    )
+    recorded = (
+        f" Sums of recorded kernels (Optane; those of at least {MIN_US} us all fast) are compared with recorded times."
+        if RECORDED in set(table["source"])
+        else ""
+    )
+    quickest = found.index[found["fastest_inside_noise"]]
+    verdict = f" The quickest inside the noise: {quickest[0]}." if len(quickest) else ""
+    return (
+        f"Kernels of {first['network']} (batch {first['batch']}), scale {first['scale']}, each timed in every "
+        f"configuration; {machine_text(first)}{known}. "
+        f"Steps were run {first['step_repeats']} times for each set of configurations. Median size of the difference "
+        f"from one configuration at a time: {differences}.{recorded}{verdict} Points beyond the 99th percentile stand "
+        f"at the edge. Seed {first['seed']}. {first['versions']}."
+    )

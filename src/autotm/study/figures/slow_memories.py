@@ -1,0 +1,273 @@
+"""Figures of slow memories: what a step loses on each, and what copies from and to each reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from autotm.memory.device_file import load_device
+from autotm.model.config import ALL_SLOW, StyleConfig
+from autotm.model.errors import BadInputError
+from autotm.model.files import load, load_with_provenance
+from autotm.model.graph import Tier
+from autotm.model.links import Link, Links
+from autotm.model.record import Record
+from autotm.study.drawing import (
+    GRAY,
+    Drawn,
+    caption,
+    finish,
+    limits_of,
+    machine_text,
+    optimizer_colors,
+    panels,
+    series_name,
+    title,
+)
+from autotm.study.figures.comparisons import bars
+from autotm.study.tables import marked, require_one, table_of_records, versions_text
+
+# What a step loses on each of several slow memories: would CXL memory do?
+
+_SLOW = "all-slow"
+_LONG = 9
+"""Characters of a name that fit below its bars."""
+
+
+def table_of_devices(records: Sequence[Path], devices: Mapping[str, str]) -> pd.DataFrame:
+    """As `table_of_records`, of several machines that differ in their slow memory only; `device` says which it is.
+
+    Args:
+        records: of one network, on each of the machines.
+        devices: by name of a machine what its slow memory is; their order is that of the rows.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+        BadInputError: a machine has no record, or the runs are not of one study, processor and kind of slow memory.
+    """
+    found: dict[str, list[Path]] = {name: [] for name in devices}
+    for path in records:
+        found.setdefault(load(path, "record", Record).machine, []).append(path)
+    if unknown := [name for name, of in found.items() if not of or name not in devices]:
+        raise BadInputError(f"figure devices: machine {unknown[0]} has no record, or is not one that is compared")
+    tables = [table_of_records(of).assign(device=devices[name]) for name, of in found.items()]
+    table = pd.concat(tables, ignore_index=True)
+    require_one(table, "network", "scale", "counts", "threads", "cpu_model", "tier_reality")
+    return table
+
+
+def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A group of bars for each device: everything slow, then each optimizer at the limit.
+
+    Raises:
+        BadInputError: runs of several networks, or at several limits between the ends.
+    """
+    require_one(table, "network")
+    limits = limits_of(table, ends=False)
+    if len(limits) != 1:
+        raise BadInputError(f"figure devices: runs at one limit between all slow and all fast, not {limits}")
+    between = table[table["limit"] == limits[0]]
+    colors = optimizer_colors(style)
+    shown = [("all slow", table[table["limit"] == ALL_SLOW], colors[_SLOW])]
+    shown += [
+        (f"{series_name(name)} {limits[0]}", between[between["optimizer"] == name], colors[name])
+        for name in dict.fromkeys(between["optimizer"])
+    ]
+    names = list(dict.fromkeys(table["device"]))
+    figure, (axes,) = panels(1, style, widen=1.6)
+    series = [(label, _at(runs, names, "slowdown"), color) for label, runs, color in shown]
+    hollow = [[bool(one) for one in _at(runs.assign(hollow=marked(runs)), names, "hollow")] for _, runs, _ in shown]
+    bars(axes, [_label(name) for name in names], series, hollow)
+    _mark_predictions(axes, [_at(runs, names, "predicted_slowdown") for _, runs, _ in shown])
+    axes.axhline(1.0, color=GRAY, linewidth=0.8)
+    axes.set_xlabel(f"slow memory ({table['tier_reality'].iloc[0]})")
+    axes.set_ylabel("slow-down over all fast\n(lower is better)")
+    axes.legend()
+    finish(axes, "", title(str(table["network"].iloc[0])))
+    machines = ", ".join(dict.fromkeys(table["machine"]))
+    return figure, f"{caption(table.assign(machine=machines))} {_machines(table)}"
+
+
+def _label(name: str) -> str:
+    """Long names take two lines."""
+    return name.replace("-", "-\n", 1) if len(name) > _LONG else name
+
+
+def _mark_predictions(axes: Axes, heights: Sequence[Sequence[float]]) -> None:
+    """A dash at what was predicted of each bar."""
+    bars_of = [list(container) for container in axes.containers]
+    middles = [bar.get_x() + bar.get_width() / 2 for series in bars_of for bar in series]
+    marks = [height or float("nan") for series in heights for height in series]
+    axes.plot(middles, marks, "_", color="black", markersize=9, label="predicted")
+
+
+def _at(runs: pd.DataFrame, names: Sequence[str], column: str) -> list[float]:
+    """The column on each device; 0 where there is no such run."""
+    found = runs.drop_duplicates("device").set_index("device")[column]
+    return [float(found.get(name, 0.0)) for name in names]
+
+
+def _machines(table: pd.DataFrame) -> str:
+    pairs = table.drop_duplicates("device")
+    others = [f"{row['machine']} has {row['device']}" for _, row in pairs.iterrows() if row["device"] != row["machine"]]
+    named = f" ({', '.join(others)})" if others else ""
+    return (
+        f"Machines are named by their slow memory{named}. Bars: measured. Line: all fast. What an emulated device "
+        "costs, and where its numbers are from, stands in its file in config/devices."
+    )
+
+
+# The links between the two memories: what copies of each size reach, beside what the device is said to.
+
+_TO = {Tier.DRAM: "to fast memory", Tier.PMEM: "to slow memory"}
+_KEYS = {Tier.DRAM: "to_fast_bytes_per_s", Tier.PMEM: "to_slow_bytes_per_s"}
+_MOVES = {"moves": "blocking", "asynchronous_moves": "asynchronous"}
+_TALLER = 1.4
+"""Than other figures: a legend of four lines is below the panels."""
+_UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
+_COPY, _MOVE, _STRETCHED, _PUBLISHED = "copy", "move", "device", "published"
+
+
+def table_of_links(links: Path, device: Path | None) -> pd.DataFrame:
+    """A row for each direction, series and size.
+
+    Columns: the tier copied `to`; the `series`: `copy` (what the memory gives, without emulated waits, by a `team` of
+    so many threads, with plain or streaming `stores`, which ask for lines `ahead_bytes` early), `move` (as programs
+    make them, `mode` `blocking` or `asynchronous`, waits included), `device` (what the emulated wait amounts to) or
+    `published` (the device file's constants); `copied_bytes`, `took_ns`, `bytes_per_s`; and what the caption needs.
+    `device` is the device file of an emulated slow tier.
+
+    Raises:
+        DamagedFileError: the links cannot be read.
+        BadInputError: the device file cannot be read.
+    """
+    measured, source = load_with_provenance(links, "links", Links)
+    constants = load_device(device.parent, device.stem).constants.model_dump() if device is not None else {}
+    shared = {
+        **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
+        "device": device.stem if device is not None else "",
+        "published_in": constants.get("source", ""),
+        "disturbed": bool(measured.disturbed),
+        "versions": versions_text(source),
+    }
+    rows = [*_measured(measured), *_constants(measured, constants)]
+    return pd.DataFrame([{"team": 0, "stores": "", "ahead_bytes": 0, "mode": "", **row, **shared} for row in rows])
+
+
+def _measured(links: Links) -> Iterator[dict[str, object]]:
+    for curve in links.curves:
+        look = {"series": _COPY, "team": curve.threads, "stores": "streaming" if curve.streams else "plain"}
+        look |= {"ahead_bytes": curve.ahead_bytes}
+        yield from _points(curve.destination, curve.points, look)
+    for link in (links.to_fast, links.to_slow):
+        yield from _points(link.destination, link.points, {"series": _MOVE, "mode": "blocking"})
+    for link in _beside(links):
+        yield from _points(link.destination, link.points, {"series": _MOVE, "mode": "asynchronous"})
+
+
+def _beside(links: Links) -> tuple[Link, ...]:
+    return () if links.asynchronous is None else (links.asynchronous.to_fast, links.asynchronous.to_slow)
+
+
+def _points(to: Tier, points: tuple[tuple[int, int], ...], look: dict[str, object]) -> Iterator[dict[str, object]]:
+    for size, time_ns in points:
+        rate = {"copied_bytes": size, "took_ns": time_ns, "bytes_per_s": 1e9 * size / time_ns}
+        yield {"to": str(to), **look, **rate}
+
+
+def _constants(links: Links, constants: Mapping[str, Any]) -> Iterator[dict[str, object]]:
+    """The device's bandwidths as lines: as published, and as this process is made to wait for."""
+    sizes = [size for size, _ in links.to_fast.points]
+    for key, mode in _MOVES.items():
+        for tier, name in _KEYS.items():
+            if key not in constants:
+                continue
+            for series, stretch in ((_STRETCHED, links.emulation_stretch), (_PUBLISHED, 1.0)):
+                rate = float(constants[key][name]) / stretch
+                points = tuple((size, max(round(1e9 * size / rate), 1)) for size in (sizes[0], sizes[-1]))
+                for point in _points(tier, points, {"series": series, "mode": mode}):
+                    yield point | {"bytes_per_s": rate}
+
+
+def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
+    """A panel for each direction, sizes against rates."""
+    figure, axes_of = panels(len(_TO), style, widen=1.3)
+    figure.set_figheight(_TALLER * figure.get_figheight())
+    for letter, axes, (tier, name) in zip("ab", axes_of, _TO.items(), strict=True):
+        shown = table[table["to"] == str(tier)]
+        for label, look, line in _lines(shown, style):
+            axes.plot(line["copied_bytes"], line["bytes_per_s"] / 1e9, label=label, **look)
+        _scale(axes, table)
+        axes.set_ylim(0.7 * float(table["bytes_per_s"].min()) / 1e9, 1.4 * float(table["bytes_per_s"].max()) / 1e9)
+        finish(axes, letter, name)
+    axes_of[0].set_ylabel("GB copied a second")
+    handles = {
+        label: handle for axes in axes_of for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
+    return figure, _caption(table)
+
+
+def _scale(axes: Axes, table: pd.DataFrame) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    sizes = sorted(set(table["copied_bytes"]))
+    shown = sizes[:: max(1, len(sizes) // 4)]
+    axes.set_xticks(shown, [_binary_text(size) for size in shown])
+    axes.minorticks_off()
+    axes.set_xlabel("size of the copy")
+
+
+def _binary_text(size_bytes: int) -> str:
+    """Copies are timed at powers of two."""
+    for unit, size in _UNITS.items():
+        if size_bytes >= size:
+            return f"{size_bytes / size:g} {unit}"
+    return f"{size_bytes} B"
+
+
+def _lines(shown: pd.DataFrame, style: StyleConfig) -> Iterator[tuple[str, dict[str, Any], pd.DataFrame]]:
+    """Label, look and rows of each line; of copies those of one thread and of all, at each size the quickest."""
+    colors = list(optimizer_colors(style).values())
+    copies = shown[shown["series"] == _COPY]
+    ends = sorted({int(copies["team"].min()), int(copies["team"].max())}) if len(copies) else []
+    for threads in ends:
+        for stores, dashes in (("plain", ":"), ("streaming", "-")):
+            line = copies[(copies["team"] == threads) & (copies["stores"] == stores)]
+            line = line.loc[line.groupby("copied_bytes")["took_ns"].idxmin()]
+            label = f"memory, {stores} stores, {threads} thread{'s' if threads > 1 else ''}"
+            color = GRAY if threads == ends[0] else "black"
+            if len(line):
+                yield label, {"color": color, "linestyle": dashes, "linewidth": 0.9}, line
+    for mode, color in zip(_MOVES.values(), colors, strict=False):
+        of_mode = shown[shown["mode"] == mode]
+        for series, label, look in (
+            (_MOVE, f"{mode} moves, measured", {"marker": "o"}),
+            (_STRETCHED, f"{mode} moves, emulated wait", {"linestyle": "--", "linewidth": 0.9}),
+            (_PUBLISHED, f"{mode} moves, published", {"linestyle": "-.", "linewidth": 0.9, "alpha": 0.5}),
+        ):
+            line = of_mode[of_mode["series"] == series]
+            if len(line):
+                yield label, {"color": color, **look}, line
+
+
+def _caption(table: pd.DataFrame) -> str:
+    first = table.iloc[0]
+    waits = held = device = ""
+    if first["tier_reality"] == "emulated":
+        waits = " Measured moves hold the EMULATED wait; lines called memory copy between two pools in fast memory."
+    if first["device"]:
+        device = (
+            f" Emulated wait: the constants of {first['device']} as this process waits for them; published: as its "
+            f"file has them, from: {str(first['published_in']).strip().rstrip('.')}."
+        )
+    if first["disturbed"]:
+        held = " Others held the cores: measured rates are too low."
+    return (
+        f"Medians of copies between the two memories; {machine_text(first)}.{waits}{device}{held} Seed "
+        f"{first['seed']}. {first['versions']}."
+    )

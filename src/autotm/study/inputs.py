@@ -1,0 +1,221 @@
+"""Which files figures of runs read, in the order of the study's config."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from autotm.model.config import ALL_FAST, ALL_SLOW, MODELLED, scale_named
+from autotm.model.errors import BadInputError
+from autotm.model.limit import Limit
+from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
+from autotm.model.plan import SAVE_ON_CPU
+from autotm.study.setup import CONVENTIONAL, FIRST_TOUCH, GPU_BASELINE, MOVER, Study, machine_named
+
+PAPER = "paper"
+"""The scale of the paper's own sizes; its GPU experiments have others."""
+
+
+def comparison_records(study: Study, folder: str) -> list[Path]:
+    """The records that the comparisons of a workload read.
+
+    `folder` is where its figures go: named after it, or, for the conventional one, empty.
+
+    Raises:
+        BadInputError: as `Study.workload_records`, or the workload lacks a limit that others are compared with.
+    """
+    name = folder.rstrip("/") or CONVENTIONAL
+    records = study.workload_records(name)
+    missing = [text for text in (ALL_SLOW, ALL_FAST) if text not in study.config.workloads[name].limits]
+    if missing:
+        raise BadInputError(f'workloads.{name}.limits: these figures compare with "{missing[0]}"; add it')
+    return records
+
+
+def predicted_records(study: Study, folder: str) -> list[Path]:
+    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers.
+
+    Raises:
+        BadInputError: as `comparison_records`.
+    """
+    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL)
+
+
+def rival_records(study: Study, folder: str) -> list[Path]:
+    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals.
+
+    Raises:
+        BadInputError: as `comparison_records`.
+    """
+    return comparison_records(study, folder) + study.rival_records(folder.rstrip("/") or CONVENTIONAL)
+
+
+def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
+    """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs.
+
+    Raises:
+        BadInputError: as `Study.workload_records`.
+    """
+    name = study.config.figures.fig8.workload
+    records = study.workload_records(name) + study.rival_records(name)
+    if not study.config.scale.endswith(MODELLED):
+        return records, [], []
+    plans = [record.with_name("plan.json") for record in records]
+    return [], plans, [study.paths(network).graph for network in study.config.workloads[name].networks]
+
+
+def gpu_steps(study: Study) -> list[Path]:
+    """The steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
+
+    They are modelled on a machine that is modelled, and records on one with a GPU, where PyTorch's own step has a
+    record of its own kind.
+
+    Raises:
+        BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
+    """
+    return [step for _, step in _gpu_steps(study)]
+
+
+def measured_steps(study: Study) -> list[tuple[Study, Path]]:
+    """Every record that the study asks for, each once, with the study on the machine that measures it.
+
+    Left out are workloads that its scale gives no sizes for, and figures that its machines cannot have.
+    """
+    found = [(study, record) for record in study.configured_records()]
+    for figure in (front_records, device_records):
+        with contextlib.suppress(BadInputError):
+            found += [(study, record) for record in figure(study)]
+    with contextlib.suppress(BadInputError):
+        found += [(of_scale, step) for of_scale, step in _gpu_steps(study) if not of_scale.machine.is_modelled]
+    return list({path: (of, path) for of, path in found}.values())
+
+
+def gpu_timeline(study: Study) -> list[Path]:
+    """Those of them that are drawn engine by engine: of one network, at the first batch size.
+
+    Raises:
+        BadInputError: as `gpu_steps`, or the scale has no sizes for that network.
+    """
+    of_scale, limit = _gpu_studies(study)[0]
+    network = study.config.figures.fig12.timeline
+    of_scale.network(network)
+    return _gpu_steps_of(of_scale, network, limit)
+
+
+def _gpu_steps(study: Study) -> list[tuple[Study, Path]]:
+    return [
+        (of_scale, step)
+        for of_scale, limit in _gpu_studies(study)
+        for network in study.config.figures.fig12.networks
+        if network in of_scale.scale.networks
+        for step in (*_gpu_steps_of(of_scale, network, limit), *_framework_steps_of(of_scale, network, limit))
+    ]
+
+
+def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
+    """The study on the machine of figure 12, with the limit of device memory, for each scale that it shows."""
+    config = study.config.figures.fig12
+    machine = machine_named(study.config_dir, config.machine, None)
+    tier = machine.slow_tier
+    if not machine.is_modelled and not isinstance(tier, CudaTier):
+        raise BadInputError(
+            f"figures.fig12.machine: {config.machine} has slow memory of kind {tier.kind}; give a machine of kind "
+            "cuda, or one of kind modelled"
+        )
+    if isinstance(tier, CudaTier) and not tier.managed_oversubscription:
+        raise BadInputError(
+            f"figures.fig12.machine: figure 12 compares with {GPU_BASELINE} beyond the GPU's memory, which can hang a "
+            f"GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/{machine.name}.yaml"
+        )
+    on_gpu = study.on(machine)
+    if study.config.scale != PAPER:
+        return [(on_gpu, Limit.parse(config.limit))]
+    return [(_at(on_gpu, scale), Limit.parse(config.paper.limit)) for scale in config.paper.scales]
+
+
+def _at(study: Study, scale: str) -> Study:
+    config = study.config.model_copy(update={"scale": scale})
+    return replace(study, config=config, scale=scale_named(study.config_dir / "scales", scale))
+
+
+def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
+    config, paths = study.config.figures.fig12, study.paths(network)
+    names = (GPU_BASELINE, *config.optimizers, *config.rivals)
+    if study.machine.is_modelled:
+        return [paths.modelled(name, limit) for name in names]
+    return [paths.record(name, limit) for name in names if name != SAVE_ON_CPU]
+
+
+def _framework_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
+    """Steps that no program of ours runs, and that are drawn in figure 12 only: their streams are not timed."""
+    if study.machine.is_modelled:
+        return []
+    names = [name for name in study.config.figures.fig12.rivals if name == SAVE_ON_CPU]
+    return [study.paths(network).framework(name, limit) for name in names]
+
+
+def front_records(study: Study) -> list[Path]:
+    """The records of the front figure: both ends, and both optimizers at the limit between them."""
+    front = study.config.figures.front
+    paths = study.paths(front.network)
+    points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
+    return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+
+
+def device_machines(study: Study) -> list[Machine]:
+    """The machines of the figure of devices, on as many threads as the study asks for.
+
+    Raises:
+        BadInputError: no such machine, or a fault in its file.
+    """
+    threads = None if study.config.threads == "auto" else study.config.threads
+    return [machine_named(study.config_dir, name, threads) for name in study.config.figures.devices.machines]
+
+
+def device_records(study: Study) -> list[Path]:
+    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit.
+
+    Raises:
+        BadInputError: one of the optimizers cannot run on the study's machine.
+    """
+    devices = study.config.figures.devices
+    for optimizer in devices.optimizers:
+        require_runnable(study.machine, optimizer)
+    paths = study.paths(devices.network)
+    points = [*((optimizer, devices.limit) for optimizer in devices.optimizers), (MOVER, ALL_SLOW)]
+    return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+
+
+def device_names(study: Study) -> dict[str, str]:
+    """What slow memory each of these machines has: the device that is emulated, if it is and by one of them only.
+
+    Elsewhere the machine's own name tells it apart.
+
+    Raises:
+        BadInputError: as `device_machines`.
+    """
+    tiers = {machine.name: machine.slow_tier for machine in device_machines(study)}
+    devices = {name: tier.device for name, tier in tiers.items() if isinstance(tier, EmulatedTier)}
+    alone = Counter(devices.values())
+    return {name: devices[name] if alone[devices.get(name, "")] == 1 else name for name in tiers}
+
+
+def heap_files(study: Study) -> dict[str, Path]:
+    """The files that the heap plot reads: one plan with its program, and what they were made from."""
+    heap = study.config.figures.heap
+    paths, limit = study.paths(heap.network), Limit.parse(heap.limit)
+    return {
+        "graph": paths.graph,
+        "profile": paths.profile,
+        "plan": paths.plan(heap.optimizer, limit),
+        "program": paths.program(heap.optimizer, limit),
+    }
+
+
+def link_files(study: Study) -> dict[str, Path]:
+    """What the figure of the links reads: what was measured, and the file of the device that is emulated, if any."""
+    device = getattr(study.machine.slow_tier, "device", None)
+    of_device = {} if device is None else {"device": study.devices_dir / f"{device}.yaml"}
+    return {"links": study.machine_paths.links, **of_device}

@@ -1,0 +1,361 @@
+"""What each kernel of a step takes against what the machine needs at best: computed, as text, as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from autotm.model.files import save
+from autotm.model.graph import Graph, Kernel, OpClass, ScheduleKind, slow_traffic
+from autotm.model.links import MachineRates
+from autotm.model.profile import Profile
+from autotm.study.columns import columns, shorten
+from autotm.study.tables import write_table
+
+# What each kernel of a step takes, what the machine would need for it at best, and what groups of them add up to.
+#
+# Times are the profile's: measured, all operands in fast memory, default implementations. A contraction needs its
+# multiply-adds at the cores' best rate, every kernel its inputs read once and its outputs written once at the rate of
+# copies; the longer of the two is its *best*. Multiply-adds are those of the plain form, so Winograd's may take less
+# than its best; so may a kernel whose operands are in caches.
+
+CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
+UNKNOWN = "unknown"
+"""The schedule kind of kernels in graph files from before it was kept."""
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One distinct kernel, all its calls in a step together.
+
+    Attributes:
+        name: of its first call.
+        function: its symbol in the library.
+        op: what it computes, by the name of its main block.
+        op_class: what it does to memory.
+        schedule: where its schedule comes from, a `ScheduleKind` or `unknown`.
+        shapes: inputs, then outputs, e.g. `16x256,256x256->16x256`.
+        calls: in a step.
+        time_us: measured, a step.
+        share: of the time of all kernels.
+        flops: multiply-adds of a step, two each; 0 where it is no contraction.
+        moved_bytes: inputs read once, outputs written once, a step.
+        best_us: what the machine needs for that at best; None where its rates are not known.
+        set_by: `multiply-adds` or `copies`, whichever its best comes from.
+        disturbed: whether others held the cores while it was timed.
+    """
+
+    name: str
+    function: str
+    op: str
+    op_class: OpClass
+    schedule: str
+    shapes: str
+    calls: int
+    time_us: float
+    share: float
+    flops: int
+    moved_bytes: int
+    best_us: float | None
+    set_by: str
+    disturbed: bool
+
+    @property
+    def beyond_best_us(self) -> float:
+        """Time beyond the best; all of it where that is not known."""
+        return self.time_us - (self.best_us or 0.0)
+
+    @property
+    def of_best(self) -> float | None:
+        """Share of its time that the machine needs; above 1 where it is faster."""
+        return None if self.best_us is None or not self.time_us else self.best_us / self.time_us
+
+
+@dataclass(frozen=True)
+class Group:
+    """Kernels of one class, operation or schedule kind.
+
+    Attributes:
+        name: what they share.
+        calls: in a step.
+        time_us, share: as in `KernelTime`.
+        of_multiply_adds: their multiply-adds over what the cores could do in their time; None without contractions.
+        of_copies: bytes that they move over what copies could move in their time.
+        of_best: the sum of their best over their time.
+    """
+
+    name: str
+    calls: int
+    time_us: float
+    share: float
+    of_multiply_adds: float | None
+    of_copies: float | None
+    of_best: float | None
+
+
+@dataclass(frozen=True)
+class KernelReport:
+    """Where the time of one step goes.
+
+    Attributes:
+        network, scale: what was profiled.
+        time_us: of all kernels one after the other, measured.
+        rates: of the machine; None where they were not measured.
+        kernels: distinct ones, most time first.
+        by_class, by_op, by_schedule: the same in groups, most time first.
+    """
+
+    network: str
+    scale: str
+    time_us: float
+    rates: MachineRates | None
+    kernels: tuple[KernelTime, ...]
+    by_class: tuple[Group, ...]
+    by_op: tuple[Group, ...]
+    by_schedule: tuple[Group, ...]
+
+    def worst(self, count: int) -> list[KernelTime]:
+        """The kernels that lose most time a step beyond their best, most first; none that is at its best."""
+        found = sorted(self.kernels, key=lambda kernel: -kernel.beyond_best_us)
+        return [kernel for kernel in found[:count] if kernel.beyond_best_us > 0]
+
+    @property
+    def as_written(self) -> list[KernelTime]:
+        """The kernels that no schedule was found for, most time first."""
+        return [kernel for kernel in self.kernels if kernel.schedule == ScheduleKind.AS_WRITTEN]
+
+
+def report_kernels(
+    graph: Graph, profile: Profile, rates: MachineRates | None, schedules: Mapping[str, ScheduleKind]
+) -> KernelReport:
+    """Put the report together.
+
+    Args:
+        graph: the step; its kernels' default implementations are looked at.
+        profile: times of all of them with all operands fast.
+        rates: what the machine can do at best, if that was measured.
+        schedules: by symbol of a kernel; those that lack are `unknown`.
+
+    Raises:
+        AutotmError: the profile lacks a kernel.
+    """
+    total_us = sum(map(profile.base_us, graph.kernels))
+    same: dict[str, list[Kernel]] = {}
+    for kernel in graph.kernels:
+        same.setdefault(kernel.function, []).append(kernel)
+    disturbed = {identity for (identity, _, _), timing in profile.timings.items() if timing.disturbed}
+    found = []
+    for function, calls in same.items():
+        first, time_us = calls[0], sum(map(profile.base_us, calls))
+        flops = sum(kernel.flops for kernel in calls) if first.op_class in CONTRACTIONS else 0
+        moved = sum(moved_bytes(graph, kernel) for kernel in calls)
+        best_us, set_by = _best(flops, moved, rates)
+        found.append(
+            KernelTime(
+                name=first.name,
+                function=function,
+                op=first.op,
+                op_class=first.op_class,
+                schedule=str(schedules.get(function, UNKNOWN)),
+                shapes=shapes(first),
+                calls=len(calls),
+                time_us=time_us,
+                share=time_us / total_us if total_us else 0.0,
+                flops=flops,
+                moved_bytes=moved,
+                best_us=best_us,
+                set_by=set_by,
+                disturbed=first.identity in disturbed,
+            )
+        )
+    kernels = tuple(sorted(found, key=lambda kernel: (-kernel.time_us, kernel.function)))
+    return KernelReport(
+        network=graph.network,
+        scale=graph.scale,
+        time_us=total_us,
+        rates=rates,
+        kernels=kernels,
+        by_class=_groups(kernels, lambda kernel: str(kernel.op_class), rates),
+        by_op=_groups(kernels, lambda kernel: kernel.op, rates),
+        by_schedule=_groups(kernels, lambda kernel: kernel.schedule, rates),
+    )
+
+
+def moved_bytes(graph: Graph, kernel: Kernel) -> int:
+    """Bytes that a kernel cannot avoid to read or write: inputs and outputs once; of a table the rows looked up."""
+    # Workspaces may never leave the caches, so they do not count.
+    counted = "P" * (len(kernel.inputs) + len(kernel.outputs)) + "D" * len(kernel.workspaces)
+    read, written = slow_traffic(graph, kernel, counted)
+    return sum(read) + sum(written)
+
+
+def shapes(kernel: Kernel) -> str:
+    """Shapes of inputs, then outputs, as text."""
+    sides = (kernel.inputs, kernel.outputs)
+    return "->".join(",".join("x".join(map(str, operand.shape)) or "1" for operand in side) for side in sides)
+
+
+def _best(flops: int, moved: int, rates: MachineRates | None) -> tuple[float | None, str]:
+    if rates is None:
+        return None, ""
+    adds_us, copies_us = 1e6 * flops / rates.flop_per_s, 1e6 * moved / rates.copy_bytes_per_s
+    return (adds_us, "multiply-adds") if adds_us > copies_us else (copies_us, "copies")
+
+
+def _groups(
+    kernels: Sequence[KernelTime], name_of: Callable[[KernelTime], str], rates: MachineRates | None
+) -> tuple[Group, ...]:
+    members: dict[str, list[KernelTime]] = {}
+    for kernel in kernels:
+        members.setdefault(name_of(kernel), []).append(kernel)
+    groups = [_group(name, found, rates) for name, found in members.items()]
+    return tuple(sorted(groups, key=lambda group: (-group.time_us, group.name)))
+
+
+def _group(name: str, kernels: Sequence[KernelTime], rates: MachineRates | None) -> Group:
+    time_us = sum(kernel.time_us for kernel in kernels)
+    flops, moved = sum(kernel.flops for kernel in kernels), sum(kernel.moved_bytes for kernel in kernels)
+    adds = copies = best = None
+    if rates is not None and time_us:
+        adds = 1e6 * flops / rates.flop_per_s / time_us if flops else None
+        copies = 1e6 * moved / rates.copy_bytes_per_s / time_us
+        best = sum(kernel.best_us or 0.0 for kernel in kernels) / time_us
+    share = sum(kernel.share for kernel in kernels)
+    return Group(name, sum(kernel.calls for kernel in kernels), time_us, share, adds, copies, best)
+
+
+# The report on a step's kernels as text for a terminal.
+
+_MS_FROM_US = 10_000.0
+
+
+def report_text(report: KernelReport, where: str, worst: int = 10) -> str:
+    """The groups as tables, the `worst` kernels, and what fell back; `where` names machine and threads."""
+    parts = [
+        _title(report, where),
+        _rates(report),
+        _group_table("op class", report.by_class, report),
+        _group_table("operation", report.by_op, report),
+        _group_table("schedule", report.by_schedule, report),
+        _worst_table(report, worst),
+        _fallen_back(report),
+    ]
+    if any(kernel.disturbed for kernel in report.kernels):
+        parts.append("* others held the cores while this kernel was timed: its time is too long.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def _title(report: KernelReport, where: str) -> str:
+    calls = sum(kernel.calls for kernel in report.kernels)
+    return (
+        f"{report.network} ({report.scale}) on {where}: {calls} kernels, {len(report.kernels)} distinct, "
+        f"{_time(report.time_us, report)} a step. MEASURED, all operands in fast memory."
+    )
+
+
+def _rates(report: KernelReport) -> str:
+    rates = report.rates
+    if rates is None:
+        return (
+            "What the machine can do at best is not known: links.json is from before it was measured. To measure it: "
+            "autotm calibrate, then autotm profile."
+        )
+    return (
+        f"The machine at its best, MEASURED: multiply-adds in registers {rates.flop_per_s / 1e9:.3g} GF/s, copies "
+        f"{rates.copy_bytes_per_s / 1e9:.3g} GB/s (read and written). More than 100 %: operands were still in caches, "
+        "or Winograd's form multiplied less than the plain one."
+    )
+
+
+def _group_table(what: str, groups: Sequence[Group], report: KernelReport) -> str:
+    lines = [(what, "calls", "time", "share", "of multiply-adds", "of copies", "of best")]
+    lines += [
+        (
+            group.name,
+            str(group.calls),
+            _time(group.time_us, report),
+            f"{group.share:.1%}",
+            *map(_percent, (group.of_multiply_adds, group.of_copies, group.of_best)),
+        )
+        for group in groups
+    ]
+    return columns(lines, left=1)
+
+
+def _worst_table(report: KernelReport, count: int) -> str:
+    found = report.worst(count)
+    if not count:
+        return ""
+    if not found:
+        return "No kernel takes longer than its best."
+    is_known = report.rates is not None
+    head = "Most time beyond what the machine needs" if is_known else "Most time"
+    lines = [("kernel", "operation and shapes", "calls", "time", "share", "beyond best", "of best", "set by")]
+    lines += [
+        (
+            kernel.name + ("*" if kernel.disturbed else ""),
+            shorten(f"{kernel.op} {kernel.shapes}"),
+            str(kernel.calls),
+            _time(kernel.time_us, report),
+            f"{kernel.share:.1%}",
+            _time(kernel.beyond_best_us, report) if is_known else "-",
+            _percent(kernel.of_best),
+            kernel.set_by or "-",
+        )
+        for kernel in found
+    ]
+    return f"{head}:\n" + columns(lines, left=2)
+
+
+def _fallen_back(report: KernelReport) -> str:
+    if any(kernel.schedule == UNKNOWN for kernel in report.kernels):
+        return "graph.json does not say where schedules come from; `autotm profile` writes one that does."
+    found = report.as_written
+    if not found:
+        return "No kernel was compiled nearly as written."
+    share = sum(kernel.share for kernel in found)
+    lines = [_as_written_line(kernel, report) for kernel in found]
+    return (
+        f"WARNING: {len(found)} kernels had no schedule that works and were compiled nearly {ScheduleKind.AS_WRITTEN}; "
+        f"they take {share:.1%} of the time:\n" + "\n".join(lines)
+    )
+
+
+def _as_written_line(kernel: KernelTime, report: KernelReport) -> str:
+    what = shorten(f"{kernel.op} {kernel.shapes}")
+    return f"  {kernel.name}: {what}, {_time(kernel.time_us, report)}, {kernel.share:.1%}"
+
+
+def _time(time_us: float, report: KernelReport) -> str:
+    """In one unit throughout a report."""
+    return f"{time_us / 1e3:.2f} ms" if report.time_us >= _MS_FROM_US else f"{time_us:.1f} us"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0%}"
+
+
+# The report on a step's kernels as files.
+
+
+def write_report_json(path: Path, report: KernelReport, provenance: Mapping[str, Any]) -> None:
+    """Write all of it, with where it comes from."""
+    save(path, "kernel_report", report, provenance)
+
+
+def write_kernel_csv(path: Path, report: KernelReport, provenance: Mapping[str, Any]) -> None:
+    """Write a row for each distinct kernel, most time first: what was profiled and where, then its fields.
+
+    `beyond_best_us` and `of_best` are computed from the measured `time_us` and the `best_us`.
+    """
+    where = {"network": report.network, "scale": report.scale, "tier": "fast"}
+    where |= {key: provenance.get(key) for key in ("machine", "threads", "cpu_model", "autotm_commit")}
+    rows = [
+        {**where, **asdict(kernel), "beyond_best_us": kernel.beyond_best_us, "of_best": kernel.of_best}
+        for kernel in report.kernels
+    ]
+    write_table(pd.DataFrame(rows), path)

@@ -1,0 +1,195 @@
+"""A plan with addresses: where each stay is, and what a byte of fast memory is worth during each kernel."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pandas as pd
+
+from autotm.check.plan import kernel_times_us
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Tier
+from autotm.model.links import BesideKernels, Links
+from autotm.model.plan import Plan, Stay
+from autotm.model.profile import Profile
+from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep
+from autotm.model.record import Record
+from autotm.study.tables import write_table
+
+# Where a program has the stays of its plan.
+
+
+def stay_offsets(step: Graph, plan: Plan, program: Program) -> list[int]:
+    """The offset of each stay of the plan in its tier's pool, bytes: as the plan states it, or the program uses it.
+
+    Args:
+        step: with the plan's implementations.
+        plan: whose stays are asked for.
+        program: made from it.
+
+    Raises:
+        BadInputError: the program was made from another plan, or neither says where a stay is.
+    """
+    if program.plan_hash != hash_of(plan):
+        raise BadInputError(
+            f"the program of {program.optimizer}, limit {program.limit}, was made from another plan; make it again: "
+            "autotm compile NETWORK OPTIMIZER LIMIT"
+        )
+    if stated := plan.one_pool.offsets if plan.one_pool else plan.offsets:
+        return list(stated)
+    found: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
+    for kernel, tensor, tier, offset in _uses(step, program):
+        found[tensor, tier].append((kernel, offset))
+    return [_offset_of(stay, found[stay.tensor, stay.tier]) for stay in plan.stays]
+
+
+def _uses(step: Graph, program: Program) -> Iterator[tuple[int, str, Tier, int]]:
+    """Every kernel, tensor, tier and offset that the program uses; a move counts for the kernel after it."""
+    following = 0
+    for item in program.steps:
+        if isinstance(item, KernelStep):
+            for operand, address in zip(step.kernels[item.kernel].operands, item.addresses, strict=True):
+                if address.offset is not None:
+                    yield item.kernel, operand.tensor, address.tier, address.offset
+            following = item.kernel + 1
+        elif isinstance(item, MoveStep | StartMoveStep) and item.destination.offset is not None:
+            yield following, item.tensor, item.destination.tier, item.destination.offset
+
+
+def _offset_of(stay: Stay, uses: list[tuple[int, int]]) -> int:
+    """A stay begins at a kernel that writes it or at a move: both name its address."""
+    for kernel, offset in uses:
+        if stay.start <= kernel < stay.end:
+            return offset
+    raise BadInputError(f"nothing says where '{stay.tensor}' is from kernel {stay.start} on; solve for the plan again")
+
+
+# What a byte of fast memory is worth during each kernel, by the certificate of a plan.
+
+BYTES_PER_MB = 1e6
+
+
+class MemoryPrices:
+    """Lagrange multipliers of the limit, from the certificate's first set of prices (docs/formulation.md, section 5).
+
+    Args:
+        plan: whose certificate is read; without one nothing has a price.
+        kernels: how many kernels its step has.
+    """
+
+    def __init__(self, plan: Plan, kernels: int) -> None:
+        self.us_per_mb = [0.0] * kernels
+        self.are_known = plan.certificate is not None
+        if plan.certificate is not None:
+            stated = plan.certificate.prices[0].fast
+            for kernel, price_us in zip(stated.kernels, stated.prices_us, strict=True):
+                self.us_per_mb[kernel] += price_us * BYTES_PER_MB
+        self._until = [0.0, *accumulate(self.us_per_mb)]
+
+    def held_us(self, size_bytes: int, start: int, end: int) -> float:
+        """Holding cost in microseconds of `size_bytes` of fast memory during kernels [start, end)."""
+        return size_bytes / BYTES_PER_MB * (self._until[end] - self._until[start])
+
+    @property
+    def total_us_per_mb(self) -> float:
+        """What the best step would be shorter by with 1 MB more, as far as prices hold."""
+        return self._until[-1]
+
+
+# A plan with addresses, and all that pictures of it are made from.
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A plan with addresses, what it was made from and, where it ran, what that measured.
+
+    Attributes:
+        graph: the step as limits see it, with all implementations.
+        profile: times of its kernels.
+        links: copy times.
+        plan: of that step.
+        program: made from the plan.
+        source: provenance of the plan: machine, threads, versions, seed.
+        record: of a run of the program.
+    """
+
+    graph: Graph
+    profile: Profile
+    links: Links
+    plan: Plan
+    program: Program
+    source: Mapping[str, Any]
+    record: Record | None = None
+
+    @cached_property
+    def step(self) -> Graph:
+        """The step with the plan's implementations, as it is called."""
+        return self.plan.step_of(self.graph)
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """Of each stay, bytes from the start of its tier's pool.
+
+        Raises:
+            BadInputError: the program was made from another plan.
+        """
+        return stay_offsets(self.step, self.plan, self.program)
+
+    @cached_property
+    def kernels_us(self) -> list[float]:
+        """Predicted microseconds of each kernel."""
+        return list(kernel_times_us(self.graph, self.profile, self.plan, self.links))
+
+    @cached_property
+    def moves_us(self) -> list[float]:
+        """Predicted microseconds that each move adds to the step."""
+        sizes = self.step.by_name
+        beside = BesideKernels(self.graph, self.profile, self.links)
+        return [beside.move_us(move, sizes[move.tensor].size_bytes) for move in self.plan.moves]
+
+    @cached_property
+    def all_fast_us(self) -> float:
+        """Predicted microseconds of the step with everything in fast memory."""
+        return sum(map(self.profile.base_us, self.graph.computed_by(()).kernels))
+
+    @property
+    def tier_reality(self) -> str:
+        """Whether slow memory was `real`, `emulated`, `modelled` or a `stand-in` where kernels were timed."""
+        return str(self.profile.provenance.get("tier_reality", self.source.get("tier_reality")))
+
+
+# The stays of a plan as MiniMalloc and OmniMalloc read them: a file for each pool, a line for each buffer.
+
+_KEPT = "/:.@#+=()[]|!*'<>{}$&;?^`~ "
+"""Besides letters, digits and `_.-~`, what stays as it is in an id; MiniMalloc knows no quotes around commas."""
+
+
+def write_stays(placed: Placed, files: dict[Tier, Path]) -> None:
+    """Write the stays of each pool to its file, for other packers to read.
+
+    A line is `id,lower,upper,size,offset`: the buffer takes `size` bytes at `offset` during kernels [lower, upper); its
+    id is the tensor's name and its first kernel, with `%2C` for a comma and so on. Lines end with a line feed: with a
+    carriage return before it, MiniMalloc would not know the last column.
+
+    Raises:
+        BadInputError: the program was made from another plan.
+    """
+    sizes = placed.step.by_name
+    table = pd.DataFrame(
+        [
+            (f"{quote(stay.tensor, _KEPT)}@{stay.start}", stay.start, stay.end, sizes[stay.tensor].allocated_bytes, at)
+            for stay, at in zip(placed.plan.stays, placed.offsets, strict=True)
+        ],
+        columns=["id", "lower", "upper", "size", "offset"],
+    )
+    tiers = [stay.tier for stay in placed.plan.stays]
+    for tier, path in files.items():
+        write_table(table[[one is tier for one in tiers]], path)

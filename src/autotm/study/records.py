@@ -1,0 +1,243 @@
+"""A study's records: every field as a table, which runs were verified, and the paper's headline numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import nan
+from pathlib import Path
+from statistics import geometric_mean, median
+from typing import Any
+
+import pandas as pd
+
+from autotm.model.cache import CacheCounts, PageCounts
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.files import load_with_provenance, write_atomically
+from autotm.model.limit import Limit
+from autotm.model.record import Record
+from autotm.study.setup import CACHED, FIRST_TOUCH, MOVER, Study
+from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, marked, table_of_records, write_table
+
+# Records as one tidy table: a row a run, a column each scalar field, under the record's own names.
+
+_PROVENANCE = ("cpu_model", "autotm_commit", "started", "load_1min", "program_hash")
+
+
+def table_of_runs(paths: Sequence[Path]) -> pd.DataFrame:
+    """One row for each record file, in the order given.
+
+    Columns are the record's fields that hold one value, with their units; of those that hold several: the sum of
+    `creation_times` and `optimization_times`, `disturbed_before` as one text, the number of `samples_s` (`samples`),
+    the median of `all_fast_samples_s` (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s`
+    (`..._median_s`), `drift_s`, and all of `cache` and `pages` (`cache_...`,
+    `pages_...`). Then where the record comes from.
+
+    Raises:
+        DamagedFileError: a record cannot be read.
+    """
+    return pd.DataFrame([_row(*load_with_provenance(path, "record", Record)) for path in paths])
+
+
+def write_runs(table: pd.DataFrame, path: Path) -> None:
+    """Write the table as `.csv` or `.parquet`, as the path's name ends.
+
+    Raises:
+        BadInputError: it ends otherwise.
+    """
+    if path.suffix == ".csv":
+        write_table(table, path)
+    elif path.suffix == ".parquet":
+        import pyarrow as pa  # noqa: PLC0415 - who draws need not wait for it
+        import pyarrow.parquet as pq  # noqa: PLC0415 - as above
+
+        arrow = pa.Table.from_pandas(table, preserve_index=False)
+        write_atomically(path, lambda temporary: pq.write_table(arrow, temporary))
+    else:
+        raise BadInputError(f"{path}: a table of records is a .csv or a .parquet file")
+
+
+def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    fields = dataclasses.asdict(record)
+    cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
+    pages = fields.pop("pages") or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
+    times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
+    waits = {name: fields.pop(f"{name}_s") for name in ("waited", "all_fast_waited")}
+    before = DISTURBED_SEPARATOR.join(fields.pop(DISTURBED_BEFORE))
+    scalars = {name: value for name, value in fields.items() if not isinstance(value, dict | tuple)}
+    return {
+        **scalars,
+        **times,
+        DISTURBED_BEFORE: before,
+        "samples": len(record.samples_s),
+        "all_fast_runtime_median_s": record.all_fast_runtime_median_s,
+        "drift_s": record.drift_s,
+        **{f"{name}_median_s": median(values) if values else None for name, values in waits.items()},
+        **{f"cache_{name}": value for name, value in cache.items()},
+        **{f"pages_{name}": value for name, value in pages.items()},
+        **{name: provenance.get(name) for name in _PROVENANCE},
+    }
+
+
+# Which programs were shown to compute what the plain step computes, bit for bit.
+
+_COLUMNS = ("network", "optimizer", "limit", "scale", "machine", "tier_reality", "counts", "verified_steps", "seed")
+
+
+class UnverifiedError(AutotmError):
+    """Programs ran without being compared with the plain step."""
+
+
+def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
+    """Write a table with a row a program and what was verified of it: `verified_steps` steps, `is_verified`.
+
+    A program whose results differ has no record: its run ends with an error that names step and tensor. One that
+    exceeds its limit did not run.
+
+    Raises:
+        UnverifiedError: after the table is written; names the programs of which no step was compared.
+        DamagedFileError: a record cannot be read.
+    """
+    runs = table_of_runs(records)
+    table = runs[[*_COLUMNS, *(name for name in ("program_hash", "autotm_commit") if name in runs)]].copy()
+    table.insert(len(_COLUMNS), "is_verified", table["verified_steps"] > 0)
+    write_runs(table, csv)
+    wrong = table[~table["is_verified"] & runs["fits"]]
+    if len(wrong):
+        names = ", ".join(f"{one.network} {one.optimizer} {one.limit}" for one in wrong.itertuples())
+        raise UnverifiedError(
+            f"{len(wrong)} of {len(table)} programs ran unverified: {names}; "
+            "set run.verify_steps to 1 or more, then: snakemake --forcerun run verification"
+        )
+    return table
+
+
+# The paper's headline numbers for a study's records, beside those published (Hildebrand et al., ASPLOS 2020).
+
+_CALLED = {MOVER: MOVER, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
+_ALL_FAST = Limit(slow=0, fast=1)
+_PUBLISHED = """\
+published: synchronous loses 27.7 % (four networks) where 50 to 80 % of the fast memory is replaced (1:1 to 4:1);
+           first touch loses 71.9 %; synchronous is 2 times as fast as memory mode (large ResNet-200)"""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One number, and the networks whose geometric mean it is."""
+
+    value: float
+    networks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AtLimit:
+    """What a study says at one limit.
+
+    Attributes:
+        limit: as asked.
+        losses: by optimizer, 1 - geometric mean over networks of (all-fast time / time): the share of the all-fast
+            step's speed that is lost.
+        speed_ups: by optimizer, geometric mean of (its time / the synchronous time) over networks that have both.
+    """
+
+    limit: str
+    losses: Mapping[str, Headline]
+    speed_ups: Mapping[str, Headline]
+
+
+def wanted_records(study: Study, workload: str) -> list[Path]:
+    """The records that a description of a workload reads: three optimizers at its limits, and its all-fast step.
+
+    Raises:
+        BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
+    """
+    study.workload_records(workload)
+    config = study.config.workloads[workload]
+    limits = [Limit.parse(text) for text in config.limits]
+    return [
+        paths.record(optimizer, limit)
+        for paths in map(study.paths, config.networks)
+        for limit in limits
+        for optimizer in (_CALLED if not _is_end(limit) else [MOVER] if limit == _ALL_FAST else [])
+    ]
+
+
+def describe(study: Study, workload: str) -> str:
+    """The headline numbers of a workload's records, the published ones, and how to make the records that are missing.
+
+    Raises:
+        BadInputError: no such workload, or the records are not of one study.
+        DamagedFileError: a record cannot be read.
+    """
+    wanted = wanted_records(study, workload)
+    there = [path for path in wanted if path.exists()]
+    lines = []
+    if there:
+        table = table_of_records(there, needs_all_fast=False)
+        first = table.iloc[0]
+        lines = [f"{workload}: {first['scale']} scale on {first['machine']}, {first['tier_reality']} slow memory;"]
+        lines += ["medians of measured steps, geometric means over networks", *_lines(headlines(table[~marked(table)]))]
+        lines += _left_out(table)
+    missing = [path for path in wanted if not path.exists()]
+    lines.append(_PUBLISHED)
+    if missing:
+        lines.append(f"missing: {len(missing)} of {len(wanted)} records; make them with:")
+        lines.append(" \\\n  ".join([f"snakemake --cores {study.machine.threads}", *map(str, missing)]))
+    return "\n".join(lines)
+
+
+def _left_out(table: pd.DataFrame) -> Iterator[str]:
+    """How many runs are not in the numbers, since others disturbed them, and what to do."""
+    if count := int(marked(table).sum()):
+        yield f"left out: {count} of {len(table)} runs, which others disturbed; measure them again: autotm remeasure"
+
+
+def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
+    """The numbers at each limit of a table of `table_of_records`, without all slow and all fast, most fast first.
+
+    Its `slowdown` divides medians of steps that were timed in turn; a speed-up divides two slow-downs, or, where no
+    all-fast step was timed, two medians.
+    """
+    order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(ascending=False, kind="stable").index
+    for text in order:
+        if _is_end(Limit.parse(text)):
+            continue
+        runs = table[table["limit"] == text]
+        times = {name: of.set_index("network") for name, of in runs.groupby("optimizer")}
+        losses = {name: _loss(of["slowdown"].dropna()) for name, of in times.items()}
+        planned = times.pop(MOVER, None)
+        speed_ups = {name: _speed_up(of, planned) for name, of in times.items()} if planned is not None else {}
+        yield AtLimit(text, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
+
+
+def _loss(slowdowns: pd.Series) -> Headline:
+    return Headline(1 - 1 / geometric_mean(slowdowns) if len(slowdowns) else nan, tuple(slowdowns.index))
+
+
+def _speed_up(of: pd.DataFrame, planned: pd.DataFrame) -> Headline:
+    both = of.index.intersection(planned.index, sort=False)
+    ratios = of["slowdown"].div(planned["slowdown"]).loc[both]
+    medians = of["actual_runtime_median_s"].div(planned["actual_runtime_median_s"]).loc[both]
+    return Headline(geometric_mean(ratios.fillna(medians)) if len(both) else nan, tuple(both))
+
+
+def _lines(found: Iterator[AtLimit]) -> Iterator[str]:
+    for one in found:
+        limit = Limit.parse(one.limit)
+        share = (
+            "" if limit.slow is None or limit.fast is None else f", {limit.slow / (limit.slow + limit.fast):.0%} slow"
+        )
+        yield f"{one.limit}{share}"
+        for name, loss in one.losses.items():
+            yield f"  {_CALLED[name]} loses {100 * loss.value:.1f} % against all fast ({_named(loss.networks)})"
+        for name, gain in one.speed_ups.items():
+            yield f"  {MOVER} is {gain.value:.2f} times as fast as {_CALLED[name]} ({_named(gain.networks)})"
+
+
+def _named(networks: Sequence[str]) -> str:
+    return ", ".join(networks)
+
+
+def _is_end(limit: Limit) -> bool:
+    return limit.size_bytes is None and 0 in {limit.slow, limit.fast}

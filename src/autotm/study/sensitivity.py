@@ -1,0 +1,164 @@
+"""Whether plans and optimizers differ by more than the noise of the kernel times they were made from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from autotm.model.errors import BadInputError
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph
+from autotm.model.kernel_studies import Draw, Sensitivity
+from autotm.model.limit import Limit
+from autotm.model.links import Links
+from autotm.model.plan import Plan
+from autotm.model.profile import Profile, Timing, TimingKey
+from autotm.profile.kernel_timing import NORMAL_QUARTILES
+from autotm.solve.options import SolveOptions
+from autotm.solve.placing import solve_and_pack
+from autotm.solve.problem import Problem
+from autotm.solve.recheck import plan_us
+
+# Kernel times as they might have been: drawn from the spread that the profile recorded.
+
+
+def spread(timing: Timing) -> float:
+    """Standard deviation of the logarithm of a time: that of the lognormal with the recorded quartiles."""
+    return math.log(timing.upper_quartile_ns / max(timing.lower_quartile_ns, 1)) / NORMAL_QUARTILES
+
+
+def resampled(profile: Profile, seed: int, number: int) -> Profile:
+    """Draw `number` of the times.
+
+    Each median is taken times a lognormal factor around one, as wide as the recorded quartiles. That is more noise
+    than plans meet: a recorded median is surer than a single run. To what a configuration took beyond another in the
+    same rounds its standard error times a normal number is added; a wait of known length has none. Where they did not
+    take turns, the difference of their medians is taken times such a factor. Every (kernel, implementation,
+    configuration) has a draw of its own, which all its calls share.
+    """
+    random = np.random.default_rng((seed, number))
+    keys = sorted(profile.timings)
+    normals = random.standard_normal(len(keys)).tolist()
+    return replace(
+        profile,
+        timings={key: _drawn(profile, key, normal) for key, normal in zip(keys, normals, strict=True)},
+    )
+
+
+def _drawn(profile: Profile, key: TimingKey, normal: float) -> Timing:
+    timing, factor = profile.timings[key], math.exp(spread(profile.timings[key]) * normal)
+    drawn = replace(timing, median_ns=max(1, round(timing.median_ns * factor)))
+    if timing.beyond_ns is not None:
+        return replace(drawn, beyond_ns=timing.beyond_ns + round(timing.beyond_error_ns * normal))
+    identity, implementation, config = key
+    all_fast = profile.timings.get((identity, implementation, "D" * len(config)))
+    if "P" not in config or all_fast is None:
+        return drawn
+    return replace(drawn, beyond_ns=round((timing.median_ns - all_fast.median_ns) * factor))
+
+
+# Whether plans and optimizers differ by more than the noise of the kernel times that they were made from.
+
+SURE = 0.95
+"""Share of the draws that one plan must win before it counts as better."""
+_QUANTILES = (0.05, 0.5, 0.95)
+
+
+def measure_sensitivity(
+    graph: Graph, profile: Profile, links: Links, plans: Sequence[Plan], options: SolveOptions, draws: int
+) -> Sensitivity:
+    """Price the plans, and make them anew, under `draws` draws of the kernel times, from the seed of `options`.
+
+    Copies between the memories keep their measured times. A plan made anew has offsets that fit, as the present ones.
+
+    Raises:
+        BadInputError: the plans are not for one limit, or there is no draw.
+        as `solve_and_pack`.
+    """
+    limits = sorted({plan.limit for plan in plans})
+    if len(limits) != 1:
+        raise BadInputError(f"sensitivity: give plans for one limit; got {', '.join(limits) or 'no plan'}")
+    if draws < 1:
+        raise BadInputError(f"sensitivity: draws: {draws} is not allowed: give 1 or more")
+    recorded_us = _all_fast_us(graph, profile)
+    recorded = tuple(Draw(0, plan.optimizer, recorded_us, plan.objective_us, plan.objective_us) for plan in plans)
+    rows = []
+    for number in range(1, draws + 1):
+        drawn = resampled(profile, options.seed, number)
+        all_fast_us = _all_fast_us(graph, drawn)
+        problem = Problem(graph, drawn, links, Limit.parse(limits[0]), options)
+        for plan in plans:
+            present_us = plan_us(problem, plan)
+            resolved, _ = solve_and_pack(graph, drawn, links, plan.optimizer, problem.limit, options)
+            rows.append(Draw(number, plan.optimizer, all_fast_us, present_us, resolved.objective_us))
+    return Sensitivity(hash_of(graph), limits[0], recorded, tuple(rows))
+
+
+def _all_fast_us(graph: Graph, profile: Profile) -> float:
+    return sum(profile.base_us(kernel) for kernel in graph.kernels)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two optimizers over the draws: the share that each wins, by the plans as they are and by plans made anew."""
+
+    first: str
+    second: str
+    first_wins: float
+    second_wins: float
+    first_wins_resolved: float
+    second_wins_resolved: float
+
+    @property
+    def winner(self) -> str | None:
+        """Whose plan, as it is, is faster in so many draws that noise does not explain it."""
+        if self.first_wins >= SURE:
+            return self.first
+        return self.second if self.second_wins >= SURE else None
+
+    @property
+    def verdict(self) -> str:
+        """It in words."""
+        if self.winner is not None:
+            return f"{self.winner} is faster beyond noise"
+        equal = self.first_wins == self.second_wins == 0
+        return "no difference in any draw" if equal else "their difference is not beyond noise"
+
+
+def compare(found: Sensitivity) -> tuple[Comparison, ...]:
+    """Every pair of optimizers."""
+    return tuple(_compared(found, *pair) for pair in itertools.combinations(found.optimizers, 2))
+
+
+def _compared(found: Sensitivity, first: str, second: str) -> Comparison:
+    left, right = found.of(first), found.of(second)
+    shares = []
+    for field in ("present_us", "resolved_us"):
+        ours = np.array([getattr(row, field) for row in left])
+        theirs = np.array([getattr(row, field) for row in right])
+        shares += [float(np.mean(ours < theirs)), float(np.mean(theirs < ours))]
+    return Comparison(first, second, *shares)
+
+
+def describe(found: Sensitivity) -> str:
+    """The table as text: a line for each optimizer, then one for each pair."""
+    count = len(found.draws) // len(found.optimizers)
+    lines = [
+        f"limit {found.limit}: predicted under {count} draws of the kernel times (5 %, 50 %, 95 % of them)",
+        f"{'optimizer':<16}{'recorded':>9}   {'slow-down':^20}   {'regret of the present plan':^26}",
+    ]
+    for row in found.recorded:
+        drawn = found.of(row.optimizer)
+        slow = np.quantile([item.slowdown for item in drawn], _QUANTILES)
+        regret = np.quantile([item.regret for item in drawn], _QUANTILES)
+        spans = ["  ".join(f"{value:.3f}" for value in slow), "  ".join(f"{value:.2%}" for value in regret)]
+        lines.append(f"{row.optimizer:<16}{row.slowdown:>9.3f}   {spans[0]:^20}   {spans[1]:^26}")
+    for pair in compare(found):
+        shares = f"{pair.first} faster in {pair.first_wins:.0%} of the draws, {pair.second} in {pair.second_wins:.0%}"
+        anew = f"solved anew {pair.first_wins_resolved:.0%} and {pair.second_wins_resolved:.0%}"
+        lines.append(f"{pair.verdict}: {shares} ({anew})")
+    return "\n".join(lines)

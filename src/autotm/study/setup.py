@@ -1,0 +1,349 @@
+"""From `config/` to a study whose every name is known: its machines and optimizers, and the compiler of kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pkgutil
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import autotm
+from autotm.model.config import (
+    ALL_FAST,
+    CaseStudyConfig,
+    ScaleFile,
+    StudyConfig,
+    parse_study,
+    read_yaml,
+    scale_named,
+    sizes_at,
+)
+from autotm.model.errors import AutotmError, BadInputError, unknown_name
+from autotm.model.gpu_file import load_gpu
+from autotm.model.limit import Limit
+from autotm.model.machine import (
+    EmulatedTier,
+    Machine,
+    ModelledTier,
+    cannot_run,
+    deciding,
+    load_machine,
+    require_runnable,
+)
+from autotm.model.network_source import NetworkSource
+from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
+from autotm.model.plan import MANAGED_MEMORY
+
+# The optimizers that figures and headline numbers single out.
+
+MOVER, FIRST_TOUCH, CACHED, SPILLED = "synchronous", "numa", "memory-mode", "linux-preferred"
+GPU_BASELINE = MANAGED_MEMORY
+"""What figure 12 compares with."""
+
+
+# The compiler that kernels are linked with.
+
+_COMPILERS = ("g++", "gcc", "clang++", "clang", "c++", "cc")
+
+
+def compiler_path() -> str | None:
+    """The compiler that kernels are linked with: $CXX, or the first that is on the path; None where there is none."""
+    wanted = [os.environ["CXX"]] if os.environ.get("CXX") else []
+    return next(filter(None, map(shutil.which, (*wanted, *_COMPILERS))), None)
+
+
+def require_compiler() -> None:
+    """Raise when no compiler that can link a kernel library is on the path.
+
+    Raises:
+        AutotmError: none of the compilers that TVM looks for is there.
+    """
+    if compiler_path() is None:
+        raise AutotmError(
+            f"no C compiler found (looked for $CXX, {', '.join(_COMPILERS)}); kernels are linked with one. "
+            "Install one: sudo apt-get install g++"
+        )
+
+
+# Machines by name, and what of them decides a measurement.
+
+
+def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
+    """The machine `name` of `config/machines`, with as many threads as `asked_in` asks for.
+
+    Raises:
+        BadInputError: no such machine, a fault in its file, or no such device.
+    """
+    machine = load_machine(config_dir / "machines" / f"{name}.yaml", threads, asked_in)
+    device_settings(config_dir, machine)
+    return machine
+
+
+def device_settings(config_dir: Path, machine: Machine) -> object:
+    """The contents of the device file that the machine's slow tier is emulated after, and of the one it builds on.
+
+    Of a modelled GPU its file; None where nothing is emulated or modelled.
+    """
+    if isinstance(machine.slow_tier, ModelledTier):
+        return load_gpu(config_dir / "devices", machine.slow_tier.device).model_dump()
+    if not isinstance(machine.slow_tier, EmulatedTier):
+        return None
+    settings = read_yaml(config_dir / "devices" / f"{machine.slow_tier.device}.yaml", "device")
+    if not isinstance(settings, dict) or "hidden_as" not in settings:
+        return settings
+    return settings | {"hidden_as": read_yaml(config_dir / "devices" / f"{settings['hidden_as']}.yaml", "device")}
+
+
+def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
+    """What of the machine decides a measurement; comments and wording of its file do not."""
+    settings = asdict(machine) | {"slow_tier": deciding(machine.slow_tier)}
+    for key in ("file_hash", "slurm"):
+        del settings[key]
+    if settings["cores"] is None:
+        del settings["cores"]
+    else:
+        del settings["cores"]["source"]
+    for key in ("memory_mode", "cache_bytes"):  # results from before there were such keys stay valid
+        if not settings[key]:
+            del settings[key]
+    return settings | {"device": device_settings(config_dir, machine)}
+
+
+# From `config/` to a study whose every name is known: what the rules and the commands start from.
+
+_OPTIMIZERS = Path(autotm.__file__).parent / "solve" / "optimizers"
+CONVENTIONAL = "conventional"
+"""The workload whose figures lie in no folder of their own."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A checked study.
+
+    Attributes:
+        config_dir: the folder that holds scales, machines and devices.
+        results: the folder that the files of the study lie in.
+        config: what the person wrote.
+        machine: of the config, with threads resolved.
+        scale: the sizes of the networks.
+    """
+
+    config_dir: Path
+    results: Path
+    config: StudyConfig
+    machine: Machine
+    scale: ScaleFile
+
+    def on(self, machine: Machine) -> Study:
+        """The same study on another machine, or on as many threads as it has."""
+        return replace(self, machine=machine)
+
+    @property
+    def devices_dir(self) -> Path:
+        """Where the device files of emulated tiers are."""
+        return self.config_dir / "devices"
+
+    @property
+    def machine_paths(self) -> MachinePaths:
+        """The files that all networks on the study's machine share."""
+        return MachinePaths(self.results, self.machine)
+
+    @property
+    def convolution_paths(self) -> ConvolutionPaths:
+        """The files of the kernel plot's convolution."""
+        return ConvolutionPaths(self.results, self.machine, self.config.scale)
+
+    def paths(self, network: str) -> Paths:
+        """The files of a network at the study's scale, on its machine."""
+        return Paths(self.results, self.machine, self.config.scale, network)
+
+    def network(self, name: str) -> NetworkSource:
+        """The network of that name: one's own, or of the zoo at the study's scale.
+
+        Raises:
+            BadInputError: no such network, or its own file shows that it cannot give it.
+        """
+        return network_source(self.config_dir, self.config, self.config.scale, name)
+
+    def workload_records(self, name: str) -> list[Path]:
+        """The records of all networks, optimizers and limits of a workload, in the order of its config.
+
+        Optimizers that cannot run on the study's machine are left out (`model.machine.runnable`).
+
+        Raises:
+            BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
+        """
+        if name not in self.config.workloads:
+            raise unknown_name("workload", name, self.config.workloads)
+        workload = self.config.workloads[name]
+        for network in workload.networks:
+            try:
+                self.network(network)
+            except BadInputError as error:
+                raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
+        return [
+            self.paths(network).record(optimizer, Limit.parse(limit))
+            for network in workload.networks
+            for optimizer in self.runnable(workload.optimizers)
+            for limit in workload.limits
+        ]
+
+    def runnable(self, optimizers: Iterable[str]) -> list[str]:
+        """Those of the optimizers that can run on the study's machine."""
+        return [optimizer for optimizer in optimizers if cannot_run(self.machine, optimizer) is None]
+
+    def further_records(self, name: str) -> list[Path]:
+        """The records of a workload's `predicted` optimizers, each at its own limits."""
+        return self._at_own_limits(name, self.config.workloads[name].predicted)
+
+    def rival_records(self, name: str) -> list[Path]:
+        """The records of a workload's `rivals`, each at its own limits."""
+        return self._at_own_limits(name, self.config.workloads[name].rivals)
+
+    def _at_own_limits(self, name: str, limits: Mapping[str, Iterable[str]]) -> list[Path]:
+        return [
+            self.paths(network).record(optimizer, Limit.parse(limit))
+            for network in self.config.workloads[name].networks
+            for optimizer in self.runnable(limits)
+            for limit in limits[optimizer]
+        ]
+
+    def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
+        """The records that a case study reads, in the order of its config.
+
+        Raises:
+            BadInputError: one of its optimizers cannot run on the study's machine.
+        """
+        for optimizer in case.optimizers:
+            require_runnable(self.machine, optimizer)
+        paths = self.paths(case.network)
+        return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
+
+    def table(self, name: str) -> Path:
+        """A table over the networks of the study's scale, on its machine."""
+        return self.results / self.machine.slug / self.config.scale / name
+
+    def configured_records(self) -> list[Path]:
+        """The records of all workloads that the scale gives sizes for, and of the case study, each once."""
+        of_workloads: list[Path] = []
+        for name in self.config.workloads:
+            with contextlib.suppress(BadInputError):
+                of_workloads += self.workload_records(name) + self.further_records(name)
+                of_workloads += self.rival_records(name)
+        return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
+
+    def verification_records(self) -> list[Path]:
+        """A record of every network with every optimizer, as the study's `verification` narrows them down.
+
+        `all-fast` has one limit that it can keep: 0:1.
+
+        Raises:
+            BadInputError: the scale has no sizes for a network, or there is no such optimizer, or one that is named
+                cannot run on the study's machine; of `all`, those are left out.
+        """
+        config = self.config.verification
+        networks = sorted(self.scale.networks) if config.networks == "all" else config.networks
+        optimizers = self.runnable(optimizer_names()) if config.optimizers == "all" else config.optimizers
+        try:
+            for network in networks:
+                self.network(network)
+            for optimizer in optimizers:
+                require_optimizer(optimizer)
+                require_runnable(self.machine, optimizer)
+        except BadInputError as error:
+            raise BadInputError(f"verification: {error}") from None
+        limit = Limit.parse(config.limit)
+        return [
+            self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
+            for network in networks
+            for optimizer in optimizers
+        ]
+
+
+def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
+    """Check a study that was read from `source`, with every file and name that it refers to.
+
+    Raises:
+        BadInputError: names file, key, value and what is allowed.
+    """
+    config = parse_study(raw, source)
+    threads = None if config.threads == "auto" else config.threads
+    machine = machine_named(config_dir, config.machine, threads, source)
+    scale = scale_named(config_dir / "scales", config.scale)
+    figures = config.figures
+    if taken := sorted(set(config.own_networks) & set(scale.networks)):
+        raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
+    for key, part in (
+        ("fig10", figures.fig10),
+        ("front", figures.front),
+        ("heap", figures.heap),
+        ("devices", figures.devices),
+    ):
+        try:
+            network_source(config_dir, config, config.scale, part.network)
+        except BadInputError as error:
+            raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
+    _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
+    _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
+    _require_optimizers(f"{source}: figures.devices.optimizers", figures.devices.optimizers)
+    _require_optimizers(f"{source}: figures.fig12.optimizers", figures.fig12.optimizers)
+    if figures.fig8.workload not in config.workloads:
+        unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
+        raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
+    for name, workload in config.workloads.items():
+        _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
+        _require_optimizers(f"{source}: workloads.{name}.predicted", workload.predicted)
+        _require_optimizers(f"{source}: workloads.{name}.rivals", workload.rivals)
+    return Study(config_dir, results, config, machine, scale)
+
+
+def network_source(config_dir: Path, config: StudyConfig, scale: str, name: str) -> NetworkSource:
+    """Where the network of that name comes from, at a scale.
+
+    Raises:
+        BadInputError: neither the scale nor the study's own networks have it, or its file cannot give it.
+    """
+    if name not in config.own_networks:
+        networks = scale_named(config_dir / "scales", scale).networks
+        if name not in networks:
+            raise unknown_name("network", name, {*networks, *config.own_networks})
+        return NetworkSource(name, networks[name])
+    own = config.own_networks[name]
+    sizes, folder = sizes_at(scale, own.sizes), config_dir.parent
+    if own.torch:
+        source = NetworkSource.imported(name, sizes, own.torch, folder)
+    else:
+        source = NetworkSource(name, sizes, str(folder / own.file), own.function)
+    source.require()
+    return source
+
+
+def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
+    try:
+        for optimizer in optimizers:
+            require_optimizer(optimizer)
+    except BadInputError as error:
+        raise BadInputError(f"{where}: {error}") from None
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """What `solve.optimizers` returns, read off the names of its modules.
+
+    Importing the modules would import Pyomo, which every start of Snakemake would wait a second and a half for.
+    """
+    modules = pkgutil.iter_modules([str(_OPTIMIZERS), str(_OPTIMIZERS / "gpu_rivals")])
+    return tuple(sorted(module.name.replace("_", "-") for module in modules if not module.ispkg))
+
+
+def require_optimizer(name: str) -> None:
+    """Raise when no optimizer has that name.
+
+    Raises:
+        BadInputError: names the nearest and all known.
+    """
+    if name not in optimizer_names():
+        raise unknown_name("optimizer", name, optimizer_names())

@@ -1,0 +1,391 @@
+"""What a network is: a Relax function, how its arguments are filled, where it came from, marks for gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import tvm
+from tvm import relax
+
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.graph import Initial, InitialValue
+from autotm.model.training import STEP, Training
+
+# What a network that came from elsewhere calls its tensors there, and how they lie there.
+
+Array = npt.NDArray[Any]
+Check = Callable[[Mapping[str, Array]], None]
+
+
+ReferenceMode = Literal["float32", "float64", "another order"]
+"""How a source computes a step: in its own float32 or float64, or in float32 with sums in another order."""
+
+
+class NotComputedError(RuntimeError):
+    """A source does not compute a step in some way."""
+
+
+class Reference(Protocol):
+    """The source of a network, computing a step itself.
+
+    Attributes:
+        name: of the source, with its version.
+        eager: computes the step's results on the source's own values, in another way than `step`; may be None.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - above
+
+    @property
+    def eager(self) -> Callable[[], dict[str, Array]] | None: ...  # noqa: D102 - above
+
+    def step(self, values: Mapping[str, Array], way: ReferenceMode) -> dict[str, Array]:
+        """Compute the results by their names here, from arguments by name.
+
+        Raises:
+            NotComputedError: the source cannot, in any way.
+        """
+
+    def in_detail(self) -> tuple[Any, Sequence[Any]]:
+        """Import the step with the value of every operator as an output; gives the operators too."""
+
+    def first_difference(self, values: Mapping[str, Array], found: Mapping[Any, Array]) -> str | None:
+        """Say which operator is the first that differs from the source's on the same operands, if any does."""
+
+
+def one_or_all(outputs: Sequence[Any]) -> Any:
+    """The output of a step that has one, or a tuple of all."""
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def unchecked(values: Mapping[str, Array]) -> None:
+    """Accept any values: the source states nothing about those of its inputs."""
+    del values
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The way from a network's tensors back to those of its source.
+
+    Attributes:
+        inputs: names of what the source is called with, in order; some may be no inputs of the step.
+        turned: arguments whose axes lie otherwise here: axis j is axis `turned[name][j]` in the source.
+        tensors: those of the source's state that a step may change.
+        same: other names that the source has for one of them.
+        kept: tensors of the source's state that no step changes.
+        counters: of these, whole numbers, and what every step adds to them.
+        is_torch: whether the source is a module of PyTorch.
+        lines: where in the source an operator is first used, by name of the operator.
+        check: called with the whole numbers among the inputs, by name, as they lie in the source; raises BadInputError
+            where one would be an index out of range.
+        reference: computes the step as the source does; None where nothing does.
+        outputs: called with the outputs of a step that infers; returns them nested as the source nests its own.
+    """
+
+    inputs: tuple[str, ...] = ()
+    turned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    tensors: tuple[str, ...] = ()
+    same: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, Array] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+    is_torch: bool = False
+    lines: Mapping[str, str] = field(default_factory=dict)
+    check: Check = unchecked
+    outputs: Callable[[Sequence[Any]], Any] = one_or_all
+    reference: Reference | None = None
+
+    def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
+        """New values of a step's inputs, by name, turned as the step has them.
+
+        Args:
+            known: inputs of the step.
+            positional: values in the order of the source's arguments.
+            named: values by name.
+
+        Raises:
+            BadInputError: more values than the source has arguments, or an unknown name.
+        """
+        names = self.inputs or tuple(known)
+        if len(positional) > len(names):
+            raise BadInputError(f"{len(positional)} inputs given, the network has {len(names)}: {', '.join(names)}")
+        for name in named:
+            if name not in names:
+                raise unknown_name("input", name, names)
+        given = {**dict(zip(names, positional, strict=False)), **named}
+        return {
+            name: value.transpose(self.turned[name]) if name in self.turned else value
+            for name, value in given.items()
+            if name in known
+        }
+
+    def state(self, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
+        """The source's state after so many steps: every tensor by its name there, as it lies there."""
+        back = {name: self.back(name, value) for name, value in values.items() if name in self.tensors}
+        counted = {name: self.kept[name] + steps * added for name, added in self.counters.items()}
+        others = {other: back[name] for other, name in self.same.items()}
+        return {**self.kept, **counted, **back, **others}
+
+    def rule_state(self, values: Mapping[str, Array], parameters: Sequence[str]) -> dict[str, Any]:
+        """What update rules keep, by parameter and state, as the parameter lies in the source; `step` is a number.
+
+        Args:
+            values: states of the step, by name.
+            parameters: of the step.
+        """
+        found: dict[str, Any] = {STEP: int(values[STEP])} if STEP in values else {}
+        for name, value in values.items():
+            parameter, _, state = name.rpartition(".")
+            if parameter in parameters and name not in parameters:
+                found.setdefault(parameter, {})[state] = self.back(parameter, value)
+        return found
+
+    def from_rule_state(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
+        """States of the step, by name, from what `rule_state` gave.
+
+        Args:
+            given: from another run of the same step.
+            own: this step's.
+
+        Raises:
+            BadInputError: what is given and what this step keeps differ in names or shapes.
+        """
+        if wrong := sorted(given.keys() ^ own.keys()):
+            raise BadInputError(f"optimizer state: '{wrong[0]}' {self._is(wrong[0] in own)}")
+        found: dict[str, Array] = {}
+        for name, mine in own.items():
+            if name == STEP:
+                found[STEP] = np.asarray(given[STEP], np.int64)
+                continue
+            if not isinstance(given[name], Mapping):
+                kind, names = type(given[name]).__name__, ", ".join(sorted(mine))
+                raise BadInputError(f"optimizer state: '{name}' is a {kind}, not a mapping of {names}")
+            if wrong := sorted(given[name].keys() ^ mine.keys()):
+                raise BadInputError(f"optimizer state: '{wrong[0]}' of '{name}' {self._is(wrong[0] in mine)}")
+            for state, value in given[name].items():
+                if value.shape != mine[state].shape:
+                    raise BadInputError(
+                        f"optimizer state: '{state}' of '{name}' is {list(value.shape)}, not {list(mine[state].shape)}"
+                    )
+                found[f"{name}.{state}"] = value.transpose(self.turned[name]) if name in self.turned else value
+        return found
+
+    def back(self, name: str, value: Array) -> Array:
+        """An argument's value as it lies in the source."""
+        return np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
+
+    @staticmethod
+    def _is(is_missing: bool) -> str:
+        return "is missing: it is of another training" if is_missing else "is nothing that this step keeps"
+
+
+# What a network is to the house: a Relax function, how to fill its arguments, and what it trains with.
+
+Fill = Initial | InitialValue | npt.NDArray[Any]
+"""What an argument holds before the first step: a rule, a file, or the value itself."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of fixed shapes, to be trained or, without `training`, to infer with.
+
+    Attributes:
+        name: registered name, used in paths.
+        batch: samples per step.
+        module: has one function `main(inputs, parameters and states)`, activations NHWC, weights HWIO. It returns what
+            the step is run for, then the new value of each state in the order of `states`, as a tuple unless that is a
+            single tensor. A step that trains is run for the scalar float32 loss, any other for its outputs.
+        inputs: fill of every argument that a step leaves alone (data, labels), by argument name.
+        parameters: initial fill of every argument that training updates, by argument name.
+        training: the rules by which it does; None: nothing is differentiated, and parameters stay as they are.
+        states: initial fill of every argument that a step replaces by what `main` computes for it (running averages,
+            counters), by argument name; training does not differentiate by them.
+        gradients: parameters whose gradients `main` returns, behind the new states; None: lowering differentiates it.
+            Without training they are results of the step, `w.gradient` and so on.
+        origin: of a network that came from elsewhere, the way back.
+        rule_states: what the rules of training keep before the first step, by name of the state (`w.momentum`, `step`);
+            zeros where nothing is named.
+
+    Raises:
+        BadInputError: the module has no `main`; its arguments are not exactly the inputs, parameters and states; it
+            does not return what it should; `training` is no Training, or has a rule for no parameter; an argument has
+            the name of a result.
+    """
+
+    name: str
+    batch: int
+    module: tvm.IRModule
+    inputs: Mapping[str, Fill]
+    parameters: Mapping[str, Fill]
+    training: Training | None
+    states: Mapping[str, Fill] = field(default_factory=dict)
+    origin: Origin | None = None
+    gradients: tuple[str, ...] | None = None
+    rule_states: Mapping[str, Fill] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if "main" not in {variable.name_hint for variable in self.module.functions}:
+            raise BadInputError(f"network {self.name}: its module has no function main")
+        self._check_training()
+        self._check_arguments()
+        self._check_returned()
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """Names of what a step is run for: `loss`; or without training `output`, or `output.0` and so on."""
+        if self.training:
+            return ("loss",)
+        count = len(_fields(self.module["main"].ret_ty)) - len(self.states) - len(self.gradients or ())
+        return ("output",) if count == 1 else tuple(f"output.{index}" for index in range(count))
+
+    def _check_training(self) -> None:
+        if self.training is None:
+            return
+        if not isinstance(self.training, Training):
+            raise BadInputError(
+                f"network {self.name}: training: {self.training!r}: give Training(Sgd(0.1)), say, or None"
+            )
+        for name in self.training.rules:
+            if name not in self.parameters:
+                raise unknown_name(f"parameter with a rule of its own in network {self.name}", name, self.parameters)
+
+    def _check_arguments(self) -> None:
+        given = [var.name for var in self.module["main"].params]
+        described = [*self.inputs, *self.parameters, *self.states]
+        if sorted(given) != sorted(described):
+            odd = sorted(set(given) ^ set(described)) or sorted({n for n in described if described.count(n) > 1})
+            raise BadInputError(
+                f"network {self.name}: every argument of main must be an input, a parameter or a state, once; "
+                f"see to {odd}"
+            )
+        taken = {*self.results, *(f"{name}.new" for name in (*self.parameters, *self.states))} & set(given)
+        if taken:
+            raise BadInputError(f"network {self.name}: {sorted(taken)} are names of results; rename these arguments")
+
+    def _check_returned(self) -> None:
+        main = self.module["main"]
+        returned, states = _fields(main.ret_ty), len(self.states)
+        returned = returned[: len(returned) - len(self.gradients or ())]
+        first, new = returned[: len(returned) - states], returned[len(returned) - states :]
+        if self.training and (len(first) != 1 or _described(first[0]) != ((), "float32")):
+            raise BadInputError(
+                f"network {self.name}: main returns {main.ret_ty}; to be trained it returns a scalar float32 loss, "
+                f"then the new value of each of its {states} states"
+            )
+        if not first:
+            raise BadInputError(
+                f"network {self.name}: main returns {main.ret_ty}: {states} states at most, and no output before them"
+            )
+        types = {var.name: var.ty for var in main.params}
+        for name, item in zip(self.states, new, strict=True):
+            if _described(item) != _described(types[name]):
+                raise BadInputError(
+                    f"network {self.name}: state '{name}' is {types[name]}, but main returns {item} for it"
+                )
+
+
+def _fields(returned: tvm.ir.Type) -> list[tvm.ir.Type]:
+    return list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
+
+
+def _described(item: tvm.ir.Type) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype of a tensor of fixed shape; None of anything else."""
+    if not isinstance(item, relax.TensorType) or item.shape is None:
+        return None
+    dtype = item.dtype
+    return tuple(int(extent) for extent in item.shape), str(getattr(dtype, "dtype", dtype))
+
+
+# Values that came with a network: kept in files, where a step of any program finds them.
+
+
+def with_values_stored(network: Network, folder: Path) -> Network:
+    """The network with its arrays in files of `folder`, each named after its content."""
+
+    def stored(fills: Mapping[str, Fill]) -> dict[str, Fill]:
+        return {
+            name: InitialValue.stored(fill, folder) if isinstance(fill, np.ndarray) else fill
+            for name, fill in fills.items()
+        }
+
+    return replace(
+        network,
+        inputs=stored(network.inputs),
+        parameters=stored(network.parameters),
+        states=stored(network.states),
+        rule_states=stored(network.rule_states),
+    )
+
+
+# Marks for gradients: a network says of which operator's result one is, lowering knows how to compute it.
+
+_MARK = "autotm.gradient"
+_RESHAPING = {f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", "squeeze")}
+
+
+def gradient_of(
+    builder: relax.BlockBuilder, result: relax.Var, slope: relax.Expr, operands: Sequence[relax.Expr]
+) -> list[relax.Var]:
+    """The gradients by an operator's first operands, of which only the shapes are read.
+
+    Args:
+        builder: to emit to.
+        result: what the operator gave; its binding is the operator's call.
+        slope: the gradient by the result, by its first part where it has several.
+        operands: as many as gradients are wanted.
+    """
+    types = relax.TupleType([operand.ty for operand in operands])
+    found = builder.emit(relax.op.call_pure_packed(_MARK, result, slope, ty_args=types))
+    return [builder.emit(relax.TupleGetItem(found, place)) for place in range(len(operands))]
+
+
+def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: relax.Var) -> relax.Var:
+    """The gradient by `x` of what was computed from it, back through one operator after the other."""
+    leads: dict[relax.Var, bool] = {x: True}
+    order: list[relax.Var] = []
+
+    def operands(result: relax.Var) -> list[int]:
+        call = builder.lookup_binding(result)
+        named = enumerate(call.args) if isinstance(call, relax.Call) else ()
+        return [place for place, each in named if isinstance(each, relax.Var) and depends(each)]
+
+    def depends(result: relax.Var) -> bool:
+        if result not in leads:
+            leads[result] = bool(operands(result))
+            if leads[result]:
+                order.append(result)
+        return leads[result]
+
+    depends(y)
+    slopes = {y: slope}
+    for result in reversed(order):
+        call, places = builder.lookup_binding(result), operands(result)
+        for place, more in zip(places, _slopes(builder, result, slopes[result], places), strict=True):
+            operand = call.args[place]
+            slopes[operand] = builder.emit(relax.op.add(slopes[operand], more)) if operand in slopes else more
+    return slopes[x]
+
+
+def _slopes(builder: relax.BlockBuilder, result: relax.Var, slope: relax.Var, places: Sequence[int]) -> list[relax.Var]:
+    """The gradients by some operands of a call; of what only names or orders axes anew, the call undone."""
+    call = builder.lookup_binding(result)
+    if call.op.name == "relax.permute_dims":
+        axes = [int(axis) for axis in call.attrs.axes]
+        return [builder.emit(relax.op.permute_dims(slope, [axes.index(axis) for axis in range(len(axes))]))]
+    if call.op.name in _RESHAPING:
+        return [builder.emit(relax.op.reshape(slope, call.args[0].ty.shape))]
+    found = gradient_of(builder, result, slope, call.args[: max(places) + 1])
+    return [found[place] for place in places]
+
+
+def is_gradient(expression: relax.Expr) -> bool:
+    """Whether an expression is such a mark; its arguments are then the result and the slope."""
+    return (
+        isinstance(expression, relax.Call)
+        and expression.op == tvm.ir.Op.get("relax.call_pure_packed")
+        and expression.args[0].global_symbol == _MARK
+    )

@@ -1,0 +1,304 @@
+"""An ONNX file as a network with the way back to the file, with a loss where it computes scores only."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax
+
+from autotm.model.errors import BadInputError, unknown_name
+from autotm.model.graph import Initial
+from autotm.model.training import Sgd, Training, UpdateRule
+from autotm.zoo.imported import Imported, channels_last
+from autotm.zoo.layouts import CONSTANT
+from autotm.zoo.network import Fill, Network, Origin
+from autotm.zoo.onnx.importer import GraphImporter, Kernels
+from autotm.zoo.onnx.inputs import Fed, InputValues, inputs_of
+from autotm.zoo.onnx.model_file import OWN_DOMAINS, ModelFile, nodes_of
+from autotm.zoo.onnx.operators import FIXED
+from autotm.zoo.onnx.reference import OnnxReference
+
+# Losses for files that compute scores only.
+
+Array_LOSSES = npt.NDArray[Any]
+op = relax.op
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A loss of a file's first output and an input of its own, in the shape of that output.
+
+    Attributes:
+        argument: name of that input.
+        initial: how it is drawn.
+        emit: emits the loss, from the output and the input.
+        compute: computes it in NumPy, for comparisons.
+    """
+
+    argument: str
+    initial: Initial
+    emit: Callable[[relax.BlockBuilder, relax.Expr, relax.Expr], relax.Expr]
+    compute: Callable[[Array_LOSSES, Array_LOSSES], Array_LOSSES]
+
+
+def _emit_cross_entropy(builder: relax.BlockBuilder, scores: relax.Expr, labels: relax.Expr) -> relax.Expr:
+    shape = [int(extent) for extent in scores.ty.shape]
+    rows, classes = math.prod(shape[:-1]), shape[-1]
+    # Of rank two the classes lie last in every layout, as the labels do that are drawn.
+    flat = [builder.emit(op.reshape(item, (rows, classes))) for item in (scores, labels)]
+    products = op.multiply(builder.emit(op.nn.log_softmax(flat[0], axis=-1)), flat[1])
+    total = builder.emit(op.sum(builder.emit(products)))
+    return builder.emit(op.multiply(total, relax.const(-1.0 / rows, "float32")))
+
+
+def _cross_entropy(scores: Array_LOSSES, labels: Array_LOSSES) -> Array_LOSSES:
+    shifted = scores - scores.max(axis=-1, keepdims=True)
+    logarithms = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return np.asarray(-(logarithms * labels).sum(axis=-1).mean())
+
+
+def _emit_mse(builder: relax.BlockBuilder, output: relax.Expr, targets: relax.Expr) -> relax.Expr:
+    difference = builder.emit(op.subtract(output, targets))
+    total = builder.emit(op.sum(builder.emit(op.multiply(difference, difference))))
+    return builder.emit(op.multiply(total, relax.const(1.0 / math.prod(map(int, output.ty.shape)), "float32")))
+
+
+def _mse(output: Array_LOSSES, targets: Array_LOSSES) -> Array_LOSSES:
+    return np.asarray(np.square(output - targets).mean())
+
+
+LOSSES = {
+    "cross_entropy": Loss("labels", Initial("one_hot"), _emit_cross_entropy, _cross_entropy),
+    "mse": Loss("targets", Initial("normal"), _emit_mse, _mse),
+}
+"""By name, as PyTorch's functions with their defaults: the mean cross-entropy of softmax and one-hot labels, classes
+along the last axis; the mean squared difference."""
+
+
+# What is imported of an ONNX file, as a network with the way back to the file.
+
+Array = npt.NDArray[Any]
+_DEFAULT = Training(Sgd(0.001))
+_MASKED = 1e9
+"""Numbers as large are no weights: masks hold them, or infinity, to make a softmax zero."""
+_TAKEN = {"loss", "output", *LOSSES, *(loss.argument for loss in LOSSES.values())}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Those of `from_onnx`, with what is left out filled in.
+
+    Attributes:
+        inputs, sizes, loss, fixed: as there.
+        training: None for plain SGD.
+        trains: whether the step does.
+        kernels: as there.
+    """
+
+    inputs: InputValues | None
+    sizes: Mapping[str, int]
+    loss: str | None
+    training: Training | None
+    trains: bool
+    fixed: Sequence[str]
+    kernels: Kernels
+
+
+def network_of(path: Path, name: str, options: Options) -> Network:
+    """The network of a file.
+
+    Raises:
+        BadInputError: as `from_onnx`.
+    """
+    if options.loss is not None and options.loss not in LOSSES:
+        raise unknown_name("loss", options.loss, LOSSES)
+    file = ModelFile.read(path)
+    fed = inputs_of(path, file.graph, options.inputs, options.sizes)
+    names = {given: f"input_{given}" if given in _TAKEN or given.startswith("output.") else given for given in fed}
+    as_read = _imported(file, fed, names, options)
+    lying = channels_last(as_read)
+    training = (options.training or _DEFAULT) if options.trains else None
+    batches = [item.shape[0] for item in fed.values() if item.shape]
+    kept = {given: value for given, value in file.initializers.items() if given not in lying.parameters}
+    data = [given for given in lying.inputs if not given.startswith(CONSTANT) and given not in names.values()]
+    origin = Origin(
+        (*names.values(), *data), lying.turned, tuple(lying.parameters), kept=kept, lines=lying.lines,
+        check=as_read.check, reference=_reference(file, fed, names, options, as_read),
+    )  # fmt: skip
+    batch = batches[0] if batches else 1
+    return Network(name, batch, lying.module, lying.inputs, lying.parameters, training, origin=origin)
+
+
+def _reference(
+    file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str], options: Options, as_read: Imported
+) -> OnnxReference | None:
+    """What the step is compared with; nothing where ONNX's reference lacks an operator."""
+    if any(node.domain not in OWN_DOMAINS for node in nodes_of(file.graph)):
+        return None
+
+    def outputs(several: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
+        if options.loss is not None:
+            loss = LOSSES[options.loss]
+            return [loss.compute(several[0], values[loss.argument])]
+        return [several[0].reshape(())] if options.trains else several
+
+    def detailed() -> tuple[Imported, list[str]]:
+        results: list[str] = []
+        return channels_last(_imported(file, fed, names, replace(options, loss=None), results)), results
+
+    read = {given: name for given, name in names.items() if name in as_read.inputs}
+    return OnnxReference(file, read, list(as_read.parameters), outputs, detailed)
+
+
+def _imported(
+    file: ModelFile,
+    fed: Mapping[str, Fed],
+    names: Mapping[str, str],
+    options: Options,
+    in_detail: list[str] | None = None,
+) -> Imported:
+    """The file in Relax, and the values of its arguments.
+
+    Where `in_detail` is a list, the outputs are the results of all nodes, whose names are added to it.
+    """
+    empty = {given: np.zeros(item.shape, item.dtype) for given, item in fed.items() if 0 in item.shape}
+    taken = {given: item for given, item in fed.items() if given not in empty}
+    variables = {
+        given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in taken.items()
+    }
+    importer = GraphImporter(
+        file, variables, _weights(file, options), empty, trains=options.trains, kernels=options.kernels
+    )
+    builder, inputs = importer.builder, {names[given]: item.fill for given, item in taken.items()}
+    with builder.function("main"):
+        with builder.dataflow():
+            outputs, arguments = importer.write(file.graph), list(variables.values())
+            builder.place = None
+            if in_detail is not None:
+                in_detail += importer.results
+                outputs = list(importer.results.values())
+            elif options.trains:
+                outputs = [_loss(file, builder, outputs, options.loss, arguments, inputs)]
+            output = builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
+    importer.checks({name: fill for name, fill in inputs.items() if isinstance(fill, np.ndarray)})
+    parameters = {given: file.initializers[given] for given in importer.parameters}
+    return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
+
+
+def _weights(file: ModelFile, options: Options) -> set[str]:
+    """Initializers that become parameters: float32, no scalars or masks, and asked for where values are not fixed."""
+    for pattern in options.fixed:
+        if not any(fnmatchcase(name, pattern) for name in file.initializers):
+            raise unknown_name(f"initializer of {file.path}", pattern, file.initializers)
+    asked, source = set(), {name: name for name in file.initializers}
+    for node in nodes_of(file.graph):
+        if node.op_type == "Identity" and node.input[0] in source:
+            source[node.output[0]] = source[node.input[0]]
+            continue
+        fixed = FIXED.get(node.op_type, ())
+        asked |= {source[name] for index, name in enumerate(node.input) if name in source and index not in fixed}
+    asked |= {source[item.name] for item in file.graph.output if item.name in source}
+    frozen = {name for name in asked if options.trains and any(fnmatchcase(name, item) for item in options.fixed)}
+    return {name for name in asked - frozen if _is_weight(file.initializers[name])}
+
+
+def _is_weight(value: Array) -> bool:
+    is_float = value.dtype == np.float32 and value.ndim > 0 and value.size > 0
+    return is_float and bool(np.all(np.abs(value) < _MASKED))
+
+
+def _loss(
+    file: ModelFile,
+    builder: relax.BlockBuilder,
+    outputs: Sequence[relax.Expr],
+    loss: str | None,
+    arguments: list[relax.Var],
+    inputs: dict[str, Fill],
+) -> relax.Expr:
+    """What the step descends; the input that a loss of ours takes is added to the arguments and inputs."""
+    if loss is not None:
+        chosen = LOSSES[loss]
+        variable = relax.Var(chosen.argument, outputs[0].ty)
+        arguments.append(variable)
+        inputs[chosen.argument] = chosen.initial
+        return chosen.emit(builder, outputs[0], variable)
+    shape = [int(extent) for extent in outputs[0].ty.shape]
+    if len(outputs) > 1 or any(extent != 1 for extent in shape):
+        shapes = ", ".join(str([int(extent) for extent in output.ty.shape]) for output in outputs)
+        raise BadInputError(
+            f"{file.path}: training needs one number to descend, the file's outputs are {shapes}; give loss=, one of "
+            f"{', '.join(LOSSES)}, or export the network with its loss"
+        )
+    return builder.emit(relax.op.reshape(outputs[0], ())) if shape else outputs[0]
+
+
+# An ONNX file as a network.
+
+Mode = Literal["train", "inference"]
+
+
+def from_onnx(
+    path: Path | str,
+    *,
+    inputs: InputValues | None = None,
+    sizes: Mapping[str, int] | None = None,
+    loss: str | None = None,
+    mode: Mode | None = None,
+    training: Training | UpdateRule | None = None,
+    fixed: Collection[str] = (),
+    kernels: Kernels = "auto",
+    name: str | None = None,
+) -> Network:
+    """The step that infers with an ONNX file, or trains it.
+
+    Every initializer that is float32, no scalar and no mask (infinite, or beyond 1e9) is a parameter, by its name in
+    the file. What depends on constants alone is computed here. The statistics of batch norm are constants, as in a
+    file they are, and training leaves them alone. Exporters keep tensors of equal values once: these train as one.
+
+    Args:
+        path: of the file; its external data lies beside it.
+        inputs: an array or a shape for each input by name; or arrays in the file's order. Inputs without a value are
+            drawn from the run's seed: N(0, 1), or whole numbers below the rows of the table that they look up (0 and 1
+            where there is none). Those without a shape have the file's.
+        sizes: free dimensions by name, e.g. `{"batch": 8}`.
+        loss: what training descends: `cross_entropy` of the file's first output (classes along the last axis) and an
+            input `labels`, one-hot; `mse` of that output and an input `targets`; None if the file's one output is the
+            loss.
+        mode: `train` or `inference`; by default `train` where a loss or training is given.
+        training: rules of ours; plain SGD with a learning rate of 0.001 if None.
+        fixed: names or patterns (`*.mask`) of initializers that are not trained.
+        kernels: `auto`: ours, and ONNX's own reference for nodes that have none here, but for those that training needs
+            gradients of; `tvm`: ours alone.
+        name: of the network, in small letters, digits and _; by default the file's.
+
+    Raises:
+        BadInputError: the file is missing, damaged, or has what cannot be imported, with
+            the name of its node; a free dimension without a size; no such input; its output is no loss.
+    """
+    if mode not in (None, "train", "inference"):
+        raise BadInputError(f"mode: {mode!r} is neither 'train' nor 'inference'")
+    if not isinstance(training, Training | UpdateRule | None):
+        raise BadInputError(
+            f"training: a {type(training).__name__}: a file takes Training, Sgd, Adam or AdamW of autotm"
+        )
+    if kernels not in get_args(Kernels):
+        raise unknown_name("value of kernels for a file", kernels, get_args(Kernels))
+    trains = mode == "train" or (mode is None and (loss is not None or training is not None))
+    if not trains and (loss is not None or training is not None):
+        raise BadInputError(f"{path}: mode='inference' takes neither loss nor training; leave them out")
+    rules = training if isinstance(training, Training | None) else Training(training)
+    options = Options(inputs, dict(sizes or {}), loss, rules, trains, tuple(fixed), kernels)
+    return network_of(Path(path), name or _own_name(Path(path)), options)
+
+
+def _own_name(path: Path) -> str:
+    return re.sub(r"[^a-z0-9_]", "_", path.stem.lower())

@@ -1,0 +1,1 @@
+"""PyTorch modules, as networks of ours."""

@@ -1,0 +1,449 @@
+"""Operators of PyTorch that TVM's importer lacks, computes otherwise, or leaves out of training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from tvm import relax
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from autotm.kernels import normalization
+from autotm.model.errors import BadInputError
+from autotm.zoo.network import gradient_by
+from autotm.zoo.torch.framework import argument, has_own_type, stored_constant
+from autotm.zoo.torch.random_numbers import Draws
+
+# Operators that TVM's importer lacks, or computes otherwise than PyTorch.
+
+
+class Formulas(ExportedProgramImporter):
+    """TVM's importer, with PyTorch's formulas.
+
+    Attributes:
+        draws: the places of the step that draw random numbers.
+        known: the values of nodes that depend on no argument.
+    """
+
+    draws: Draws
+    known: Mapping[fx.Node, Any]
+
+    def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
+        """Conversions by name of PyTorch's operator."""
+        base = super().create_convert_map()
+        return {
+            **base,
+            **{name: self._with_alpha(base[name]) for name in ("add.Tensor", "sub.Tensor")},
+            "amax.default": self._extremum(relax.op.max),
+            "amin.default": self._extremum(relax.op.min),
+            "constant_pad_nd.default": self._padded,
+            "cumsum.default": self._running_sum,
+            "linalg_vector_norm.default": self._norm,
+            "max_pool2d_with_indices.default": self._largest_of_windows,
+            "native_group_norm.default": self._group_norm_any,
+            "roll.default": self._rolled,
+            "upsample_bilinear2d.default": self._resized,
+            "upsample_nearest2d.default": self._resized,
+        }
+
+    def _emit(self, expression: relax.Expr) -> relax.Var:
+        return self.block_builder.emit(expression)
+
+    def _number(self, value: float, like: relax.Expr) -> relax.Expr:
+        return relax.const(value, str(like.ty.dtype.dtype))
+
+    def _argument_as(self, argument: Any, dtype: str) -> relax.Expr:
+        """An argument of a node, a tensor or a number, in that type."""
+        if not isinstance(argument, fx.Node):
+            return relax.const(argument, dtype)
+        value = self.env[argument]
+        return value if str(value.ty.dtype.dtype) == dtype else self._emit(relax.op.astype(value, dtype))
+
+    def _with_alpha(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
+        """A sum or difference whose second argument may have a factor."""
+
+        def converted(node: fx.Node) -> Any:
+            alpha = argument(node, 2, "alpha", 1)
+            if alpha == 1:
+                return convert(node)
+            x, y = (self._argument_as(item, dtype_of(node)) for item in node.args[:2])
+            scaled = self._emit(relax.op.multiply(y, self._number(alpha, y)))
+            is_sum = node.target.overloadpacket is torch.ops.aten.add
+            return self._emit((relax.op.add if is_sum else relax.op.subtract)(x, scaled))
+
+        return converted
+
+    def _largest_of_windows(self, node: fx.Node) -> tuple[relax.Var, None]:
+        """The largest of windows of images; where they are is for their gradient alone."""
+        x, size = self.env[node.args[0]], node.args[1]
+        padding = argument(node, 3, "padding", (0, 0))
+        y = relax.op.nn.max_pool2d(
+            x, size, argument(node, 2, "stride") or size, [*padding, *padding],
+            argument(node, 4, "dilation", (1, 1)), bool(argument(node, 5, "ceil_mode")),
+        )  # fmt: skip
+        return self._emit(y), None
+
+    def _padded(self, node: fx.Node) -> relax.Var:
+        """Constants around a tensor; of a negative width, which gradients of padding have, less of the tensor."""
+        x, widths = self.env[node.args[0]], node.args[1]
+        extents = [int(extent) for extent in self.shape_of(x)]
+        pairs = [(0, 0)] * (len(extents) - len(widths) // 2) + list(zip(widths[-2::-2], widths[::-2], strict=True))
+        if min(widths) < 0:
+            ends = [extent + min(after, 0) for extent, (_, after) in zip(extents, pairs, strict=True)]
+            begins = [max(-before, 0) for before, _ in pairs]
+            x = self._emit(relax.op.strided_slice(x, list(range(len(extents))), begins, ends))
+        around = [max(width, 0) for pair in pairs for width in pair]
+        return self._emit(relax.op.nn.pad(x, around, "constant", argument(node, 2, "value", 0.0))) if any(around) else x
+
+    def _group_norm_any(self, node: fx.Node) -> tuple[Any, ...]:
+        x, weight, bias, _, channels, _, groups, epsilon = node.args
+        scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
+        axes = list(range(2, len(self.shape_of(self.env[x]))))
+        return (self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)), None, None)
+
+    def _whole(self, node: fx.Node | None, shape: list[int], value: float) -> relax.Expr:
+        """A scale or shift, or ones or zeros in place of none."""
+        if node is not None:
+            return self.env[node]
+        return self._emit(relax.op.full(list(shape), relax.const(value, "float32"), "float32"))
+
+    def _extremum(self, operator: Callable[..., relax.Expr]) -> Callable[[fx.Node], relax.Var]:
+        def converted(node: fx.Node) -> relax.Var:
+            x, axes, keeps, *_ = (*node.args, None, None)
+            return self._emit(operator(self.env[x], list(axes) if axes else None, keepdims=bool(keeps)))
+
+        return converted
+
+    def _norm(self, node: fx.Node) -> relax.Var:
+        """The Euclidean norm."""
+        x, order, axes, keeps, *_ = (*node.args, *(2, None, False)[len(node.args) - 1 :])
+        if order != 2:  # noqa: PLR2004 - the Euclidean norm
+            raise BadInputError(f"a norm of order {order} has no kernel here")
+        squares = self._emit(relax.op.multiply(self.env[x], self.env[x]))
+        total = self._emit(relax.op.sum(squares, list(axes) if axes else None, keepdims=bool(keeps)))
+        return self._emit(relax.op.sqrt(total))
+
+    def _running_sum(self, node: fx.Node) -> relax.Var:
+        """Truth values are counted, not joined."""
+        return self._emit(relax.op.cumsum(self._argument_as(node.args[0], dtype_of(node)), node.args[1]))
+
+    def _resized(self, node: fx.Node) -> relax.Var:
+        x, size, *options = node.args
+        return self.resized(node, self.env[x], size, options)
+
+    def resized(self, node: fx.Node, x: relax.Expr, size: Sequence[int], options: Sequence[Any]) -> relax.Var:
+        """Resize images as a node's operator does, forward or backward, by its arguments behind the sizes."""
+        mode, is_aligned = "asymmetric", False
+        if is_linear := "bilinear" in node.target.__name__:
+            is_aligned, *options = options
+            mode = "align_corners" if is_aligned else "half_pixel"
+        extents = [int(extent) for extent in self.shape_of(x)][2:]
+        scales = zip(extents, options, strict=False)
+        if not is_aligned and any(scale and int(extent * scale) != extent * scale for extent, scale in scales):
+            raise BadInputError("a scale that is not that of the sizes has no kernel here")
+        how = {} if is_linear else {"rounding_method": "floor"}
+        how |= {"method": "linear" if is_linear else "nearest_neighbor", "coordinate_transformation_mode": mode}
+        return self._emit(relax.op.image.resize2d(x, size, layout="NCHW", **how))
+
+    def _rolled(self, node: fx.Node) -> relax.Var:
+        """Along each axis, the last places before the first ones."""
+        x, shifts, axes = node.args
+        rolled = self.env[x]
+        for shift, axis in zip(shifts, axes, strict=True):
+            extent = int(self.shape_of(rolled)[axis])
+            if cut := -shift % extent:
+                parts = [
+                    self._emit(relax.op.strided_slice(rolled, [axis], [begin], [end]))
+                    for begin, end in ((cut, extent), (0, cut))
+                ]
+                rolled = self._emit(relax.op.concat(parts, axis % len(self.shape_of(rolled))))
+        return rolled
+
+
+def dtype_of(node: fx.Node) -> str:
+    """The element type of what a node gives, by TVM's name."""
+    return str(node.meta["val"].dtype).removeprefix("torch.")
+
+
+# Parts of tensors that indices and slices name: read, and put among zeros as their gradients are.
+
+_NEGATIVE = torch.tensor(-1)
+"""Stands for indices whose values are not known before the step: they may be negative."""
+
+
+class Places(Formulas):
+    """TVM's importer, with reading and writing of parts as PyTorch does both."""
+
+    def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
+        """Conversions by name of PyTorch's operator."""
+        return {
+            **super().create_convert_map(),
+            "as_strided.default": lambda node: self._strided(node, node.args[0], node.args[0], *node.args[1:]),
+            "as_strided_scatter.default": lambda node: self._strided(node, *node.args),
+            "index.Tensor": lambda node: self._entries_at(self.env[node.args[0]], node.args[1]),
+            "index_put.default": self._index_added,
+            "new_empty_strided.default": lambda node: self.zeros(node.meta["val"].shape, dtype_of(node)),
+            "scatter.src": self._put_in_lines,
+            "scatter.value": self._put_in_lines,
+            "scatter_add.default": self._scatter_added,
+            "select.int": self._selected,
+            "select_scatter.default": self._slice_put,
+            "slice_scatter.default": self._slice_put,
+        }
+
+    # --- indices -----------------------------------------------------------------------------------------------------
+    def _entries_at(self, x: relax.Expr, several: Sequence[fx.Node | None]) -> relax.Var:
+        """Entries that indices name, along some axes together; from the end where an index is negative."""
+        axes = [axis for axis, item in enumerate(several) if item is not None]
+        if any(several[axis].meta["val"].dtype == torch.bool for axis in axes):
+            raise BadInputError("a mask has no kernel here")
+        indices = [self.env[several[axis]] for axis in axes]
+        if len(axes) == 1 and (self.known.get(several[axes[0]], _NEGATIVE) >= 0).all():
+            return self._emit(relax.op.take(x, indices[0], axis=axes[0], mode="fast"))
+        others = [axis for axis in range(len(self.shape_of(x))) if axis not in axes]
+        first = self._emit(relax.op.permute_dims(x, [*axes, *others])) if axes != list(range(len(axes))) else x
+        found = self._emit(relax.op.index_tensor(first, indices))
+        # Where the indexed axes are neighbours, what they become stays in their place; else it comes first.
+        if axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
+            return found
+        rank = len(self.shape_of(found)) - len(others)
+        order = [rank + place for place in range(axes[0])] + list(range(rank))
+        return self._emit(relax.op.permute_dims(found, [*order, *range(rank + axes[0], rank + len(others))]))
+
+    def _index_added(self, node: fx.Node) -> relax.Var:
+        """Values added to the entries that indices name."""
+        tensor, several, values = node.args[:3]
+        if not argument(node, 3, "accumulate"):
+            raise BadInputError("accumulate=False has no kernel here")
+        x = self.zeros(tensor.meta["val"].shape, dtype_of(tensor))
+        read = self._entries_at(x, several)
+        slope = self._emit(relax.op.broadcast_to(self.env[values], self.shape_of(read)))
+        return self._added(tensor, gradient_by(self.block_builder, x, read, slope))
+
+    def _put_in_lines(self, node: fx.Node) -> relax.Var:
+        """A value put into each line along an axis, where an index names the place: safe for every index."""
+        tensor, axis, indices, source = node.args[:4]
+        shape = list(tensor.meta["val"].shape)
+        one_each = [*shape[:axis], 1, *shape[axis:][1:]]
+        for item in (indices, source):
+            if isinstance(item, fx.Node) and list(item.meta["val"].shape) != one_each:
+                raise BadInputError("several indices in a line have no kernel here")
+        numbers = self._emit(relax.op.arange(0, shape[axis], 1, dtype_of(indices)))
+        numbers = self._emit(relax.op.reshape(numbers, [-1, *[1] * len(shape[axis:][1:])]))
+        is_here = self._emit(relax.op.equal(self.env[indices], numbers))
+        value, rest = (self._argument_as(item, dtype_of(node)) for item in (source, tensor))
+        return self._emit(relax.op.where(is_here, value, rest))
+
+    def _scatter_added(self, node: fx.Node) -> relax.Var:
+        """Values added where there is an index for each along an axis."""
+        tensor, axis, indices, source = node.args
+        if source.meta["val"].shape != indices.meta["val"].shape:
+            raise BadInputError("fewer indices than values have no kernel here")
+        x = self.zeros(tensor.meta["val"].shape, dtype_of(tensor))
+        read = self._emit(relax.op.gather_elements(x, self.env[indices], axis))
+        return self._added(tensor, gradient_by(self.block_builder, x, read, self.env[source]))
+
+    # --- slices ------------------------------------------------------------------------------------------------------
+    def _selected(self, node: fx.Node) -> relax.Var:
+        """One place of an axis, as a slice: where an axis lies does not matter to it."""
+        x, axis, place = self.env[node.args[0]], node.args[1], node.args[2]
+        shape = [int(extent) for extent in self.shape_of(x)]
+        axis, place = axis % len(shape), place % shape[axis]
+        part = self._emit(relax.op.strided_slice(x, [axis], [place], [place + 1]))
+        return self._emit(relax.op.reshape(part, [*shape[:axis], *shape[axis + 1 :]]))
+
+    def _slice_put(self, node: fx.Node) -> relax.Var:
+        """A part in the place of another, or among zeros, as the gradient of a slice is."""
+        tensor, part, axis, *bounds = (*node.args, *[0][len(node.args) - 2 :])
+        shape = [int(extent) for extent in tensor.meta["val"].shape]
+        axis, value = axis % len(shape), self.env[part]
+        if "select" in node.target.__name__:
+            begin = bounds[0] % shape[axis]
+            end, step, value = begin + 1, 1, self._emit(relax.op.expand_dims(value, axis))
+        else:
+            begin, end, step = slice(*(*bounds, None, None, None)[:3]).indices(shape[axis])
+        if (begin, end, step) == (0, shape[axis], 1):
+            return value
+        if self._is_zero(tensor) and tensor.meta["val"].is_floating_point():
+            x = self.zeros(shape)
+            part_of_it = self._emit(relax.op.strided_slice(x, [axis], [begin], [end], [step]))
+            return gradient_by(self.block_builder, x, part_of_it, value)
+        if step != 1:
+            raise BadInputError("a part with steps has no kernel here")
+        x = self.env[tensor]
+        around = [
+            [self._emit(relax.op.strided_slice(x, [axis], [first], [last]))] if last > first else []
+            for first, last in ((0, begin), (end, shape[axis]))
+        ]
+        return self._emit(relax.op.concat([*around[0], value, *around[1]], axis))
+
+    def _strided(
+        self, node: fx.Node, tensor: fx.Node, part: fx.Node, size: Sequence[int], stride: Sequence[int],
+        offset: int | None = None,
+    ) -> relax.Var:  # fmt: skip
+        """A tensor's elements by strides, or a part in their place: of all of them in their order, a reshape."""
+        lying = tensor.meta["val"]
+        is_same = _runs(lying.shape, lying.stride()) == _runs(size, stride)
+        if not is_same or offset not in (None, lying.storage_offset()):
+            raise BadInputError("other strides have no kernel here")
+        return self._emit(relax.op.reshape(self.env[part], list(node.meta["val"].shape)))
+
+    # --- zeros -------------------------------------------------------------------------------------------------------
+    def zeros(self, shape: Sequence[int], dtype: str = "float32") -> relax.Var:
+        """A tensor of zeros; where only its shape is asked for, it is never computed."""
+        return self._emit(relax.op.full([int(extent) for extent in shape], relax.const(0, dtype), dtype))
+
+    def _is_zero(self, node: fx.Node) -> bool:
+        """Whether all elements of a node are known to be zero."""
+        return node in self.known and not self.known[node].any()
+
+    def _added(self, node: fx.Node, more: relax.Var) -> relax.Var:
+        """A node's value and something more."""
+        return more if self._is_zero(node) else self._emit(relax.op.add(self.env[node], more))
+
+
+def _runs(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Extents and strides of as few axes as have the same elements in the same order."""
+    runs: list[tuple[int, int]] = []
+    for extent, stride in zip(shape, strides, strict=True):
+        if runs and runs[-1][1] == extent * stride:
+            runs[-1] = (runs[-1][0] * extent, stride)
+        elif extent != 1:
+            runs.append((extent, stride))
+    return runs
+
+
+# What TVM's importer leaves out of training: running averages, norms, softmax of masked scores, lookups.
+
+
+class TrainingImporter(Places):
+    """TVM's importer, with operators as they are in training.
+
+    Attributes:
+        forwards: what operators gave whose gradients need it.
+    """
+
+    forwards: dict[fx.Node, relax.Var]
+
+    def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
+        """Conversions by name of PyTorch's operator."""
+        return {
+            **super().create_convert_map(),
+            "_safe_softmax.default": self._safe_softmax,
+            "_native_batch_norm_legit_functional.default": self._batch_norm_training,
+            "_native_batch_norm_legit.no_stats": self._batch_norm_of_batch,
+            "_native_batch_norm_legit_no_training.default": self._batch_norm_fixed,
+            "bernoulli.p": self._bernoulli,
+            "cat.default": self._concat,
+            "embedding.default": self._lookup,
+            "native_layer_norm.default": lambda node: (self._layer_norm_any(node), None, None),
+        }
+
+    def _batch_norm_training(self, node: fx.Node) -> tuple[Any, ...]:
+        """(y, _, _, new running mean, new running variance)."""
+        x, weight, bias, mean, variance, training, momentum, epsilon = node.args
+        if not training:
+            fixed = self._batch_norm_by(x, weight, bias, mean, variance, epsilon)
+            return (fixed, None, None, self.env[mean], self.env[variance])
+        y, *moments = self._normalised(node, x, weight, bias, epsilon)
+        batch, _, *rest = (int(extent) for extent in self.shape_of(self.env[x]))
+        old = (self.env[mean], self.env[variance])
+        count = batch * math.prod(rest)
+        if count == 1:
+            raise BadInputError(f"batch norm of {node.meta['val'][0].shape}: one value a channel has no variance")
+        new = self.block_builder.call_te(normalization.running_averages, *moments, *old, momentum, epsilon, count)
+        new = self._emit(new)
+        return (y, None, None, *(self._emit(relax.TupleGetItem(new, index)) for index in range(2)))
+
+    def _batch_norm_of_batch(self, node: fx.Node) -> tuple[Any, ...]:
+        """Without running averages: the batch's own statistics, in training and after it."""
+        x, weight, bias, _training, _momentum, epsilon = node.args
+        return (self._normalised(node, x, weight, bias, epsilon)[0], None, None)
+
+    def _normalised(self, node: fx.Node, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
+        """(y, mean, 1 / sqrt(variance + epsilon)): what our rules make of a batch norm without running averages."""
+        channels = int(self.shape_of(self.env[x])[1])
+        scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
+        zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
+        found = self._emit(
+            relax.op.nn.batch_norm(self.env[x], scale, shift, zero, one, axis=1, epsilon=epsilon, momentum=1.0)
+        )
+        self.forwards[node] = found
+        return tuple(self._emit(relax.TupleGetItem(found, index)) for index in range(3))
+
+    def _batch_norm_fixed(self, node: fx.Node) -> tuple[Any, ...]:
+        """By given statistics: a scale and a shift of each channel."""
+        x, weight, bias, mean, variance, *rest = node.args
+        return (self._batch_norm_by(x, weight, bias, mean, variance, rest[-1]), None, None)
+
+    def _batch_norm_by(self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> relax.Var:
+        op, data = relax.op, self.env[x]
+        inverse = self._emit(op.rsqrt(self._emit(op.add(self.env[variance], relax.const(epsilon, "float32")))))
+        scale = inverse if weight is None else self._emit(op.multiply(self.env[weight], inverse))
+        shift = self._emit(op.negative(self._emit(op.multiply(self.env[mean], scale))))
+        shift = shift if bias is None else self._emit(op.add(shift, self.env[bias]))
+        shape = [1, -1] + [1] * (len(self.shape_of(data)) - 2)
+        scaled = self._emit(op.multiply(data, self._emit(op.reshape(scale, shape))))
+        return self._emit(op.add(scaled, self._emit(op.reshape(shift, shape))))
+
+    def _layer_norm_any(self, node: fx.Node) -> relax.Var:
+        x, shape, weight, bias, epsilon, *_ = (*node.args, *(None,) * 3)
+        epsilon = 1e-5 if epsilon is None else epsilon
+        axes = list(range(-len(shape), 0))
+        scale, shift = (self._whole(item, shape, value) for item, value in ((weight, 1.0), (bias, 0.0)))
+        return self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, axes=axes, epsilon=epsilon))
+
+    def _concat(self, node: fx.Node) -> relax.Var:
+        """Without the empty parts, which PyTorch takes in any shape."""
+        parts = [self.env[part] for part in node.args[0] if math.prod(part.meta["val"].shape)]
+        axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        return parts[0] if len(parts) == 1 else self._emit(relax.op.concat(parts, axis))
+
+    def _lookup(self, node: fx.Node) -> relax.Var:
+        """Rows of a table."""
+        table, indices = (self.env[argument] for argument in node.args[:2])
+        if indices.ty.dtype != "int32":
+            indices = self._emit(relax.op.astype(indices, "int32"))
+        return self._emit(relax.op.take(table, indices, axis=0, mode="fast"))
+
+    def _bernoulli(self, node: fx.Node) -> relax.Var:
+        share = node.args[1] if len(node.args) > 1 else node.kwargs["p"]
+        drawn = self.draws.at_least(self.block_builder, tuple(node.meta["val"].shape), 1 - share)
+        return self._emit(relax.op.astype(drawn, "float32"))
+
+    def _safe_softmax(self, node: fx.Node) -> relax.Var:
+        """Softmax; zeros where all numbers that share an axis are -inf."""
+        x, axis, op = self.env[node.args[0]], node.args[1], relax.op
+        shares = self._emit(op.nn.softmax(x, axis=axis))
+        if axis in (-1, len(self.shape_of(x)) - 1) and self._is_attending(node.args[0]):
+            self.forwards[node] = shares
+            return shares
+        # Counted, for the maximum of a row of -inf is the lowest finite number here.
+        places = self._emit(op.astype(self._emit(op.greater(x, relax.const(-math.inf, "float32"))), "float32"))
+        is_any = self._emit(op.greater(self._emit(op.max(places, axis, keepdims=True)), relax.const(0.0, "float32")))
+        return self._emit(op.where(is_any, shares, relax.const(0.0, "float32")))
+
+    def _is_attending(self, node: fx.Node) -> bool:
+        """Whether no row of these scores is -inf all over: nothing masks them, or a mask that is known."""
+        name = node.target.__name__ if node.op == "call_function" else ""
+        if name.startswith(("view", "_unsafe_view", "expand", "mul", "div")):
+            return self._is_attending(node.args[0])
+        if name.startswith("add") and isinstance(node.args[1], fx.Node) and node.args[1] in self.known:
+            return bool((self.known[node.args[1]] > -math.inf).any(-1).all()) and self._is_attending(node.args[0])
+        return name.startswith("bmm")
+
+    def constant(self, value: torch.Tensor) -> relax.Expr:
+        """A tensor known before the step; where all its elements are equal, it takes no memory."""
+        if not has_own_type(value):
+            return stored_constant(value)
+        if value._is_zerotensor():  # noqa: SLF001 - no other name
+            value = torch.zeros(value.shape, dtype=value.dtype)
+        array, dtype = value.detach().cpu().contiguous().numpy(), str(value.dtype).removeprefix("torch.")
+        if array.ndim == 0:
+            return relax.const(array, dtype)
+        if array.size and (array == array.flat[0]).all():
+            return self._emit(relax.op.full(list(array.shape), relax.const(array.flat[0], dtype), dtype))
+        return relax.const(array, dtype)

@@ -1,0 +1,206 @@
+"""A PyTorch module and its inputs as one graph without side effects, checked, and what in it is constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import fx, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from autotm.capture import Captured, capture, eager_step, is_empty, is_own
+from autotm.model.errors import BadInputError
+
+# A PyTorch module and its inputs as one graph without side effects, checked before it is captured and after.
+
+Mode = Literal["train", "inference"]
+Loss = Callable[..., torch.Tensor]
+Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
+
+
+def captured_step(
+    module: nn.Module,
+    inputs: Inputs,
+    targets: Sequence[Any],
+    loss: Loss | None,
+    mode: Mode,
+    names: Sequence[str],
+    leaves: Sequence[Any],
+    *,
+    decomposed: bool = True,
+) -> Captured:
+    """The step of a module, captured by PyTorch.
+
+    Args:
+        module: in any mode; it is in `mode` for as long as it is captured.
+        inputs: as in `from_torch`.
+        targets: what the loss takes behind the module's output.
+        loss: of the output and the targets; None if the module returns its loss itself.
+        mode: `train`, or `inference`.
+        names: of every leaf of inputs and targets.
+        leaves: these leaves.
+        decomposed: whether operators that have no kernels here are taken apart.
+
+    Raises:
+        BadInputError: the module has tensors that no kernel takes (float64, bfloat16, on another device); it fails, or
+            its control flow depends on data; its result is no loss.
+    """
+    if mode == "train":
+        _check_hooks(module)
+    positional, named = arguments_of(inputs)
+    _check(module, [*positional, *named.values(), *targets])
+    _, spec = tree_flatten((tuple(positional), named, tuple(targets)))
+    tensors = {
+        name: leaf.detach().clone() for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
+    }
+
+    def call(applied: Callable[..., Any], given: Sequence[torch.Tensor]) -> Any:
+        rest = iter(given)
+        filled = [next(rest) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        arguments, keywords, wanted = tree_unflatten(filled, spec)
+        output = applied(*arguments, **keywords)
+        return output if loss is None else loss(output, *wanted)
+
+    what = type(module).__name__
+    with _in_mode(module, mode):
+        try:
+            found = capture(module, call, tensors, trains=mode == "train", table=None if decomposed else {})
+        except BadInputError:
+            raise
+        except Exception as error:
+            raise BadInputError(_why_not(what, error)) from error
+    if mode == "train":
+        _check_loss(what, found)
+    elif not found.outputs:
+        raise BadInputError(f"{what}: it returns no tensor that holds anything, so there is nothing to compute")
+
+    def eager() -> dict[str, Any]:
+        with _in_mode(module, mode):
+            return eager_step(module, call, list(tensors.values()), trains=mode == "train")
+
+    return replace(found, eager=eager)
+
+
+@contextmanager
+def _in_mode(module: torch.nn.Module, mode: Mode) -> Iterator[None]:
+    """The module in that mode, its parts as they are where it is in that mode already; then as it was before."""
+    before = {part: part.training for part in module.modules()}
+    if mode == "inference" or not module.training:
+        module.train(mode == "train")
+    try:
+        yield
+    finally:
+        for part, was_training in before.items():
+            part.training = was_training
+
+
+def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of a module's call."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return tuple(inputs), {}
+
+
+def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
+    what = type(module).__name__
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if torch.nn.parameter.is_lazy(tensor):
+            raise BadInputError(f"{what}: {name} has no shape yet; call the module once with these inputs")
+        _check_tensor(f"{what}: {name}", tensor, is_trained=tensor.requires_grad)
+    for number, value in enumerate(values):
+        for leaf in tree_leaves(value):
+            if isinstance(leaf, torch.Tensor):
+                _check_tensor(f"{what}: input {number}", leaf)
+
+
+def _check_hooks(module: torch.nn.Module) -> None:
+    """Hooks on parameters see gradients that only PyTorch's own backward pass hands them."""
+    for name, parameter in module.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no other name
+            raise BadInputError(
+                f"{type(module).__name__}: {name} has a hook on its gradient, which a step here would leave out; "
+                "change the gradient by a hook on a tensor in forward, or by the optimizer's options"
+            )
+
+
+def _check_tensor(what: str, tensor: torch.Tensor, *, is_trained: bool = False) -> None:
+    if tensor.device.type not in {"cpu", "meta"}:
+        raise BadInputError(f"{what} is on device {tensor.device}; kernels are compiled for the processor: call .cpu()")
+    allowed = {torch.float32} if is_trained else {torch.float32, torch.float64, torch.float16}
+    if tensor.is_floating_point() and tensor.dtype not in allowed:
+        kind = str(tensor.dtype).removeprefix("torch.")
+        raise BadInputError(f"{what} is {kind}; kernels compute in float32: call .float()")
+    if tensor.is_complex() or tensor.is_sparse or tensor.is_quantized:
+        raise BadInputError(f"{what} is complex, sparse or quantized; only dense float32 and integers have kernels")
+
+
+def _check_loss(what: str, captured: Captured) -> None:
+    shapes = [tuple(node.meta["val"].shape) for node in captured.outputs]
+    if shapes != [()]:
+        found = ", ".join(map(str, shapes))
+        raise BadInputError(
+            f"{what}: training needs one number to descend, its step returns {found or 'nothing'}; give a loss, such "
+            "as loss=torch.nn.functional.cross_entropy with targets=(labels,), or a module that returns its loss"
+        )
+
+
+def _why_not(what: str, error: Exception) -> str:
+    text = str(error)
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    if "data-dependent" in text or "DataDependent" in type(error).__name__:
+        return (
+            f"{what}: its control flow depends on values of tensors ({first}); a step has one fixed order of kernels: "
+            "use torch.where, or pass what decides as a Python number"
+        )
+    return (
+        f"{what}: PyTorch cannot trace it: {type(error).__name__}: {first}; calling the module with these inputs, or "
+        "torch.export.export(module, inputs, strict=False), by itself shows more"
+    )
+
+
+def where(node: fx.Node) -> str:
+    """The innermost line of the user's code that a node comes from; where there is none, its operator."""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
+    places = [(place, lines[index + 1 : index + 2]) for index, place in enumerate(lines) if place.startswith("File ")]
+    outside = [item for item in places if not is_own(item[0].split('"')[1])]
+    if not outside:
+        return f"operator {node.target} of PyTorch's own code"
+    place, code = outside[-1]
+    return f"{place.removeprefix('File ')}: {code[0]}" if code else place.removeprefix("File ")
+
+
+# What a program computes from nothing but constants (positions, masks, tables of indices), computed once.
+
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, Any]:
+    """The value of every node of the graph that depends on no argument of the step, or holds nothing.
+
+    Args:
+        graph: of PyTorch's operators.
+        given: tensors that training does not change, by placeholder.
+    """
+    found: dict[fx.Node, Any] = {}
+    with torch.no_grad():
+        for node in graph.nodes:
+            if node in given:
+                found[node] = given[node]
+            elif is_empty(node):
+                found[node] = torch.empty(node.meta["val"].shape, dtype=node.meta["val"].dtype)
+            elif node.op == "get_attr":
+                found[node] = getattr(graph.owning_module, node.target)
+            elif node.op == "call_function" and is_pure(node) and all(item in found for item in node.all_input_nodes):
+                arguments, named = fx.node.map_arg((node.args, dict(node.kwargs)), found.__getitem__)
+                found[node] = node.target(*arguments, **named)
+    return found
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether its operator gives the same for the same arguments, and does nothing else."""
+    return _RANDOM not in getattr(node.target, "tags", ()) and "assert" not in getattr(node.target, "__name__", "")

@@ -1,0 +1,99 @@
+"""Random numbers inside a step: from a counter, so that every program of a step, on every machine, draws the same.
+
+The generator is Philox2x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random numbers: as easy as 1, 2, 3; SC 2011).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from tvm import relax, te, tirx
+
+from autotm.kernels.tir import OPAQUE
+
+COUNTER = "random_counter"
+"""The state that counts steps; it starts with a number drawn from the run's seed."""
+_MULTIPLIER, _WEYL, _WORD, _ROUNDS = 0xD256D193, 0x9E3779B9, 0xFFFFFFFF, 10
+_UNIT = 2.0**-24
+"""float32 holds 24 bits: the numbers are multiples of this in [0, 1)."""
+
+
+class Draws:
+    """The places of a step that draw random numbers, each its own stream; `is_used` once there is one.
+
+    Attributes:
+        own: places that draw here; a generator of PyTorch's draws at the others.
+    """
+
+    def __init__(self) -> None:
+        """Begin with no place."""
+        self.counter = relax.Var(COUNTER, relax.TensorType((1,), "int32"))
+        self._places = 0
+        self.own: set[int] = set()
+
+    @property
+    def places(self) -> int:
+        """How many places there are."""
+        return self._places
+
+    @property
+    def is_used(self) -> bool:
+        """Whether any place draws."""
+        return self._places > 0
+
+    def at_least(self, builder: relax.BlockBuilder, shape: Sequence[int], share: float) -> relax.Var:
+        """Whether numbers in [0, 1), others at every place and in every step, are at least `share`: a byte each."""
+        place, extents = self.take_place(), [int(extent) for extent in shape]
+        self.own.add(place)
+        # Behind a contraction it would be drawn element by element, and again in the backward pass.
+        call = builder.call_te(_at_least, self.counter, extents, place, share, primfunc_attrs=OPAQUE)
+        return builder.emit(call)
+
+    def take_place(self) -> int:
+        """Take the next number of a place, for one that draws with a generator of its own."""
+        self._places += 1
+        return self._places
+
+    def next_counter(self, builder: relax.BlockBuilder) -> relax.Var:
+        """The counter of the next step."""
+        return builder.emit(relax.op.add(self.counter, relax.const(1, "int32")))
+
+
+def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) -> te.Tensor:
+    drawn = _drawn_at(counter, shape, place)
+    return te.compute(shape, lambda *at: drawn(*at) >= tirx.const(share, "float32"), name="uniform_at_least")
+
+
+def _drawn_at(counter: te.Tensor, shape: list[int], place: int) -> Callable[..., tirx.Expr]:
+    def wide(value: int) -> tirx.Expr:
+        return tirx.const(value, "uint64")
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        # Words of 32 bits in 64, where TVM's analysis of bounds has room for products.
+        index: tirx.Expr = tirx.const(0, "int64")
+        for position, extent in zip(at, shape, strict=True):
+            index = index * extent + position.astype("int64")
+        left, right = index.astype("uint64") & wide(_WORD), wide(place)
+        key = counter[0].astype("uint64") & wide(_WORD)
+        for step in range(_ROUNDS):
+            product = left * wide(_MULTIPLIER)
+            bumped = (key + wide(step * _WEYL % 2**32)) & wide(_WORD)
+            left, right = (product >> wide(32)) ^ bumped ^ right, product & wide(_WORD)
+        return (left >> wide(8)).astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
+
+    return element
+
+
+def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:
+    """What a step draws at its `place` (from 1 on) when its counter is `counter`: the reference for tests."""
+    index = np.arange(math.prod(shape), dtype=np.uint64)
+    left, right = index & np.uint64(_WORD), np.full_like(index, place)
+    key = np.uint64(counter % 2**32)
+    for step in range(_ROUNDS):
+        product = left * np.uint64(_MULTIPLIER)
+        bumped = (key + np.uint64(step * _WEYL % 2**32)) & np.uint64(_WORD)
+        left, right = (product >> np.uint64(32)) ^ bumped ^ right, product & np.uint64(_WORD)
+    return ((left >> np.uint64(8)).astype(np.float32) * np.float32(_UNIT)).reshape(shape)

@@ -1,0 +1,235 @@
+"""A captured step as PyTorch computes it: what a step here is compared with before it is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map
+
+from autotm.capture import Captured, array_of
+from autotm.kernels.torch_operators import seeded
+from autotm.model.graph import Role
+from autotm.zoo.imported import Imported
+from autotm.zoo.network import ReferenceMode
+from autotm.zoo.torch.framework import has_own_type
+from autotm.zoo.torch.program import where
+from autotm.zoo.torch.random_numbers import COUNTER, uniform_numbers
+
+Array = npt.NDArray[Any]
+_ALLOWED, _ROUNDING = 10.0, 1e-4
+"""How far one operator may be off: times what roundings make of it in PyTorch, and of the largest value."""
+_NOISE = 1e-6
+"""Relative noise on an operator's operands, some roundings of float32: shows what a sum in another order may give."""
+
+
+@dataclass(frozen=True)
+class TorchReference:
+    """What PyTorch computes for a step.
+
+    Attributes:
+        captured: the step.
+        imported: the same as imported, with the places where it draws random numbers.
+        detailed: imports the step again with the values of these nodes as its outputs.
+        eager: calls the module itself on its own values; None where the step draws random numbers.
+    """
+
+    captured: Captured
+    imported: Imported
+    detailed: Callable[[Captured], Imported]
+    eager: Callable[[], dict[str, Array]] | None
+    name: str = f"PyTorch {torch.__version__}"
+
+    def step(self, values: Mapping[str, Array], way: ReferenceMode) -> dict[str, Array]:
+        """Compute a step.
+
+        Args:
+            values: of the step's arguments by name, as they lie in the module.
+            way: in another order is without oneDNN.
+
+        Returns:
+            Its results by the names that they have here: `output`, `output.0`, `w.gradient`, `mean.new`; but for those
+            of types that NumPy lacks.
+        """
+        names = {**self._outputs(), **self._others()}
+        with _without_onednn() if way == "another order" else contextlib.nullcontext():
+            found = _Run(self, values, torch.float64 if way == "float64" else torch.float32).results()
+        return {name: found[node] for name, node in names.items() if node in found}
+
+    def _outputs(self) -> dict[str, fx.Node]:
+        several = self.captured.outputs
+        return {"output": several[0]} if len(several) == 1 else {f"output.{n}": node for n, node in enumerate(several)}
+
+    def _others(self) -> dict[str, fx.Node]:
+        gradients = {f"{name}.gradient": self.captured.gradients[name] for name in self.imported.gradients or ()}
+        states = {f"{name}.new": self.captured.updates[name] for name in self.imported.states if name != COUNTER}
+        return gradients | states
+
+    def in_detail(self) -> tuple[Imported, list[fx.Node]]:
+        """Import the step with the value of every operator among its outputs; gives these operators too."""
+        nodes = [node for node in self.captured.graph.nodes if node.op == "call_function" and _is_kept(node)]
+        return self.detailed(replace(self.captured, outputs=nodes, gradients={}, updates={})), nodes
+
+    def first_difference(self, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> str | None:
+        """Say which operator is the first that computes something else than PyTorch's on the same operands.
+
+        Args:
+            values: of the step's arguments.
+            found: what operators gave here.
+        """
+        return _Judge(self, values, found).verdict()
+
+
+@contextlib.contextmanager
+def _without_onednn() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch, about settings of Intel's GPUs
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
+
+
+class _Run(fx.Interpreter):
+    """One run of a step, with the random numbers that are drawn here."""
+
+    def __init__(self, reference: TorchReference, values: Mapping[str, Array], dtype: torch.dtype) -> None:
+        super().__init__(reference.captured.graph.owning_module)
+        self._captured, self._places, self._values, self._dtype = (
+            reference.captured, reference.imported.places, values, dtype
+        )  # fmt: skip
+
+    def results(self) -> dict[fx.Node, Array]:
+        """Run the step."""
+        (output,) = self.module.graph.find_nodes(op="output")
+        with torch.no_grad():
+            found = self.run(*map(self._argument, self._captured.arguments), enable_io_processing=False)
+        pairs = zip(output.args[0], found, strict=True)
+        arrays = {node: array_of(value) for node, value in pairs if isinstance(value, torch.Tensor)}
+        return {node: array for node, array in arrays.items() if array is not None}
+
+    def _argument(self, node: fx.Node) -> torch.Tensor:
+        role, name = self._captured.arguments[node]
+        if role is Role.CONSTANT:
+            return torch.ones((), dtype=self._dtype)
+        value = self._captured.values[name].detach()
+        if name in self._values:
+            value = torch.from_numpy(np.array(self._values[name])).reshape(value.shape)
+        return self._in(value.clone())
+
+    def _in(self, value: Any, dtype: torch.dtype | None = None) -> Any:
+        is_real = isinstance(value, torch.Tensor) and value.dtype in {torch.float32, torch.float64}
+        return value.to(dtype or self._dtype) if is_real else value
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """A constant of the graph."""
+        return self._in(super().get_attr(target, args, kwargs))
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An operator; what it names as float32 is in this run's precision."""
+        if self._dtype is torch.float64:
+            args, kwargs = tree_map(lambda item: torch.float64 if item is torch.float32 else item, (args, kwargs))
+        return super().call_function(target, args, kwargs)
+
+    def run_node(self, node: fx.Node) -> Any:
+        """A node; one that draws draws what it draws here."""
+        if node.name not in self._places:
+            return super().run_node(node)
+        place, is_own = self._places[node.name]
+        counter, (args, named) = int(self._values[COUNTER].item()), self.fetch_args_kwargs_from_env(node)
+        if is_own:
+            return self._drawn(node, counter, place, args, named)
+        with seeded(torch.tensor([counter]), place):  # By PyTorch, here too: in float32, whatever this run is in.
+            args, named = tree_map(lambda item: self._in(item, torch.float32), (args, named))
+            return tree_map(self._in, node.target(*args, **named))
+
+    def _drawn(self, node: fx.Node, counter: int, place: int, args: Any, named: Any) -> Any:
+        """What dropout, or else Bernoulli's numbers, are drawn here."""
+        example = node.meta["val"]
+        shape = [int(extent) for extent in (example[0] if isinstance(example, tuple) else example).shape]
+        numbers = torch.from_numpy(uniform_numbers(counter, shape, place)).to(self._dtype)
+        if "bernoulli" in node.target.__name__:
+            return (numbers >= 1 - (args[1] if len(args) > 1 else named["p"])).to(self._dtype)
+        x, share = args[:2]
+        return torch.where(numbers >= share, x * (1 / (1 - share) if share < 1 else 0.0), 0.0), numbers >= share
+
+
+class _Judge(_Run):
+    """A run in which each operator has the operands that it had here, and its result is compared."""
+
+    def __init__(self, reference: TorchReference, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> None:
+        super().__init__(reference, values, torch.float64)
+        self._found, self._first = found, ""
+        self._rounded: dict[fx.Node, tuple[Any, Any]] = {}
+        self._noise = torch.Generator().manual_seed(0)
+
+    def verdict(self) -> str | None:
+        """The first operator that is off, with the user's line."""
+        try:
+            self.results()
+        except Exception:
+            # PyTorch may refuse what an operator that is off gave.
+            if not self._first:
+                raise
+        return self._first or None
+
+    def run_node(self, node: fx.Node) -> Any:
+        """An operator on the operands that it had here; its result here is what others read."""
+        exact = super().run_node(node)
+        if node.op == "call_function" and not self._first:
+            self._rounded[node] = self._with_roundings(node, exact)
+        if node not in self._found:
+            return exact
+        ours = torch.from_numpy(np.array(self._found[node])).reshape(exact.shape)
+        if not self._first and node.op == "call_function" and (text := self._difference(node, ours, exact)):
+            self._first = f"{where(node)}: operator {node.target}: {text}"
+        return ours.to(exact.dtype)
+
+    def _difference(self, node: fx.Node, ours: torch.Tensor, exact: torch.Tensor) -> str:
+        if not exact.is_floating_point():
+            wrong = (ours != exact).flatten()
+        else:
+            size = exact[exact.isfinite()].abs().max() if exact.isfinite().any() else torch.tensor(0.0)
+            error = max((other.double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max() for other in self._rounded[node])
+            close = (ours.double() - exact).abs() <= _ALLOWED * error + _ROUNDING * size
+            same = (ours.double() == exact) | (ours.isnan() & exact.isnan())
+            wrong = ~(close | same).flatten()
+        if not wrong.any():
+            return ""
+        place = int(wrong.nonzero()[0])
+        return (
+            f"{ours.flatten()[place].item():.6g} where PyTorch has {exact.flatten()[place].item():.6g}, and "
+            f"{int(wrong.sum())} of {wrong.numel()} numbers so"
+        )
+
+    def _with_roundings(self, node: fx.Node, exact: Any) -> tuple[Any, Any]:
+        """What PyTorch gives in float32, and in float64 for operands with noise."""
+        if node.name in self._places:
+            return exact, exact
+        if node.target is operator.getitem:
+            first, second = self._rounded[node.args[0]]
+            return first[node.args[1]], second[node.args[1]]
+        operands = self.fetch_args_kwargs_from_env(node)
+        single = tree_map(lambda item: self._in(item, torch.float32), operands)
+        noisy = tree_map(self._noisy, operands)
+        try:
+            return node.target(*single[0], **single[1]), node.target(*noisy[0], **noisy[1])
+        except RuntimeError:  # It has operands in float64 by name.
+            return exact, exact
+
+    def _noisy(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+            return value
+        return value * (1 + _NOISE * torch.randn(value.shape, generator=self._noise, dtype=value.dtype))
+
+
+def _is_kept(node: fx.Node) -> bool:
+    """Whether a node gives one tensor that a step here can return."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.numel() > 0 and has_own_type(value)
