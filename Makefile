@@ -209,7 +209,7 @@ lint: setup-test
 	$(BIN)/ruff check || status=1
 	$(BIN)/ruff format --check || status=1
 	$(BIN)/mypy || status=1
-	PYTHONPATH=.ci $(BIN)/lint-imports --no-logo --no-cache .importlinter || status=1
+	$(BIN)/lint-imports --no-logo --no-cache .importlinter || status=1
 	$(BIN)/snakemake --lint || status=1
 	$(BIN)/snakefmt --check workflow/Snakefile rules || status=1
 	$(BIN)/hadolint Containerfile || status=1

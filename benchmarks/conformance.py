@@ -33,13 +33,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from autotm.zoo.frontend import from_torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import onnx_samples
 from autotm.model.errors import AutotmError
 from autotm.model.training import Sgd, Training
+from autotm.zoo import from_torch
 from random_modules import RandomModule
 
 RATE = 0.1

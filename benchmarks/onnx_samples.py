@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from autotm.zoo.frontend import from_onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from autotm.kernels.library import KernelLibrary, pinned
@@ -22,7 +21,7 @@ from autotm.model.errors import AutotmError
 from autotm.model.graph import Role
 from autotm.model.machine import load_machine
 from autotm.runtime.verify import plain_steps
-from autotm.zoo import Network, with_values_stored
+from autotm.zoo import Network, from_onnx, with_values_stored
 from autotm.zoo.onnx.framework import RANDOM
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"

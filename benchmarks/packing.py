@@ -5,7 +5,7 @@
     python benchmarks/packing.py --networks resnet200 --limits 4:1 --scale paper --deepen 50000
 
 One line per plan: its fast stays, what its limit leaves above their live peak, and for each way the excess of its
-offsets over the live peak with the seconds that it took. `skyline` is the better of layout/skyline.py's two orders,
+offsets over the live peak with the seconds that it took. `skyline` is the better of layout/packing.py's two orders,
 `greedy` the best of omnimalloc's greedy orders, `supermalloc` its search as it comes, on one thread, with a second of
 time; `autotm` what rule ilp_solve does. `-`: not tried, since more than 5000 stays take omnimalloc's own ways minutes,
 or all memory. Plans are for modelled kernel times (benchmarks/modelled_profile.py).

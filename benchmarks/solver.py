@@ -40,8 +40,8 @@ from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.plan import Plan
-from autotm.solve.options import SolveOptions
-from autotm.solve.placing import export, fits, optimizers, solve, solve_and_pack
+from autotm.solve.options import SolveOptions, optimizer_names
+from autotm.solve.placing import export, fits, solve, solve_and_pack
 from deep_graphs import deepened
 from modelled_profile import modelled_links, modelled_profile
 from published_formulation import Instance, solve_published
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--scale", default="paper", help="sizes of the networks (%(default)s)")
-    parser.add_argument("--optimizers", nargs="+", default=[name for name in OPTIMIZERS if name in optimizers()])
+    parser.add_argument("--optimizers", nargs="+", default=[name for name in OPTIMIZERS if name in optimizer_names()])
     parser.add_argument("--ratios", nargs="+", default=["8:1", "4:1", "1:1"], help="limits (%(default)s)")
     parser.add_argument("--gaps", nargs="+", type=float, default=[0.01, 0.001], help="shares (%(default)s)")
     parser.add_argument("--tables", action="store_true", help="kernel times that no sum of single costs predicts")

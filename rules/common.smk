@@ -10,7 +10,8 @@ from autotm.model.provenance import installed_version
 from autotm.model.plan import GPU_RIVALS, SAVE_ON_CPU
 from autotm.model.limit import Limit
 from autotm.model.config import MODELLED, scale_named
-from autotm.study.setup import inputs, load_study, machine_named, machine_settings, network_source, require_compiler, require_optimizer
+from autotm.study import inputs
+from autotm.study.setup import load_study, machine_named, machine_settings, network_source, require_compiler, require_optimizer
 
 
 wildcard_constraints:

@@ -111,7 +111,7 @@ SweepResult(table, tuple(points)).plot("sweep.pdf", StyleConfig(dots_per_inch=60
 import numpy as np, plain_steps
 from pathlib import Path
 from tvm import relax
-from autotm.model.step import SignSgd
+from autotm.model.training import SignSgd
 from autotm.model.training import Training
 def half_square(b, x, w):
     y = b.emit(relax.op.matmul(x, w))

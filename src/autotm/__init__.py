@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from autotm.model.errors import AutotmError
     from autotm.model.graph import Initial
     from autotm.model.training import Adam, AdamW, Sgd, Training
-    from autotm.zoo import Network, NetworkBuilder
-    from autotm.zoo.frontend import from_onnx, from_torch
+    from autotm.zoo import Network, NetworkBuilder, from_onnx, from_torch
 
 
 _HOMES = {
@@ -28,7 +27,7 @@ _HOMES = {
     "from_torch": "autotm.zoo",
     "Training": "autotm.model.training",
     "TrainingStep": "autotm.api",
-    "offload": "autotm.api.offload",
+    "offload": "autotm.api.offload.entry",
     "plan": "autotm.api",
     "prepare": "autotm.api",
     "sweep": "autotm.api",

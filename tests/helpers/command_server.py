@@ -292,7 +292,16 @@ def import_commands() -> None:
     for section in SECTIONS.values():
         for name in section:
             autotm.get_command(context, name)
-    for name in ("lower", "profile.step", "profile.tuning", "runtime", "solve", "study.figures", "study.view", "zoo"):
+    for name in (
+        "lower.step",
+        "profile.step_profile",
+        "profile.tuning",
+        "runtime.run",
+        "solve.placing",
+        "study.figures.figures",
+        "study.view.page",
+        "zoo",
+    ):
         import_module(f"autotm.{name}")
 
 

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import plain_steps
 import torch
-from autotm.zoo.frontend import from_torch
 
 from autotm.model.training import Sgd, Training
-from autotm.zoo import with_values_stored
+from autotm.zoo import from_torch, with_values_stored
 from autotm.zoo.network import Network
 from autotm.zoo.torch.importer import Kernels
 from imported_models import Given

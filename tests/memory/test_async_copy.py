@@ -31,7 +31,7 @@ def engine_of() -> Iterator[Make]:
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
-    return StandInClock().put_into(monkeypatch, "memory.async_copy")
+    return StandInClock().put_into(monkeypatch, "memory.copies")
 
 
 def noise(size: int) -> np.ndarray:

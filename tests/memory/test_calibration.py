@@ -28,8 +28,7 @@ Work = dict[OpClass, Callable[[], None]]
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
     """A clock by which memory takes no time: only what is emulated does, and what co-runners say that they take."""
-    calibration = (f"memory.calibration.{name}" for name in ("links", "contention", "copy_curves"))
-    modules = ("memory.clock", "memory.async_copy", "memory.kinds.emulated", *calibration)
+    modules = ("memory.clock", "memory.copies", "memory.kinds.emulated", "memory.calibration")
     return StandInClock(tick_ns=1, call_ns=5000).put_into(monkeypatch, *modules)
 
 
@@ -100,7 +99,7 @@ class PlayedCopy:
 
 def test_contention_is_what_a_copy_and_its_co_runners_take_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """One takes twice as long beside a copy, another does not care, a third holds up the copy for half of its time."""
-    stand_in = StandInClock().put_into(monkeypatch, "memory.calibration.contention")
+    stand_in = StandInClock().put_into(monkeypatch, "memory.calibration")
     copy = PlayedCopy(stand_in)
 
     def disturbed() -> None:
@@ -119,7 +118,7 @@ def test_contention_is_what_a_copy_and_its_co_runners_take_from_each_other(monke
 
 
 def test_calls_of_a_copy_are_timed_without_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    stand_in = StandInClock().put_into(monkeypatch, "memory.calibration.contention")
+    stand_in = StandInClock().put_into(monkeypatch, "memory.calibration")
     monkeypatch.setattr(stand_in, "sleep", lambda _: stand_in.advance(1e6))
     copy = PlayedCopy(stand_in)
     copy.call_ns = 3000

@@ -62,7 +62,7 @@ def test_a_step_computes_the_step(library: KernelLibrary, slow: frozenset[str], 
             np.testing.assert_allclose(arguments.value("v"), values["v"], atol=1e-5)
 
 
-CLOCKED = ("memory.clock", "memory.async_copy", "memory.kinds.emulated", "runtime.executor")
+CLOCKED = ("memory.clock", "memory.copies", "memory.kinds.emulated", "runtime.executor")
 STRETCHED = replace(small_step.links(), emulation_stretch=2000.0)
 
 
@@ -137,7 +137,7 @@ def test_steps_are_timed_until_both_minima_are_met(
     library: KernelLibrary, stand_in: StandInClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of 4.4 ms, all of it emulated."""
-    stand_in.put_into(monkeypatch, "model.machine.cores")
+    stand_in.put_into(monkeypatch, "model.cores")
     graph, machine = small_step.graph(), small_step.machine()
     made = program(graph, frozenset({"act"}), {"act2": Trip(5, 6)})
     with open_tiers(machine, STRETCHED, made.fast_bytes, made.slow_bytes, small_step.DEVICES) as tiers:

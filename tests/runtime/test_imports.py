@@ -13,10 +13,10 @@ from autotm.model.profile import Profile, Timing, write_profile
 HEAVY = {"tvm", "pyomo", "pyomo.environ", "highspy", "pandas", "matplotlib", "seaborn"}
 JOBS = {
     "run": ("autotm.runtime.run", set()),
-    "compile": ("autotm.layout", set()),
+    "compile": ("autotm.layout.compile, autotm.layout.packing", set()),
     "ilp_solve": ("autotm.solve.placing", {"pyomo", "highspy"}),
     "sweep": ("autotm.study.sweep", {"pandas"}),
-    "figure": ("autotm.study.figures", {"pandas", "matplotlib", "seaborn"}),
+    "figure": ("autotm.study.figures.figures", {"pandas", "matplotlib", "seaborn"}),
 }
 
 
@@ -35,7 +35,7 @@ def test_a_profile_is_read_without_pandas(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from autotm.model.measurement.profile_file import read_profile
+from autotm.model.profile import read_profile
 print(len(read_profile(Path({str(file)!r})).timings), "pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -49,7 +49,7 @@ def test_a_run_verifies_times_and_records(library: KernelLibrary, tmp_path: Path
 def test_asynchronous_moves_are_verified_and_their_stalls_recorded(
     library: KernelLibrary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = StandInClock().put_into(monkeypatch, "memory.async_copy", "runtime.executor")
+    stand_in = StandInClock().put_into(monkeypatch, "memory.copies", "runtime.executor")
     stand_in.hold_sleeps_until_a_copy_is_waited_for(monkeypatch)
     made = program(GRAPH, trips={"hidden": Trip(2, 5, 3, 4), "act2": Trip(4, 6, 5, 5)})
     links = replace(small_step.links(), emulation_stretch=100.0)

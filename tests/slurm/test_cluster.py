@@ -166,7 +166,7 @@ def test_a_shared_node_is_refused_unless_the_machine_file_allows_it(cluster: Clu
 
 
 def test_a_job_starts_no_more_threads_than_it_has_cpus(cluster: Cluster) -> None:
-    script = "import os; from autotm.model.machine import keep_to_allocation as k; k(); print(os.sched_getaffinity(0))"
+    script = "import os; from autotm.model.slurm import keep_to_allocation as k; k(); print(os.sched_getaffinity(0))"
     for bind in ("--cpu-bind=none", "--cpu-bind=cores"):
         done = subprocess.run(
             ["srun", "--mem=500", "-c", "1", bind, sys.executable, "-c", script],

@@ -19,8 +19,8 @@ from autotm.model.plan import Plan, Status
 from autotm.solve.choices import Choices
 from autotm.solve.optimizer import Placement
 from autotm.solve.optimizers import Static
-from autotm.solve.options import SolveOptions
-from autotm.solve.placing import optimizers, solve
+from autotm.solve.options import SolveOptions, optimizer_names
+from autotm.solve.placing import solve
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import SolverDefectError
 
@@ -41,7 +41,7 @@ def plan_of(case: Case, optimizer: str, limit: Limit, options: SolveOptions | No
 
 def test_registry() -> None:
     of_linux = ("linux-balancing", "linux-interleave", "linux-preferred", "linux-weighted-interleave")
-    assert optimizers() == (
+    assert optimizer_names() == (
         "all-fast", "all-slow", "asynchronous", *of_linux, "lru-paging", "managed-memory", "memory-mode", "numa",
         "recompute", "static", "swap-all", "synchronous",
     )  # fmt: skip

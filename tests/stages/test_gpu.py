@@ -74,7 +74,7 @@ def test_without_a_driver_nothing_is_compiled(tmp_path: Path, monkeypatch: pytes
     def compiled(*_: object, **__: object) -> None:
         pytest.fail("kernels were compiled")
 
-    monkeypatch.setattr("autotm.lower.co_runners_for_gpu", compiled)
+    monkeypatch.setattr("autotm.lower.cuda.co_runners_for_gpu", compiled)
     monkeypatch.setitem(sys.modules, "pynvml", Recorded(init=NVMLError_LibraryNotFound()))
     machine = replace(small_step.machine(), slow_tier=CudaTier(kind="cuda"))
     with pytest.raises(NoGpuError, match="driver"):

@@ -11,7 +11,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 import plain_steps  # noqa: E402
-from autotm.zoo.frontend import from_torch  # noqa: E402
 from tvm import relax  # noqa: E402
 
 from autotm import zoo  # noqa: E402
@@ -21,6 +20,7 @@ from autotm.model.training import (  # noqa: E402
     Sgd,
     Training,
 )
+from autotm.zoo import from_torch  # noqa: E402
 from autotm.zoo.twin import (  # noqa: E402
     TorchNetwork,
     optimizer_of,

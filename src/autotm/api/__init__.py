@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["Placement", "TrainingStep", "plan", "prepare", "sweep"]
 
 _HOMES = {
-    "Placement": "placement",
+    "Placement": "training_step",
     "TrainingStep": "training_step",
     "plan": "preparing",
     "prepare": "preparing",

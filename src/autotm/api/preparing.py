@@ -181,7 +181,7 @@ def _with_scheduled_rates(network: zoo.Network) -> zoo.Network:
 
 
 def _file(path: str | Path, inputs: Any, sizes: Mapping[str, Any], options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo.frontend import from_onnx  # noqa: PLC0415 - only where such a file is given
+    from autotm.zoo import from_onnx  # noqa: PLC0415 - only where such a file is given
 
     given = {name: value for name, value in options.items() if name != "kernels" or value is not None}
     if len(given.pop("targets")):
@@ -197,7 +197,7 @@ def _is_module(network: object) -> bool:
 
 
 def _module(module: Any, inputs: Any, options: Mapping[str, Any]) -> zoo.Network:
-    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+    from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
     if inputs is None:
         raise BadInputError(

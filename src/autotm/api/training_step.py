@@ -1,4 +1,4 @@
-"""A compiled training step, placed for any number of limits, and a plan with addresses that is run, timed, or trained on."""
+"""A compiled training step, and a plan of it with addresses that is run, timed, or trained on."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Placement:
             path: an .html file.
             record: what `run` gave, to be shown beside the prediction.
         """
-        from autotm.study.placed import Placed
+        from autotm.study.placed import Placed  # noqa: PLC0415 - imports pandas
         from autotm.study.view.page import write_page  # noqa: PLC0415 - imports seaborn
 
         step = self.training_step
@@ -331,11 +331,8 @@ class TrainingStep:
             VerificationError: as `Placement.run`.
             AutotmError: as `Placement.run`.
         """
-        from autotm.study.sweep import (
-            SweepPoint,
-            sweep_table,
-        )
-        from autotm.study.sweep_result import SweepResult
+        from autotm.study.sweep import SweepPoint, sweep_table  # noqa: PLC0415 - imports pandas
+        from autotm.study.sweep_result import SweepResult  # noqa: PLC0415
 
         options = replace(self._solve_options(optimizer, solver), sweep_s=sweep_s)
         if limits is not None and (isinstance(limits, str) or not limits):

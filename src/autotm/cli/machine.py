@@ -16,7 +16,6 @@ from autotm.model.config import StudyConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_json
 from autotm.model.limit import Limit
-from autotm.study.doctor import Use, findings, findings_text, found_slow, write_machine_file
 from autotm.study.setup import Study
 
 # The command `doctor`.
@@ -37,6 +36,14 @@ def _name(_: click.Context, __: click.Parameter, name: str | None) -> str | None
 @answering
 def doctor(name: str | None, folder: Path, results: Path) -> Answer:
     """Memories, cores, pages, compiler, GPU, packages. Exit status 1 where what nothing works without is missing."""
+    from autotm.study.doctor import (  # noqa: PLC0415 - no other command needs what it looks at
+        Use,
+        findings,
+        findings_text,
+        found_slow,
+        write_machine_file,
+    )
+
     found = findings(results)
     if name:
         write_machine_file(folder / f"{name}.yaml", found_slow())
@@ -48,7 +55,6 @@ def doctor(name: str | None, folder: Path, results: Path) -> Answer:
 
 # The commands around the kernel store: `kernels list`, `kernels export` and `kernels import`.
 
-_log_kernels = logging.getLogger("autotm")
 
 _ALL = "all"
 
@@ -103,7 +109,7 @@ def _of_network(study: Study, network: str, only_missing: bool) -> Answer:
 def export_store(study: Study, file: Path) -> Answer:
     """Write the whole store to FILE, for `kernels import` elsewhere."""
     counts = stages.export_store_stage(context_of(study), store=study.machine_paths.store, file=file)
-    _log_kernels.info("%s: %d timings and %d tuned schedules written", file, counts["timings"], counts["schedules"])
+    log.info("%s: %d timings and %d tuned schedules written", file, counts["timings"], counts["schedules"])
     return Answer({"file": file, **counts})
 
 
@@ -114,7 +120,7 @@ def export_store(study: Study, file: Path) -> Answer:
 def import_store(study: Study, file: Path) -> Answer:
     """Take over what FILE holds and is better than what the store has."""
     found = stages.import_store_stage(store=study.machine_paths.store, file=file)
-    _log_kernels.info(
+    log.info(
         "%s: %d entries added, %d replaced by better ones, %d kept as they were, %d skipped",
         *(file, found.added, found.replaced, found.kept, found.skipped),
     )
@@ -147,8 +153,6 @@ def tune(study: Study, network: str, trials: int | None, kernels: str) -> Answer
 
 # The commands `export` and `import`.
 
-_log_exchange = logging.getLogger("autotm")
-
 
 @click.command()
 @of_network
@@ -157,7 +161,7 @@ _log_exchange = logging.getLogger("autotm")
 def export(study: Study, network: str, file: Path) -> Answer:
     """FILE is a zip of the network's links.json, graph.json, profile.parquet and every plan, program and record."""
     written = stages.export_results_stage(context_of(study), paths=paths_of(study, network), file=file)
-    _log_exchange.info("%s: %d files", file, len(written))
+    log.info("%s: %d files", file, len(written))
     return Answer({"file": file, "files": written})
 
 
@@ -176,16 +180,12 @@ def export(study: Study, network: str, file: Path) -> Answer:
 def import_(file: Path, results: Path, replaces: bool) -> Answer:
     """For looking, checking and comparing: a machine's own pipeline uses what it measured itself."""
     found = stages.import_results_stage(file=file, results=results, replaces=replaces)
-    _log_exchange.info(
-        "%d files added, %d replaced, %d were the same", *map(len, (found.added, found.replaced, found.kept))
-    )
+    log.info("%d files added, %d replaced, %d were the same", *map(len, (found.added, found.replaced, found.kept)))
     plans = [f"{network} {optimizer} {limit}" for _, network, optimizer, limit in stages.imported_plans(found)]
     return Answer(asdict(found), "\n".join(plans))
 
 
 # The command `bundle`.
-
-_log_bundle = logging.getLogger("autotm")
 
 
 @click.command()
@@ -218,7 +218,7 @@ def bundle(
         python=python,
         file=file or Path(f"{network}-{optimizer}-{parsed.slug}.tar.xz"),
     )
-    _log_bundle.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
+    log.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
     return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")
 
 

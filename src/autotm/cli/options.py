@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import pkgutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from autotm.model.config import read_yaml
 from autotm.model.limit import Counts
 from autotm.model.paths import Paths
 from autotm.model.slurm import keep_to_allocation
+from autotm.solve.options import optimizer_names
 from autotm.stages import Context
 from autotm.study.setup import Study, load_study, require_optimizer
 
@@ -42,9 +42,7 @@ def _networks(config: Path) -> Iterable[str]:
 
 
 def _optimizers(_: Path) -> Iterable[str]:
-    package = Path(__file__).parents[1] / "solve" / "optimizers"
-    modules = pkgutil.iter_modules([str(package), str(package / "gpu_rivals")])
-    return [module.name.replace("_", "-") for module in modules if not module.ispkg]
+    return optimizer_names()
 
 
 networks = _offering(_networks)

@@ -11,7 +11,6 @@ from autotm import stages
 from autotm.cli.command import Answer, answering, file_answer
 from autotm.cli.options import FILE, context_of, of_network, of_placement, of_study, paths_of
 from autotm.model.limit import Limit
-from autotm.study.kernel_report import report_text, write_kernel_csv
 from autotm.study.setup import Study, require_compiler
 
 # The commands `calibrate`, `solve`, `compile`, `run` and `check`.
@@ -102,6 +101,8 @@ def check(study: Study, network: str, optimizer: str, limit: str) -> Answer:
 @answering
 def profile(study: Study, network: str, worst: int, csv: Path | None) -> Answer:
     """Ends with the share of the step's time by class of kernel, operation and schedule, against the machine's best."""
+    from autotm.study.kernel_report import report_text, write_kernel_csv  # noqa: PLC0415 - imports pandas
+
     paths = paths_of(study, network)
     require_compiler()
     stages.profile_of_study(study, context_of(study), network)

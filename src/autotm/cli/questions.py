@@ -22,9 +22,6 @@ from autotm.cli.options import (
     words,
 )
 from autotm.model.limit import Limit
-from autotm.study.explain import compare as compare_files
-from autotm.study.explain import explain_limit, explain_tensor, tensor_text
-from autotm.study.sensitivity import describe
 from autotm.study.setup import Study, require_optimizer
 
 # The command `sweep`.
@@ -98,6 +95,8 @@ def explain(study: Study, network: str, optimizer: str, limit: str, tensor: str 
 
     With TENSOR: where it lives, what its uses, its bytes and its moves cost there, and what other residencies would.
     """
+    from autotm.study.explain import explain_limit, explain_tensor, tensor_text  # noqa: PLC0415 - imports a solver
+
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     given = asdict(stages.Given.of(paths))
     placed = stages.placed_of(
@@ -120,6 +119,8 @@ def explain(study: Study, network: str, optimizer: str, limit: str, tensor: str 
 @answering
 def compare(first: Path, second: Path, most: int) -> Answer:
     """A and B are two plan.json, or two record.json."""
+    from autotm.study.explain import compare as compare_files  # noqa: PLC0415 - imports a solver
+
     found = compare_files(first, second)
     return Answer(found, found.text(most))
 
@@ -146,8 +147,6 @@ def potential(study: Study, network: str, limit: str) -> Answer:
 
 # The command `sensitivity`.
 
-_log_sensitivity = logging.getLogger("autotm")
-
 
 @click.command()
 @of_network
@@ -159,6 +158,8 @@ _log_sensitivity = logging.getLogger("autotm")
 @answering
 def sensitivity(study: Study, network: str, limit: str, draws: int, optimizers: str) -> Answer:
     """Plans that were solved before are priced, and made anew, under resampled kernel times."""
+    from autotm.study.sensitivity import describe  # noqa: PLC0415 - imports a solver
+
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     for optimizer in words(optimizers):
         require_optimizer(optimizer)
@@ -170,5 +171,5 @@ def sensitivity(study: Study, network: str, limit: str, draws: int, optimizers: 
         plans=[paths.plan(optimizer, wanted) for optimizer in words(optimizers)],
         sensitivity=paths.sensitivity(wanted),
     )
-    _log_sensitivity.info("every draw is in %s", paths.sensitivity(wanted))
+    log.info("every draw is in %s", paths.sensitivity(wanted))
     return Answer(found, describe(found))

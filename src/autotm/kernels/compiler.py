@@ -390,7 +390,7 @@ def choose(
 # What a function became is kept with its machine code, under a hash of all that decides it; so a later step that has
 # the same function neither schedules nor compiles it.
 
-_SOURCES_HASH = hash_of_sources(sorted(Path(__file__).parents[1].rglob("*.py")))
+_SOURCES_HASH = hash_of_sources(sorted(Path(__file__).parent.rglob("*.py")))
 """Schedules change with this package."""
 
 

@@ -13,13 +13,23 @@ from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
-from omnimalloc._cpp import Partition, try_solve_many
-from omnimalloc.allocators.greedy import GreedyBySizeAllocator
 
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Stay
 from autotm.model.program import Layout
+
+if "matplotlib" in sys.modules:
+    from omnimalloc import Allocation
+else:
+    # Its pictures, which nobody asks for here, would import matplotlib, where there is one: 0.6 s of every job.
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    try:
+        from omnimalloc import Allocation
+    finally:
+        del sys.modules["matplotlib"]
+from omnimalloc._cpp import Partition, try_solve_many
+from omnimalloc.allocators.greedy import GreedyBySizeAllocator
 
 # What is to be packed: byte intervals that live over half-open kernel spans.
 
@@ -209,15 +219,6 @@ class _Skyline:
 # that suffices, and a search that is cut off by nodes gives the same offsets on every machine. So its search is called
 # directly, as its own experiments do, once for each order of the blocks.
 
-if "matplotlib" in sys.modules:
-    from omnimalloc import Allocation
-else:
-    # Its pictures, which nobody asks for here, would import matplotlib, where there is one: 0.6 s of every job.
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]
-    try:
-        from omnimalloc import Allocation
-    finally:
-        del sys.modules["matplotlib"]
 
 _ORDERS = ("TWA", "WAT", "OTW", "UWC", "TAW", "CTA", "ALZ")
 """Orders in which blocks are placed, by the library's letters: W duration, A area, T most live bytes during its life,
@@ -493,7 +494,7 @@ _MOST = 60
 
 
 class StepPacking:
-    """Judges plans for one step (`solve/problem/packing.py`), and remembers the offsets that it found.
+    """Judges plans for one step (`solve/options.py`), and remembers the offsets that it found.
 
     Attributes:
         end_s: reading of `time.perf_counter` from which on only the quick packings are tried.

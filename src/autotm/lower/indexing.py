@@ -236,7 +236,7 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
 
 @differentiates("relax.take")
 def _take_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    # Training replaces `take_backward`, which is as large as the table, wherever it can (lower/updates/lookups.py).
+    # Training replaces `take_backward`, which is as large as the table, wherever it can (lower/updates.py).
     x, indices = call.args
     if (found := _entry(call)) is not None:
         return [builder.call_te(_put_back, dy, shape_of(x), *found), no_grad(indices)]

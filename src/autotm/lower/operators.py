@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from autotm.kernels.contractions import Subscripts
+from autotm.lower import indexing, movement, norms, pointwise, products, windows  # noqa: F401 - each registers its rules
 from autotm.lower.rules import LEGALIZE, Ints, ints, number, shape_of
 
 # Products that read operands and write results where they lie, instead of after a transposition.
@@ -199,4 +200,4 @@ def _is(value: relax.Expr, operator: str) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(operator)
 
 
-__all__ = ["LEGALIZE", "fold_transposes", "ints", "moving", "norms", "pointwise", "products", "shape_of", "windows"]
+__all__ = ["LEGALIZE", "fold_transposes"]

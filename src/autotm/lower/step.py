@@ -72,7 +72,7 @@ def with_gradients(module: tvm.IRModule) -> tvm.IRModule:
 # A network's function -> one whole step: where it is trained, with gradients and updates appended.
 
 _OPERATOR = re.compile(r"relax(\.\w+)+")
-_REMEDY = "write it with operators that have one, or register one as src/autotm/lower/operators do"
+_REMEDY = "write it with operators that have one, or register one as the families in src/autotm/lower do"
 _NO_GRADIENT = re.compile(r"FPrimalGradient has not been registered for ([\w.]+)")
 
 

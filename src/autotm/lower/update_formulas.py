@@ -193,7 +193,6 @@ def _double(value: float) -> Number:
 
 # The number of the step, and the factors of update rules that depend on it.
 
-Binding_COUNTER = relax.VarBinding
 _FACTOR = relax.TensorType((), "float32")
 
 
@@ -212,7 +211,7 @@ class Counter:
     new: relax.Var
     rate_scale: relax.Var | None
     factors: list[tuple[relax.Var, ...]]
-    bindings: list[Binding_COUNTER]
+    bindings: list[Binding]
 
 
 def counter(builder: relax.BlockBuilder, formulas: Sequence[Formula], *, scheduled: bool) -> Counter:

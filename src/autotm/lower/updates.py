@@ -12,7 +12,7 @@ from tvm import relax, te, tirx
 
 from autotm.kernels.tables import Lookup, call_embedding_update
 from autotm.kernels.tir import OPAQUE
-from autotm.lower.operators import ints, shape_of
+from autotm.lower.rules import ints, shape_of
 from autotm.lower.update_formulas import TOGETHER, Formula, UpdateFactors, bind, counter, formula_of, is_vector
 from autotm.model.training import Sgd, Training, UpdateRule
 
@@ -22,8 +22,6 @@ _RUN = 4096
 """Squares that are added in float32, the sums of such runs in float64: all in float32 would lose digits."""
 _AWAY_FROM_ZERO = 1e-6
 """As PyTorch's `clip_grad_norm_` has it."""
-
-Binding_CLIP = relax.VarBinding
 
 
 @dataclass(frozen=True)
@@ -35,12 +33,12 @@ class Clipping:
         coefficient: a float32 without axes, 1 at most.
     """
 
-    bindings: list[Binding_CLIP]
+    bindings: list[Binding]
     coefficient: relax.Var
 
 
 def clipping(
-    builder: relax.BlockBuilder, bindings: Sequence[Binding_CLIP], gradients: Sequence[relax.Expr], most: float
+    builder: relax.BlockBuilder, bindings: Sequence[Binding], gradients: Sequence[relax.Expr], most: float
 ) -> Clipping:
     """Scale gradients so that their 2-norm together is `most` at most: min(1, most / (norm + 1e-6)).
 
@@ -67,21 +65,21 @@ def clipping(
     groups = [[gradient] for gradient in map(source, gradients) if not is_vector(gradient)]
     groups += [vectors[start : start + TOGETHER] for start in range(0, len(vectors), TOGETHER)]
     groups.sort(key=position)
-    later: dict[int, list[Binding_CLIP]] = defaultdict(list)
+    later: dict[int, list[Binding]] = defaultdict(list)
     total: list[relax.Expr] = []
     for number, group in enumerate(groups):
         runs = [relax.op.reshape(gradient, _runs(gradient)) for gradient in group]
         views = [relax.DataflowVar("runs", relax.TensorType(_runs(gradient), "float32")) for gradient in group]
         more = relax.DataflowVar(f"squares{number}", relax.TensorType((), "float64"))
         call = builder.call_te(add_squares, views, total, primfunc_name_hint="square_sum", primfunc_attrs=OPAQUE)
-        later[position(group)] += [*map(Binding_CLIP, views, runs), Binding_CLIP(more, call)]
+        later[position(group)] += [*map(Binding, views, runs), Binding(more, call)]
         total = [more]
     coefficient = relax.DataflowVar("clip_coefficient", relax.TensorType((), "float32"))
     call = builder.call_te(_coefficient, *total, most, primfunc_name_hint="clip_coefficient", primfunc_attrs=OPAQUE)
     every = list(later[-1])
     for index, binding in enumerate(bindings):
         every += [binding, *later[index]]
-    return Clipping([*every, Binding_CLIP(coefficient, call)], coefficient)
+    return Clipping([*every, Binding(coefficient, call)], coefficient)
 
 
 def _runs(gradient: relax.Expr) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Copies between pools: by all threads while a step waits, and beside kernels by an engine of one thread per direction."""
+"""Copies between pools: by all threads while a step waits, or beside kernels by one thread per direction."""
 
 from __future__ import annotations
 

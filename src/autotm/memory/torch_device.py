@@ -1,4 +1,4 @@
-"""Devices of PyTorch: a GPU, and a CPU in the place of one; copies beside operators, pinned memory, clocks, peaks, copy times."""
+"""Devices of PyTorch, a GPU or a CPU in its place: copies beside operators, pinned memory, clocks, peaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plain steps in one pool that something else places: a direct-mapped write-back cache (memory mode, 2LM), simulated, or pages that an operating system places."""
+"""Plain steps in one pool of memory in which something other than a plan places data.
+
+Memory mode (2LM) is a direct-mapped write-back cache, which is simulated; elsewhere an operating system places pages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Certificate of a plan's lower bound: prices, and a tree of cases that covers all placements; it is checked without a solver."""
+"""Certificate of a plan's lower bound, which is checked without a solver.
+
+It holds prices, and a tree of cases that covers all placements.
+"""
 
 from __future__ import annotations
 

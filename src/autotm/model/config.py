@@ -1,4 +1,7 @@
-"""The study as a person writes it: `config/config.yaml` and `config/scales/*.yaml`, checked before anything runs; and options given as keywords, checked alike."""
+"""The study as a person writes it, checked before anything runs; and options given as keywords, checked alike.
+
+Its files are `config/config.yaml` and `config/scales/*.yaml`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Cores of this computer: which hardware threads share a core, a socket, a memory node; which of them kernels are pinned to; and whether a measurement had them to itself."""
+"""Cores of this computer, which of them kernels are pinned to, and whether a measurement had them to itself.
+
+Topology: which hardware threads share a core, a socket, a memory node.
+"""
 
 from __future__ import annotations
 

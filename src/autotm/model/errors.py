@@ -1,4 +1,7 @@
-"""Errors that a user sees, each with the limit it met and its remedy, and one-line explanations of what is wrong in a file that a person wrote."""
+"""Errors that a user sees, each with the limit it met and its remedy.
+
+And one-line explanations of what is wrong in a file that a person wrote.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reading and writing whole files: JSON with kind, version and content hash, YAML that a person wrote, and zip archives of results; writes are atomic and damage is reported."""
+"""Reading and writing whole files; writes are atomic and damage is reported.
+
+Kinds: JSON with kind, version and content hash; YAML that a person wrote; zip archives of results.
+"""
 
 from __future__ import annotations
 

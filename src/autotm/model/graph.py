@@ -1,4 +1,7 @@
-"""The training step as data: tensors and their roles, kernels in execution order with their operands, the memory tier of each operand, and the bytes of slow memory that a kernel moves."""
+"""The training step as data: tensors and their roles, and kernels in execution order with their operands.
+
+And the memory tier of each operand, and the bytes of slow memory that a kernel moves.
+"""
 
 from __future__ import annotations
 
@@ -248,7 +251,7 @@ class Tensor:
         alias_of: the tensor whose memory this one takes over (an updated parameter is written over the old one); an
             alias has no storage of its own.
         initial: fills a tensor that no kernel produces.
-        held: of arguments where the limit counts them too (`model/step/counting.py`), the kernel indices [start, end)
+        held: of arguments where the limit counts them too (`model/limit.py`), the kernel indices [start, end)
             during which it holds memory in one tier, never moved.
     """
 

@@ -1,4 +1,7 @@
-"""Results of studies of kernel times: ways of timing compared, schedules found by a search, and plans solved anew with resampled times."""
+"""Results of studies of kernel times.
+
+Ways of timing compared, schedules found by a search, and plans solved anew with resampled times.
+"""
 
 from __future__ import annotations
 

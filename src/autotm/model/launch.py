@@ -1,4 +1,4 @@
-"""A kernel on a GPU as data: the functions that are launched with their threads and operands, or a call of NVIDIA's libraries."""
+"""A kernel on a GPU as data: functions launched with threads and operands, or a call of NVIDIA's libraries."""
 
 from __future__ import annotations
 

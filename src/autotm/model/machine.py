@@ -1,4 +1,7 @@
-"""A machine file: its fast memory, its slow memory (emulated, a memory node, behind DAX, or the host's beside a GPU's), the cores that run kernels, and which optimizers can run on it."""
+"""A machine file: its fast and slow memory, the cores that run kernels, and which optimizers can run on it.
+
+Slow memory is emulated, a memory node, behind DAX, or the host's beside a GPU's.
+"""
 
 from __future__ import annotations
 
@@ -411,7 +414,7 @@ def load_machine(path: Path, threads: int | None = None, asked_in: object = None
 
 # Which optimizers can run on a machine: real slow memory is no cache, and a kernel follows the policies that it has.
 #
-# Sources: Documentation/admin-guide/sysctl/kernel.rst (numa_balancing); Documentation/ABI/testing/sysfs-kernel-mm-numa
+# Sources, of Linux: admin-guide/sysctl/kernel.rst (numa_balancing), ABI/testing/sysfs-kernel-mm-numa
 # and sysfs-kernel-mm-mempolicy-weighted-interleave.
 
 SWITCHES = {"proc/sys/kernel/numa_balancing": "2", "sys/kernel/mm/numa/demotion_enabled": "1"}

@@ -1,4 +1,7 @@
-"""The solver's answer: where each tensor is at which kernel, the moves between tiers, which kernels run again, and the proven bound; or why a limit has no plan."""
+"""The solver's answer: where each tensor is at which kernel, and the moves between tiers.
+
+And which kernels run again, and the proven bound; or why a limit has no plan.
+"""
 
 from __future__ import annotations
 

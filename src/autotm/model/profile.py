@@ -1,4 +1,7 @@
-"""Kernel times by configuration, how predictions read them, their file (`profile.parquet`; `.json` where pyarrow is missing), and the time a byte of slow memory costs a kernel."""
+"""Kernel times by configuration, how predictions read them, and what a byte of slow memory costs a kernel.
+
+Their file is `profile.parquet`, or `profile.json` where pyarrow is missing.
+"""
 
 from __future__ import annotations
 

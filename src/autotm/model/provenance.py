@@ -1,4 +1,7 @@
-"""Provenance of a file: versions, machine, threads, seed, time, load, and what its slow memory is (nodes or file system, distance, firmware's figures)."""
+"""Provenance of a file: versions, machine, threads, seed, time, load, and what its slow memory is.
+
+Of slow memory: nodes or file system, distance, and the figures that firmware states.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What one run of a program measured, under the field names of the original artifact with their units; and the same of a framework's own step (`torch.json`)."""
+"""What one run of a program measured, under the field names of the original artifact with their units.
+
+And the same of a framework's own step (`torch.json`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What Linux says of this computer: memory nodes, mounts and huge pages, limits of this process's control groups; and its C compiler."""
+"""What Linux says of this computer: memory nodes, mounts, huge pages, and limits of control groups.
+
+And its C compiler.
+"""
 
 from __future__ import annotations
 

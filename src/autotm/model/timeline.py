@@ -1,4 +1,7 @@
-"""One step, operation by operation: measured call by call, measured on a device's streams, or computed by a simulation of a GPU's engines."""
+"""One step, operation by operation.
+
+It is measured call by call, measured on a device's streams, or computed by a simulation of a GPU's engines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What copies between a machine's memories take, alone and beside kernels, and how fast its cores or its GPU compute."""
+"""What copies between a machine's memories take, alone and beside kernels, and how fast it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of kernels and copies on a GPU that is not here, from its published facts by the roofline: modelled, never measured."""
+"""Kernel and copy times of a GPU that is not here, by the roofline of its published facts: modelled."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def winograd(kernel: Kernel) -> Implementation | None:
 #
 # A kernel takes
 #
-#     launch + max(flops / peak, bytes / bandwidth)
+#     time = launch + max(flops : peak, bytes : bandwidth)
 #
 # where bytes are those of its distinct inputs and outputs, once each (of a table that is looked up, the rows looked
 # up), and twice those of its workspaces, which it writes and reads. No kernel reaches its roofline, so these are

@@ -1,4 +1,4 @@
-"""The time of every distinct kernel of a graph in every configuration that a plan may choose, and the order of timing."""
+"""The time of every distinct kernel of a graph in every configuration that a plan may choose."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ from autotm.profile.store import KernelStore, StoreKey
 
 # Which kernels must be timed in which configurations.
 
-cases_log = logging.getLogger(__name__)
 
 FULL_LIMIT = 8
 """A kernel with more movable tensors is profiled additively even when all configurations are asked: 2^9 runs each."""
@@ -110,7 +109,7 @@ def sittings(found: Iterable[Case]) -> tuple[tuple[Case, ...], ...]:
 def _configurations(graph: Graph, kernel: Kernel, mode: Literal["additive", "full"]) -> list[Configuration]:
     tensors = list(graph.slots_of(kernel))
     if mode == "full" and len(tensors) > FULL_LIMIT:
-        cases_log.warning("kernel '%s' has %d movable tensors: profiled additively", kernel.name, len(tensors))
+        log.warning("kernel '%s' has %d movable tensors: profiled additively", kernel.name, len(tensors))
         mode = "additive"
     most = len(tensors) if mode == "full" else 1
     slow_sets = itertools.chain.from_iterable(itertools.combinations(tensors, count) for count in range(most + 1))
@@ -155,7 +154,6 @@ def undisturbed(
 
 # A progress bar on a terminal; without one, a log line now and then. Both tell the time left.
 
-progress_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -173,9 +171,9 @@ def track(items: Iterable[T], what: str, total: int) -> Iterator[T]:
         if done and now - shown >= LOG_EVERY_S:
             shown = now
             left = (now - start) / done * (total - done)
-            progress_log.info("%s: %d of %d, %.0f s passed, %.0f s left", what, done, total, now - start, left)
+            log.info("%s: %d of %d, %.0f s passed, %.0f s left", what, done, total, now - start, left)
         yield item
-    progress_log.info("%s: %d of %d done in %.0f s", what, total, total, time.monotonic() - start)
+    log.info("%s: %d of %d done in %.0f s", what, total, total, time.monotonic() - start)
 
 
 # `rule kernel_profile`: the time of every distinct kernel of a graph in every configuration a plan may choose.

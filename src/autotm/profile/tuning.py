@@ -1,4 +1,4 @@
-"""A search for better schedules of a step's kernels, the memory where they are compared, and what the store has of a step."""
+"""A search for better schedules of a step's kernels, and what the store has of a step."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Arguments:
 
         Args:
             graph: as lowered.
-            counted: the same with what the limit counts (`model/step/counting.py`).
+            counted: the same with what the limit counts (`model/limit.py`).
             program: of `counted`.
             tiers: opened for the program.
         """

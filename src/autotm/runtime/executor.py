@@ -1,4 +1,4 @@
-"""A program as a flat list of calls, all prepared before the first; in debug mode, memory of dead tensors becomes NaN."""
+"""A program as a flat list of calls, prepared before the first; debug mode makes dead tensors' memory NaN."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from autotm.model.errors import AutotmError
 
 # A linear Pyomo model as the arrays that HiGHS takes.
 
-UntypedObject: TypeAlias = Any
+Untyped: TypeAlias = Any
 """An object of highspy or Pyomo, which carry no types."""
 
 
@@ -45,7 +45,7 @@ class Matrix:
         self.rows = {id(constraint): row for row, constraint in enumerate(self.constraints)}
         self._model = model
 
-    def extend(self, block: pyo.Block) -> UntypedObject:
+    def extend(self, block: pyo.Block) -> Untyped:
         """Append the continuous variables and the constraints of a block, and return them as a program of their own.
 
         Rows may refer to all columns.
@@ -62,7 +62,7 @@ class Matrix:
         self._add_rows(lp, constraints)
         return lp
 
-    def program(self) -> UntypedObject:
+    def program(self) -> Untyped:
         """The model as a `highspy.HighsLp`, made anew."""
         lp = highspy.HighsLp()
         lp.num_col_, lp.num_row_ = len(self.variables), len(self.constraints)
@@ -77,7 +77,7 @@ class Matrix:
         self._add_rows(lp, self.constraints)
         return lp
 
-    def _add_rows(self, lp: UntypedObject, constraints: Sequence[UntypedObject]) -> None:
+    def _add_rows(self, lp: Untyped, constraints: Sequence[Untyped]) -> None:
         starts, indices, values, lower, upper = [0], [], [], [], []
         for constraint in constraints:
             constant, pairs = self._linear(constraint.body)
@@ -92,13 +92,13 @@ class Matrix:
         lp.a_matrix_.index_ = np.array(indices, np.int32)
         lp.a_matrix_.value_ = np.array(values, np.float64)
 
-    def _read(self, expression: UntypedObject, costs: UntypedObject) -> float:
+    def _read(self, expression: Untyped, costs: Untyped) -> float:
         constant, pairs = self._linear(expression)
         for column, value in pairs:
             costs[column] += value
         return constant
 
-    def _linear(self, expression: UntypedObject) -> tuple[float, list[tuple[int, float]]]:
+    def _linear(self, expression: Untyped) -> tuple[float, list[tuple[int, float]]]:
         """The expression's constant and its (column, coefficient) pairs."""
         repn = generate_standard_repn(expression, compute_values=True, quadratic=False)
         if not repn.is_linear():
@@ -107,7 +107,7 @@ class Matrix:
         return float(repn.constant), list(zip(columns, repn.linear_coefs, strict=True))
 
 
-def _bounds(variables: Sequence[UntypedObject]) -> tuple[UntypedObject, UntypedObject]:
+def _bounds(variables: Sequence[Untyped]) -> tuple[Untyped, Untyped]:
     lower = np.array([-math.inf if variable.lb is None else variable.lb for variable in variables])
     upper = np.array([math.inf if variable.ub is None else variable.ub for variable in variables])
     return lower, upper
@@ -123,8 +123,6 @@ log = logging.getLogger(__name__)
 
 OptionValue = bool | int | float | str
 
-Untyped: TypeAlias = Any
-"""An object of highspy or Pyomo, which carry no types."""
 
 _TOLERANCES: dict[str, OptionValue] = {
     "mip_feasibility_tolerance": 1e-9,

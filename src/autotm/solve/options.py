@@ -132,3 +132,30 @@ class Allowance:
         left_s = max(0.0, self._end_s - time.perf_counter())
         share, self._count = min(1.0, _SHARE / (self._count + 1)), max(1, self._count - 1)
         return max(self._least_s, left_s * share)
+
+
+# The optimizers, in a module that loads no solver.
+
+OPTIMIZERS: Mapping[str, str] = {
+    "all-fast": "autotm.solve.optimizers:AllFast",
+    "all-slow": "autotm.solve.optimizers:AllSlow",
+    "static": "autotm.solve.optimizers:Static",
+    "synchronous": "autotm.solve.optimizers:Synchronous",
+    "asynchronous": "autotm.solve.optimizers:Asynchronous",
+    "numa": "autotm.solve.optimizers:FirstTouch",
+    "memory-mode": "autotm.solve.optimizers:MemoryMode",
+    "linux-preferred": "autotm.solve.optimizers:LinuxPreferred",
+    "linux-interleave": "autotm.solve.optimizers:LinuxInterleave",
+    "linux-weighted-interleave": "autotm.solve.optimizers:LinuxWeightedInterleave",
+    "linux-balancing": "autotm.solve.optimizers:LinuxBalancing",
+    "managed-memory": "autotm.solve.optimizers:ManagedMemory",
+    "lru-paging": "autotm.solve.optimizers:LruPaging",
+    "swap-all": "autotm.solve.optimizers:SwapAll",
+    "recompute": "autotm.solve.optimizers:Recompute",
+}
+"""Optimizers by name, as `module:class`; imported on use, since they load Pyomo, which commands must not wait for."""
+
+
+def optimizer_names() -> tuple[str, ...]:
+    """Names of all optimizers, sorted."""
+    return tuple(sorted(OPTIMIZERS))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import gzip
 import importlib
 import logging
-import pkgutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 
 import pyomo.core as pyo
@@ -25,27 +23,8 @@ from autotm.model.profile import Profile
 from autotm.model.program import Layout
 from autotm.solve.highs import Matrix, mps_of
 from autotm.solve.optimizer import Optimizer
-from autotm.solve.options import Allowance, Packing, SolveOptions
-from autotm.solve.placing import optimizers as package
+from autotm.solve.options import OPTIMIZERS, Allowance, Packing, SolveOptions
 from autotm.solve.problem import Problem
-
-# Optimizers by name; every module in `solve/optimizers/` that defines one is found by itself.
-
-
-@cache
-def _registry() -> dict[str, Optimizer]:
-    found: dict[str, Optimizer] = {}
-    for module_info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        module = importlib.import_module(module_info.name)
-        for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, Optimizer) and value.__module__ == module.__name__:
-                found[value.name] = value()
-    return found
-
-
-def optimizers() -> tuple[str, ...]:
-    """Names of all optimizers, sorted."""
-    return tuple(sorted(_registry()))
 
 
 def solve(
@@ -63,7 +42,7 @@ def solve(
         graph: the step.
         profile: all-fast and one-slow times of its kernels.
         links: copy times between the tiers.
-        optimizer: one of `optimizers()`.
+        optimizer: one of `optimizer_names()`.
         limit: the fast-memory budget.
         options: gap, time limit, threads, seed, and restrictions of the machine.
         packing: tells which stays cannot have addresses together, for as long as the search that avoids them is worth
@@ -110,15 +89,16 @@ def optimizer_named(name: str) -> Optimizer:
     Raises:
         BadInputError: there is none.
     """
-    found = _registry().get(name)
-    if found is None:
-        raise unknown_name("optimizer", name, _registry())
-    return found
+    if name not in OPTIMIZERS:
+        raise unknown_name("optimizer", name, OPTIMIZERS)
+    module, _, class_name = OPTIMIZERS[name].partition(":")
+    optimizer: Optimizer = getattr(importlib.import_module(module), class_name)()
+    return optimizer
 
 
 # A plan whose offsets fit its limit.
 #
-# The search gives up sets of stays that do not fit together (`layout/conflict.py`) while that is worth its time; where
+# The search gives up sets of stays that do not fit together (`layout/packing.py`) while that is worth its time; where
 # the offsets still need more than the limit, a smaller limit is solved for.
 
 log = logging.getLogger(__name__)

@@ -221,8 +221,6 @@ def _trace(ways: list[list[tuple[int, bool]]], state: int) -> Residency:
 
 Flags = npt.NDArray[np.bool_]
 
-_BORN_ROW, _COPIED_ROW, _SLOW_ROW = range(3)
-"""In fast memory without a slow copy; in fast memory with one; in slow memory only."""
 _NOTHING: Mapping[str, Floats] = {}
 _NEVER = 1e18
 """A cost that no residency takes; finite, so that differences stay numbers."""
@@ -324,10 +322,10 @@ class PricedResidencies:
                 ways.append(way)
                 costs[:, :count] = after
             else:
-                costs[_COPIED_ROW] = _NEVER
-            costs[_BORN_ROW, :count] += fast_us
-            costs[_COPIED_ROW, :count] += fast_us
-            costs[_SLOW_ROW, :count] += gadget.slow_us
+                costs[_COPIED] = _NEVER
+            costs[_BORN_FAST, :count] += fast_us
+            costs[_COPIED, :count] += fast_us
+            costs[_SLOW, :count] += gadget.slow_us
         found = np.empty(len(self.order))
         found[self.order] = costs.min(axis=0)
         return self._cheapest(found, costs.argmin(axis=0), ways)
@@ -401,14 +399,14 @@ class PricedResidencies:
         write_us, again_us = self._write_us[:count], self._again_us[:count]
         back_us = np.minimum(gadget.read_us, again_us)
         options: tuple[tuple[tuple[Floats, int], ...], ...] = (
-            ((born + stay_us, 2 * _BORN_ROW + 1), (born + again_us, 2 * _BORN_ROW)),
+            ((born + stay_us, 2 * _BORN_FAST + 1), (born + again_us, 2 * _BORN_FAST)),
             (
-                (copied + stay_us, 2 * _COPIED_ROW + 1),
-                (copied + back_us, 2 * _COPIED_ROW),
-                (slow + back_us, 2 * _SLOW_ROW),
-                (born + write_us + gadget.read_us, 2 * _BORN_ROW),
+                (copied + stay_us, 2 * _COPIED + 1),
+                (copied + back_us, 2 * _COPIED),
+                (slow + back_us, 2 * _SLOW),
+                (born + write_us + gadget.read_us, 2 * _BORN_FAST),
             ),
-            ((slow, 2 * _SLOW_ROW), (copied, 2 * _COPIED_ROW), (born + np.minimum(write_us, again_us), 2 * _BORN_ROW)),
+            ((slow, 2 * _SLOW), (copied, 2 * _COPIED), (born + np.minimum(write_us, again_us), 2 * _BORN_FAST)),
         )
         after, way = np.empty((3, count)), np.empty((3, count), np.int8)
         for state, ((cost, first), *others) in enumerate(options):
@@ -425,7 +423,7 @@ class PricedResidencies:
         for k in range(len(self._gadgets) - 1, -1, -1):
             gadget = self._gadgets[k]
             count = len(gadget)
-            is_fast = states[:count] != _SLOW_ROW
+            is_fast = states[:count] != _SLOW
             self._hold(change, is_fast, gadget.starts, gadget.stops)
             fast.append(is_fast)
             stayed = np.zeros(count, bool)

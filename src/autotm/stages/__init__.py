@@ -70,13 +70,13 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "Bundled": "autotm.stages.exchange",
+    "Bundled": "autotm.stages.bundle",
     "Context": "autotm.stages.context",
     "Given": "autotm.stages.context",
     "Imported": "autotm.stages.exchange",
     "RunsStage": "autotm.stages.run",
     "SWEEP_S": "autotm.stages.sweep",
-    "bundle_stage": "autotm.stages.exchange",
+    "bundle_stage": "autotm.stages.bundle",
     "calibrate_stage": "autotm.stages.profile",
     "check_stage": "autotm.stages.solve",
     "compile_and_profile": "autotm.stages.profile",

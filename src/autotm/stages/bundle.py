@@ -1,4 +1,7 @@
-"""The stage that packs a planned step for hosts without a compiler: program, kernels, and the modules of autotm that run them."""
+"""The stage that packs a planned step for hosts without a compiler.
+
+A bundle holds the program, its kernels, and the modules of autotm that run them.
+"""
 
 from __future__ import annotations
 
@@ -149,7 +152,7 @@ def _require_own_kernels(path: Path) -> None:
 
 MOST_BYTES = 30_000_000
 """What a bundle is meant to stay below; weights that came with a network can be more."""
-_ENTRY = "autotm.profile.host"
+_ENTRY = "autotm.profile.host_commands"
 _PACKAGE = Path(autotm.__file__).parent
 _PYTHON = re.compile(r"3\.\d+")
 

@@ -1,4 +1,7 @@
-"""Files of a bundle: the modules that an entry point imports, libraries (as installed here or downloaded by pip), and the archive with its manifest of hashes."""
+"""Files of a bundle: modules that an entry point imports, libraries, and the archive with its manifest.
+
+Libraries are as installed here, or downloaded by pip; the manifest holds hashes.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from autotm.stages.bundle_launcher import FORMAT
 # Which modules a module needs, by following imports: those of autotm from the sources, others from a process.
 
 _FOUND_BY_NAME = "import_module"
-"""Who calls this finds what it loads by name, in a room that it imports (`memory/tiers.py`): all of it is taken."""
+"""Who calls this finds what it loads by name, in a package that it imports (`memory/tiers.py`): all of it is taken."""
 
 
 def modules_of(package: Path, entry: str) -> list[Path]:
@@ -31,7 +34,7 @@ def modules_of(package: Path, entry: str) -> list[Path]:
 
     Args:
         package: the folder of the package, such as `src/autotm`.
-        entry: a dotted name below it, such as `autotm.profile.host`.
+        entry: a dotted name below it, such as `autotm.profile.host_commands`.
 
     Raises:
         AutotmError: a module that is imported is not there.
@@ -59,7 +62,7 @@ def _module_files(package: Path, module: str) -> list[Path]:
 
 
 def _imported_modules(package: Path, path: Path) -> Iterator[str]:
-    top, rooms = package.name, set()
+    top, subpackages = package.name, set()
     nodes = list(_nodes_at_run_time(ast.parse(path.read_text(encoding="utf-8"))))
     for node in nodes:
         if isinstance(node, ast.Import):
@@ -70,12 +73,12 @@ def _imported_modules(package: Path, path: Path) -> Iterator[str]:
             for alias in node.names:
                 if (folder / alias.name).is_dir() or (folder / f"{alias.name}.py").exists():
                     yield f"{node.module}.{alias.name}"
-                    rooms.add(folder / alias.name)
+                    subpackages.add(folder / alias.name)
     if path.parent != package and any(
         isinstance(node, ast.Attribute) and node.attr == _FOUND_BY_NAME for node in nodes
     ):
-        for room in sorted(rooms):
-            for file in sorted(room.glob("*.py")):
+        for subpackage in sorted(subpackages):
+            for file in sorted(subpackage.glob("*.py")):
                 yield ".".join([top, *file.relative_to(package).with_suffix("").parts]).removesuffix(".__init__")
 
 
@@ -212,7 +215,7 @@ def this_python() -> str:
 
 # A bundle as one archive: a folder with its launcher, every file, and a manifest with the hash of each.
 
-_LAUNCHER = Path(__file__).with_name("launcher.py")
+_LAUNCHER = Path(__file__).with_name("bundle_launcher.py")
 _PRESET = 0
 """Of xz: a tenth larger than 1, in less than two thirds of its time (21.5 and 20.0 MB, 7.9 and 13.5 s of a core)."""
 _EXECUTABLE = 0o755

@@ -1,4 +1,7 @@
-"""A stage as a job of Snakemake: its log, the process that waits for it, the reason it failed and the page of failures, and the end of all jobs on Ctrl-C or SIGTERM."""
+"""A stage as a job of Snakemake: its log, the reason why it failed, and the page of failures.
+
+And the process that waits for it, and the end of all jobs on Ctrl-C or SIGTERM.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stages that measure: copies between a machine's memories, the kernels of a compiled training step, and reports on them."""
+"""Stages that measure: copies between a machine's memories, and the kernels of a training step."""
 
 from __future__ import annotations
 
@@ -154,8 +154,8 @@ def compile_and_profile(
 
     Values that came with the network are kept in the folder `values`, where every step finds them.
     A network that came from a source with a step of its own is compared with it first (`compare_with_source`).
-    Kernels are timed within the step (`autotm.profile.step`). Tuned schedules in the store are taken where ours was
-    measured to take longer by more than `min_gain`.
+    Kernels are timed within the step (`autotm.profile.step_profile`). Tuned schedules in the store are taken where ours
+    was measured to take longer by more than `min_gain`.
     """
     from autotm.kernels.library import KernelLibrary
     from autotm.kernels.target import machine_target

@@ -1,4 +1,7 @@
-"""Stages that run a program: verified and timed, traced call by call, and run again where other processes disturbed the cores."""
+"""Stages that run a program: verified and timed, or traced call by call.
+
+Records that other processes disturbed are measured again.
+"""
 
 from __future__ import annotations
 

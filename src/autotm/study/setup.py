@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pkgutil
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import autotm
 from autotm.model.config import (
     ALL_FAST,
     CaseStudyConfig,
@@ -37,6 +35,7 @@ from autotm.model.machine import (
 from autotm.model.network_source import NetworkSource
 from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
 from autotm.model.plan import MANAGED_MEMORY
+from autotm.solve.options import optimizer_names
 
 # The optimizers that figures and headline numbers single out.
 
@@ -115,7 +114,6 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
 
 # From `config/` to a study whose every name is known: what the rules and the commands start from.
 
-_OPTIMIZERS = Path(autotm.__file__).parent / "solve" / "optimizers"
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
 
@@ -328,15 +326,6 @@ def _require_optimizers(where: str, optimizers: Iterable[str]) -> None:
             require_optimizer(optimizer)
     except BadInputError as error:
         raise BadInputError(f"{where}: {error}") from None
-
-
-def optimizer_names() -> tuple[str, ...]:
-    """What `solve.optimizers` returns, read off the names of its modules.
-
-    Importing the modules would import Pyomo, which every start of Snakemake would wait a second and a half for.
-    """
-    modules = pkgutil.iter_modules([str(_OPTIMIZERS), str(_OPTIMIZERS / "gpu_rivals")])
-    return tuple(sorted(module.name.replace("_", "-") for module in modules if not module.ispkg))
 
 
 def require_optimizer(name: str) -> None:

@@ -69,12 +69,7 @@ class SweepResult(Generic[T]):
         if not self.placements:
             raise BadInputError(f"{path}: nothing to draw: no placement can keep any of these limits")
         # seaborn takes a second, and most sweeps are read, not drawn.
-        from autotm.study.drawing import (
-            fix_legends,
-            save_figure,
-            styled,
-            write_caption,
-        )
+        from autotm.study.drawing import fix_legends, save_figure, styled, write_caption  # noqa: PLC0415
         from autotm.study.figures.limits import draw_sweep  # noqa: PLC0415
 
         look = style or StyleConfig()

@@ -23,19 +23,18 @@ __all__ = [
     "build",
     "build_from",
     "call",
+    "from_onnx",
+    "from_torch",
     "is_gradient",
     "networks",
     "with_values_stored",
 ]
 
-
-__all__ = ["from_onnx", "from_torch"]
-
 _HOMES = {
-    "from_onnx": ("autotm.zoo.frontend.onnx", "onnx"),
-    "from_torch": ("autotm.zoo.frontend.torch", "torch"),
+    "from_onnx": ("autotm.zoo.onnx.network", "onnx"),
+    "from_torch": ("autotm.zoo.torch.network", "torch"),
 }
-"""Room of each name, and the library that it needs, which is optional."""
+"""Module of each name, and the library that it needs, which is optional."""
 
 
 def __getattr__(name: str) -> Any:

@@ -13,13 +13,10 @@ from tvm import relax
 
 # How a value lies after a reshape.
 
-Order_RESHAPING = tuple[int, ...]
 Groups = list[tuple[list[int], list[int]]]
 
 
-def reshaped_order(
-    old: Order_RESHAPING, new: Order_RESHAPING, order: Order_RESHAPING
-) -> tuple[Order_RESHAPING, Order_RESHAPING]:
+def reshaped_order(old: Order, new: Order, order: Order) -> tuple[Order, Order]:
     """The order in which the axes of the result may lie, and the order that the source must be turned to before.
 
     The source is turned as little as possible: only axes that become one axis, or are divided anew, must lie together.
@@ -45,7 +42,7 @@ def reshaped_order(
     return tuple(found), source
 
 
-def _groups(old: Order_RESHAPING, new: Order_RESHAPING) -> Groups:
+def _groups(old: Order, new: Order) -> Groups:
     """Least runs of axes, those of extent one left out, whose extents have the same product before and after."""
     olds = [axis for axis, extent in enumerate(old) if extent != 1]
     news = [axis for axis, extent in enumerate(new) if extent != 1]

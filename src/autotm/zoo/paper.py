@@ -93,7 +93,6 @@ def _vgg19(name: str, batch: int, image: int) -> Network:
 
 # ResNet as AutoTM trained it: stride on the last convolution of a bottleneck, no batch norm behind the first one.
 
-IMAGENET_CLASSES_RESNET = 1000
 _RESNET_FILTERS = 64
 
 
@@ -123,7 +122,7 @@ def resnet(name: str, batch: int, image: int, blocks: tuple[int, ...]) -> Networ
         x = _bottleneck(net, x, filters, stride=1 if stage == 0 else 2, project=True)
         for _ in range(count - 1):
             x = _bottleneck(net, x, filters, stride=1, project=False)
-    scores = net.dense(net.global_mean(x), IMAGENET_CLASSES_RESNET, relu=False)
+    scores = net.dense(net.global_mean(x), IMAGENET_CLASSES, relu=False)
     return net.softmax_cross_entropy(net.log_floored(scores, 1e-9))
 
 
@@ -137,7 +136,6 @@ def _bottleneck(net: NetworkBuilder, x: relax.Var, filters: int, stride: int, *,
 
 # DenseNet as AutoTM trained it: explicit concatenations, and transitions back to 64 channels instead of to half.
 
-IMAGENET_CLASSES_DENSENET = 1000
 _DENSENET_GROWTH = 32
 _DENSENET_FIRST = 2 * _DENSENET_GROWTH
 
@@ -160,7 +158,7 @@ def densenet(name: str, batch: int, image: int, layers: tuple[int, ...]) -> Netw
             x = net.avg_pool(net.conv(net.batch_norm(x, relu=True), _DENSENET_FIRST, 1, relu=False), 2, 2)
         for _ in range(count):
             x = _densenet_layer(net, x)
-    scores = net.dense(net.global_mean(x), IMAGENET_CLASSES_DENSENET, relu=False)
+    scores = net.dense(net.global_mean(x), IMAGENET_CLASSES, relu=False)
     return net.softmax_cross_entropy(net.log_floored(scores, 1e-9))
 
 
@@ -173,7 +171,6 @@ def _densenet_layer(net: NetworkBuilder, x: relax.Var) -> relax.Var:
 # Inception v4 as AutoTM trained it: no batch norm, biased convolutions, ReLU on all of them but one per B block.
 
 Block = relax.Var
-IMAGENET_CLASSES_INCEPTION = 1000
 
 
 def inception_v4(batch: int, image: int = 299) -> Network:
@@ -191,7 +188,7 @@ def inception_v4(batch: int, image: int = 299) -> Network:
     x = _reduction_b(net, x)
     for _ in range(3):
         x = _block_c(net, x)
-    return net.softmax_cross_entropy(net.log_floored(net.dense(net.global_mean(x), IMAGENET_CLASSES_INCEPTION), 1e-7))
+    return net.softmax_cross_entropy(net.log_floored(net.dense(net.global_mean(x), IMAGENET_CLASSES), 1e-7))
 
 
 def _stem(net: NetworkBuilder, x: Block) -> Block:

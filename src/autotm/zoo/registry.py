@@ -120,7 +120,7 @@ def _from_torch(found: object) -> object:
         found = {"module": found[0], "inputs": found[1]}
     if not (isinstance(found, Mapping) and {"module", "inputs"} <= set(found)):
         return found
-    from autotm.zoo.frontend import from_torch  # noqa: PLC0415 - only for those who have PyTorch
+    from autotm.zoo import from_torch  # noqa: PLC0415 - only for those who have PyTorch
 
     return from_torch(**found)
 

@@ -47,8 +47,8 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Every registered way to compute a contraction; and the default where it takes Winograd's form whenever it can."""
     if request.param != "winograd":
         return request.param
-    winograd = "autotm.kernels.schedules.contraction.winograd"
-    for limit in ("images.LEAST_SQUARES", "images.LEAST_CHANNELS", "weights.LEAST_PRODUCTS", "weights.LEAST_CHANNELS"):
+    winograd = "autotm.kernels.schedules.winograd"
+    for limit in ("LEAST_SQUARES", "LEAST_CHANNELS", "LEAST_PRODUCTS"):
         monkeypatch.setattr(f"{winograd}.{limit}", 1)
     return DEFAULT_IMPLEMENTATION
 

@@ -17,7 +17,7 @@ from autotm.memory.linux.system_calls import NOWHERE, pages_by_node
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.machine import SWITCHES
 from autotm.model.system import SystemMemory
-from autotm.solve.placing import optimizers
+from autotm.solve.options import optimizer_names
 
 PAGES = 64
 
@@ -39,7 +39,7 @@ def asked(memory: np.ndarray, policy: PagePolicy, nodes: list[int]) -> None:
 
 
 def test_every_simulated_policy_can_be_asked_for() -> None:
-    assert set(POLICIES) == {name for name in optimizers() if name.startswith("linux-")}
+    assert set(POLICIES) == {name for name in optimizer_names() if name.startswith("linux-")}
 
 
 @pytest.mark.parametrize("policy", PagePolicy)

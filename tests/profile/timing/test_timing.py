@@ -11,7 +11,7 @@ from autotm.profile.kernel_timing import ProfileOptions, paired, summary, time_i
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> StandInClock:
-    return StandInClock().put_into(monkeypatch, "profile.timing.timing")
+    return StandInClock().put_into(monkeypatch, "profile.kernel_timing")
 
 
 def test_each_round_runs_every_configuration_once_on_fresh_copies() -> None:

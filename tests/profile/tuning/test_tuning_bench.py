@@ -62,7 +62,7 @@ def test_indices_go_everywhere_in_a_table(step):
 @pytest.fixture
 def stand_in(monkeypatch):
     """A clock by which kernels take no time, but for what `Slowed` adds."""
-    return StandInClock().put_into(monkeypatch, "profile.timing.timing", "profile.tuning.tuning_bench")
+    return StandInClock().put_into(monkeypatch, "profile.kernel_timing", "profile.tuning")
 
 
 def test_times_come_in_the_order_of_the_schedules(step, stand_in):

@@ -17,11 +17,11 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import autotm.profile.host
 import pytest
 import small_step
 import yaml
 
+import autotm.profile.host_commands
 from autotm.cli.main import main
 from autotm.memory.calibration import Effort, calibrate_links
 from autotm.model.files import load, save
@@ -111,7 +111,7 @@ def test_every_file_is_listed_under_its_hash_with_a_licence_for_every_library(ho
 def hosted(host: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """A command of the bundle in this process."""
     monkeypatch.chdir(home)  # Commands change the folder; this takes it back.
-    return lambda *arguments: autotm.profile.host.main(host, arguments, "python bundle")
+    return lambda *arguments: autotm.profile.host_commands.main(host, arguments, "python bundle")
 
 
 def test_a_program_equals_the_plain_step_bit_for_bit(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from matplotlib.axes import Axes
@@ -14,7 +13,7 @@ from synthetic_records import LINUX, PROVENANCE, record, write_workload
 from autotm.model.config import PricesConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import save
-from autotm.study.figures import comparisons, memory_prices
+from autotm.study.figures import comparisons, figures
 from autotm.study.figures.figures import FigureFiles, make_figure_of_records
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 
@@ -45,8 +44,8 @@ def predicted_too_long(times: float, limit: str) -> float:
     return 100 * ((1 + 1.04 * (measured - 1)) / measured - 1)
 
 
-def drawn(module: ModuleType, folder: Path) -> tuple[Figure, str]:
-    figure, remark = module.draw(read_table(folder / f"{module.__name__.rpartition('.')[2]}.csv"), STYLE)
+def drawn(name: str, folder: Path) -> tuple[Figure, str]:
+    figure, remark = figures.FIGURES[name](read_table(folder / f"{name}.csv"), STYLE)
     return figure, remark
 
 
@@ -67,7 +66,7 @@ def test_a_table_holds_every_run_by_network_optimizer_and_limit(folder: Path) ->
 
 
 def test_figure_7_divides_by_the_slowest_all_slow_run(folder: Path) -> None:
-    figure, _ = drawn(comparisons, folder)
+    figure, _ = drawn("fig7", folder)
     axes = figure.axes[1]
     assert axes.get_title(loc="left") == "(b)  VGG19"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["8:1", "4:1", "1:1"]
@@ -92,7 +91,7 @@ def test_figure_7_shows_rivals_and_says_that_they_are_simulated(records: list[Pa
 
 
 def test_figure_9_shows_performance_and_price(folder: Path) -> None:
-    figure, _ = drawn(memory_prices, folder)
+    figure, _ = drawn("fig9", folder)
     (axes,) = figure.axes
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1:0", "8:1", "4:1", "1:1"]
     assert heights(axes, 0) == pytest.approx([1 / slow_down(1.4, limit) for limit in ("1:0", "8:1", "4:1", "1:1")])

@@ -8,7 +8,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
 import plain_steps  # noqa: E402
-from autotm.zoo.frontend import from_torch  # noqa: E402
 from torch_cases import compare  # noqa: E402
 from torch_modules import MODULES, Made, images  # noqa: E402
 
@@ -18,7 +17,10 @@ from autotm.model.training import (  # noqa: E402
     Sgd,
     Training,
 )
-from autotm.zoo import with_values_stored  # noqa: E402
+from autotm.zoo import (  # noqa: E402
+    from_torch,
+    with_values_stored,
+)
 from autotm.zoo.torch.random_numbers import uniform_numbers  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional

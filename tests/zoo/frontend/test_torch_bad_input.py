@@ -7,9 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
 
-from autotm.zoo.frontend import from_torch  # noqa: E402
-
 from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.zoo import from_torch  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 X = torch.randn(4, 6)

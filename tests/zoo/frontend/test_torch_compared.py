@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from autotm.zoo.torch.importer import imported_step
-
 torch = pytest.importorskip("torch", reason="steps are compared with PyTorch's: make test-torch installs it")
 
 import small_step  # noqa: E402
-from autotm.zoo.frontend import from_torch  # noqa: E402
 from torch_modules import images  # noqa: E402
 from tvm import relax  # noqa: E402
 
@@ -25,9 +22,13 @@ from autotm.stages.compare import (  # noqa: E402
     compare_with_source,
 )
 from autotm.stages.context import Context  # noqa: E402
-from autotm.zoo import Network  # noqa: E402
+from autotm.zoo import (  # noqa: E402
+    Network,
+    from_torch,
+)
 from autotm.zoo.torch import network as imports  # noqa: E402
 from autotm.zoo.torch.backward import JointImporter  # noqa: E402
+from autotm.zoo.torch.importer import imported_step  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 SIDE, WORDS, WIDTH = 8, 12, 8

@@ -12,13 +12,15 @@ torch = pytest.importorskip("torch", reason="the operators are PyTorch's: make t
 
 import plain_steps  # noqa: E402
 import small_step  # noqa: E402
-from autotm.zoo.frontend import from_torch  # noqa: E402
 from torch_cases import compare  # noqa: E402
 from torch_modules import Made, images, words  # noqa: E402
 
 from autotm.kernels.library import pinned  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
-from autotm.zoo import with_values_stored  # noqa: E402
+from autotm.zoo import (  # noqa: E402
+    from_torch,
+    with_values_stored,
+)
 
 nn, F = torch.nn, torch.nn.functional
 Case = tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]

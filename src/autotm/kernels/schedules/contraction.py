@@ -40,10 +40,8 @@ from autotm.model.graph import DEFAULT_IMPLEMENTATION
 # Groups narrower than a vector are taken several at once, with zeros where they do not meet: as many multiplications a
 # vector as the groups one by one would take, in fewer and longer loops.
 
-GenerateGroup = Callable[[Problem, TargetInfo, int], Code]
 
-
-def each_group(problem: Problem, generate: GenerateGroup, info: TargetInfo, threads: int) -> Code:
+def each_group(problem: Problem, generate: Generate, info: TargetInfo, threads: int) -> Code:
     """`generate`'s code for one block of groups, run for each block in turn."""
     groups = _Groups(problem, _merged(problem, info.lanes), info.lanes, threads)
     one = groups.one_block()

@@ -298,9 +298,9 @@ def schedule_reduction(
     extents = [nest.extents[axis] for axis in nest.spatial]
     is_parallel = machine.is_parallel(nest.touched_bytes)
     if _is_row_reduction(nest) and count >= machine.lanes:
-        _by_lanes(schedule, block, extents, _fuse_terms(schedule, terms), count, is_parallel, machine)
+        _by_lanes(schedule, block, extents, _fuse(schedule, terms), count, is_parallel, machine)
     elif count > _SHORT and extents:
-        _long(schedule, block, spatial, extents, _fuse_terms(schedule, terms), count, is_parallel, machine)
+        _long(schedule, block, spatial, extents, _fuse(schedule, terms), count, is_parallel, machine)
     elif extents:
         writer = epilogue if epilogue is not None else schedule.cache_write(block, 0, "global")
         _short(schedule, block, writer, spatial, extents, terms, count, is_parallel, machine)
@@ -336,7 +336,7 @@ def _short(
     if is_parallel:
         outer = [*spatial[:-1], column]
         shared = _shared(extents[:-1], machine)
-        schedule.parallel(_fuse_terms(schedule, outer[:shared]))
+        schedule.parallel(_fuse(schedule, outer[:shared]))
     schedule.decompose_reduction(block, terms[0])
     if tile is not None and count <= _UNROLLED_TERMS:
         for loop in terms:
@@ -436,7 +436,7 @@ def _by_lanes(
         return
     if count % lanes == 0:
         if extents and is_parallel:
-            rows = _fuse_terms(schedule, schedule.get_loops(block)[:-1])
+            rows = _fuse(schedule, schedule.get_loops(block)[:-1])
             schedule.compute_at(by_lane, rows)
             schedule.parallel(rows)
             *_, lane, term = schedule.get_loops(by_lane)
@@ -445,10 +445,6 @@ def _by_lanes(
     elif extents and is_parallel:
         schedule.parallel(outer[0])
     schedule.decompose_reduction(by_lane, term)
-
-
-def _fuse_terms(schedule: Schedule, loops: list[LoopRV]) -> LoopRV:
-    return schedule.fuse(*loops) if len(loops) > 1 else loops[0]
 
 
 def _vectorise_lanes(schedule: Schedule, loop: LoopRV, extent: int, machine: Parallelism) -> None:

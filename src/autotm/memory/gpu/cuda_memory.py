@@ -1,4 +1,4 @@
-"""CUDA's memory: calls of its runtime, device, pinned and managed memory, and arrays there for libraries that speak DLPack."""
+"""CUDA's memory: calls of its runtime; device, pinned and managed memory; arrays there for DLPack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linux's own placement of pages: policies of a fresh mapping, NUMA balancing with demotion, and pools placed by them."""
+"""Linux's own placement of pages: policies of a mapping, NUMA balancing, and pools placed by them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiers that really are two memories, and nodes between which Linux places pages, the fast ones filled up to a limit."""
+"""Tiers that are two real memories, and memory nodes between which Linux places pages within a limit."""
 
 from __future__ import annotations
 

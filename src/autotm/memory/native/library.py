@@ -1,4 +1,4 @@
-"""The functions of `copy.c`, compiled once on each computer: copies by one thread, and by a team of threads that stays."""
+"""The functions of `copy.c`, compiled once on each computer: copies by one thread or by a team of threads."""
 
 from __future__ import annotations
 

@@ -24,8 +24,6 @@ from autotm.runtime.streams.schedule import Bytes, DeviceArguments, Operation, S
 
 # The kernels of a fatbin as calls: neither TVM nor a compiler is needed.
 
-FatbinCall = Callable[[], None]
-
 
 @dataclass(frozen=True)
 class LaunchedKernels:
@@ -52,7 +50,7 @@ class LaunchedKernels:
         """
         return cls(CudaCode.load(library.image, device.index), library.launches, device)
 
-    def bind(self, symbol: str, views: Sequence[DeviceArray]) -> FatbinCall:
+    def bind(self, symbol: str, views: Sequence[DeviceArray]) -> Call:
         """The kernel on views of the device's pool, inputs, outputs, then workspaces; returns when it is launched.
 
         Raises:
@@ -70,7 +68,7 @@ class LaunchedKernels:
 
         return calls[0] if len(calls) == 1 else call
 
-    def _bound(self, launch: Launch | VendorCall, addresses: Sequence[int]) -> FatbinCall:
+    def _bound(self, launch: Launch | VendorCall, addresses: Sequence[int]) -> Call:
         stream = self.device.compute
         if isinstance(launch, VendorCall):
             return self.vendors.bound(launch, addresses, stream.handle)

@@ -1,4 +1,4 @@
-"""The step without a plan on a device, or kernel by kernel where it does not fit: what programs there are compared with."""
+"""The step without a plan on a device, whole or kernel by kernel: what programs there are compared with."""
 
 from __future__ import annotations
 
@@ -204,8 +204,6 @@ def _steps(graph: Graph, stepping: _Stepping, values: Values, count: int) -> Ite
 
 # What a program on a device is compared with.
 
-ReferenceDeviceT = TypeVar("DeviceT", bound=Device)
-
 
 @dataclass(frozen=True)
 class DeviceReference:
@@ -222,11 +220,11 @@ class DeviceReference:
 
 def device_reference(
     graph: Graph,
-    kernels: Callable[[ReferenceDeviceT], Kernels],
+    kernels: Callable[[DeviceT], Kernels],
     machine: Machine,
     seed: int,
     steps: int,
-    open_device: Callable[[int, int], ReferenceDeviceT],
+    open_device: Callable[[int, int], DeviceT],
 ) -> DeviceReference:
     """Digests after each of so many plain steps on a device: the arguments are those of `plain_steps`.
 

@@ -1,4 +1,4 @@
-"""Programs and kernels on a device, or on the GPU that a machine file names: verified, and timed from event to event."""
+"""Programs and kernels on a device or on the machine's GPU: verified, and timed from event to event."""
 
 from __future__ import annotations
 

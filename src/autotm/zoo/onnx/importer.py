@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import tvm
 from onnx import AttributeProto, GraphProto, NodeProto, helper
 from tvm import relax
@@ -148,7 +147,6 @@ def _of(names: Collection[str]) -> str:
 
 # The graph of an ONNX file as a step in Relax.
 
-Array_IMPORTER = npt.NDArray[Any]
 Kernels = Literal["auto", "tvm"]
 _KERNEL = tvm.ir.Op.get("relax.call_tir")
 _WRITTEN_OUT = 1024
@@ -171,7 +169,7 @@ class GraphImporter:
         file: ModelFile,
         inputs: Mapping[str, relax.Var],
         weights: Collection[str],
-        empty: Mapping[str, Array_IMPORTER],
+        empty: Mapping[str, Array],
         *,
         trains: bool = False,
         kernels: Kernels = "auto",
@@ -254,11 +252,11 @@ class GraphImporter:
         else:
             self._convert(node, known)
 
-    def _known_of(self, node: NodeProto) -> dict[str, Array_IMPORTER]:
+    def _known_of(self, node: NodeProto) -> dict[str, Array]:
         """Values of the constants that a node reads, by name."""
         return {name: value for name in names_read(node) if (value := self._constant(name)) is not None}
 
-    def _write_branch(self, node: NodeProto, condition: Array_IMPORTER) -> None:
+    def _write_branch(self, node: NodeProto, condition: Array) -> None:
         """Write the one branch that is taken."""
         branch = _attribute(node, "then_branch" if condition.item() else "else_branch", None)
         self._known.update({item.name: onnx_frontend.get_numpy(item) for item in branch.initializer})
@@ -271,7 +269,7 @@ class GraphImporter:
         value = self._constant(name)
         self.checks.follow(helper.make_node("Identity", [source], [name]), {} if value is None else {source: value})
 
-    def _convert(self, node: NodeProto, known: Mapping[str, Array_IMPORTER]) -> None:
+    def _convert(self, node: NodeProto, known: Mapping[str, Array]) -> None:
         """Bind the results of a node that depend on the step's arguments: by a kernel of ours, or of ONNX's."""
         if is_random(node, known):
             _refuse_random(node)
@@ -294,7 +292,7 @@ class GraphImporter:
             self._trained.update(results)
         self.checks.follow(node, known)
 
-    def _inferred(self, node: NodeProto, known: Mapping[str, Array_IMPORTER], names: Sequence[str]) -> dict[str, Kind]:
+    def _inferred(self, node: NodeProto, known: Mapping[str, Array], names: Sequence[str]) -> dict[str, Kind]:
         """Shapes and types of a node's results, those that ONNX tells."""
         operands = {name: self._kind(name) for name in names_read(node) if name not in known}
         large = {name: Kind.of(value) for name, value in known.items() if value.size > _WRITTEN_OUT}
@@ -361,7 +359,7 @@ class GraphImporter:
         return results
 
     def _by_reference(
-        self, node: NodeProto, known: Mapping[str, Array_IMPORTER], kinds: Mapping[str, Kind | None], own: Exception
+        self, node: NodeProto, known: Mapping[str, Array], kinds: Mapping[str, Kind | None], own: Exception
     ) -> dict[str, relax.Expr]:
         """Results of a node by a kernel of ONNX's.
 
@@ -385,7 +383,7 @@ class GraphImporter:
         if isinstance(value, relax.Call) and value.op == _KERNEL:
             raise BadInputError("its kernel has no gradient")
 
-    def _constant(self, name: str, *, is_fixed: bool = False) -> Array_IMPORTER | None:
+    def _constant(self, name: str, *, is_fixed: bool = False) -> Array | None:
         source = self._same.get(name, name)
         if is_fixed and source in self._weights:
             return self._file.initializers[source]
@@ -399,7 +397,7 @@ class GraphImporter:
         known = self._constant(name, is_fixed=True)
         return kind_of(self._value(name)) if known is None else Kind.of(known)
 
-    def _operand(self, node: NodeProto, name: str, known: Array_IMPORTER | None) -> relax.Expr | None:
+    def _operand(self, node: NodeProto, name: str, known: Array | None) -> relax.Expr | None:
         if known is None:
             return self._value(name)
         if node.op_type in {"Concat", "Resize"} and not known.size:
@@ -413,7 +411,7 @@ class GraphImporter:
             return self.builder.emit(relax.op.full(list(known.shape), number, str(known.dtype)))
         return self._value(name, known)
 
-    def _value(self, name: str, known: Array_IMPORTER | None = None) -> relax.Expr:
+    def _value(self, name: str, known: Array | None = None) -> relax.Expr:
         source = self._same.get(name, name)
         known = self._constant(name) if known is None else known
         if known is not None:

@@ -28,7 +28,6 @@ from autotm.zoo.onnx.reference import OnnxReference
 
 # Losses for files that compute scores only.
 
-Array_LOSSES = npt.NDArray[Any]
 op = relax.op
 
 
@@ -46,7 +45,7 @@ class Loss:
     argument: str
     initial: Initial
     emit: Callable[[relax.BlockBuilder, relax.Expr, relax.Expr], relax.Expr]
-    compute: Callable[[Array_LOSSES, Array_LOSSES], Array_LOSSES]
+    compute: Callable[[Array, Array], Array]
 
 
 def _emit_cross_entropy(builder: relax.BlockBuilder, scores: relax.Expr, labels: relax.Expr) -> relax.Expr:
@@ -59,7 +58,7 @@ def _emit_cross_entropy(builder: relax.BlockBuilder, scores: relax.Expr, labels:
     return builder.emit(op.multiply(total, relax.const(-1.0 / rows, "float32")))
 
 
-def _cross_entropy(scores: Array_LOSSES, labels: Array_LOSSES) -> Array_LOSSES:
+def _cross_entropy(scores: Array, labels: Array) -> Array:
     shifted = scores - scores.max(axis=-1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return np.asarray(-(logarithms * labels).sum(axis=-1).mean())
@@ -71,7 +70,7 @@ def _emit_mse(builder: relax.BlockBuilder, output: relax.Expr, targets: relax.Ex
     return builder.emit(op.multiply(total, relax.const(1.0 / math.prod(map(int, output.ty.shape)), "float32")))
 
 
-def _mse(output: Array_LOSSES, targets: Array_LOSSES) -> Array_LOSSES:
+def _mse(output: Array, targets: Array) -> Array:
     return np.asarray(np.square(output - targets).mean())
 
 

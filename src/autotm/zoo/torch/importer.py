@@ -32,7 +32,6 @@ from autotm.zoo.torch.random_numbers import COUNTER, Draws
 
 # Checks of a step's inputs before it runs: indices lie within what they index, the module's assertions hold.
 
-Array_INDICES = npt.NDArray[Any]
 _ALONG_AN_AXIS = {"gather", "index_select", "scatter", "scatter_add", "scatter_reduce"}
 """Operators whose arguments are a tensor, an axis, and indices along it, from 0 on."""
 _FROM_THE_END_TOO = {"index", "index_put"}
@@ -96,7 +95,7 @@ class IndexChecks:
                     f"its indices, {use.indices.name}, are computed in the step, where nothing checks them"
                 )
 
-    def __call__(self, values: Mapping[str, Array_INDICES]) -> None:
+    def __call__(self, values: Mapping[str, Array]) -> None:
         """Check the indices and assertions.
 
         Args:
