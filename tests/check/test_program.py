@@ -162,7 +162,7 @@ def fewer_addresses(program: Program) -> Program:
 DEFECTS: list[tuple[Callable[[Program], Program], Fault]] = [
     (lambda p: replace(p, graph_hash="0"), Fault.OTHER_GRAPH),
     (lambda p: replace(p, plan_hash="0"), Fault.OTHER_PLAN),
-    (lambda p: replace(p, limit="1:1"), Fault.OTHER_PLAN),
+    (lambda p: replace(p, limit=Limit.parse("1:1")), Fault.OTHER_PLAN),
     (lambda p: replace(p, optimizer="static"), Fault.OTHER_PLAN),
     (lambda p: replace(p, dram_limit_bytes=10**9), Fault.OTHER_PLAN),
     (lambda p: replace(p, fast_bytes=p.dram_limit_bytes + 64), Fault.LIMIT),
@@ -227,7 +227,7 @@ def test_the_pool_may_exceed_a_limit_that_is_none(case: Case) -> None:
     plan = solve(case.graph, case.profile, case.links, "all-fast", Limit(0, 1))
     program = compile_program(case.graph, plan, pack(case.graph, plan))
     check_program(case.graph, plan, replace(program, fast_bytes=plan.dram_limit_bytes + 4096))
-    same = replace(plan, limit=f"{plan.dram_limit_bytes}B")
+    same = replace(plan, limit=Limit.parse(f"{plan.dram_limit_bytes}B"))
     bounded = replace(program, limit=same.limit, plan_hash=hash_of(same), fast_bytes=plan.dram_limit_bytes + 4096)
     with pytest.raises(FaultError) as caught:
         check_program(case.graph, same, bounded)

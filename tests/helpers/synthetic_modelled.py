@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotm.model.files import save
+from autotm.model.limit import Limit
 from autotm.model.timeline import Engine, EngineEvent, ModelledStep
 
 SPEEDUPS = {
@@ -52,7 +53,7 @@ def _step(network: str, batch: int, optimizer: str, speedup: float) -> ModelledS
         gpu="RTX 2080 Ti",
         tier_reality="modelled",
         optimizer=optimizer,
-        limit="10000MB-io",
+        limit=Limit.parse("10000MB-io"),
         counts="intermediates",
         dram_limit_bytes=10_000_000_000,
         io_size=300_000_000,

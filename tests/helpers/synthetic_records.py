@@ -40,7 +40,7 @@ def record(
     moved = round(2e9 * slow * (1 - slow) * 4) if optimizer == "synchronous" else 0
     return Record(
         network=network, scale=scale, batch=8, machine=machine, threads=2, tier_reality="emulated",
-        optimizer=optimizer, limit=limit, counts="intermediates",
+        optimizer=optimizer, limit=Limit.parse(limit), counts="intermediates",
         dram_limit_bytes=limit_bytes, ratio_achieved=None, io_size=IO_BYTES,
         default_alloc_size=PEAK_BYTES, dram_alloc_size=limit_bytes, pmem_alloc_size=PEAK_BYTES - limit_bytes,
         predicted_runtime_s=median * 1.04, bound_s=median, gap=0.0096,

@@ -6,6 +6,7 @@ import pytest
 import small_step
 from small_programs import Trip, plan, profile, program
 
+from autotm.model.limit import Limit
 from autotm.model.record import Record
 from autotm.runtime.record import Measured, build_record
 from autotm.runtime.step_times import StepParts, StepTimes
@@ -124,7 +125,7 @@ def test_sizes_configurations_and_both_ratios_are_recorded() -> None:
     assert set(record.config_map) == {kernel.name for kernel in graph.kernels}
     assert sum("P" in config for config in record.config_map.values()) > 0
     assert (record.ratio, record.ratio_achieved) == ("1:1", made.slow_bytes / made.fast_bytes)
-    in_bytes = replace(made, limit="4500MB")
+    in_bytes = replace(made, limit=Limit.parse("4500MB"))
     record = build_record(
         graph, in_bytes, plan(graph), small_step.machine(), small_step.links(), profile(graph), MEASURED
     )

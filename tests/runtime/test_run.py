@@ -19,6 +19,7 @@ from stand_in_clock import StandInClock
 from autotm.kernels.library import KernelLibrary
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import load, save
+from autotm.model.limit import Limit
 from autotm.model.program import Program
 from autotm.model.record import Record
 from autotm.runtime import verify
@@ -76,7 +77,7 @@ def test_files_of_different_graphs_do_not_run_together(library: KernelLibrary) -
             QUICK,
             small_step.DEVICES,
         )
-    changed = replace(plan(GRAPH), limit="2:1")
+    changed = replace(plan(GRAPH), limit=Limit.parse("2:1"))
     with pytest.raises(BadInputError, match="program's plan"):
         run(
             GRAPH,
@@ -152,7 +153,7 @@ def test_what_fails_keeps_no_other_program_from_its_record(library: KernelLibrar
     # One computes something else, one belongs to another plan, and one finds too little memory beside the others.
     wrong = replace(clobbered, steps=(clobbered.steps[1], *clobbered.steps[1:]))
     huge = replace(right, slow_bytes=1 << 50)
-    programs = [(right, plan(GRAPH)), (wrong, plan(GRAPH)), (right, replace(plan(GRAPH), limit="2:1"))]
+    programs = [(right, plan(GRAPH)), (wrong, plan(GRAPH)), (right, replace(plan(GRAPH), limit=Limit.parse("2:1")))]
     programs += [(huge, plan(GRAPH)), (clobbered, plan(GRAPH))]
     given = (small_step.machine(), small_step.links(), profile(GRAPH), QUICK, small_step.DEVICES)
     with Runs(GRAPH, library, *given) as runs:

@@ -15,7 +15,7 @@ from autotm.model.cache import amplified_bytes
 from autotm.model.errors import unknown_name
 from autotm.model.files import hash_of
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
-from autotm.model.limit import Limit, counted_by, fixed_bytes
+from autotm.model.limit import counted_by, fixed_bytes
 from autotm.model.links import BesideKernels, Links
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.profile import Profile, slow_rates
@@ -149,7 +149,7 @@ def check_addresses(graph: Graph, plan: Plan) -> None:
     require(count == len(plan.stays), Fault.ADDRESS, f"{count} offsets, {len(plan.stays)} stays")
     begins: dict[int, list[int]] = defaultdict(list)
     ends: dict[int, list[int]] = defaultdict(list)
-    unlimited = plan.optimizer in UNLIMITED or Limit.parse(plan.limit).is_unlimited
+    unlimited = plan.optimizer in UNLIMITED or plan.limit.is_unlimited
     for number, (stay, offset) in enumerate(zip(plan.stays, plan.offsets, strict=True)):
         require(offset >= 0 and offset % ALIGNMENT_BYTES == 0, Fault.ALIGNMENT, f"'{stay.tensor}' at offset {offset}")
         top = offset + graph.by_name[stay.tensor].allocated_bytes
@@ -298,7 +298,7 @@ def _check_configurations(graph: Graph, plan: Plan, residence: Residence) -> Non
 
 
 def _check_limit(graph: Graph, chosen: Graph, plan: Plan) -> None:
-    asked = Limit.parse(plan.limit).fast_bytes(graph.peak_live_bytes, fixed_bytes(graph))
+    asked = plan.limit.fast_bytes(graph.peak_live_bytes, fixed_bytes(graph))
     same = asked == plan.dram_limit_bytes
     require(same, Fault.LIMIT_BYTES, f"limit {plan.limit} is {asked} bytes, plan says {plan.dram_limit_bytes}")
     if plan.optimizer in UNLIMITED:

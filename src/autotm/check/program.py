@@ -11,7 +11,6 @@ from autotm.check.fault import UNLIMITED, Fault, called_kernels, check_calls, re
 from autotm.check.one_pool import check_cached_program, check_paged_program
 from autotm.model.files import hash_of
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Kernel, Tier
-from autotm.model.limit import Limit
 from autotm.model.plan import Move, Plan
 from autotm.model.program import Address, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
@@ -100,7 +99,7 @@ def _check_identity(graph: Graph, plan: Plan, program: Program) -> None:
         require(stated == planned, Fault.OTHER_PLAN, f"{name} is {stated}, the plan's is {planned}")
     named = len(program.implementations)
     require(named in {0, len(graph.kernels)}, Fault.STEPS, f"{named} implementations, {len(graph.kernels)} kernels")
-    unlimited = plan.optimizer in UNLIMITED or Limit.parse(plan.limit).slow == 0
+    unlimited = plan.optimizer in UNLIMITED or plan.limit.slow == 0
     fits = unlimited or program.fast_bytes <= plan.dram_limit_bytes
     require(fits, Fault.LIMIT, f"fast pool of {program.fast_bytes} bytes, the limit is {plan.dram_limit_bytes}")
 

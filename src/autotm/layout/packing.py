@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from autotm.model.graph import ALIGNMENT_BYTES, Graph, Tier
-from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Stay
 from autotm.model.program import Layout
 
@@ -335,7 +334,7 @@ def pack(graph: Graph, plan: Plan, place: Place | None = None) -> Layout:
     if (pool := plan.one_pool) is not None:
         return Layout(plan.stays, pool.offsets, 0, pool.size_bytes)
     chosen = plan.step_of(graph)
-    is_unlimited = Limit.parse(plan.limit).is_unlimited
+    is_unlimited = plan.limit.is_unlimited
     limits = {Tier.DRAM: None if is_unlimited else plan.dram_limit_bytes, Tier.PMEM: None}
     offsets = np.array(plan.offsets or [0] * len(plan.stays), np.int64)
     heights = {}

@@ -15,7 +15,6 @@ import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -26,41 +25,28 @@ from pydantic import (
 from autotm.model.cores import PATIENCE_S
 from autotm.model.errors import BadInputError, explain, no_such_file
 from autotm.model.files import parsed_yaml
-from autotm.model.limit import Limit
+from autotm.model.limit import ALL_FAST, Limit
 
 # Values that several parts of the study's config take, and how strictly all of it is read.
 
-ALL_FAST = "0:1"
-ALL_SLOW = "1:0"
+Value = TypeVar("Value")
 
 
-def _quoted_limit(value: object) -> object:
-    """Refuse numbers: YAML reads an unquoted 8:1 as the base-60 number 481."""
-    if not isinstance(value, str):
-        raise ValueError('it should be quoted text: a ratio slow:fast such as "8:1", or bytes such as "4500MB"')  # noqa: TRY004
-    try:
-        Limit.parse(value)
-    except BadInputError as error:
-        raise ValueError(str(error).removeprefix("limit: ")) from None
-    return value
-
-
-def _distinct(values: list[str]) -> list[str]:
-    twice = sorted({value for value in values if values.count(value) > 1})
+def _distinct(values: list[Value]) -> list[Value]:
+    twice = sorted({str(value) for value in values if values.count(value) > 1})
     if twice:
         raise ValueError(f"{', '.join(twice)} appears twice")
     return values
 
 
-def _has_all_fast(values: list[str]) -> list[str]:
+def _has_all_fast(values: list[Limit]) -> list[Limit]:
     if ALL_FAST not in values:
         raise ValueError(f'it should contain "{ALL_FAST}", the all-fast run that slow-downs are divided by')
     return values
 
 
-LimitText = Annotated[str, BeforeValidator(_quoted_limit)]
-AnyLimits = Annotated[list[LimitText], Field(min_length=1), AfterValidator(_distinct)]
-Limits = Annotated[list[LimitText], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)]
+AnyLimits = Annotated[list[Limit], Field(min_length=1), AfterValidator(_distinct)]
+Limits = Annotated[list[Limit], Field(min_length=2), AfterValidator(_distinct), AfterValidator(_has_all_fast)]
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 
 
@@ -115,7 +101,7 @@ class FrontConfig(Strict):
     """The front figure: one network at one ratio, from all slow to all fast."""
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
-    limit: LimitText = Field("4:1", description="the limit between the two ends")
+    limit: Limit = Field(Limit.parse("4:1"), description="the limit between the two ends")
 
 
 class KernelPlotConfig(Strict):
@@ -130,7 +116,7 @@ class DevicesConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizers: Names = Field(["numa", "synchronous"], description="a bar each, beside all slow")
-    limit: LimitText = Field("4:1", description="of fast memory: a ratio slow:fast, or bytes")
+    limit: Limit = Field(Limit.parse("4:1"), description="of fast memory: a ratio slow:fast, or bytes")
     machines: Names = Field(
         ["laptop", "remote-socket", "cxl-x16", "cxl-x8", "ddr5-beside-hbm"],
         description="files in config/machines, each measured for itself",
@@ -141,7 +127,7 @@ class PaperGpuConfig(Strict):
     """Figure 12 at scale paper: AutoTM's batch sizes, one scale for each."""
 
     scales: Names = Field(["paper-gpu-1", "paper-gpu-2", "paper-gpu-3"], description="files in config/scales")
-    limit: LimitText = Field("11GB-800MB-io", description="the GPU's memory less overhead less arguments")
+    limit: Limit = Field(Limit.parse("11GB-800MB-io"), description="the GPU's memory less overhead less arguments")
 
 
 class GpuConfig(Strict):
@@ -157,7 +143,9 @@ class GpuConfig(Strict):
         ["lru-paging", "swap-all", "recompute", "save-on-cpu"],
         description="a bar each in the second panel; save-on-cpu on a GPU only where PyTorch is; see figures.md",
     )
-    limit: LimitText = Field("2:3", description="of device memory for what is placed: a ratio host:device, or bytes")
+    limit: Limit = Field(
+        Limit.parse("2:3"), description="of device memory for what is placed: a ratio host:device, or bytes"
+    )
     paper: PaperGpuConfig = PaperGpuConfig()
     timeline: str = Field("inception_v4", description="the network whose step is drawn engine by engine")
 
@@ -167,7 +155,7 @@ class HeapConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizer: str = Field("synchronous", description="how its tensors are placed")
-    limit: LimitText = Field("4:1", description="a ratio slow:fast, or bytes")
+    limit: Limit = Field(Limit.parse("4:1"), description="a ratio slow:fast, or bytes")
 
 
 class FiguresConfig(Strict):
@@ -367,7 +355,7 @@ class TimingStudyConfig(Strict):
 class VerificationConfig(Strict):
     """Which programs are compared with the plain step (rule verification)."""
 
-    limit: LimitText = Field("4:1", description="the limit of all optimizers but all-fast")
+    limit: Limit = Field(Limit.parse("4:1"), description="the limit of all optimizers but all-fast")
     networks: Literal["all"] | Names = Field("all", description="networks of the scale")
     optimizers: Literal["all"] | Names = Field("all", description="of those that there are")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from autotm.model.graph import Configuration
+from autotm.model.limit import Limit
 
 # What timing the kernels of one step in several ways came to.
 
@@ -198,7 +199,7 @@ class Sensitivity:
     """
 
     graph_hash: str
-    limit: str
+    limit: Limit
     recorded: tuple[Draw, ...]
     draws: tuple[Draw, ...]
 

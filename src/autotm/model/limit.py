@@ -7,6 +7,10 @@ import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler, ValidatorFunctionWrapHandler
+from pydantic_core import CoreSchema, core_schema
 
 from autotm.model.errors import BadInputError, InfeasibleLimitError
 from autotm.model.graph import Graph, Kernel, Operand, Tensor
@@ -70,6 +74,26 @@ class Limit:
         total, *taken = (size or 0 for size in sizes)
         return cls(size_bytes=total - sum(taken), less_io=less_io)
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let files and configs hold a limit as text: what `parse` reads and `str` writes."""
+        del source, handler
+        return core_schema.no_info_wrap_validator_function(
+            cls._validated, core_schema.str_schema(), serialization=core_schema.to_string_ser_schema()
+        )
+
+    @classmethod
+    def _validated(cls, value: Any, as_text: ValidatorFunctionWrapHandler) -> Limit:
+        if isinstance(value, Limit):
+            return value
+        if not isinstance(value, str):
+            # YAML reads an unquoted 8:1 as the base-60 number 481.
+            raise ValueError('it should be quoted text: a ratio slow:fast such as "8:1", or bytes such as "4500MB"')  # noqa: TRY004 - pydantic reports this one
+        try:
+            return cls.parse(as_text(value))
+        except BadInputError as error:
+            raise ValueError(str(error).removeprefix("limit: ")) from None
+
     @property
     def is_unlimited(self) -> bool:
         """Whether it is a ratio 0:n: everything may be fast, and offsets may need more than the live peak."""
@@ -105,6 +129,9 @@ class Limit:
         assert self.slow is not None
         assert self.fast is not None
         return peak_live_bytes * self.fast // (self.slow + self.fast)
+
+
+ALL_FAST, ALL_SLOW = Limit(slow=0, fast=1), Limit(slow=1, fast=0)
 
 
 def _bytes(text: str) -> int | None:

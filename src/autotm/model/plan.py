@@ -13,7 +13,7 @@ from enum import StrEnum
 from autotm.model.cache import CachedPool, PagedPool
 from autotm.model.certificate import Certificate
 from autotm.model.graph import Configuration, Graph, Kernel, Operand, Tensor, Tier, workspace
-from autotm.model.limit import Counts
+from autotm.model.limit import Counts, Limit
 
 # Calls: a step some of whose kernels run again, so that their results need not be kept in between.
 #
@@ -261,7 +261,7 @@ class Plan:
 
     graph_hash: str
     optimizer: str
-    limit: str
+    limit: Limit
     dram_limit_bytes: int
     counts: Counts
     stays: tuple[Stay, ...]
@@ -318,6 +318,6 @@ class Refusal:
         why: what does not fit, for people.
     """
 
-    limit: str
+    limit: Limit
     smallest_bytes: int | None
     why: str

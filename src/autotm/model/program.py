@@ -117,7 +117,7 @@ class Program:
     graph_hash: str
     plan_hash: str
     optimizer: str
-    limit: str
+    limit: Limit
     dram_limit_bytes: int
     fast_bytes: int
     slow_bytes: int
@@ -134,5 +134,5 @@ class Program:
     @property
     def fits(self) -> bool:
         """Whether it keeps its limit: all do but some of rivals. A GPU's driver keeps managed memory within it."""
-        unlimited = self.optimizer == MANAGED_MEMORY or Limit.parse(self.limit).is_unlimited
+        unlimited = self.optimizer == MANAGED_MEMORY or self.limit.is_unlimited
         return unlimited or self.fast_bytes <= self.dram_limit_bytes

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from autotm.model.cache import CacheCounts, PageCounts
+from autotm.model.limit import Limit
 
 # What one run of one program measured, under the field names of the original artifact with their units.
 #
@@ -119,7 +120,7 @@ class Record:
     threads: int
     tier_reality: str
     optimizer: str
-    limit: str
+    limit: Limit
     counts: str
     dram_limit_bytes: int
     ratio_achieved: float | None
@@ -260,7 +261,7 @@ class FrameworkRecord:
     threads: int
     tier_reality: str
     optimizer: str
-    limit: str
+    limit: Limit
     counts: str
     dram_limit_bytes: int
     io_size: int

@@ -11,6 +11,8 @@ from enum import StrEnum
 from statistics import median
 from typing import Literal
 
+from autotm.model.limit import Limit
+
 # One measured step, call by call.
 
 
@@ -173,7 +175,7 @@ class ModelledStep:
     gpu: str
     tier_reality: Literal["modelled"]
     optimizer: str
-    limit: str
+    limit: Limit
     counts: str
     dram_limit_bytes: int
     io_size: int

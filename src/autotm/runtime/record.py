@@ -10,7 +10,6 @@ from typing import Any
 
 from autotm.model.cache import CacheCounts, PageCounts, PagedPool
 from autotm.model.graph import Configuration, Graph, Kernel, Operand, Tier
-from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import MANAGED_MEMORY, Plan, repeats
@@ -60,7 +59,7 @@ def build_record(
         limit=program.limit,
         counts=plan.counts,
         dram_limit_bytes=program.dram_limit_bytes,
-        ratio=None if Limit.parse(program.limit).size_bytes is not None else program.limit,
+        ratio=None if program.limit.size_bytes is not None else str(program.limit),
         ratio_achieved=slow_bytes / fast_bytes if fast_bytes else None,
         io_size=io_bytes(graph),
         default_alloc_size=graph.peak_live_bytes,
@@ -116,7 +115,7 @@ def unfit_record(
 
 def _pool_bytes(program: Program, plan: Plan) -> tuple[int, int]:
     """Bytes of the fast and of the slow pool; of a pool of both, the most of its bytes that are fast, and the rest."""
-    if program.optimizer == MANAGED_MEMORY and not Limit.parse(program.limit).is_unlimited:
+    if program.optimizer == MANAGED_MEMORY and not program.limit.is_unlimited:
         fast_bytes = min(program.fast_bytes, program.dram_limit_bytes)
         return fast_bytes, program.fast_bytes - fast_bytes
     fast_bytes = plan.one_pool.fast_bytes if plan.one_pool else program.fast_bytes

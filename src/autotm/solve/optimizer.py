@@ -118,7 +118,7 @@ class Optimizer(ABC):
         return Plan(
             graph_hash=hash_of(problem.graph),
             optimizer=self.name,
-            limit=str(problem.limit),
+            limit=problem.limit,
             dram_limit_bytes=problem.limit_bytes,
             counts=counted_by(problem.graph),
             stays=stays,

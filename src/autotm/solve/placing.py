@@ -117,7 +117,7 @@ _SOLVING = 0.7
 
 def fits(plan: Plan, layout: Layout) -> bool:
     """Whether the fast pool keeps the limit of `plan`; a ratio 0:n means no limit and allows fragmentation."""
-    return layout.fast_bytes <= plan.dram_limit_bytes or Limit.parse(plan.limit).is_unlimited
+    return layout.fast_bytes <= plan.dram_limit_bytes or plan.limit.is_unlimited
 
 
 def solve_and_pack(

@@ -187,7 +187,7 @@ def save_on_cpu_stage(
         threads=machine.threads,
         tier_reality=machine.tier_reality,
         optimizer=SAVE_ON_CPU,
-        limit=str(limit),
+        limit=limit,
         counts=str(context.counts),
         dram_limit_bytes=limit.fast_bytes(counted.peak_live_bytes, fixed_bytes(counted)),
         io_size=fixed_bytes(step),

@@ -88,7 +88,7 @@ def modelled_step_stage(
         gpu=gpu.description,
         tier_reality="modelled",
         optimizer=optimizer,
-        limit=str(limit),
+        limit=limit,
         counts=str(context.counts),
         dram_limit_bytes=problem.limit_bytes,
         io_size=fixed_bytes(whole),

@@ -228,7 +228,7 @@ def measure_with(runs: RunsStage, study: Study, network: str, plans: Sequence[Pl
         as `RunsStage.run`.
     """
     paths, records = study.paths(network), []
-    placements = [(plan.optimizer, Limit.parse(plan.limit)) for plan in plans]
+    placements = [(plan.optimizer, plan.limit) for plan in plans]
     for first in range(0, len(plans), runs.IN_TURN):
         some = placements[first : first + runs.IN_TURN]
         runs.measure_in_turn([(paths.program(*one), paths.plan(*one)) for one in some])
@@ -364,7 +364,7 @@ def remeasure(context: Context, marked: Sequence[DisturbedRecord]) -> int:
                     _save_on_cpu(on, one)
                 else:
                     runs = runs or stack.enter_context(runs_of_study(one.study, on, network))
-                    run_with(runs, one.study, network, record.optimizer, Limit.parse(record.limit))
+                    run_with(runs, one.study, network, record.optimizer, record.limit)
                 left += _load(one.path).disturbed_steps_count
     return left
 
@@ -379,7 +379,7 @@ def _save_on_cpu(context: Context, marked: DisturbedRecord) -> None:
     save_on_cpu_stage(
         context,
         study.network(record.network),
-        Limit.parse(record.limit),
+        record.limit,
         study.scale.of_run(study.config.run),
         graph=paths.graph,
         library=paths.library,

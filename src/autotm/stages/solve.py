@@ -97,11 +97,11 @@ def place_each(
         try:
             sizes[limit] = limit.fast_bytes(peak_bytes, beside_bytes)
         except InfeasibleLimitError as error:
-            yield Refusal(str(limit), error.smallest_bytes, str(error))
+            yield Refusal(limit, error.smallest_bytes, str(error))
     while sizes:
         try:
             for plan in place(step, times, copies, optimizer, list(sizes), options):
-                del sizes[Limit.parse(plan.limit)]
+                del sizes[plan.limit]
                 yield plan
         except InfeasibleLimitError as error:
             smallest = error.smallest_bytes
@@ -111,7 +111,7 @@ def place_each(
             for limit in short:
                 del sizes[limit]
             if limits is not None:
-                yield from (Refusal(str(limit), smallest, _too_small(limit, optimizer, smallest)) for limit in short)
+                yield from (Refusal(limit, smallest, _too_small(limit, optimizer, smallest)) for limit in short)
             elif smallest not in sizes.values():
                 sizes[Limit(size_bytes=smallest)] = smallest
 
@@ -151,7 +151,7 @@ def potential_stage(context: Context, config: SolveConfig, given: Given, *, plan
 
     placed, (step, times, copies) = load(plan, "plan", Plan), read_given(context, given)
     check_plan(step, times, copies, placed, fast_operands_only=context.machine.fast_operands_only)
-    return potential(Problem(step, times, copies, Limit.parse(placed.limit), options_of(context, config)), placed)
+    return potential(Problem(step, times, copies, placed.limit, options_of(context, config)), placed)
 
 
 def sensitivity_stage(

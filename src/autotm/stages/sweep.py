@@ -84,7 +84,7 @@ def sweep_of_study(
             refused.append(found)
             continue
         tell_outcome(found, config)
-        limit = Limit.parse(found.limit)
+        limit = found.limit
         plan, program = paths.plan(optimizer, limit), program_of(step, found)
         save(plan, "plan", found, came_from)
         save(paths.program(optimizer, limit), "program", program, {**came_from, "plan_file": str(plan)})

@@ -11,7 +11,6 @@ import pandas as pd
 
 from autotm.model.config import MODELLED
 from autotm.model.errors import BadInputError, DamagedFileError
-from autotm.model.limit import Limit
 from autotm.study.inputs import (
     comparison_records,
     device_machines,
@@ -97,7 +96,7 @@ def _jobs_of_runs(study: Study, steps: _Steps) -> dict[str, list[Path]]:
     found["devices"] = [
         file for machine in device_machines(study) for file in _of_devices(study.on(machine), steps.logs)
     ]
-    heap = study.paths(figures.heap.network).plan(figures.heap.optimizer, Limit.parse(figures.heap.limit))
+    heap = study.paths(figures.heap.network).plan(figures.heap.optimizer, figures.heap.limit)
     found["heap"] = [*steps.of_plans([heap]), steps.beside(heap, "compile")]
     found["links"] = [steps.calibrate]
     found["kernel_plot"] = [steps.calibrate, steps.of_scale / "convolution_profile.benchmark.tsv"]

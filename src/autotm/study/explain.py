@@ -14,6 +14,7 @@ from autotm.check.plan import proven_bound_us
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.graph import Graph, Kernel, Tensor, Tier
+from autotm.model.limit import Limit
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.record import Record
 from autotm.study.columns import columns, shorten
@@ -61,7 +62,7 @@ class LimitExplanation:
 
     network: str
     optimizer: str
-    limit: str
+    limit: Limit
     limit_bytes: int
     peak_live_bytes: int
     predicted_us: float
@@ -224,7 +225,7 @@ class TensorExplanation:
 
     network: str
     optimizer: str
-    limit: str
+    limit: Limit
     tensor: Tensor
     stays: tuple[Stay, ...]
     moves: tuple[Move, ...]

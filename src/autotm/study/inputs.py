@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from autotm.model.config import ALL_FAST, ALL_SLOW, MODELLED, scale_named
+from autotm.model.config import MODELLED, scale_named
 from autotm.model.errors import BadInputError
-from autotm.model.limit import Limit
+from autotm.model.limit import ALL_FAST, ALL_SLOW, Limit
 from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnable
 from autotm.model.plan import SAVE_ON_CPU
 from autotm.study.setup import CONVENTIONAL, FIRST_TOUCH, GPU_BASELINE, MOVER, Study, machine_named
@@ -131,8 +131,8 @@ def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
         )
     on_gpu = study.on(machine)
     if study.config.scale != PAPER:
-        return [(on_gpu, Limit.parse(config.limit))]
-    return [(_at(on_gpu, scale), Limit.parse(config.paper.limit)) for scale in config.paper.scales]
+        return [(on_gpu, config.limit)]
+    return [(_at(on_gpu, scale), config.paper.limit) for scale in config.paper.scales]
 
 
 def _at(study: Study, scale: str) -> Study:
@@ -161,7 +161,7 @@ def front_records(study: Study) -> list[Path]:
     front = study.config.figures.front
     paths = study.paths(front.network)
     points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
-    return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+    return [paths.record(optimizer, limit) for optimizer, limit in points]
 
 
 def device_machines(study: Study) -> list[Machine]:
@@ -185,7 +185,7 @@ def device_records(study: Study) -> list[Path]:
         require_runnable(study.machine, optimizer)
     paths = study.paths(devices.network)
     points = [*((optimizer, devices.limit) for optimizer in devices.optimizers), (MOVER, ALL_SLOW)]
-    return [paths.record(optimizer, Limit.parse(limit)) for optimizer, limit in points]
+    return [paths.record(optimizer, limit) for optimizer, limit in points]
 
 
 def device_names(study: Study) -> dict[str, str]:
@@ -205,7 +205,7 @@ def device_names(study: Study) -> dict[str, str]:
 def heap_files(study: Study) -> dict[str, Path]:
     """The files that the heap plot reads: one plan with its program, and what they were made from."""
     heap = study.config.figures.heap
-    paths, limit = study.paths(heap.network), Limit.parse(heap.limit)
+    paths, limit = study.paths(heap.network), heap.limit
     return {
         "graph": paths.graph,
         "profile": paths.profile,

@@ -15,7 +15,7 @@ import pandas as pd
 from autotm.model.cache import CacheCounts, PageCounts
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.model.files import load_with_provenance, write_atomically
-from autotm.model.limit import Limit
+from autotm.model.limit import ALL_FAST, Limit
 from autotm.model.record import Record
 from autotm.study.setup import CACHED, FIRST_TOUCH, MOVER, Study
 from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, marked, table_of_records, write_table
@@ -59,7 +59,7 @@ def write_runs(table: pd.DataFrame, path: Path) -> None:
 
 
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    fields = dataclasses.asdict(record)
+    fields = dataclasses.asdict(record) | {"limit": str(record.limit)}
     cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
     pages = fields.pop("pages") or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
     times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
@@ -116,7 +116,6 @@ def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
 # The paper's headline numbers for a study's records, beside those published (Hildebrand et al., ASPLOS 2020).
 
 _CALLED = {MOVER: MOVER, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
-_ALL_FAST = Limit(slow=0, fast=1)
 _PUBLISHED = """\
 published: synchronous loses 27.7 % (four networks) where 50 to 80 % of the fast memory is replaced (1:1 to 4:1);
            first touch loses 71.9 %; synchronous is 2 times as fast as memory mode (large ResNet-200)"""
@@ -141,7 +140,7 @@ class AtLimit:
         speed_ups: by optimizer, geometric mean of (its time / the synchronous time) over networks that have both.
     """
 
-    limit: str
+    limit: Limit
     losses: Mapping[str, Headline]
     speed_ups: Mapping[str, Headline]
 
@@ -154,12 +153,12 @@ def wanted_records(study: Study, workload: str) -> list[Path]:
     """
     study.workload_records(workload)
     config = study.config.workloads[workload]
-    limits = [Limit.parse(text) for text in config.limits]
+    limits = config.limits
     return [
         paths.record(optimizer, limit)
         for paths in map(study.paths, config.networks)
         for limit in limits
-        for optimizer in (_CALLED if not _is_end(limit) else [MOVER] if limit == _ALL_FAST else [])
+        for optimizer in (_CALLED if not _is_end(limit) else [MOVER] if limit == ALL_FAST else [])
     ]
 
 
@@ -201,14 +200,15 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
     """
     order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(ascending=False, kind="stable").index
     for text in order:
-        if _is_end(Limit.parse(text)):
+        limit = Limit.parse(text)
+        if _is_end(limit):
             continue
         runs = table[table["limit"] == text]
         times = {name: of.set_index("network") for name, of in runs.groupby("optimizer")}
         losses = {name: _loss(of["slowdown"].dropna()) for name, of in times.items()}
         planned = times.pop(MOVER, None)
         speed_ups = {name: _speed_up(of, planned) for name, of in times.items()} if planned is not None else {}
-        yield AtLimit(text, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
+        yield AtLimit(limit, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
 
 
 def _loss(slowdowns: pd.Series) -> Headline:
@@ -224,11 +224,11 @@ def _speed_up(of: pd.DataFrame, planned: pd.DataFrame) -> Headline:
 
 def _lines(found: Iterator[AtLimit]) -> Iterator[str]:
     for one in found:
-        limit = Limit.parse(one.limit)
+        limit = one.limit
         share = (
             "" if limit.slow is None or limit.fast is None else f", {limit.slow / (limit.slow + limit.fast):.0%} slow"
         )
-        yield f"{one.limit}{share}"
+        yield f"{limit}{share}"
         for name, loss in one.losses.items():
             yield f"  {_CALLED[name]} loses {100 * loss.value:.1f} % against all fast ({_named(loss.networks)})"
         for name, gain in one.speed_ups.items():

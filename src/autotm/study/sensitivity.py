@@ -13,7 +13,6 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph
 from autotm.model.kernel_studies import Draw, Sensitivity
-from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.plan import Plan
 from autotm.model.profile import Profile, Timing, TimingKey
@@ -79,9 +78,10 @@ def measure_sensitivity(
         BadInputError: the plans are not for one limit, or there is no draw.
         as `solve_and_pack`.
     """
-    limits = sorted({plan.limit for plan in plans})
+    limits = list({plan.limit for plan in plans})
     if len(limits) != 1:
-        raise BadInputError(f"sensitivity: give plans for one limit; got {', '.join(limits) or 'no plan'}")
+        names = ", ".join(sorted(map(str, limits)))
+        raise BadInputError(f"sensitivity: give plans for one limit; got {names or 'no plan'}")
     if draws < 1:
         raise BadInputError(f"sensitivity: draws: {draws} is not allowed: give 1 or more")
     recorded_us = _all_fast_us(graph, profile)
@@ -90,7 +90,7 @@ def measure_sensitivity(
     for number in range(1, draws + 1):
         drawn = resampled(profile, options.seed, number)
         all_fast_us = _all_fast_us(graph, drawn)
-        problem = Problem(graph, drawn, links, Limit.parse(limits[0]), options)
+        problem = Problem(graph, drawn, links, limits[0], options)
         for plan in plans:
             present_us = plan_us(problem, plan)
             resolved, _ = solve_and_pack(graph, drawn, links, plan.optimizer, problem.limit, options)

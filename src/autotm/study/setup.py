@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from autotm.model.config import (
-    ALL_FAST,
     CaseStudyConfig,
     ScaleFile,
     StudyConfig,
@@ -22,7 +21,7 @@ from autotm.model.config import (
 )
 from autotm.model.errors import AutotmError, BadInputError, unknown_name
 from autotm.model.gpu_file import load_gpu
-from autotm.model.limit import Limit
+from autotm.model.limit import ALL_FAST, Limit
 from autotm.model.machine import (
     EmulatedTier,
     Machine,
@@ -184,7 +183,7 @@ class Study:
             except BadInputError as error:
                 raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
         return [
-            self.paths(network).record(optimizer, Limit.parse(limit))
+            self.paths(network).record(optimizer, limit)
             for network in workload.networks
             for optimizer in self.runnable(workload.optimizers)
             for limit in workload.limits
@@ -202,9 +201,9 @@ class Study:
         """The records of a workload's `rivals`, each at its own limits."""
         return self._at_own_limits(name, self.config.workloads[name].rivals)
 
-    def _at_own_limits(self, name: str, limits: Mapping[str, Iterable[str]]) -> list[Path]:
+    def _at_own_limits(self, name: str, limits: Mapping[str, Iterable[Limit]]) -> list[Path]:
         return [
-            self.paths(network).record(optimizer, Limit.parse(limit))
+            self.paths(network).record(optimizer, limit)
             for network in self.config.workloads[name].networks
             for optimizer in self.runnable(limits)
             for limit in limits[optimizer]
@@ -219,7 +218,7 @@ class Study:
         for optimizer in case.optimizers:
             require_runnable(self.machine, optimizer)
         paths = self.paths(case.network)
-        return [paths.record(optimizer, Limit.parse(limit)) for optimizer in case.optimizers for limit in case.limits]
+        return [paths.record(optimizer, limit) for optimizer in case.optimizers for limit in case.limits]
 
     def table(self, name: str) -> Path:
         """A table over the networks of the study's scale, on its machine."""
@@ -254,9 +253,9 @@ class Study:
                 require_runnable(self.machine, optimizer)
         except BadInputError as error:
             raise BadInputError(f"verification: {error}") from None
-        limit = Limit.parse(config.limit)
+        limit = config.limit
         return [
-            self.paths(network).record(optimizer, Limit.parse(ALL_FAST) if optimizer == "all-fast" else limit)
+            self.paths(network).record(optimizer, ALL_FAST if optimizer == "all-fast" else limit)
             for network in networks
             for optimizer in optimizers
         ]

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from autotm.model.graph import Graph
-from autotm.model.limit import Limit, fixed_bytes
+from autotm.model.limit import fixed_bytes
 from autotm.model.plan import Plan, Refusal, Status
 from autotm.model.profile import Profile
 from autotm.model.program import Program
@@ -141,7 +141,7 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
     median_s = record.actual_runtime_median_s if record else None
     measured_s = math.nan if median_s is None else median_s
     return {
-        "limit": plan.limit,
+        "limit": str(plan.limit),
         "dram_limit_bytes": plan.dram_limit_bytes,
         "share_of_peak": _share(plan.dram_limit_bytes, step),
         "dram_alloc_bytes": plan.one_pool.fast_bytes if plan.one_pool else point.program.fast_bytes,
@@ -163,11 +163,11 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
 
 
 def _refused_row(step: Graph, refusal: Refusal) -> dict[str, Any]:
-    limit = Limit.parse(refusal.limit)
+    limit = refusal.limit
     size = math.nan if limit.less_io else limit.fast_bytes(step.peak_live_bytes)
     smallest = math.nan if refusal.smallest_bytes is None else refusal.smallest_bytes
     return {
-        "limit": refusal.limit,
+        "limit": str(refusal.limit),
         "dram_limit_bytes": size,
         "share_of_peak": _share(size, step),
         "solver_status": "infeasible",
@@ -188,6 +188,6 @@ def _all_fast_run_s(points: Sequence[SweepPoint]) -> float:
         for point in points
         if point.record is not None
         and point.record.actual_runtime_median_s is not None
-        and Limit.parse(point.plan.limit).is_unlimited
+        and point.plan.limit.is_unlimited
     ]
     return min(found, default=math.nan)

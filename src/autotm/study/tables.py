@@ -15,7 +15,7 @@ from autotm.model.config import PricesConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of, load, load_with_provenance, write_atomically
 from autotm.model.graph import Graph
-from autotm.model.limit import Counts, Limit, counting
+from autotm.model.limit import ALL_FAST, Counts, Limit, counting
 from autotm.model.plan import Plan
 from autotm.model.provenance import slow_memory_text
 from autotm.model.record import Record
@@ -149,7 +149,7 @@ def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
         "slow_memory": slow_memory_text(provenance),
         "threads": record.threads,
         "optimizer": record.optimizer,
-        "limit": record.limit,
+        "limit": str(record.limit),
         "counts": record.counts,
         "dram_limit_bytes": record.dram_limit_bytes,
         "io_bytes": record.io_size,
@@ -218,7 +218,7 @@ class _Base:
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> _Base:
-        all_fast = [record for record in records if Limit.parse(record.limit) == Limit(slow=0, fast=1)]
+        all_fast = [record for record in records if record.limit == ALL_FAST]
         if not all_fast:
             return cls()
         samples = [sample for record in all_fast for sample in record.samples_s]
@@ -266,7 +266,7 @@ def table_of_plans(plans: Iterable[Path], graphs: Iterable[Path]) -> pd.DataFram
                 **{key: source[key] for key in ("machine", "cpu_model", "threads", "tier_reality", "seed")},
                 "slow_memory": slow_memory_text(source),
                 "optimizer": plan.optimizer,
-                "limit": plan.limit,
+                "limit": str(plan.limit),
                 "counts": str(plan.counts),
                 "dram_limit_bytes": plan.dram_limit_bytes,
                 "peak_live_bytes": step.peak_live_bytes,

@@ -13,6 +13,7 @@ from synthetic_records import LINUX, PROVENANCE, record, write_workload
 from autotm.model.config import PricesConfig, StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import save
+from autotm.model.limit import Limit
 from autotm.study.figures import comparisons, figures
 from autotm.study.figures.figures import FigureFiles, make_figure_of_records
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
@@ -129,7 +130,7 @@ def test_figure_11_says_what_an_outlier_is_made_of(tmp_path: Path) -> None:
         kernel_times_us={"conv": 1_900_000.0, "relu": 150_000.0}, move_actual_us=310_000.0, stall_time_us=0.0,
         waited_s=(0.4, 0.36, 0.5),
     )  # fmt: skip
-    older = replace(held_up, limit="8:1", move_actual_us=None, waited_s=())
+    older = replace(held_up, limit=Limit.parse("8:1"), move_actual_us=None, waited_s=())
     paths = [tmp_path / name for name in ("all_fast.json", "held_up.json", "older.json")]
     for path, one in zip(paths, (all_fast, held_up, older), strict=True):
         save(path, "record", one, PROVENANCE)

@@ -143,7 +143,7 @@ def test_command_reads_the_pipeline_s_files_and_writes_its_own(tmp_path, capsys)
 
 def test_refusals() -> None:
     case, plans = case_with(0.0)
-    other = replace(plans[0], limit="1:1")
+    other = replace(plans[0], limit=Limit.parse("1:1"))
     with pytest.raises(BadInputError, match="one limit; got 1:1, 4:1"):
         measure_sensitivity(case.graph, case.profile, case.links, [other, plans[1]], OPTIONS, 1)
     with pytest.raises(BadInputError, match="draws: 0"):

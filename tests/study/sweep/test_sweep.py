@@ -71,7 +71,7 @@ def swept() -> SweepResult[str]:
     limits = [Limit.parse(text) for text in ("4:1", "0:1", "1:0")]
     found = place_each(case.graph, case.profile, case.links, "synchronous", limits, SolveOptions())
     points = [SweepPoint(plan, program_of(case.graph, plan)) for plan in found if not isinstance(plan, Refusal)]
-    refused = [Refusal("5B", 64, "no synchronous placement keeps limit 5B")]
+    refused = [Refusal(Limit.parse("5B"), 64, "no synchronous placement keeps limit 5B")]
     source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
     table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)
     return SweepResult(table, tuple(point.plan.limit for point in points))

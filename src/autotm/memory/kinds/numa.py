@@ -13,7 +13,6 @@ from autotm.memory.linux.page_policy import POLICIES, PagePolicy, PolicyPool
 from autotm.memory.linux.policy_tiers import BoundTiers, PolicyTiers, RealTiers
 from autotm.memory.linux.pools import NodePool, check_capacity, check_nodes
 from autotm.model.graph import Tier
-from autotm.model.limit import Limit
 from autotm.model.links import Links
 from autotm.model.machine import Machine, NumaTier, require_runnable
 from autotm.model.program import Program
@@ -52,7 +51,7 @@ def open_paged(program: Program, machine: Machine) -> RealTiers:
     require_runnable(machine, program.optimizer)
     policy, size_bytes = POLICIES[program.optimizer], program.slow_bytes
     # A ratio 0:n is a machine without slow memory.
-    has_limit = Limit.parse(program.limit).slow != 0
+    has_limit = program.limit.slow != 0
     tier, system = _checked(machine, max(0, size_bytes - program.dram_limit_bytes) if has_limit else 0)
     more_fast = functools.partial(_fast_pool, tier, system)
     if not has_limit:

@@ -16,7 +16,7 @@ from autotm.memory.gpu.opening import open_device, open_managed
 from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Kernel, all_fast
-from autotm.model.limit import Limit, counting
+from autotm.model.limit import counting
 from autotm.model.links import Links
 from autotm.model.machine import Machine
 from autotm.model.plan import MANAGED_MEMORY, Plan
@@ -232,7 +232,7 @@ def _managed(program: Program, size_bytes: int, open_managed: OpenManaged[Device
             f"program of {program.optimizer}: this device has no managed memory; take another optimizer"
         )
     beside_bytes = size_bytes - program.fast_bytes
-    is_unlimited = Limit.parse(program.limit).is_unlimited
+    is_unlimited = program.limit.is_unlimited
     allowed_bytes = size_bytes if is_unlimited else program.dram_limit_bytes + beside_bytes
     return open_managed(size_bytes, program.slow_bytes, allowed_bytes=allowed_bytes)
 

@@ -11,8 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from autotm.model.config import ALL_FAST, ALL_SLOW, StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
+from autotm.model.limit import ALL_FAST, ALL_SLOW
 from autotm.model.plan import Status
 from autotm.study.drawing import (
     GRAY,
@@ -89,7 +90,7 @@ def draw_fig7(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 
 def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
-    slowest = runs.loc[runs["limit"] == ALL_SLOW, "slowdown"]
+    slowest = runs.loc[runs["limit"] == str(ALL_SLOW), "slowdown"]
     if slowest.empty:
         raise BadInputError(
             f'figure 7: no run of {runs["network"].iloc[0]} at limit "{ALL_SLOW}"; add it to the limits'
@@ -167,7 +168,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
     Raises:
         BadInputError: as `draw`.
     """
-    runs = table[table["limit"] != ALL_FAST]
+    runs = table[table["limit"] != str(ALL_FAST)]
     require_one(runs, "limit")
     base, rows = compared_with(runs), []
     for network, of_network in runs.groupby("network", sort=False):
@@ -197,13 +198,13 @@ def _draw_speedups(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn
     hollow = found.pivot_table(index="network", columns="optimizer", values=DISTURBED, sort=False, aggfunc="max")
     series = [(series_name(name), wide[name].tolist(), colors[name]) for name in wide.columns]
     bars(axes, places, series, [(hollow[name] == 1).tolist() for name in wide.columns])
-    base = compared_with(table[table["limit"] != ALL_FAST])
+    base = compared_with(table[table["limit"] != str(ALL_FAST)])
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label=series_name(base))
     axes.set_ylim(0, 1.1 * max(1.0, float(found["speedup"].max())))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
     axes.set_ylabel(label.format(name=series_name(base)))
     axes.set_xlabel("network (batch)")
-    limit = table.loc[table["limit"] != ALL_FAST, "limit"].iloc[0]
+    limit = table.loc[table["limit"] != str(ALL_FAST), "limit"].iloc[0]
     finish(axes, "", f"Large networks, slow : fast memory {limit}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     described = modelled_caption(table) if is_modelled(table) else caption(table)

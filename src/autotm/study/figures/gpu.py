@@ -59,7 +59,7 @@ def framework_row(path: Path) -> dict[str, Any]:
         "cpu_model": source["cpu_model"],
         "tier_reality": record.tier_reality,
         "optimizer": record.optimizer,
-        "limit": record.limit,
+        "limit": str(record.limit),
         "counts": record.counts,
         "dram_limit_bytes": record.dram_limit_bytes,
         "io_bytes": record.io_size,
@@ -194,7 +194,7 @@ def _engine_work(step: ModelledStep) -> dict[str, Any]:
         "gpu": step.gpu,
         "tier_reality": step.tier_reality,
         "optimizer": step.optimizer,
-        "limit": step.limit,
+        "limit": str(step.limit),
     }
 
 
@@ -306,7 +306,7 @@ def _stream_work(path: Path, record: Record, source: Mapping[str, Any]) -> dict[
         "cpu_model": source["cpu_model"],
         "tier_reality": record.tier_reality,
         "optimizer": record.optimizer,
-        "limit": record.limit,
+        "limit": str(record.limit),
     }
 
 

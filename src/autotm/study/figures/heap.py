@@ -70,7 +70,7 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
         "batch": step.batch,
         "scale": step.scale,
         "optimizer": placed.optimizer,
-        "limit": placed.limit,
+        "limit": str(placed.limit),
         "dram_limit_bytes": placed.dram_limit_bytes,
         "gap": placed.gap,
         "solver_status": str(placed.status),

@@ -10,8 +10,9 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from autotm.model.config import ALL_FAST, ALL_SLOW, StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
+from autotm.model.limit import ALL_FAST, ALL_SLOW
 from autotm.model.plan import Status
 from autotm.study.drawing import (
     GRAY,
@@ -149,7 +150,7 @@ def draw_all_fast(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     Raises:
         BadInputError: there is no such run.
     """
-    return _draw_fig10a(table, style, ALL_FAST, "all in fast memory")
+    return _draw_fig10a(table, style, str(ALL_FAST), "all in fast memory")
 
 
 def draw_all_slow(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -158,7 +159,7 @@ def draw_all_slow(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     Raises:
         BadInputError: there is no such run.
     """
-    return _draw_fig10a(table, style, ALL_SLOW, "all in slow memory")
+    return _draw_fig10a(table, style, str(ALL_SLOW), "all in slow memory")
 
 
 def draw_all_limits(table: pd.DataFrame, style: StyleConfig) -> Drawn:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from autotm.model.config import ALL_FAST, ALL_SLOW, StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
+from autotm.model.limit import ALL_FAST, ALL_SLOW
 from autotm.study.drawing import (
     GRAY,
     Drawn,
@@ -41,7 +42,7 @@ def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     runs = table[(table["optimizer"] == MOVER) & table["ratio_price"].notna()]
     if runs.empty:
         raise BadInputError(f"figure 9: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
-    places = [text for text in limits_of(runs, ends=True) if text != ALL_FAST]
+    places = [text for text in limits_of(runs, ends=True) if text != str(ALL_FAST)]
     networks = in_order(runs["network"], _ORDER)
     figure, (axes,) = panels(1, style, widen=1.6)
     shades = network_colors(style, networks)
@@ -158,10 +159,10 @@ def draw_front(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         raise BadInputError(f"front figure: runs at one limit between all slow and all fast, not {limits}")
     colors = optimizer_colors(style)
     shown = (
-        ("all slow", MOVER, ALL_SLOW, colors["all-slow"]),
+        ("all slow", MOVER, str(ALL_SLOW), colors["all-slow"]),
         (FIRST_TOUCH, FIRST_TOUCH, limits[0], colors[FIRST_TOUCH]),
         (series_name(MOVER), MOVER, limits[0], colors[MOVER]),
-        ("all fast", MOVER, ALL_FAST, colors["all-fast"]),
+        ("all fast", MOVER, str(ALL_FAST), colors["all-fast"]),
     )
     runs = [_run(table, optimizer, limit) for _, optimizer, limit, _ in shown]
     all_fast_s = float(table["all_fast_runtime_s"].median())

@@ -10,10 +10,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from autotm.memory.device_file import load_device
-from autotm.model.config import ALL_SLOW, StyleConfig
+from autotm.model.config import StyleConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
 from autotm.model.graph import Tier
+from autotm.model.limit import ALL_SLOW
 from autotm.model.links import Link, Links
 from autotm.model.record import Record
 from autotm.study.drawing import (
@@ -72,7 +73,7 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         raise BadInputError(f"figure devices: runs at one limit between all slow and all fast, not {limits}")
     between = table[table["limit"] == limits[0]]
     colors = optimizer_colors(style)
-    shown = [("all slow", table[table["limit"] == ALL_SLOW], colors[_SLOW])]
+    shown = [("all slow", table[table["limit"] == str(ALL_SLOW)], colors[_SLOW])]
     shown += [
         (f"{series_name(name)} {limits[0]}", between[between["optimizer"] == name], colors[name])
         for name in dict.fromkeys(between["optimizer"])

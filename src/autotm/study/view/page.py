@@ -31,7 +31,7 @@ def heading(placed: Placed) -> dict[str, str]:
     return {
         "network": title(step.network),
         "optimizer": plan.optimizer,
-        "limit": plan.limit,
+        "limit": str(plan.limit),
         "step": f"batch {step.batch}, scale {step.scale}",
     }
 
