@@ -113,8 +113,14 @@ def _unit(kind: type[Any], name: str, holds: Any) -> str:
 def inner_types(kind: Any) -> Iterator[type[Any]]:
     """The classes with fields of their own that values of a type are made of."""
     for leaf in _leaves(kind):
-        if inspect.isclass(leaf) and (dataclasses.is_dataclass(leaf) or issubclass(leaf, BaseModel)):
+        has_fields = inspect.isclass(leaf) and (dataclasses.is_dataclass(leaf) or issubclass(leaf, BaseModel))
+        if has_fields and not _is_text(leaf):
             yield leaf
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether files hold values of a class as text: it reads and writes them by itself, as `Limit` does."""
+    return "__get_pydantic_core_schema__" in vars(kind) and not issubclass(kind, BaseModel)
 
 
 def in_words(kind: Any) -> str:
@@ -137,7 +143,8 @@ def in_words(kind: Any) -> str:
 def _word(kind: Any) -> str:
     if inspect.isclass(kind) and issubclass(kind, StrEnum):
         return " or ".join(f"`{each.value}`" for each in kind)
-    return _WORDS.get(str if kind is Path else kind) or f"[{kind.__name__}](#{kind.__name__.lower()})"
+    is_text = kind is Path or (inspect.isclass(kind) and _is_text(kind))
+    return _WORDS.get(str if is_text else kind) or f"[{kind.__name__}](#{kind.__name__.lower()})"
 
 
 def _leaves(kind: Any) -> Iterator[Any]:
@@ -177,4 +184,4 @@ def _default(value: Any, factory: Any) -> str | None:
     if value is PydanticUndefined or value is dataclasses.MISSING:
         return None
     is_group = isinstance(value, BaseModel) or dataclasses.is_dataclass(value)
-    return "{}" if is_group else to_json(value).decode()
+    return "{}" if is_group and not _is_text(type(value)) else to_json(value).decode()

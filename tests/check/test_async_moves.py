@@ -16,7 +16,7 @@ from autotm.layout.compile import compile_program
 from autotm.layout.packing import pack
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier, configuration
-from autotm.model.limit import Counts
+from autotm.model.limit import Counts, Limit
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.program import Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
 
@@ -52,7 +52,7 @@ def plan_of(graph: Graph, parts: Parts, slow: dict[int, set[str]] | None = None)
         configuration(graph, kernel, (slow or {}).get(index, set())) for index, kernel in enumerate(graph.kernels)
     )
     return Plan(
-        hash_of(graph), "by hand", "0:1", graph.peak_live_bytes, Counts.INTERMEDIATES,
+        hash_of(graph), "by hand", Limit(slow=0, fast=1), graph.peak_live_bytes, Counts.INTERMEDIATES,
         tuple(sorted([*stays, *others], key=lambda stay: (stay.start, stay.tensor, stay.tier))),
         tuple(sorted(moves, key=lambda move: (move.before, not move.is_asynchronous, move.destination is FAST))),
         configurations, 1.0, 1.0, Status.NOT_OPTIMIZED, 0.0, 0.0,

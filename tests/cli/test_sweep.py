@@ -53,10 +53,10 @@ def test_a_sweep_writes_the_files_of_the_pipeline(results: Path) -> None:
     assert run(results, "static", "--limits", ",".join(limits)) == 0
     folders = [network_in(results) / "static" / Limit.parse(limit).slug for limit in limits]
     plans = [load(folder / "plan.json", "plan", Plan) for folder in folders]
-    assert [plan.limit for plan in plans] == list(limits)
+    assert [str(plan.limit) for plan in plans] == list(limits)
     assert sorted((plan.objective_us for plan in plans), reverse=True) == [plan.objective_us for plan in plans]
     programs = [load(folder / "program.json", "program", Program) for folder in folders]
-    assert [program.limit for program in programs] == list(limits)
+    assert [str(program.limit) for program in programs] == list(limits)
 
 
 def test_without_limits_it_goes_from_all_fast_to_none(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tensor, Tier, all_fast
-from autotm.model.limit import Counts
+from autotm.model.limit import Counts, Limit
 from autotm.model.plan import Plan, Status
 from autotm.model.profile import Profile, Timing
 from autotm.model.program import Address, Instruction, KernelStep, MoveStep, Program, StartMoveStep, WaitMoveStep
@@ -33,7 +33,7 @@ def plan(graph: Graph, optimizer: str = "by hand") -> Plan:
     """A plan that says nothing of use but what a record copies from it."""
     configurations = tuple(all_fast(kernel) for kernel in graph.kernels)
     return Plan(
-        hash_of(graph), optimizer, "1:1", 12_345, Counts.INTERMEDIATES, (), (), configurations,
+        hash_of(graph), optimizer, Limit.parse("1:1"), 12_345, Counts.INTERMEDIATES, (), (), configurations,
         2_000_000.0, 1_500_000.0, Status.OPTIMAL, 0.25, 0.5,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ LIMITS = (Limit(1, 1), Limit(1, 0), Limit(4, 1), Limit(0, 1), Limit(1, 1))
 
 def swept(case: Case, optimizer: str, limits: tuple[Limit, ...], options: SolveOptions) -> tuple[Plan, ...]:
     plans = sweep(case.graph, case.profile, case.links, optimizer, limits, options)
-    assert [plan.limit for plan in plans] == [str(limit) for limit in limits]
+    assert [plan.limit for plan in plans] == list(limits)
     for plan in plans:
         check_plan(case.graph, case.profile, case.links, plan, fast_operands_only=options.fast_operands_only)
     for tighter, looser in pairwise(sorted(plans, key=lambda plan: plan.dram_limit_bytes)):

@@ -101,7 +101,7 @@ class FrontConfig(Strict):
     """The front figure: one network at one ratio, from all slow to all fast."""
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
-    limit: Limit = Field(Limit.parse("4:1"), description="the limit between the two ends")
+    limit: Limit = Field("4:1", validate_default=True, description="the limit between the two ends")
 
 
 class KernelPlotConfig(Strict):
@@ -116,7 +116,7 @@ class DevicesConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizers: Names = Field(["numa", "synchronous"], description="a bar each, beside all slow")
-    limit: Limit = Field(Limit.parse("4:1"), description="of fast memory: a ratio slow:fast, or bytes")
+    limit: Limit = Field("4:1", validate_default=True, description="of fast memory: a ratio slow:fast, or bytes")
     machines: Names = Field(
         ["laptop", "remote-socket", "cxl-x16", "cxl-x8", "ddr5-beside-hbm"],
         description="files in config/machines, each measured for itself",
@@ -127,7 +127,9 @@ class PaperGpuConfig(Strict):
     """Figure 12 at scale paper: AutoTM's batch sizes, one scale for each."""
 
     scales: Names = Field(["paper-gpu-1", "paper-gpu-2", "paper-gpu-3"], description="files in config/scales")
-    limit: Limit = Field(Limit.parse("11GB-800MB-io"), description="the GPU's memory less overhead less arguments")
+    limit: Limit = Field(
+        "11GB-800MB-io", validate_default=True, description="the GPU's memory less overhead less arguments"
+    )
 
 
 class GpuConfig(Strict):
@@ -144,7 +146,7 @@ class GpuConfig(Strict):
         description="a bar each in the second panel; save-on-cpu on a GPU only where PyTorch is; see figures.md",
     )
     limit: Limit = Field(
-        Limit.parse("2:3"), description="of device memory for what is placed: a ratio host:device, or bytes"
+        "2:3", validate_default=True, description="of device memory for what is placed: a ratio host:device, or bytes"
     )
     paper: PaperGpuConfig = PaperGpuConfig()
     timeline: str = Field("inception_v4", description="the network whose step is drawn engine by engine")
@@ -155,7 +157,7 @@ class HeapConfig(Strict):
 
     network: str = Field("inception_v4", description="a network of the zoo that the scale gives sizes for")
     optimizer: str = Field("synchronous", description="how its tensors are placed")
-    limit: Limit = Field(Limit.parse("4:1"), description="a ratio slow:fast, or bytes")
+    limit: Limit = Field("4:1", validate_default=True, description="a ratio slow:fast, or bytes")
 
 
 class FiguresConfig(Strict):
@@ -355,7 +357,7 @@ class TimingStudyConfig(Strict):
 class VerificationConfig(Strict):
     """Which programs are compared with the plain step (rule verification)."""
 
-    limit: Limit = Field(Limit.parse("4:1"), description="the limit of all optimizers but all-fast")
+    limit: Limit = Field("4:1", validate_default=True, description="the limit of all optimizers but all-fast")
     networks: Literal["all"] | Names = Field("all", description="networks of the scale")
     optimizers: Literal["all"] | Names = Field("all", description="of those that there are")
 

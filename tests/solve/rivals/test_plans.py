@@ -105,7 +105,7 @@ def test_paging_pretends_to_have_less_where_its_addresses_have_holes() -> None:
     plan, program = placed(case, "lru-paging", Limit(1, 1))
     assert program.fits
     assert len(plan.attempts_s) > 1
-    assert (plan.limit, plan.dram_limit_bytes) == ("1:1", Limit(1, 1).fast_bytes(case.graph.peak_live_bytes, 0))
+    assert (plan.limit, plan.dram_limit_bytes) == (Limit(1, 1), Limit(1, 1).fast_bytes(case.graph.peak_live_bytes, 0))
 
 
 def test_checks_find_what_is_wrong_with_a_swap() -> None:

@@ -130,7 +130,7 @@ def test_a_record_of_the_host_comes_home(host: Path, results: Path, tmp_path: Pa
     assert main(["import", str(tmp_path / "run.zip"), "--results", str(there)]) == 0
     found = there / NETWORK / "synchronous" / "4to1"
     record = load(found / "record.json", "record", Record)
-    assert (record.network, record.limit, record.verified_steps) == ("mlp", "4:1", 2)
+    assert (record.network, str(record.limit), record.verified_steps) == ("mlp", "4:1", 2)
     same = ("plan.json", "program.json")
     home = results / NETWORK / "synchronous" / "4to1"
     assert all((found / name).read_bytes() == (home / name).read_bytes() for name in same)

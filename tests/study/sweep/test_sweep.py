@@ -74,7 +74,7 @@ def swept() -> SweepResult[str]:
     refused = [Refusal(Limit.parse("5B"), 64, "no synchronous placement keeps limit 5B")]
     source = {**PROVENANCE, "machine": "desk-2t", "threads": 2, "seed": 20, "tier_reality": "emulated"}
     table = sweep_table(case.graph, case.profile, "synchronous", points, refused, source)
-    return SweepResult(table, tuple(point.plan.limit for point in points))
+    return SweepResult(table, tuple(str(point.plan.limit) for point in points))
 
 
 def test_the_table_goes_from_all_fast_down_and_ends_with_what_cannot_be(swept: SweepResult[str]) -> None:

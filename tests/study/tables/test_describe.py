@@ -36,7 +36,7 @@ def write(study: Study, leave_out: str = "none") -> list[Path]:
 
 
 def test_losses_and_speed_ups_are_geometric_means(study: Study) -> None:
-    found = {one.limit: one for one in headlines(table_of_records(write(study)))}
+    found = {str(one.limit): one for one in headlines(table_of_records(write(study)))}
     assert list(found) == ["1:1", "4:1"], "the ends are what the others are compared with"
     at = found["4:1"]
     assert at.losses["synchronous"].value == pytest.approx(1 - 1 / (1 + 1.4 * 0.64))
@@ -52,7 +52,7 @@ def test_networks_of_different_slow_downs_are_averaged_geometrically(study: Stud
     save(slower, "record", record("static", "4:1", network="vgg19", step_s=2.0), PROVENANCE)
     table = table_of_records(paths)
     table.loc[(table["network"] == "vgg19") & (table["optimizer"] == "static"), "optimizer"] = "synchronous"
-    at = {one.limit: one for one in headlines(table)}["4:1"]
+    at = {str(one.limit): one for one in headlines(table)}["4:1"]
     one, other = 1 + 1.4 * 0.64, 1 + 3.5 * 0.64
     assert at.losses["synchronous"].value == pytest.approx(1 - (one * other) ** -0.5)
     numa = 1 + 4.2 * 0.64

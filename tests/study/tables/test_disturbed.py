@@ -106,7 +106,7 @@ def test_headlines_are_those_of_sound_runs(all_tables: dict[str, pd.DataFrame]) 
     table = all_tables["fig7"]
     network = table["network"].iloc[0]
     table = table.assign(**{DISTURBED: (table["network"] == network) & (table["limit"] == "4:1")})
-    at = {one.limit: one for one in headlines(table[~marked(table)])}["4:1"]
+    at = {str(one.limit): one for one in headlines(table[~marked(table)])}["4:1"]
     assert network not in at.losses["synchronous"].networks
     assert len(at.losses["synchronous"].networks) == table["network"].nunique() - 1
 
