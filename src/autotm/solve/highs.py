@@ -293,16 +293,6 @@ class Session:
             lower, upper = variable.bounds
             self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
 
-    def close(self, variables: Collection[Untyped]) -> None:
-        """Hold these variables at zero until they get other bounds."""
-        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
-        zero = np.zeros(len(columns))
-        self._solver.changeColsBounds(len(columns), columns, zero, zero)
-
-    def bound_row(self, constraint: Untyped, lower: float, upper: float) -> None:
-        """Give a constraint that has no constant term other bounds."""
-        self._solver.changeRowBounds(self._matrix.rows[id(constraint)], lower, upper)
-
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():
             set_option(self._solver, name, value)

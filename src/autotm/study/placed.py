@@ -78,7 +78,7 @@ BYTES_PER_MB = 1e6
 
 
 class MemoryPrices:
-    """Lagrange multipliers of the limit, from the certificate's first set of prices (docs/formulation.md, section 5).
+    """Lagrange multipliers of the limit, from the plan's certificate (docs/formulation.md, section 5).
 
     Args:
         plan: whose certificate is read; without one nothing has a price.
@@ -89,7 +89,7 @@ class MemoryPrices:
         self.us_per_mb = [0.0] * kernels
         self.are_known = plan.certificate is not None
         if plan.certificate is not None:
-            stated = plan.certificate.prices[0].fast
+            stated = plan.certificate.fast
             for kernel, price_us in zip(stated.kernels, stated.prices_us, strict=True):
                 self.us_per_mb[kernel] += price_us * BYTES_PER_MB
         self._until = [0.0, *accumulate(self.us_per_mb)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from autotm.model.certificate import Prices, SpanPrices
+from autotm.model.certificate import Certificate, SpanPrices
 from autotm.model.files import write_atomically
 from autotm.model.graph import Graph, Operand, Tier
 from autotm.model.plan import Move, Status
@@ -137,7 +137,7 @@ def _prices(placed: Placed) -> str:
     if placed.plan.certificate is None:
         return "none: the plan has no certificate"
     return (
-        "Lagrange multipliers of the certificate's first set: what a megabyte of fast memory is worth during a kernel; "
+        "Lagrange multipliers of the plan's certificate: what a megabyte of fast memory is worth during a kernel; "
         "0 where memory is not scarce"
     )
 
@@ -212,7 +212,7 @@ def _kernels(placed: Placed, numbers: dict[str, int]) -> Columns:
     def slots(operands: Sequence[Operand]) -> list[int]:
         return [numbers[operand.tensor] for operand in operands]
 
-    prices = placed.plan.certificate.prices[0] if placed.plan.certificate else None
+    certificate = placed.plan.certificate
     return {
         "name": [kernel.name for kernel in kernels],
         "op": [kernel.op for kernel in kernels],
@@ -225,8 +225,8 @@ def _kernels(placed: Placed, numbers: dict[str, int]) -> Columns:
         "blocking_us": _short(_blocking_us(placed, count)),
         "beside_us": _short(_beside_us(placed, count)),
         "measured_us": _short(measured[kernel.name] for kernel in kernels) if measured else None,
-        "price_us_per_mb": _short(MemoryPrices(placed.plan, count).us_per_mb) if prices else None,
-        "engine_prices": _engine_prices(prices, count) if prices else None,
+        "price_us_per_mb": _short(MemoryPrices(placed.plan, count).us_per_mb) if certificate else None,
+        "engine_prices": _engine_prices(certificate, count) if certificate else None,
     }
 
 
@@ -254,7 +254,7 @@ def _window(move: Move) -> range:
     return range(move.start, move.before)
 
 
-def _engine_prices(prices: Prices, kernels: int) -> list[list[float]] | None:
+def _engine_prices(certificate: Certificate, kernels: int) -> list[list[float]] | None:
     """By direction (to fast, to slow) and kernel, what a nanosecond of the engine costs in microseconds.
 
     A move pays for every span of kernels that its window lies within; these are the sums of all spans over a kernel,
@@ -268,8 +268,8 @@ def _engine_prices(prices: Prices, kernels: int) -> list[list[float]] | None:
                 found[index] += price_us
         return _short(found)
 
-    is_priced = prices.back.prices_us or prices.out.prices_us
-    return [over(prices.back), over(prices.out)] if is_priced else None
+    is_priced = certificate.back.prices_us or certificate.out.prices_us
+    return [over(certificate.back), over(certificate.out)] if is_priced else None
 
 
 # The page of a plan: its parts put into one file that asks for nothing.
