@@ -10,10 +10,7 @@ torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make tes
 from autotm import zoo  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.model.network_source import NetworkSource  # noqa: E402
-from autotm.model.training import (  # noqa: E402
-    Sgd,
-    Training,
-)
+from autotm.model.training import Sgd, Training  # noqa: E402
 
 NETS = """
 import torch

@@ -16,10 +16,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 import autotm  # noqa: E402
 from autotm.api.preparing import _built  # noqa: E402
 from autotm.lower.step import whole_step  # noqa: E402
-from autotm.model.errors import (  # noqa: E402
-    AutotmError,
-    BadInputError,
-)
+from autotm.model.errors import AutotmError, BadInputError  # noqa: E402
 from autotm.model.graph import Initial  # noqa: E402
 
 WEIGHT = np.ones((8, 4), np.float32)

@@ -11,16 +11,8 @@ import plain_steps  # noqa: E402
 from torch_cases import compare  # noqa: E402
 from torch_modules import MODULES, Made, images  # noqa: E402
 
-from autotm.model.training import (  # noqa: E402
-    Adam,
-    AdamW,
-    Sgd,
-    Training,
-)
-from autotm.zoo import (  # noqa: E402
-    from_torch,
-    with_values_stored,
-)
+from autotm.model.training import Adam, AdamW, Sgd, Training  # noqa: E402
+from autotm.zoo import from_torch, with_values_stored  # noqa: E402
 from autotm.zoo.torch.random_numbers import uniform_numbers  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional

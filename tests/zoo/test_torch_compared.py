@@ -17,15 +17,9 @@ from tvm import relax  # noqa: E402
 from autotm.kernels.target import machine_target  # noqa: E402
 from autotm.model.limit import Counts  # noqa: E402
 from autotm.stages import compare  # noqa: E402
-from autotm.stages.compare import (  # noqa: E402
-    DifferentStepError,
-    compare_with_source,
-)
+from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
 from autotm.stages.context import Context  # noqa: E402
-from autotm.zoo import (  # noqa: E402
-    Network,
-    from_torch,
-)
+from autotm.zoo import Network, from_torch  # noqa: E402
 from autotm.zoo.torch import network as imports  # noqa: E402
 from autotm.zoo.torch.backward import JointImporter  # noqa: E402
 from autotm.zoo.torch.importer import imported_step  # noqa: E402

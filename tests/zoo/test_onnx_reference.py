@@ -23,16 +23,10 @@ from autotm.kernels.onnx_operators import reference_evaluator  # noqa: E402
 from autotm.kernels.target import machine_target  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
 from autotm.model.limit import Counts  # noqa: E402
-from autotm.stages.compare import (  # noqa: E402
-    DifferentStepError,
-    compare_with_source,
-)
+from autotm.stages.compare import DifferentStepError, compare_with_source  # noqa: E402
 from autotm.stages.context import Context  # noqa: E402
 from autotm.zoo import with_values_stored  # noqa: E402
-from autotm.zoo.onnx import (  # noqa: E402
-    operators,
-    reference,
-)
+from autotm.zoo.onnx import operators, reference  # noqa: E402
 
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 X = np.random.default_rng(3).standard_normal((2, 6, 5, 4)).astype(np.float32)

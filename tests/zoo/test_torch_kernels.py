@@ -17,10 +17,7 @@ from torch_modules import Made, images, words  # noqa: E402
 
 from autotm.kernels.library import pinned  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
-from autotm.zoo import (  # noqa: E402
-    from_torch,
-    with_values_stored,
-)
+from autotm.zoo import from_torch, with_values_stored  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 Case = tuple[Callable[[], nn.Module], tuple[torch.Tensor, ...]]

@@ -15,17 +15,9 @@ from tvm import relax  # noqa: E402
 
 from autotm import zoo  # noqa: E402
 from autotm.model.errors import BadInputError  # noqa: E402
-from autotm.model.training import (  # noqa: E402
-    Adam,
-    Sgd,
-    Training,
-)
+from autotm.model.training import Adam, Sgd, Training  # noqa: E402
 from autotm.zoo import from_torch  # noqa: E402
-from autotm.zoo.twin import (  # noqa: E402
-    TorchNetwork,
-    optimizer_of,
-    require_twin,
-)
+from autotm.zoo.torch_reference import TorchNetwork, optimizer_of, require_pytorch_step  # noqa: E402
 
 
 def test_a_value_lives_until_its_last_use() -> None:
@@ -65,15 +57,15 @@ def test_what_pytorch_cannot_have_is_named() -> None:
         training=Training(Sgd(0.1)),
     )  # fmt: skip
     with pytest.raises(BadInputError, match=r"network test: relax\.erf is not among the operators"):
-        require_twin(odd)
+        require_pytorch_step(odd)
     network = zoo.build("mlp", {"batch": 2, "width": 8})
-    require_twin(network)
+    require_pytorch_step(network)
     first = next(iter(network.parameters))
     mixed = dataclasses.replace(network, training=Training(Sgd(0.1), {first: Adam(0.1)}))
     with pytest.raises(BadInputError, match="rules of several kinds \\(Adam, Sgd\\)"):
-        require_twin(mixed)
+        require_pytorch_step(mixed)
     with pytest.raises(BadInputError, match="not trained"):
-        require_twin(dataclasses.replace(network, training=None))
+        require_pytorch_step(dataclasses.replace(network, training=None))
 
 
 def test_rules_are_groups_of_one_optimizer() -> None:
@@ -96,10 +88,10 @@ class Scaled(torch.nn.Module):
         return (x * self.scale).sum()
 
 
-def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_twin_that_trains() -> None:
+def test_a_module_that_came_with_its_gradients_has_a_loss_and_no_optimizer() -> None:
     module, x = Scaled(), torch.arange(6.0)
     network = from_torch(module, x)
     found = TorchNetwork(network, {**network.inputs, **network.parameters}, torch.float32)()
     torch.testing.assert_close(found, module(x))
     with pytest.raises(BadInputError, match=r"scaled: it comes from PyTorch with its gradients"):
-        require_twin(network)
+        require_pytorch_step(network)

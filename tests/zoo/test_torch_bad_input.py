@@ -134,10 +134,7 @@ FAULTS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: from_torch(Assigning(), X),
         "forward assigns the tensor last, which a step would lose; make it a buffer",
     ),
-    "an input that forward writes": (
-        lambda: from_torch(Writing(), X),
-        "the step overwrites its input x",
-    ),
+    "an input that forward writes": (lambda: from_torch(Writing(), X), "the step overwrites its input x"),
     "unknown mode": (lambda: from_torch(Function(total), X, mode="eval"), "mode: 'eval' is neither"),
     "an operator": (
         lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm"),
