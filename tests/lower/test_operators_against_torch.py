@@ -46,11 +46,7 @@ POOLS = {
     ),
     "max, dilated": (lambda x: nn.max_pool2d(x, 2, 1, 1, 2), lambda x: F.max_pool2d(x, 2, 1, 1, 2), IMAGE),
     "max of lines": (lambda x: nn.max_pool1d(x, 3, 2, 1), lambda x: F.max_pool1d(x, 3, 2, 1), LINE),
-    "mean": (
-        lambda x: nn.avg_pool2d(x, 3, 2, 1, count_include_pad=True),
-        lambda x: F.avg_pool2d(x, 3, 2, 1),
-        IMAGE,
-    ),
+    "mean": (lambda x: nn.avg_pool2d(x, 3, 2, 1, count_include_pad=True), lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
     "mean without padding": (
         lambda x: nn.avg_pool2d(x, 3, 2, 1),
         lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
