@@ -1,4 +1,4 @@
-"""Networks of ours and their optimizers as modules of PyTorch that compute the same: a rival and a reference."""
+"""Networks of ours and their optimizers as modules of PyTorch that compute the same, to be timed and compared with."""
 
 from __future__ import annotations
 

@@ -154,17 +154,17 @@ def _check_initializer(path: Path, tensor: TensorProto) -> None:
     if tensor.data_location != TensorProto.EXTERNAL:
         return
     place = {entry.key: entry.value for entry in tensor.external_data}
-    beside = path.parent / place.get("location", "")
-    if not beside.is_file():
+    data = path.parent / place.get("location", "")
+    if not data.is_file():
         raise BadInputError(
-            f"{path}: the values of '{tensor.name}' are in {beside}, which is missing; keep it beside the ONNX file, "
+            f"{path}: the values of '{tensor.name}' are in {data}, which is missing; keep it beside the ONNX file, "
             "or export with external_data=False"
         )
     needed = int(place.get("offset", 0)) + int(place.get("length", 0))
-    if beside.stat().st_size < needed:
+    if data.stat().st_size < needed:
         raise BadInputError(
-            f"{path}: the values of '{tensor.name}' end at byte {needed} of {beside}, which has "
-            f"{beside.stat().st_size}: it is cut off; copy or export it again"
+            f"{path}: the values of '{tensor.name}' end at byte {needed} of {data}, which has "
+            f"{data.stat().st_size}: it is cut off; copy or export it again"
         )
 
 
