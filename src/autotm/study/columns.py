@@ -1,16 +1,15 @@
-"""Columns of tables: what those of `.csv` files mean, and how they are aligned for a terminal."""
+"""Tables for a terminal, and what the columns of `.csv` files mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# Tables for a terminal.
-
 _WIDEST, _CUT = 60, " ... "
+"""Characters of a name in a table; what replaces the middle of a longer one."""
 
 
 def columns(lines: Sequence[Sequence[str]], left: int) -> str:
-    """Lines of equally many words in columns: the first `left` start at the left, the others end at the right."""
+    """Align lines of equally many words: the first `left` columns at the left, the others at the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -22,12 +21,12 @@ def columns(lines: Sequence[Sequence[str]], left: int) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text without its middle where it is too long for a column; fused kernels may have dozens of operands."""
+    """Cut the middle out of a text that is too long for a column; names of fused kernels have dozens of parts."""
     half = (_WIDEST - len(_CUT)) // 2
     return text if len(text) <= _WIDEST else text[:half] + _CUT + text[-half:]
 
 
-# What the columns of the tables mean that figures, sweeps and reports are written as (`.csv`), whichever has them.
+# Meanings by column, of the tables of figures, sweeps and reports.
 
 _WHAT_RAN: Mapping[str, str] = {
     "network": "name",
@@ -193,5 +192,5 @@ _GPU: Mapping[str, str] = {
     "remark": "what else a reader must know",
     "engine": "`compute`, `in` or `out`",
 }
-MEANINGS: Mapping[str, str] = _WHAT_RAN | _RUNS | _SWEEPS | _MODELLED | _HEAP | _TIMINGS | _KERNELS | _LINKS | _GPU  # type: ignore[operator]
+MEANINGS = _WHAT_RAN | _RUNS | _SWEEPS | _MODELLED | _HEAP | _TIMINGS | _KERNELS | _LINKS | _GPU
 """Meaning by column; a unit is in the name."""

@@ -124,7 +124,7 @@ def test_file_and_text(tmp_path) -> None:
 
 def test_command_reads_the_pipeline_s_files_and_writes_its_own(tmp_path, capsys) -> None:
     case, plans = case_with(0.02)
-    config = Path(__file__).parents[3] / "config"
+    config = Path(__file__).parents[2] / "config"
     machine = load_machine(config / "machines" / "laptop.yaml")
     paths = Paths(tmp_path, machine, "tiny", "mlp")
     save(paths.graph, "graph", case.graph, {})

@@ -12,7 +12,7 @@ from autotm.model.errors import DamagedFileError
 from autotm.study.costs import Cost, costs, figure_jobs, table_of_costs
 from autotm.study.setup import Study, load_study
 
-CONFIG = Path(__file__).parents[3] / "config"
+CONFIG = Path(__file__).parents[2] / "config"
 MIB = 1 << 20
 
 

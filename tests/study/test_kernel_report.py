@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from autotm.study.kernel_report import (
     report_text,
     shapes,
     write_kernel_csv,
-    write_report_json,
 )
 
 STEP = small_step.graph(batch=32, width=64)
@@ -146,16 +144,11 @@ def test_a_kernel_that_was_timed_among_others_is_marked() -> None:
     assert "its time is too long" in report_text(found, "desk-1t")
 
 
-def test_files_hold_the_same(tmp_path: Path) -> None:
+def test_the_file_holds_the_same(tmp_path: Path) -> None:
     found, source = report({"loss": 50.0}), profile({}).provenance
     write_kernel_csv(tmp_path / "kernels.csv", found, source)
-    write_report_json(tmp_path / "report.json", found, source)
     table = pd.read_csv(tmp_path / "kernels.csv")
     assert set(table) <= set(MEANINGS)
     assert list(table["function"]) == [kernel.function for kernel in found.kernels]
     assert set(table["machine"]) == {"desk-1t"}
     assert table["time_us"].sum() == pytest.approx(found.time_us)
-    document = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert document["provenance"]["machine"] == "desk-1t"
-    assert document["kernel_report"]["rates"]["flop_per_s"] == 1e9
-    assert [one["name"] for one in document["kernel_report"]["by_op"]] == [group.name for group in found.by_op]
