@@ -1,4 +1,8 @@
-"""The files that each figure reads, in the order of the study's config."""
+"""The files that each figure reads, in the order of the study's config.
+
+All raise BadInputError where the study has no such workload or machine, its scale has no sizes for a network, a limit
+that a figure compares with is missing, or a machine cannot run an optimizer or has no GPU. Messages name the key.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,6 @@ def comparison_records(study: Study, folder: str) -> list[Path]:
     """Return the records that the comparisons of a workload read.
 
     `folder` is where its figures go: named after it, or, for the conventional one, empty.
-
-    Raises:
-        BadInputError: as `Study.workload_records`, or the workload lacks a limit that others are compared with.
     """
     name = folder.rstrip("/") or CONVENTIONAL
     records = study.workload_records(name)
@@ -35,29 +36,17 @@ def comparison_records(study: Study, folder: str) -> list[Path]:
 
 
 def predicted_records(study: Study, folder: str) -> list[Path]:
-    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers.
-
-    Raises:
-        BadInputError: as `comparison_records`.
-    """
+    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers."""
     return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL, "predicted")
 
 
 def rival_records(study: Study, folder: str) -> list[Path]:
-    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals.
-
-    Raises:
-        BadInputError: as `comparison_records`.
-    """
+    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals."""
     return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL, "rivals")
 
 
 def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
-    """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs.
-
-    Raises:
-        BadInputError: as `Study.workload_records`.
-    """
+    """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs."""
     name = study.config.figures.fig8.workload
     records = study.workload_records(name) + study.further_records(name, "rivals")
     if not study.config.scale.endswith(MODELLED):
@@ -71,9 +60,6 @@ def gpu_steps(study: Study) -> list[Path]:
 
     On a modelled machine they are modelled steps, on one with a GPU records; PyTorch's own step has a record of its own
     kind there.
-
-    Raises:
-        BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
     """
     return [step for _, step in _gpu_steps(study)]
 
@@ -93,11 +79,7 @@ def measured_steps(study: Study) -> list[tuple[Study, Path]]:
 
 
 def gpu_timeline(study: Study) -> list[Path]:
-    """Return the steps of figure 12 that are drawn engine by engine: of one network, at the first batch size.
-
-    Raises:
-        BadInputError: as `gpu_steps`, or the scale has no sizes for that network.
-    """
+    """Return the steps of figure 12 that are drawn engine by engine: of one network, at the first batch size."""
     of_scale, limit = _gpu_studies(study)[0]
     network = study.config.figures.fig12.timeline
     of_scale.network(network)
@@ -159,21 +141,13 @@ def front_records(study: Study) -> list[Path]:
 
 
 def device_machines(study: Study) -> list[Machine]:
-    """The machines of the figure of devices, on as many threads as the study asks for.
-
-    Raises:
-        BadInputError: no such machine, or a fault in its file.
-    """
+    """The machines of the figure of devices, on as many threads as the study asks for."""
     threads = None if study.config.threads == "auto" else study.config.threads
     return [machine_named(study.config_dir, name, threads) for name in study.config.figures.devices.machines]
 
 
 def device_records(study: Study) -> list[Path]:
-    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit.
-
-    Raises:
-        BadInputError: one of the optimizers cannot run on the study's machine.
-    """
+    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit."""
     devices = study.config.figures.devices
     for optimizer in devices.optimizers:
         require_runnable(study.machine, optimizer)
@@ -182,11 +156,7 @@ def device_records(study: Study) -> list[Path]:
 
 
 def device_names(study: Study) -> dict[str, str]:
-    """Return a name for the slow memory of each machine: its emulated device, or its own name where others share that.
-
-    Raises:
-        BadInputError: as `device_machines`.
-    """
+    """Name the slow memory of each machine: by its emulated device, or by the machine where others share that."""
     tiers = {machine.name: machine.slow_tier for machine in device_machines(study)}
     devices = {name: tier.device for name, tier in tiers.items() if isinstance(tier, EmulatedTier)}
     alone = Counter(devices.values())
