@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from autotm.model.config import StyleConfig
-from autotm.study.drawing import near_text, proven_text, write_caption
+from autotm.study.drawing import gap_text, proven_text, write_caption
 
 
 def test_a_number_keeps_its_percent_sign_and_a_name_its_hyphen() -> None:
@@ -21,6 +21,6 @@ def test_a_number_keeps_its_percent_sign_and_a_name_its_hyphen() -> None:
 
 @pytest.mark.parametrize(("gap", "said"), [(1.7e-15, "0 %"), (0.0, "0 %"), (0.0096, "0.96 %")])
 def test_rounding_errors_are_no_gap(gap: float, said: str) -> None:
-    assert near_text(gap) == f"within {said} of a proven bound"
+    assert gap_text(gap) == f"within {said} of a proven bound"
     row = {"solver_status": "within_gap", "optimizer": "static", "gap": gap}
     assert proven_text(pd.DataFrame([row])).startswith(f"Plans (static) within {said} ")

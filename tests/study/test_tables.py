@@ -30,8 +30,8 @@ from autotm.study.tables import (
     DISTURBED,
     DISTURBED_BEFORE,
     _row,
-    at_limits,
-    marked,
+    disturbed_at,
+    is_disturbed,
     read_table,
     table_of_plans,
     table_of_records,
@@ -202,7 +202,7 @@ def test_solution_times_do_not_depend_on_who_held_the_cores(all_tables: dict[str
 def test_captions_name_all_of_them(all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables["fig7"]
     table = table.assign(**{DISTURBED: table["limit"].isin(["4:1", "1:1"]) & (table["optimizer"] == "static")})
-    assert caption(table).count(" static ") == marked(table).sum() == 2 * table["network"].nunique()
+    assert caption(table).count(" static ") == is_disturbed(table).sum() == 2 * table["network"].nunique()
 
 
 def test_captions_name_what_plans_were_made_from(all_tables: dict[str, pd.DataFrame]) -> None:
@@ -216,16 +216,16 @@ def test_captions_name_what_plans_were_made_from(all_tables: dict[str, pd.DataFr
 
 def test_a_table_from_before_has_none(all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables["fig7"].drop(columns=[DISTURBED, DISTURBED_BEFORE])
-    assert not marked(table).any()
+    assert not is_disturbed(table).any()
     assert disturbed_text(table) == ""
-    assert at_limits(table, ["4:1", "none"]) == [False, False]
+    assert disturbed_at(table, ["4:1", "none"]) == [False, False]
 
 
 def test_headlines_are_those_of_sound_runs(all_tables: dict[str, pd.DataFrame]) -> None:
     table = all_tables["fig7"]
     network = table["network"].iloc[0]
     table = table.assign(**{DISTURBED: (table["network"] == network) & (table["limit"] == "4:1")})
-    at = {one.limit: one for one in headlines(table[~marked(table)])}["4:1"]
+    at = {one.limit: one for one in headlines(table[~is_disturbed(table)])}["4:1"]
     assert network not in at.losses["synchronous"].networks
     assert len(at.losses["synchronous"].networks) == table["network"].nunique() - 1
 

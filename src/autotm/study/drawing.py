@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from autotm.model.config import StyleConfig
 from autotm.model.files import write_atomically
 from autotm.model.plan import GPU_RIVALS, Status
-from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, is_end, marked
+from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, is_disturbed, is_end
 
 Drawn = tuple[Figure, str]
 """A figure without its caption, and the caption."""
@@ -181,7 +181,7 @@ def _unit(largest: float) -> str:
 
 def hollow_marks(axes: Axes, runs: pd.DataFrame, x: str, y: str, **look: Any) -> None:
     """Empty the marks of disturbed runs, whose line and marks are drawn; `look` is that of the marks."""
-    shown = runs[marked(runs)]
+    shown = runs[is_disturbed(runs)]
     if not shown.empty:
         axes.plot(shown[x], shown[y], linestyle="none", markerfacecolor="white", markeredgewidth=1.0, zorder=4, **look)
 
@@ -232,7 +232,7 @@ def proven_text(table: pd.DataFrame) -> str:
     if searched.empty:
         return ""
     names = ", ".join(dict.fromkeys(searched["optimizer"]))
-    return f"Plans ({names}) {near_text(searched['gap'].max())} on the predicted runtime. "
+    return f"Plans ({names}) {gap_text(searched['gap'].max())} on the predicted runtime. "
 
 
 def pages_text(table: pd.DataFrame) -> str:
@@ -246,7 +246,7 @@ def pages_text(table: pd.DataFrame) -> str:
     return "".join(f"Pages by Linux ({names[how]}): {text}. " for how, text in texts.items() if names[how])
 
 
-def near_text(gap: float) -> str:
+def gap_text(gap: float) -> str:
     """How near a plan is to its bound, in words; a gap that is rounding error is none."""
     return f"within {100 * gap if gap > _NO_GAP else 0:.2g} % of a proven bound"
 
@@ -254,7 +254,7 @@ def near_text(gap: float) -> str:
 def disturbed_text(table: pd.DataFrame) -> str:
     """The caption's sentences that name disturbed runs, and what plans were made from; empty where there are none."""
     sentences = ""
-    if len(shown := table[marked(table)]):
+    if len(shown := table[is_disturbed(table)]):
         on = [f" on {device}" for device in shown["device"]] if "device" in shown else [""] * len(shown)
         runs = zip(shown["network"], shown["optimizer"], shown["limit"], on, strict=True)
         named = "; ".join(f"{network} {optimizer} {limit}{where}" for network, optimizer, limit, where in runs)

@@ -23,8 +23,8 @@ from autotm.study.tables import (
     DISTURBED_BEFORE,
     DISTURBED_SEPARATOR,
     fields_of,
+    is_disturbed,
     is_end,
-    marked,
     table_of_records,
     write_table,
 )
@@ -185,8 +185,11 @@ def describe(study: Study, workload: str) -> str:
         table = table_of_records(there, needs_all_fast=False)
         first = table.iloc[0]
         lines = [f"{workload}: {first['scale']} scale on {first['machine']}, {first['tier_reality']} slow memory;"]
-        lines += ["medians of measured steps, geometric means over networks", *_lines(headlines(table[~marked(table)]))]
-        if count := int(marked(table).sum()):
+        lines += [
+            "medians of measured steps, geometric means over networks",
+            *_lines(headlines(table[~is_disturbed(table)])),
+        ]
+        if count := int(is_disturbed(table).sum()):
             disturbed = f"{count} of {len(table)} runs, which others disturbed"
             lines.append(f"left out: {disturbed}; measure them again: autotm remeasure")
     missing = [path for path in wanted if not path.exists()]

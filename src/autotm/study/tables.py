@@ -52,16 +52,16 @@ DISTURBED_BEFORE = "disturbed_before"
 DISTURBED_SEPARATOR = "; "
 
 
-def marked(table: pd.DataFrame) -> pd.Series:
+def is_disturbed(table: pd.DataFrame) -> pd.Series:
     """(rows,) whether each run is disturbed; none is where the table has no such column: modelled steps, old files."""
     if DISTURBED not in table:
         return pd.Series(data=False, index=table.index)
     return table[DISTURBED].astype(bool)
 
 
-def at_limits(runs: pd.DataFrame, limits: Sequence[str]) -> list[bool]:
+def disturbed_at(runs: pd.DataFrame, limits: Sequence[str]) -> list[bool]:
     """Whether the run at each limit is disturbed."""
-    by_limit = dict(zip(runs["limit"], marked(runs), strict=True))
+    by_limit = dict(zip(runs["limit"], is_disturbed(runs), strict=True))
     return [bool(by_limit.get(limit, False)) for limit in limits]
 
 

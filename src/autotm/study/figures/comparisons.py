@@ -30,7 +30,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.setup import CACHED, FIRST_TOUCH, SPILLED
-from autotm.study.tables import DISTURBED, DISTURBED_BEFORE, at_limits, is_modelled, marked, require_one
+from autotm.study.tables import DISTURBED, DISTURBED_BEFORE, disturbed_at, is_disturbed, is_modelled, require_one
 
 # Grouped bars, hollow where a run was disturbed.
 
@@ -71,7 +71,7 @@ def network_bars(
     colors = network_colors(style, networks)
     tables = {name: runs[runs["network"] == name] for name in networks}
     series = [(title(name), values(table, places, column), colors[name]) for name, table in tables.items()]
-    bars(axes, places, series, [at_limits(table, places) for table in tables.values()])
+    bars(axes, places, series, [disturbed_at(table, places) for table in tables.values()])
 
 
 def values(table: pd.DataFrame, places: Sequence[str], column: str) -> list[float]:
@@ -111,12 +111,12 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
         raise BadInputError(
             f'figure 7: no run of {runs["network"].iloc[0]} at limit "{ALL_SLOW}"; add it to the limits'
         )
-    most, is_most_disturbed = float(slowest.max()), bool(marked(runs)[slowest.idxmax()])
+    most, is_most_disturbed = float(slowest.max()), bool(is_disturbed(runs)[slowest.idxmax()])
     places, colors, series, hollow = limits_of(runs, ends=False), optimizer_colors(style), [], []
     for optimizer, of_optimizer in runs.groupby("optimizer", sort=False):
         speedups_of = [most / value for value in values(of_optimizer, places, "slowdown")]
         series.append((series_name(str(optimizer)), speedups_of, colors[str(optimizer)]))
-        hollow.append([is_most_disturbed or one for one in at_limits(of_optimizer, places)])
+        hollow.append([is_most_disturbed or one for one in disturbed_at(of_optimizer, places)])
     bars(axes, places, series, hollow)
     axes.axhline(most, label="all fast", **_ALL_FAST_LINE)
     axes.set_ylim(0, math.ceil(most) + 0.2)
@@ -169,7 +169,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
                 "optimizers"
             )
         batch = of_network["batch"].iloc[0]
-        is_marked = dict(zip(of_network["optimizer"], marked(of_network), strict=True))
+        is_marked = dict(zip(of_network["optimizer"], is_disturbed(of_network), strict=True))
         rows += [
             (network, batch, name, time[base] / time[name], is_marked[base] or is_marked[name])
             for name in time.index
@@ -247,7 +247,7 @@ def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 def _remark(runs: pd.DataFrame) -> str:
     """The errors of undisturbed runs in words; those that are far off by name, and why."""
-    runs = runs[~marked(runs)]
+    runs = runs[~is_disturbed(runs)]
     size, with_drift = runs["error_percent"].abs(), runs["with_drift_percent"].abs()
     far = runs[size > _NAMED_ABOVE_PERCENT]
     named = "; ".join(

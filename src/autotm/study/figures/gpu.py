@@ -24,8 +24,8 @@ from autotm.study.drawing import (
     Drawn,
     disturbed_text,
     finish,
+    gap_text,
     grid,
-    near_text,
     optimizer_colors,
     panels,
     series_name,
@@ -33,7 +33,7 @@ from autotm.study.drawing import (
 )
 from autotm.study.figures.comparisons import bars
 from autotm.study.setup import GPU_BASELINE
-from autotm.study.tables import DISTURBED, fields_of, marked, require_one, versions_text
+from autotm.study.tables import DISTURBED, fields_of, is_disturbed, require_one, versions_text
 
 # Modelled steps -> a row for each step, or for each event of an engine.
 
@@ -322,7 +322,7 @@ _CROWDED = 5
 
 def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for plans and the oracle, and one for the best of them beside rivals."""
-    told, table = table, table.assign(**{DISTURBED: marked(table)})[has_bar(table)]
+    told, table = table, table.assign(**{DISTURBED: is_disturbed(table)})[has_bar(table)]
     figure, axes = panels(2, style, widen=1.35)
     _mark_modelled(figure, table, style)
     plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
@@ -369,7 +369,7 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
 
 def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
     first, plans = table.iloc[0], table[table["gap"].notna()]
-    proven = f"Plans are {near_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
+    proven = f"Plans are {gap_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
     how = "Steps are simulated on three engines (compute, in, out). " if _is_modelled(table) else _measured_text(table)
     limits, scales = (", ".join(map(str, dict.fromkeys(table[key]))) for key in ("limit", "scale"))
     return (

@@ -26,9 +26,9 @@ from autotm.study.drawing import (
     Drawn,
     count_bytes,
     finish,
+    gap_text,
     grid,
     machine_text,
-    near_text,
     optimizer_colors,
     title,
 )
@@ -163,7 +163,7 @@ def _legend(table: pd.DataFrame, style: StyleConfig) -> list[Patch | Line2D]:
 def _caption(table: pd.DataFrame) -> str:
     first = table.iloc[0]
     arrived = table[table["began"] != "born"]
-    proven = "" if first["solver_status"] == "not_optimized" else f", {near_text(first['gap'])}"
+    proven = "" if first["solver_status"] == "not_optimized" else f", {gap_text(first['gap'])}"
     return (
         f"{title(str(first['network']))} (batch {first['batch']}), scale {first['scale']}, {first['optimizer']}, "
         f"slow : fast memory {first['limit']}{proven}; {machine_text(first)}. Addresses are those of the program; "

@@ -28,7 +28,7 @@ from autotm.study.drawing import (
     optimizer_colors,
     panels,
 )
-from autotm.study.tables import DISTURBED, fields_of, marked, read_table, versions_text, write_table
+from autotm.study.tables import DISTURBED, fields_of, is_disturbed, read_table, versions_text, write_table
 
 # The kernel plot: one convolution's time in all eight placements of what it reads and writes.
 
@@ -101,7 +101,7 @@ def draw_kernel_plot(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     axes.set_ylabel("time, all fast = 1")
     timed = table[table["repeats"] > 0]
     waits = "" if len(timed) == len(table) else " slow operands add an emulated wait of known length;"
-    held = " others held the cores, so times are too long;" if marked(table).any() else ""
+    held = " others held the cores, so times are too long;" if is_disturbed(table).any() else ""
     handles = [Patch(color=color, label=kind) for kind, color in color_of.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     finish(axes, "", "3 x 3 convolution by where its operands are")

@@ -19,9 +19,9 @@ from autotm.study.drawing import (
     caption,
     count_bytes,
     finish,
+    gap_text,
     hollow_marks,
     machine_text,
-    near_text,
     optimizer_colors,
     pages_text,
     panels,
@@ -208,7 +208,7 @@ def _sweep_caption(kept: pd.DataFrame, *, is_searched: bool) -> str:
         if uncounted
         else "The limit counts parameters, inputs and results too. "
     )
-    proof = f"Plans {near_text(float(kept['gap'].max()))} on the predicted time. " if is_searched else ""
+    proof = f"Plans {gap_text(float(kept['gap'].max()))} on the predicted time. " if is_searched else ""
     ran = kept[_MEASURED].notna().sum()
     runs = f"{ran} of {len(kept)} limits MEASURED, over the all-fast step in turn. " if ran else "Nothing was run. "
     return (

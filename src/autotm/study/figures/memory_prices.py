@@ -22,7 +22,7 @@ from autotm.study.drawing import (
 )
 from autotm.study.figures.comparisons import network_bars, outline, values
 from autotm.study.setup import FIRST_TOUCH, MOVER
-from autotm.study.tables import DISTURBED, marked, require_one
+from autotm.study.tables import DISTURBED, is_disturbed, require_one
 
 
 def _planned(figure: str, table: pd.DataFrame) -> pd.DataFrame:
@@ -93,7 +93,7 @@ def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     for number, limit in enumerate(limits):
         at_limit, look = runs[runs["limit"] == limit], {"linestyle": "none", "marker": _MARKS[number % len(_MARKS)]}
         edges = [colors[name] for name in at_limit["network"]]
-        fills = ["white" if is_marked else edge for edge, is_marked in zip(edges, marked(at_limit), strict=True)]
+        fills = ["white" if is_marked else edge for edge, is_marked in zip(edges, is_disturbed(at_limit), strict=True)]
         points = at_limit["pools_price"], at_limit["performance"]
         axes.scatter(*points, facecolors=fills, edgecolors=edges, marker=look["marker"], s=18, zorder=3)
         axes.plot([], [], color=GRAY, label=limit, **look)

@@ -28,7 +28,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.figures.comparisons import bars
-from autotm.study.tables import marked, require_one, table_of_records, versions_text
+from autotm.study.tables import is_disturbed, require_one, table_of_records, versions_text
 
 # What a step loses on each of several slow memories: would CXL memory do?
 
@@ -78,7 +78,9 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     names = list(dict.fromkeys(table["device"]))
     figure, (axes,) = panels(1, style, widen=1.6)
     series = [(label, _at(runs, names, "slowdown"), color) for label, runs, color in shown]
-    hollow = [[bool(one) for one in _at(runs.assign(hollow=marked(runs)), names, "hollow")] for _, runs, _ in shown]
+    hollow = [
+        [bool(one) for one in _at(runs.assign(hollow=is_disturbed(runs)), names, "hollow")] for _, runs, _ in shown
+    ]
     bars(axes, [name.replace("-", "-\n", 1) if len(name) > _LONG else name for name in names], series, hollow)
     middles = [bar.get_x() + bar.get_width() / 2 for container in axes.containers for bar in container]
     predicted = [height or float("nan") for _, runs, _ in shown for height in _at(runs, names, "predicted_slowdown")]

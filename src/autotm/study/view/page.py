@@ -15,7 +15,7 @@ from autotm.model.files import write_atomically
 from autotm.model.graph import Tier
 from autotm.model.plan import Status
 from autotm.model.provenance import slow_memory_text
-from autotm.study.drawing import machine_text, near_text, text_in_bytes, title
+from autotm.study.drawing import gap_text, machine_text, text_in_bytes, title
 from autotm.study.placed import MemoryPrices, Placed
 from autotm.study.tables import fields_of, versions_text
 
@@ -63,7 +63,7 @@ def _provenance(placed: Placed) -> list[Row]:
     disturbed = "; others held the cores meanwhile" if placed.profile.is_disturbed else ""
     kernels = "modelled" if placed.tier_reality == "modelled" else "measured"
     counted = "parameters, inputs and results, too" if plan.counts == "all" else "intermediates and workspaces"
-    quality = f"{near_text(plan.gap)}, status {plan.status}"
+    quality = f"{gap_text(plan.gap)}, status {plan.status}"
     if plan.status is Status.NOT_OPTIMIZED:
         quality = "nothing was optimized"
     prices = (
