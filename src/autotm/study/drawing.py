@@ -30,7 +30,7 @@ Drawn = tuple[Figure, str]
 
 GRAY = "0.35"
 _NETWORKS = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
-_OPTIMIZERS = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
 _LINUX = {
     "linux-preferred": "0.78",
     "linux-interleave": "0.62",
@@ -72,7 +72,7 @@ def styled(style: StyleConfig) -> Iterator[None]:
 
 def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
     """Return the colour of each optimizer and GPU rival: the same in every figure, whichever of them it shows."""
-    own = dict(zip(_OPTIMIZERS, sns.color_palette(style.palette, len(_OPTIMIZERS)), strict=True))
+    own = dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
     rivals = dict(zip(GPU_RIVALS, sns.color_palette(style.palette, 10)[-len(GPU_RIVALS) :], strict=True))
     return own | {name: to_rgb(gray) for name, gray in _LINUX.items()} | rivals
 
