@@ -1,13 +1,13 @@
-"""How many plans their certificates prove within the asked gap: by the root's prices alone, and by their trees.
+"""How many plans their certificates prove within the asked gap.
 
     python benchmarks/certificates.py                                # the figures' plans, modelled costs
     python benchmarks/certificates.py --networks vgg19 --limits 4:1  # some of them
     python benchmarks/certificates.py --results results/laptop-2t/laptop   # plans of a study, from measured profiles
 
-One line per network and optimizer. Columns: plans that are optimized; those that the prices of the whole problem prove
-within the gap; those that the certificate does, which may be a tree; those that are within it by the solver's claim
-only; raised bounds that were refused (each plan's, raised by 0.1 % of its objective); seconds of all solves, and the
-longest; most leaves of a tree; largest certificate; longest check. Plans above the gap are named below the table.
+One line per network and optimizer. Columns: plans that are optimized; those that the certificate proves within the
+gap; those that are within it by the solver's claim only; raised bounds that were refused (each plan's, raised by 0.1 %
+of its objective); seconds of all solves, and the longest; largest certificate; longest check. Plans above the gap are
+named below the table.
 Kernel times are modelled (benchmarks/modelled_profile.py) unless `--results` gives plans that are there already.
 """
 
@@ -21,10 +21,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from autotm.check.bound import Engines, certified_bound_us
 from autotm.check.fault import FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import Leaf
 from autotm.model.files import load
 from autotm.model.graph import Graph
 from autotm.model.limit import Limit
@@ -53,20 +51,18 @@ class Verdict:
 
     limit: str
     gap: float
-    by_root: bool
     proven: bool
     claimed: bool
     refused: bool
     solve_s: float
     check_s: float
-    leaves: int
     size_bytes: int
 
 
 def main() -> None:
     """Solve or read the plans, check them, and print the table."""
     asked = _parser().parse_args()
-    head = "plans by_root proven claimed_only refused solve_s longest_s leaves largest_kb check_s"
+    head = "plans proven claimed_only refused solve_s longest_s largest_kb check_s"
     print("network        optimizer    ", *(name.rjust(12) for name in head.split()))
     missed, found = [], []
     for network, optimizer, plans in _groups(asked):
@@ -130,27 +126,17 @@ def _verdict(case: Instance, plan: Plan, gap: float) -> Verdict:
     started = time.perf_counter()
     check_plan(case.graph, case.profile, case.links, plan)
     check_s = time.perf_counter() - started
-    root = replace(plan, certificate=replace(plan.certificate, tree=(Leaf(0),)))
-    by_root = 1 - _certified_us(case, root) / plan.objective_us <= gap
     claimed = plan.gap > gap and plan.solver_gap is not None and plan.solver_gap <= gap
     return Verdict(
         limit=plan.limit,
         gap=plan.gap,
-        by_root=by_root,
         proven=plan.gap <= gap,
         claimed=claimed,
         refused=_is_refused(case, plan),
         solve_s=plan.solve_s,
         check_s=check_s,
-        leaves=sum(isinstance(node, Leaf) for node in plan.certificate.tree),
         size_bytes=len(json.dumps(asdict(plan.certificate), indent=1)),
     )
-
-
-def _certified_us(case: Instance, plan: Plan) -> float:
-    engines = Engines.beside(case.graph, case.profile, case.links) if plan.optimizer == "asynchronous" else None
-    moves = plan.optimizer != "static"
-    return certified_bound_us(case.graph, case.profile, case.links, plan, moves, engines, {}, False)
 
 
 def _is_refused(case: Instance, plan: Plan) -> bool:
@@ -165,13 +151,11 @@ def _is_refused(case: Instance, plan: Plan) -> bool:
 def _cells(verdicts: list[Verdict]) -> list[str]:
     return [
         str(len(verdicts)),
-        str(sum(one.by_root for one in verdicts)),
         str(sum(one.proven for one in verdicts)),
         str(sum(one.claimed for one in verdicts)),
         str(sum(one.refused for one in verdicts)),
         f"{sum(one.solve_s for one in verdicts):.1f}",
         f"{max(one.solve_s for one in verdicts):.1f}",
-        str(max(one.leaves for one in verdicts)),
         f"{max(one.size_bytes for one in verdicts) / 1e3:.0f}",
         f"{max(one.check_s for one in verdicts):.2f}",
     ]

@@ -10,9 +10,9 @@
 
 One line per network, optimizer, ratio and gap, each in a process of its own, so that its peak memory is its own.
 Columns: size of the integer program after reductions (`-` where these leave nothing); seconds to build it and to reach
-the gap; the plan's gap to its bound, and to the bound of its certificate's first prices, without its tree; what the
-offsets need beyond the live peak in fast and slow memory, and seconds to pack them; seconds of the whole solve, by the
-clock and of the processor; peak memory of the process, graph and profile included; the load of the machine before it.
+the gap; the plan's gap to the bound that its certificate proves; what the offsets need beyond the live peak in fast and
+slow memory, and seconds to pack them; seconds of the whole solve, by the clock and of the processor; peak memory of the
+process, graph and profile included; the load of the machine before it.
 Where the offsets exceed the limit, the plan is solved again until they do not, as rule ilp_solve does; build, solve and
 the whole then count all attempts.
 Kernel times are modelled (benchmarks/modelled_profile.py) unless `--profile` gives measured ones.
@@ -31,10 +31,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from autotm.check.bound import Engines, certified_bound_us
 from autotm.check.plan import check_plan
 from autotm.layout.packing import Blocks, pack
-from autotm.model.certificate import Leaf
 from autotm.model.files import load
 from autotm.model.graph import Graph, Tier
 from autotm.model.limit import Limit
@@ -85,7 +83,6 @@ class Line:
     build_s: str
     solve_s: str
     gap: str
-    checked: str
     status: str
     step_ms: str
     fast_excess: str
@@ -201,7 +198,6 @@ def measure(row: Row) -> Line:
         build_s=f"{plan.build_s:.2f}",
         solve_s=f"{plan.solve_s:.2f}",
         gap=_percent(plan.gap),
-        checked=_percent(_checked_gap(case, plan)),
         status=plan.status,
         step_ms=f"{plan.objective_us / 1e3:.1f}",
         fast_excess=_excess(chosen, plan, Tier.DRAM, layout.fast_bytes),
@@ -213,17 +209,6 @@ def measure(row: Row) -> Line:
         published=_published(case, plan, row) if row.published_s else "",
         load=f"{load_before:.1f}",
     )
-
-
-def _checked_gap(case: Instance, plan: Plan) -> float:
-    """The gap that the certificate's first prices prove, without its tree."""
-    assert plan.certificate is not None
-    plan = replace(plan, certificate=replace(plan.certificate, tree=(Leaf(0),)))
-    moves = plan.optimizer != "static"
-    async_moves = plan.optimizer == "asynchronous"
-    engines = Engines.beside(case.graph, case.profile, case.links) if async_moves else None
-    bound_us = certified_bound_us(case.graph, case.profile, case.links, plan, moves, engines, {}, False)
-    return (plan.objective_us - bound_us) / plan.objective_us
 
 
 def _excess(graph: Graph, plan: Plan, tier: Tier, needed_bytes: int) -> str:

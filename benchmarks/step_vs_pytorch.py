@@ -34,7 +34,7 @@ from autotm.runtime.arguments import Arguments
 from autotm.runtime.executor import prepare
 from autotm.runtime.step_times import time_kernels
 from autotm.runtime.verify import all_fast_program
-from autotm.zoo.twin import TorchNetwork
+from autotm.zoo.torch_reference import TorchNetwork
 from machine_rates import copy_bytes_per_s, peak_flop_per_s
 from step_limits import Limits, Spent
 from torch_compiled import CACHE_VARIABLE, NotCompiledError, compile_within, compiled_step, torch_step

@@ -29,7 +29,7 @@ from autotm import zoo
 from autotm.model.config import load_scale
 from autotm.model.graph import Role, Tensor
 from autotm.runtime.arguments import initial_value
-from autotm.zoo.twin import TorchNetwork
+from autotm.zoo.torch_reference import TorchNetwork
 
 CONFIG = Path(__file__).parent.parent / "config"
 CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"

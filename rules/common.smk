@@ -11,7 +11,14 @@ from autotm.model.plan import GPU_RIVALS, SAVE_ON_CPU
 from autotm.model.limit import Limit
 from autotm.model.config import MODELLED, scale_named
 from autotm.study import inputs
-from autotm.study.setup import load_study, machine_named, machine_settings, network_source, require_compiler, require_optimizer
+from autotm.study.setup import (
+    load_study,
+    machine_named,
+    machine_settings,
+    network_source,
+    require_compiler,
+    require_optimizer,
+)
 
 
 wildcard_constraints:

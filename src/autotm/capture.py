@@ -124,7 +124,7 @@ class Step(nn.Module):
         self.copied: frozenset[str] = frozenset()
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """The step's outputs, flat."""
+        """Compute the step's outputs, flat."""
         tensors = {name: self.weights[place] for name, place in self._weight_places.items()}
         tensors |= {name: self._state(name) for name in self._state_places}
 
@@ -145,7 +145,7 @@ class Step(nn.Module):
         return tuple(leaves)
 
     def _state(self, name: str) -> torch.Tensor:
-        """A buffer's value, or a copy of it."""
+        """Return a buffer's value, or a copy of it."""
         state: torch.Tensor = getattr(self, f"state{self._state_places[name]}")
         return state.clone() if name in self.copied else state
 
@@ -173,42 +173,28 @@ def capture(
         with _Lines():
             return call(applied, flat)
 
-    step = Step(module, with_lines)
-    try:
-        joint = _exported(step, module, inputs, trains=trains, table=table)
-    except RuntimeError:
-        # Its backward pass may need a buffer that forward gave another value, which is written where that was.
-        if not step.assigned:
-            raise
-        step.copied = frozenset(step.assigned)
-        joint = _exported(step, module, inputs, trains=trains, table=table)
-    return _captured(joint, step, inputs)
-
-
-def _exported(
-    step: Step,
-    module: nn.Module,
-    inputs: Mapping[str, torch.Tensor],
-    *,
-    trains: bool,
-    table: Mapping[Any, Callable[..., Any]] | None,
-) -> Any:
-    """PyTorch's joint graph of a step."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(_attributes_kept(module))
-        if table is None:
-            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            stack.enter_context(_resizing_whole())
-        stack.enter_context(_without_onednn())
-        stack.enter_context(fx_traceback.preserve_node_meta())
-        stack.enter_context(torch.set_grad_enabled(trains))
-        # Tensors that the module holds as plain attributes are constants of the step.
-        context = TracingContext(FakeTensorMode(allow_non_fake_inputs=True))
-        stack.enter_context(tracing(context))
-        table = decompositions() if table is None else dict(table)
-        return aot_export_joint_with_descriptors(
-            stack, step, tuple(inputs.values()), decompositions=table, ignore_shape_env=True
-        )
+    step, decompose = Step(module, with_lines), decompositions() if table is None else dict(table)
+    while True:
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(_attributes_kept(module))
+                if table is None:
+                    stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                    stack.enter_context(_resizing_whole())
+                stack.enter_context(_without_onednn())
+                stack.enter_context(fx_traceback.preserve_node_meta())
+                stack.enter_context(torch.set_grad_enabled(trains))
+                # Tensors that the module holds as plain attributes are constants of the step.
+                stack.enter_context(tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True))))
+                joint = aot_export_joint_with_descriptors(
+                    stack, step, tuple(inputs.values()), decompositions=decompose, ignore_shape_env=True
+                )
+            return _captured(joint, step, inputs)
+        except RuntimeError:
+            # Its backward pass may need a buffer that forward gave another value, which is written where that was.
+            if step.copied or not step.assigned:
+                raise
+            step.copied = frozenset(step.assigned)
 
 
 @contextlib.contextmanager
@@ -269,7 +255,7 @@ def _without_onednn() -> Iterator[None]:
 
 
 def argument_of(description: Any) -> tuple[Role, int]:
-    """What an argument of a joint graph is, and the place of its tensor among those of that role.
+    """Return the role of an argument of a joint graph, and the place of its tensor among those of that role.
 
     Raises:
         BadInputError: it is none that a step here has.
@@ -287,7 +273,7 @@ def argument_of(description: Any) -> tuple[Role, int]:
 
 
 def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Captured:
-    """What PyTorch's descriptions say of arguments and results."""
+    """Sort arguments and results by PyTorch's descriptions of them."""
     graph: fx.Graph = joint.graph_module.graph
     weights, states = (
         [(step.names[id(tensor)], tensor) for tensor in tensors] for tensors in (step.weights, step.states)
@@ -328,7 +314,7 @@ def _captured(joint: Any, step: Step, inputs: Mapping[str, torch.Tensor]) -> Cap
 
 
 def _nested(leaves: Sequence[Any], spec: TreeSpec | None) -> Callable[[Sequence[Any]], Any]:
-    """A function that puts values in the place of the nodes among some leaves, and nests these."""
+    """Return a function that puts values in the place of the nodes among some leaves, and nests these."""
     fixed = [_TENSOR if isinstance(leaf, fx.Node) else leaf for leaf in leaves]
     assert spec is not None, "the step was called"
 
@@ -342,13 +328,9 @@ def _nested(leaves: Sequence[Any], spec: TreeSpec | None) -> Callable[[Sequence[
 def eager_step(
     module: torch.nn.Module, call: Callable[..., Any], tensors: Sequence[torch.Tensor], *, trains: bool
 ) -> dict[str, Any]:
-    """Call a module itself, once, on a copy: its outputs, or its loss and the gradients of its parameters.
+    """Call a copy of a module once; return its outputs, or its loss and the gradients of its parameters.
 
-    Args:
-        module: in the mode of the step.
-        call: what a step computes, of a function that applies the module and the inputs' values.
-        tensors: these values.
-        trains: whether to differentiate.
+    `call` computes a step, of a function that applies the module and the values of the inputs, `tensors`.
     """
     own = copy.deepcopy(module)
     with torch.set_grad_enabled(trains):
@@ -392,7 +374,7 @@ _WHOLE = (
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's own, but for what stays whole."""
+    """Return PyTorch's own decompositions, but for operators that stay whole."""
     table = dict(torch.export.default_decompositions())
     for name in _WHOLE:
         packet = getattr(torch.ops.aten, name)

@@ -10,7 +10,7 @@ from random_graphs import Case, random_case, with_engines
 
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import Certificate, KernelPrices, Prices
+from autotm.model.certificate import Certificate, KernelPrices
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
@@ -163,23 +163,15 @@ DEFECTS: list[tuple[Callable[[Plan], Plan], Fault]] = [
     (lambda plan: replace(plan, bound_us=-plan.objective_us), Fault.GAP),
     (lambda plan: replace(plan, bound_us=0.5 * plan.bound_us, status=Status.OPTIMAL), Fault.GAP),
     (lambda plan: replace(plan, certificate=None), Fault.CERTIFICATE),
-    (lambda plan: replace(plan, certificate=Certificate(())), Fault.CERTIFICATE),
-    (
-        lambda plan: replace(plan, certificate=Certificate((Prices(KernelPrices((0,), (-1.0,))),))),
-        Fault.CERTIFICATE,
-    ),
+    (lambda plan: replace(plan, certificate=Certificate(KernelPrices((0,), (-1.0,)))), Fault.CERTIFICATE),
     (
         lambda plan: replace(plan, bound_us=0.5 * plan.bound_us, solver_bound_us=1.01 * plan.objective_us),
         Fault.GAP,
     ),
     (lambda plan: replace(plan, solver_bound_us=0.5 * plan.bound_us), Fault.GAP),
-    (lambda plan: replace(plan, certificate=no_prices()), Fault.BOUND),
+    (lambda plan: replace(plan, certificate=Certificate()), Fault.BOUND),
     (lambda plan: replace(plan, graph_hash="0"), Fault.OTHER_GRAPH),
 ]
-
-
-def no_prices() -> Certificate:
-    return Certificate((Prices(),))
 
 
 @pytest.mark.parametrize(("break_it", "fault"), DEFECTS, ids=lambda value: getattr(value, "name", None))

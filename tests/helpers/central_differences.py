@@ -8,7 +8,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from autotm.lower.operators import LEGALIZE, fold_transposes
+from autotm.lower.operators import fold_transposes
+from autotm.lower.rules import LEGALIZE
 
 STEP = 1e-6
 TARGET = tvm.target.Target({"kind": "llvm", "opt-level": 0})

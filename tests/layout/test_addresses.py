@@ -21,12 +21,11 @@ from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Stay
 from autotm.solve.choices import Choices, flows_by_use
-from autotm.solve.lagrangian import Lagrangian, Priced
 from autotm.solve.local_search import refine
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import fits, solve_and_pack
 from autotm.solve.plans import Repair
-from autotm.solve.prices import EnginePrices, Prices
+from autotm.solve.prices import EnginePrices, Lagrangian, Priced, Prices
 from autotm.solve.problem import Problem
 from autotm.solve.settle import Spilled, plan_of, spill_around
 

@@ -16,17 +16,9 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import plain_steps  # noqa: E402
 
 from autotm import zoo  # noqa: E402
-from autotm.model.training import (  # noqa: E402
-    Adam,
-    AdamW,
-    Sgd,
-    Training,
-)
+from autotm.model.training import Adam, AdamW, Sgd, Training  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
-from autotm.zoo.twin import (  # noqa: E402
-    TorchNetwork,
-    optimizer_of,
-)
+from autotm.zoo.torch_reference import TorchNetwork, optimizer_of  # noqa: E402
 
 STEPS, STARTS = 10, 3
 ALLOWED = 3.0

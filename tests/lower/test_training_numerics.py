@@ -21,17 +21,14 @@ from autotm.lower.lowering import lower_network  # noqa: E402
 from autotm.memory.tiers import open_tiers  # noqa: E402
 from autotm.memory.torch_device import device_of  # noqa: E402
 from autotm.model.machine import load_machine  # noqa: E402
-from autotm.model.training import (  # noqa: E402
-    Sgd,
-    Training,
-)
+from autotm.model.training import Sgd, Training  # noqa: E402
 from autotm.runtime.arguments import Arguments  # noqa: E402
 from autotm.runtime.executor import prepare  # noqa: E402
 from autotm.runtime.streams.framework import expected_loss  # noqa: E402
 from autotm.runtime.verify import plain_program  # noqa: E402
 from autotm.zoo import Network  # noqa: E402
 from autotm.zoo.paper import densenet  # noqa: E402
-from autotm.zoo.twin import TorchNetwork  # noqa: E402
+from autotm.zoo.torch_reference import TorchNetwork  # noqa: E402
 
 STEPS = 3
 ALLOWED = 3.0
@@ -107,7 +104,7 @@ CASES = {
 }
 
 QUICK = {"mlp", "mnist", "dlrm", "dense_blocks"}
-"""Products, convolutions, pools, batch norm, concatenations, tables; attention is quick in test_from_torch."""
+"""Products, convolutions, pools, batch norm, concatenations, tables; attention is quick in test_torch_modules."""
 
 
 def torch_step(network, arrays, dtype):

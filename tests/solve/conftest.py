@@ -4,9 +4,6 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from grown_trees import grown_trees
-
-__all__ = ["grown_trees", "interruptible"]
 
 
 @pytest.fixture

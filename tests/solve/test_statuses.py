@@ -15,7 +15,6 @@ from autotm.solve import highs
 from autotm.solve.highs import Session, Solved
 from autotm.solve.options import SolveOptions
 from autotm.solve.placing import solve
-from autotm.solve.tree import Tree
 
 OPTIMIZERS = ("static", "synchronous", "asynchronous")
 TIGHT, HARD = Limit(39, 1), Limit(2, 1)
@@ -57,8 +56,7 @@ def test_time_limit_before_the_solver_has_anything(optimizer: str) -> None:
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_time_limit_with_a_plan_in_hand(step: Case, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The relaxation has all the time it wants, branch and bound none, and neither has the tree."""
-    monkeypatch.setattr(Tree, "grow", lambda *_: None)
+    """The relaxation has all the time it wants, branch and bound none."""
     search = Session.search
     ended: list[Solved] = []
 
@@ -71,6 +69,14 @@ def test_time_limit_with_a_plan_in_hand(step: Case, optimizer: str, monkeypatch:
     assert ended
     assert plan.status is Status.TIME_LIMIT
     assert 0 < plan.gap < 1
+
+
+def test_what_only_the_solver_proves_is_claimed_and_above_the_gap(step: Case) -> None:
+    """Branch and bound is done, but the prices of the relaxation with its rows do not prove as much."""
+    plan = plan_of(step, "synchronous", HARD, SolveOptions(gap=0.0))
+    assert plan.status is Status.ABOVE_GAP
+    assert plan.solver_gap is not None
+    assert plan.solver_gap < 1e-6 < plan.gap
 
 
 @pytest.mark.usefixtures("interruptible")

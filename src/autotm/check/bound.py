@@ -13,9 +13,9 @@ from itertools import pairwise, product
 import numpy as np
 import numpy.typing as npt
 
-from autotm.check.certificate import Assumed, Case, Flags, Floats, HoldingCosts, Spans, Weights, batches, cases_of
+from autotm.check.certificate import Floats, HoldingCosts, Spans
 from autotm.check.fault import Fault, called_kernels, check_calls, require
-from autotm.model.certificate import Prices
+from autotm.model.certificate import SlowPrices
 from autotm.model.graph import Graph, Tensor, Tier
 from autotm.model.links import BesideKernels, Links
 from autotm.model.plan import WINDOW_HALVES, Move, Plan
@@ -207,47 +207,29 @@ class Menus:
         own = own_workspaces(graph, index)
         return [name for name in graph.slots_of(graph.kernels[index]) if name not in own]
 
-    def cheapest_us(self, index: int, holding: HoldingCosts, slow_us: Floats, assumed: Assumed) -> Floats | float:
-        """(cases,) Least of time + holding cost of the workspaces' fast bytes - prices of the slow operands.
+    def cheapest_us(self, index: int, holding: HoldingCosts, slow_us: Floats) -> float:
+        """Least of time + holding cost of the workspaces' fast bytes - prices of the slow operands.
 
-        `slow_us` is of shape (operands, cases).
+        `slow_us` is of shape (operands,).
         """
         kernel = self._graph.kernels[index]
         if not kernel.alternatives and index not in self._plan.tabled:
             return self._profile.base_us(kernel)
         times_us, slow, fast_bytes = self._menu(index)
-        cost_us = times_us[:, None] + holding.at_us(index, fast_bytes) - slow @ slow_us
-        more, most = assumed.workspaces(index)
-        cost_us[(fast_bytes[:, None] > most) | (fast_bytes[:, None] <= more)] = np.inf
-        for name, is_slow in zip(self.operands(index), slow.T, strict=False):
-            fast, not_fast = assumed.tier(self._graph.by_name[name], index)
-            cost_us[(is_slow[:, None] > 0) & fast | (is_slow[:, None] == 0) & not_fast] = np.inf
-        least: Floats = cost_us.min(axis=0)
-        return least
+        cost_us = times_us + holding.at_us(index, fast_bytes) - slow @ slow_us
+        return float(cost_us[fast_bytes <= self._plan.dram_limit_bytes].min(initial=math.inf))
 
     def _menu(self, index: int) -> tuple[npt.NDArray[np.float64], ...]:
-        """The entries of all implementations, without those that another of the same operands' tiers beats.
-
-        Some best plan has none that is no leaner and no faster than another: it would do as well with that one.
-        """
-        found = []
-        for variant in self._variants[: len(self._graph.kernels[index].implementations)]:
+        """Times, slow operands (entries x operands) and fast bytes of the entries of all implementations."""
+        kernel, found = self._graph.kernels[index], []
+        for variant in self._variants[: len(kernel.implementations)]:
             chosen = variant.kernels[index]
-            own = [operand.tensor for operand in chosen.workspaces] if self._graph.kernels[index].alternatives else []
+            own = [operand.tensor for operand in chosen.workspaces] if kernel.alternatives else []
             found.append(self._entries(variant, index, own))
-        if len(found) == 1 and not self._graph.kernels[index].alternatives:
-            return found[0]
-        times_us, slow, fast_bytes = (np.concatenate(column) for column in zip(*found, strict=True))
-        placement = slow @ (2.0 ** np.arange(slow.shape[1]))
-        kept, here, fastest_us = [], -1.0, np.inf
-        for entry in np.lexsort((times_us, fast_bytes, placement)).tolist():
-            if placement[entry] != here or times_us[entry] < fastest_us:
-                kept.append(entry)
-                here, fastest_us = float(placement[entry]), float(times_us[entry])
-        return times_us[kept], slow[kept], fast_bytes[kept]
+        return tuple(np.concatenate(column) for column in zip(*found, strict=True))
 
     def _entries(self, variant: Graph, index: int, own: list[str]) -> tuple[npt.NDArray[np.float64], ...]:
-        """Times, slow operands (entries x operands) and fast bytes of the entries of one implementation."""
+        """The same of one implementation."""
         tabled = index in self._plan.tabled
         operands = self.operands(index) if tabled else []
         kernel = variant.kernels[index]
@@ -287,46 +269,12 @@ class Menus:
 #           + sum over tensors (cheapest path, which pays q for being slow) - sum over kernels p_i * limit,
 #
 # a lower bound on every plan (weak duality). What is larger than the limit never is in fast memory. Where moves may be
-# asynchronous, so is the demand on both copying engines (`spans.py`): a move pays for the spans of kernels in which it
+# asynchronous, so is the demand on both copying engines (`Spans`): a move pays for the spans of kernels in which it
 # must be made, and the bound is less by the price of what engines can do in all of them. Weights of tensors may have
-# prices too (`holding.py`).
-#
-# In a case of the certificate's tree (`cases.py`), tensors are fast somewhere or are not; then only paths that keep to
-# this count, and what is larger than the room that is left never is in fast memory. Every plan falls into a case, so
-# the least bound of all cases holds. Cases are computed many at a time: numbers here are arrays over them.
+# prices too (`PricedCut`).
 
-_AT_ONCE = 128
-"""Cases that are computed together; more only take memory."""
-
-SlowPriceTable = Mapping[tuple[int, str], Floats]
-"""(cases,) By tabled kernel and operand, what the operand's tensor pays for being slow."""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """What the bounds of all cases have in common."""
-
-    graph: Graph
-    profile: Profile
-    links: Links
-    plan: Plan
-    moves: bool
-    engines: Engines | None
-    fixed: Mapping[str, Tier]
-    operands_fast: bool
-    menus: Menus
-    weights: Weights
-
-    @cached_property
-    def beside(self) -> BesideKernels:
-        """What asynchronous moves add to the step."""
-        return BesideKernels(self.graph, self.profile, self.links)
-
-    @cached_property
-    def for_life(self) -> frozenset[str]:
-        """Tensors that never move."""
-        held = (one.name for one in self.graph.movable if not self.moves or one.held or one.name in self.fixed)
-        return frozenset(held)
+SlowPriceTable = Mapping[tuple[int, str], float]
+"""By tabled kernel and operand, what the operand's tensor pays for being slow."""
 
 
 def certified_bound_us(
@@ -347,166 +295,126 @@ def certified_bound_us(
         FaultError: the certificate is malformed.
     """
     assert plan.certificate is not None
-    require(bool(plan.certificate.prices), Fault.CERTIFICATE, "it has no prices")
+    stated, count = plan.certificate, len(graph.kernels)
+    idle = not (stated.out.starts or stated.back.starts)
+    require(engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
     menus = Menus(graph, profile, plan, fixed, fast_operands_only)
-    weights = Weights(plan.certificate, graph, plan.dram_limit_bytes)
-    step = _Step(graph, profile, links, plan, moves, engines, fixed, fast_operands_only, menus, weights)
-    least = np.inf
-    for cases in batches(cases_of(plan.certificate), _AT_ONCE):
-        assumed = Assumed(graph, cases, plan.dram_limit_bytes, step.for_life)
-        least = min(least, float(_bounds_us(step, cases, assumed).min()))
-    require(bool(np.isfinite(least)), Fault.CERTIFICATE, "it leaves no plan at all")
-    return least
-
-
-def _bounds_us(step: _Step, cases: Sequence[Case], assumed: Assumed) -> Floats:
-    """(cases,) The bound of each; infinite where it is empty."""
-    graph, plan, count = step.graph, step.plan, len(step.graph.kernels)
-    assert plan.certificate is not None
-    sets = plan.certificate.prices
-    stated = [sets[case.prices] for case in cases]
-    holding = HoldingCosts(step.weights, stated, count)
-    idle = not any(each.out.starts or each.back.starts for each in stated)
-    require(step.engines is not None or idle, Fault.CERTIFICATE, "prices of engines that are not used")
-    spans = {
-        Tier.PMEM: Spans([each.out for each in stated], count),
-        Tier.DRAM: Spans([each.back for each in stated], count),
-    }
-    slow_us = _slow_prices(step, sets[0], stated)
-    charged = _Charged(step, holding, assumed, slow_us, frozenset(plan.tabled), spans)
-    total = -holding.whole_us(plan.dram_limit_bytes)
-    if step.engines is not None:
-        total -= sum(each.whole_us(step.engines.until_ns) for each in spans.values())
-    none = np.zeros((0, len(cases)))
+    holding = HoldingCosts(stated, graph, plan.dram_limit_bytes)
+    spans = {Tier.PMEM: Spans(stated.out, count), Tier.DRAM: Spans(stated.back, count)}
+    slow_us = _slow_prices(stated.slow, menus, plan.tabled)
+    charged = _Charged(graph, profile, links, plan, engines, fast_operands_only, holding, slow_us, spans)
+    total = -holding.whole_us
+    if engines is not None:
+        total -= sum(each.whole_us(engines.until_ns) for each in spans.values())
     for index in range(count):
-        names = step.menus.operands(index) if index in charged.tabled else []
-        shares = np.array([slow_us[index, name] for name in names]) if names else none
-        total += step.menus.cheapest_us(index, holding, shares, assumed)
+        names = menus.operands(index) if index in charged.tabled else []
+        total += menus.cheapest_us(index, holding, np.array([slow_us[index, name] for name in names]))
     chosen_with_kernel = {name for index in range(count) for name in own_workspaces(graph, index)}
     for tensor in graph.movable:
         if tensor.name in chosen_with_kernel:
             continue
-        if tensor.name in step.for_life:
-            total += _cheapest_for_life(charged, tensor, step.fixed.get(tensor.name))
+        if not moves or tensor.held or tensor.name in fixed:
+            total += _cheapest_for_life(charged, tensor, fixed.get(tensor.name))
         else:
             total += _cheapest_path(charged, tensor)
-    return np.where(assumed.empty, np.inf, total)
+    require(math.isfinite(total), Fault.CERTIFICATE, "it leaves no plan at all")
+    return total
 
 
 @dataclass(frozen=True)
 class _Charged:
-    """What the relaxed problem charges; arrays are of shape (cases,)."""
+    """What the relaxed problem charges."""
 
-    step: _Step
+    graph: Graph
+    profile: Profile
+    links: Links
+    plan: Plan
+    engines: Engines | None
+    operands_fast: bool
     holding: HoldingCosts
-    assumed: Assumed
     tabled_us: SlowPriceTable
-    tabled: frozenset[int]
     spans: Mapping[Tier, Spans]
 
-    def slow_us(self, tensor: Tensor, user: int) -> Floats | float:
+    @cached_property
+    def beside(self) -> BesideKernels:
+        """What asynchronous moves add to the step."""
+        return BesideKernels(self.graph, self.profile, self.links)
+
+    @cached_property
+    def tabled(self) -> frozenset[int]:
+        """Kernels priced by the measured time of their configuration."""
+        return frozenset(self.plan.tabled)
+
+    def slow_us(self, tensor: Tensor, user: int) -> float:
         """What a kernel charges for the tensor being slow."""
-        if self.step.operands_fast:
-            return np.inf
+        if self.operands_fast:
+            return math.inf
         if user in self.tabled:
             return self.tabled_us[user, tensor.name]
-        return shared_us(self.step.graph, self.step.profile, user, tensor.name)
+        return shared_us(self.graph, self.profile, user, tensor.name)
 
-    def fast_us(self, tensor: Tensor, start: int, end: int) -> Floats | float:
+    def fast_us(self, tensor: Tensor, start: int, end: int) -> float:
         """Holding cost of fast memory during kernels [start, end), a kernel that uses it or all between two."""
         if end <= start:
             return 0.0
-        holding_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, end)
-        return self.unless(self.assumed.excluded(tensor, start, end), holding_us)
+        if tensor.allocated_bytes > self.plan.dram_limit_bytes:
+            return math.inf
+        return self.holding.span_us(tensor.name, tensor.allocated_bytes, start, end)
 
-    def unless(self, excluded: Flags, cost_us: Floats | float) -> Floats | float:
-        """(cases,) The cost, infinite where that is excluded."""
-        return cost_us if excluded is self.assumed.never else np.where(excluded, np.inf, cost_us)
-
-    def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> Floats | float:
+    def copy_us(self, tensor: Tensor, destination: Tier, first: int, end: int) -> float:
         """The cheapest copy over the gap [first, end): blocking, or in a window, with what memory and engine cost.
 
         Windows of asynchronous copies that would cost no less than the blocking one are none.
         """
-        step = self.step
-        blocking = step.links.copy_us(destination, tensor.size_bytes)
-        if step.engines is None:
+        blocking = self.links.copy_us(destination, tensor.size_bytes)
+        if self.engines is None:
             return blocking
-        if step.beside.least_added_us(destination, tensor.size_bytes) >= blocking:
+        if self.beside.least_added_us(destination, tensor.size_bytes) >= blocking:
             return blocking
-        excluded = self.assumed.not_copied(tensor, destination, first, None)
-        least = self.unless(excluded, blocking)
-        for start, stop in step.engines.windows(tensor, destination, first, end):
-            beside = step.beside.added_us(destination, tensor.size_bytes, start, stop)
+        least = blocking
+        for start, stop in self.engines.windows(tensor, destination, first, end):
+            beside = self.beside.added_us(destination, tensor.size_bytes, start, stop)
             if beside >= blocking:
                 continue
-            work_ns = step.engines.work_ns(tensor, destination, start, stop)
+            work_ns = self.engines.work_ns(tensor, destination, start, stop)
             work_us = work_ns * self.spans[destination].around_us(start, stop)
-            held_us = self.holding.span_us(tensor.name, tensor.allocated_bytes, start, stop)
-            excluded = self.assumed.not_copied(tensor, destination, first, (start, stop))
-            excluded = np.logical_or(excluded, self.assumed.has_no_room(tensor, start, stop))
-            held_us = np.where(excluded, np.inf, held_us)
-            least = np.minimum(least, beside + held_us + work_us)
+            least = min(least, beside + self.fast_us(tensor, start, stop) + work_us)
         return least
 
 
-def _slow_prices(step: _Step, first: Prices, stated: Sequence[Prices]) -> SlowPriceTable:
-    """What each operand of each tabled kernel pays for being slow; the first set speaks where another is silent."""
-    names = {(index, name): 0.0 for index in step.plan.tabled for name in step.menus.operands(index)}
-    usual = {**names, **_stated_slow(first, names)}
-    found = {key: np.full(len(stated), price) for key, price in usual.items()}
-    for number, prices in enumerate(stated):
-        if prices is not first:
-            for key, price in _stated_slow(prices, names).items():
-                found[key][number] = price
-    return found
-
-
-def _stated_slow(prices: Prices, names: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
-    slow = prices.slow
+def _slow_prices(slow: SlowPrices, menus: Menus, tabled: Sequence[int]) -> SlowPriceTable:
+    """What each operand of each tabled kernel pays for being slow; nothing where the certificate does not say."""
     same = len(slow.kernels) == len(slow.tensors) == len(slow.prices_us)
     require(same, Fault.CERTIFICATE, "prices of slow operands without their kernels and tensors")
     require(bool(np.isfinite(slow.prices_us).all()), Fault.CERTIFICATE, "a price of a slow operand is not finite")
+    names = {(index, name): 0.0 for index in tabled for name in menus.operands(index)}
     found = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
     for kernel, tensor in found:
         known = (kernel, tensor) in names
         require(known, Fault.CERTIFICATE, f"a price of '{tensor}' at kernel {kernel}, which has no table with it")
     require(len(found) == len(slow.kernels), Fault.CERTIFICATE, "two prices of one slow operand")
-    return found
+    return {**names, **found}
 
 
-def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> Floats | float:
-    start, stop = tensor.live.start, tensor.live.stop
-    fast = charged.fast_us(tensor, start, stop)
+def _cheapest_for_life(charged: _Charged, tensor: Tensor, tier: Tier | None) -> float:
+    fast = charged.fast_us(tensor, tensor.live.start, tensor.live.stop)
     # Where operands are fast, what no kernel uses is so, too: an unused parameter is on the device all the same.
-    if tier is Tier.DRAM or (tier is None and charged.step.operands_fast):
+    if tier is Tier.DRAM or (tier is None and charged.operands_fast):
         return fast
-    slow: Floats | float = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
-    if tier is Tier.PMEM:
-        return slow
-    return np.minimum(fast, charged.unless(charged.assumed.fast(tensor, start), slow))
+    slow = sum((charged.slow_us(tensor, user) for user in tensor.users), start=0.0)
+    return slow if tier is Tier.PMEM else min(fast, slow)
 
 
-def _cheapest_path(charged: _Charged, tensor: Tensor) -> Floats:
+def _cheapest_path(charged: _Charged, tensor: Tensor) -> float:
     """Shortest path over (kernel using the tensor) x (only fast, fast and slow, only slow)."""
     users = tensor.users
-    only, slow = _at(charged, tensor, users[0])
-    both: Floats | float = np.inf
+    only, both, slow = charged.fast_us(tensor, users[0], users[0] + 1), math.inf, charged.slow_us(tensor, users[0])
     for before, user in pairwise(users):
         gap = before + 1, user
         keep, write = charged.fast_us(tensor, *gap), charged.copy_us(tensor, Tier.PMEM, *gap)
         read = charged.copy_us(tensor, Tier.DRAM, *gap)
-        # Who is assumed to stay fast over the gap does not leave.
-        away = charged.unless(charged.assumed.fast(tensor, before + 1), 0.0) if user > before + 1 else 0.0
-        left = np.minimum(only + write, np.minimum(both, slow)) + away
-        fast_at, slow_at = _at(charged, tensor, user)
-        both = np.minimum(both + keep, left + read) + fast_at
-        only, slow = only + keep + fast_at, left + slow_at
-    least: Floats = np.minimum(np.minimum(only, both), slow)
-    return least
-
-
-def _at(charged: _Charged, tensor: Tensor, user: int) -> tuple[Floats | float, Floats | float]:
-    """Cost of being fast, and of being slow, at a kernel that uses the tensor."""
-    slow = charged.unless(charged.assumed.fast(tensor, user), charged.slow_us(tensor, user))
-    return charged.fast_us(tensor, user, user + 1), slow
+        left = min(only + write, both, slow)
+        fast_at = charged.fast_us(tensor, user, user + 1)
+        both = min(both + keep, left + read) + fast_at
+        only, slow = only + keep + fast_at, left + charged.slow_us(tensor, user)
+    return min(only, both, slow)

@@ -1,9 +1,9 @@
-"""What commands are made of: a group that imports a command when it is called, and answers as text or JSON."""
+"""The group of commands, which imports a command when it is called, and answers as text or JSON."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,22 +11,20 @@ from typing import Any
 
 import click
 
-# A group whose commands are imported when they are called: help and completion wait for no package of theirs.
-
 
 @dataclass(frozen=True)
 class Entry:
-    """A command: where it is, and what it does in one line."""
+    """A command: its function as `module:function`, and what it does in one line."""
 
     home: str
     does: str
 
 
 class LazyGroup(click.Group):
-    """A group of commands in sections.
+    """A group of commands in sections, each imported when it is called: help and completion import none of them.
 
     Args:
-        sections: entries by the commands' names, by the sections' titles; `home` is `module:function`.
+        sections: entries by the commands' names, by the sections' titles.
         named: as in `click.Group`: its own name, help and so on.
     """
 
@@ -36,11 +34,11 @@ class LazyGroup(click.Group):
         self._entries = {name: entry for section in sections.values() for name, entry in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Every name, in the order of the sections."""
+        """Return every name, in the order of the sections."""
         return [*self._entries]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported; its help begins with its entry's line. None where there is none of that name."""
+        """Import a command, whose help then begins with its entry's line; return None where there is none."""
         entry = self._entries.get(cmd_name)
         if entry is None:
             return super().get_command(ctx, cmd_name)
@@ -60,28 +58,21 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """A list for each section."""
-        for title, rows in self._rows():
-            with formatter.section(title):
-                formatter.write_dl(rows)
-
-    def _rows(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Write a list for each section."""
         width = max(map(len, self._entries))
         for title, section in self._sections.items():
-            yield title, [(name.ljust(width), entry.does) for name, entry in section.items()]
-
-
-# What a command answers: text for a person, or with --json the same for a program.
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), entry.does) for name, entry in section.items()])
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer.
+    """The answer of a command: text for a person or, with --json, the same for a program.
 
     Attributes:
-        data: numbers, texts, lists, mappings, dataclasses and paths; or a function that gives them.
-        text: for a terminal; empty where messages have told it.
-        fault: ends the command once the answer is written; None where all is well.
+        data: numbers, texts, lists, mappings, dataclasses and paths; or a function that returns them.
+        text: for a terminal; empty where log messages have said it.
+        fault: an error that ends the command once the answer is written.
     """
 
     data: Any
@@ -89,14 +80,14 @@ class Answer:
     fault: Exception | None = None
 
     def json(self) -> bytes:
-        """The data as JSON; what is no number is null."""
-        from pydantic_core import to_json  # noqa: PLC0415 - a person need not wait for it
+        """Return the data as JSON; NaN and infinities are null."""
+        from pydantic_core import to_json  # noqa: PLC0415 - only --json needs it
 
         return to_json(self.data() if callable(self.data) else self.data, indent=1, inf_nan_mode="null")
 
 
 class AnsweredError(Exception):
-    """A fault that the answer tells of, which is written; its text is that of the fault."""
+    """An error that a written answer reports; its text is that of the error."""
 
 
 def answering(function: Callable[..., Answer]) -> Callable[..., None]:
@@ -117,7 +108,7 @@ def answering(function: Callable[..., Answer]) -> Callable[..., None]:
 
 
 def file_answer(path: Path, kind: str) -> Answer:
-    """What a stage wrote, as it is in the file; messages have told a person."""
+    """Answer with the file that a stage wrote; for a person, log messages have said what is in it."""
     from autotm.model.files import read_json  # noqa: PLC0415 - as above
 
     return Answer(lambda: read_json(path, kind))

@@ -11,11 +11,20 @@ import click
 
 from autotm import stages
 from autotm.cli.command import Answer, answering
-from autotm.cli.options import FILE, FOLDER, context_of, networks, of_network, of_placement, of_study, paths_of
+from autotm.cli.options import (
+    FILE,
+    FOLDER,
+    Placement,
+    context_of,
+    networks,
+    of_network,
+    of_placement,
+    of_study,
+    paths_of,
+)
 from autotm.model.config import StudyConfig
 from autotm.model.errors import BadInputError
 from autotm.model.files import read_json
-from autotm.model.limit import Limit
 from autotm.study.setup import Study
 
 # The command `doctor`.
@@ -196,27 +205,25 @@ def import_(file: Path, results: Path, replaces: bool) -> Answer:
     "--gpu", default="h100", show_default=True, help="On a machine of kind cuda: the GPU whose facts decide tiles."
 )
 @answering
-def bundle(
-    study: Study, network: str, optimizer: str, limit: str, file: Path | None, python: str | None, gpu: str
-) -> Answer:
+def bundle(placement: Placement, file: Path | None, python: str | None, gpu: str) -> Answer:
     """A program with its kernels, and what of Python's libraries runs them: one archive for a host without a compiler.
 
     There: tar xf FILE && python3 NETWORK-OPTIMIZER-LIMIT check; then run, or profile. What these write,
     `autotm import` takes in.
     """
-    parsed = Limit.parse(limit)
+    study, network, optimizer = placement.study, placement.network, placement.optimizer
     made = stages.bundle_stage(
         context_of(study),
         study.scale.of_run(study.config.run),
         study.scale.of_profile(study.config.profile),
-        paths=paths_of(study, network),
+        paths=placement.paths,
         optimizer=optimizer,
-        limit=parsed,
+        limit=placement.limit,
         network=study.network(network),
         machine_file=study.config_dir / "machines" / f"{study.machine.name}.yaml",
         gpu=gpu,
         python=python,
-        file=file or Path(f"{network}-{optimizer}-{parsed.slug}.tar.xz"),
+        file=file or Path(f"{network}-{optimizer}-{placement.limit.slug}.tar.xz"),
     )
     log.info("%s: %.1f MB, for CPython %s on %s", made.file, made.size_bytes / 1e6, made.python, made.machine)
     return Answer(made, f"tar xf {made.file.name} && python{made.python} {made.folder} check")

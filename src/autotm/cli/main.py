@@ -23,7 +23,7 @@ DONE, FAULT, MISUSE, CLOSED = 0, 1, 2, 141
 """Exit statuses; the last is what a shell reports for a program that SIGPIPE ended."""
 
 _COMPLETE = "_AUTOTM_COMPLETE"
-"""Set by a shell that asks what could be typed next."""
+"""The variable by which a shell asks for completions."""
 
 SECTIONS = {
     "Stages of the pipeline": {
@@ -48,15 +48,15 @@ SECTIONS = {
         "sensitivity": Entry("autotm.cli.questions:sensitivity", "tell whether optimizers differ by more than noise"),
     },
     "Pictures of a plan": {
-        "view": Entry("autotm.cli.pictures:view", "write a page that shows where each tensor is when"),
-        "stays": Entry("autotm.cli.pictures:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
-        "trace": Entry("autotm.cli.pictures:trace", "run it, and write one measured step as a trace"),
+        "view": Entry("autotm.cli.pipeline:view", "write a page that shows where each tensor is when"),
+        "stays": Entry("autotm.cli.pipeline:stays", "write its buffers as MiniMalloc and OmniMalloc read them"),
+        "trace": Entry("autotm.cli.pipeline:trace", "run it, and write one measured step as a trace"),
     },
     "Records of the study": {
-        "records": Entry("autotm.cli.records:records", "put the study's records into one table, a row a run"),
-        "describe": Entry("autotm.cli.records:describe", "tell the paper's headline numbers for the study"),
-        "remeasure": Entry("autotm.cli.records:remeasure", "run once more what others disturbed to the end"),
-        "costs": Entry("autotm.cli.records:costs", "tell what each figure's jobs took, time and memory"),
+        "records": Entry("autotm.cli.questions:records", "put the study's records into one table, a row a run"),
+        "describe": Entry("autotm.cli.questions:describe", "tell the paper's headline numbers for the study"),
+        "remeasure": Entry("autotm.cli.questions:remeasure", "run once more what others disturbed to the end"),
+        "costs": Entry("autotm.cli.questions:costs", "tell what each figure's jobs took, time and memory"),
     },
     "Machine, files and kernels": {
         "doctor": Entry("autotm.cli.machine:doctor", "tell what this machine has, and what of it is usable"),
@@ -91,11 +91,6 @@ def autotm(*, verbose: bool) -> None:
         logging.getLogger("fontTools").setLevel(logging.WARNING)  # It tells of every table of every font.
 
 
-def _speak() -> None:
-    """Let messages go to standard error, unless they go somewhere already."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[TerminalHandler()])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
@@ -104,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = [*(sys.argv[1:] if arguments is None else arguments)]
     try:
-        _speak()
+        _log_to_terminal()
         return _called(given)
     except click.ClickException as misuse:
         misuse.show()
@@ -117,22 +112,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if interrupts.pressed:  # compiled code makes other errors of it
             return _interrupted(given)
-        text = _mendable(error)
+        text = _message_of(error)
         if text is None:
             raise
         log.error("%s", text)  # noqa: TRY400 - the message is all a user needs
         return _failed(given, FAULT, None if isinstance(error, AnsweredError) else text)
 
 
+def _log_to_terminal() -> None:
+    """Let messages go to standard error, unless a handler is set already."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[TerminalHandler()])
+
+
 def _interrupted(given: list[str]) -> int:
-    _speak()
+    _log_to_terminal()
     with interrupts.aloud():
         log.error(INTERRUPTED_TEXT)
     return _failed(given, INTERRUPTED, INTERRUPTED_TEXT)
 
 
 def _failed(given: list[str], status: int, text: str | None) -> int:
-    """Say in JSON what went wrong to who asked for JSON, unless the answer is there; returns the exit status."""
+    """Where JSON was asked for and not written yet, write the error as JSON; return the exit status."""
     if text is not None and "--json" in given:
         with contextlib.suppress(OSError):
             click.echo(json.dumps({"error": text, "exit_status": status}))
@@ -153,7 +153,7 @@ def _called(arguments: list[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Forget what could not be written: at its end Python would try once more, and complain."""
+    """Drop output that could not be written: Python would try again at exit, and print an error."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -161,8 +161,8 @@ def _drop_output() -> None:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-def _mendable(error: Exception) -> str | None:
-    """What a user is told of an error that is no defect of ours; None where it is one."""
+def _message_of(error: Exception) -> str | None:
+    """Return the message of an error that the user can mend; None for a defect of autotm, which needs its traceback."""
     from autotm.model.errors import AutotmError  # noqa: PLC0415 - help need not wait for it
 
     if isinstance(error, (AutotmError, AnsweredError)):

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from autotm.model.config import read_yaml
-from autotm.model.limit import Counts
+from autotm.model.limit import Counts, Limit
 from autotm.model.paths import Paths
 from autotm.model.slurm import keep_to_allocation
 from autotm.solve.options import optimizer_names
 from autotm.stages import Context
 from autotm.study.setup import Study, load_study, require_optimizer
 
-# What a shell offers where a name is wanted: names in the study's folders, as far as they can be read.
+# Completion of names by a shell, from the study's folders as far as they can be read.
 
 Completion = Callable[[click.Context, click.Parameter, str], list[str]]
 
 
-def _offering(names: Callable[[Path], Iterable[str]]) -> Completion:
-    def offered(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+def _complete(names: Callable[[Path], Iterable[str]]) -> Completion:
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         config = ctx.params.get("config") or Path("config/config.yaml")
         return sorted(name for name in names(Path(config)) if name.startswith(incomplete))
 
-    return offered
+    return complete
 
 
 def _networks(config: Path) -> Iterable[str]:
@@ -41,17 +42,13 @@ def _networks(config: Path) -> Iterable[str]:
         return []
 
 
-def _optimizers(_: Path) -> Iterable[str]:
-    return optimizer_names()
+networks = _complete(_networks)
+optimizers = _complete(lambda _: optimizer_names())
+scales = _complete(lambda config: [path.stem for path in (config.parent / "scales").glob("*.yaml")])
+machines = _complete(lambda config: [path.stem for path in (config.parent / "machines").glob("*.yaml")])
 
 
-networks = _offering(_networks)
-optimizers = _offering(_optimizers)
-scales = _offering(lambda config: [path.stem for path in (config.parent / "scales").glob("*.yaml")])
-machines = _offering(lambda config: [path.stem for path in (config.parent / "machines").glob("*.yaml")])
-
-
-# The options and arguments that commands share.
+# Options and arguments.
 
 Command = Callable[..., Any]
 
@@ -74,14 +71,12 @@ _STUDY = (
     click.option("--threads", type=click.IntRange(min=1), help="Instead of the study's kernel threads."),
     click.option("--counts", type=click.Choice([*Counts]), help="Instead of what the study's limits count."),
 )
-_NETWORK = click.argument("network", shell_complete=networks)
-_OPTIMIZER = click.argument("optimizer", shell_complete=optimizers)
-_LIMIT = click.argument("limit")
 _OVERRIDES = ("scale", "machine", "threads", "counts")
+"""Options that replace the study's keys of the same names."""
 
 
 def of_study(function: Command) -> Command:
-    """A command of a study, which is its first argument."""
+    """Make a command of a function whose first argument is a study."""
 
     @functools.wraps(function)
     def command(*, config: Path, results: Path, **named: Any) -> Any:
@@ -91,46 +86,65 @@ def of_study(function: Command) -> Command:
         study = load_study((raw if isinstance(raw, dict) else {}) | overrides, config, config.parent, results)
         return function(study, **named)
 
-    return _with(command, _STUDY)
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(_STUDY), command)
 
 
 def of_network(function: Command) -> Command:
-    """A command on a network of a study: of the zoo or one's own."""
-    return _with(of_study(function), [_NETWORK])
+    """Make a command of a function of a study and the name of one of its networks: of the zoo or one's own."""
+    return click.argument("network", shell_complete=networks)(of_study(function))
 
 
 def of_placement(function: Command) -> Command:
-    """A command on what an optimizer places within a limit.
+    """Make a command of a function whose first argument is a `Placement`.
 
     Limits are a ratio slow:fast such as 8:1, a share such as 0.2x, or bytes such as 4500MB.
     """
 
     @functools.wraps(function)
-    def command(study: Study, *, optimizer: str, **named: Any) -> Any:
+    def command(study: Study, *, network: str, optimizer: str, limit: str, **named: Any) -> Any:
         require_optimizer(optimizer)
-        return function(study, optimizer=optimizer, **named)
+        return function(Placement(study, network, optimizer, paths_of(study, network), Limit.parse(limit)), **named)
 
-    return _with(of_study(command), [_NETWORK, _OPTIMIZER, _LIMIT])
+    decorated = click.argument("optimizer", shell_complete=optimizers)(click.argument("limit")(of_study(command)))
+    return click.argument("network", shell_complete=networks)(decorated)
 
 
-def _with(function: Command, decorators: Iterable[Command]) -> Command:
-    for decorate in reversed([*decorators]):
-        function = decorate(function)
-    return function
+@dataclass(frozen=True)
+class Placement:
+    """What an optimizer places within a limit, and its files."""
+
+    study: Study
+    network: str
+    optimizer: str
+    paths: Paths
+    limit: Limit
+
+    @property
+    def plan(self) -> Path:
+        """The file of its plan."""
+        return self.paths.plan(self.optimizer, self.limit)
+
+    @property
+    def program(self) -> Path:
+        """The file of its program."""
+        return self.paths.program(self.optimizer, self.limit)
+
+    def __str__(self) -> str:
+        return f"{self.network} {self.optimizer} {self.limit}"
 
 
 def words(text: str) -> list[str]:
-    """What stands between commas or spaces, each once."""
+    """Return the words between commas or spaces, each once."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
 def context_of(study: Study) -> Context:
-    """Where and with which randomness the study's stages run."""
+    """Return where and with which random seed the study's stages run."""
     return Context(study.machine, study.devices_dir, study.config.seed, Counts(study.config.counts))
 
 
 def paths_of(study: Study, network: str) -> Paths:
-    """The files of a network.
+    """Return the files of a network.
 
     Raises:
         BadInputError: neither the study's scale nor its own networks give sizes for it.

@@ -1,4 +1,4 @@
-"""The commands that answer questions: `sweep`, `explain`, `compare`, `potential` and `sensitivity`."""
+"""The commands that answer questions about a step or about two files, and those about the study's records."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from autotm.cli.options import (
     FILE,
     FOLDER,
     OPTIMIZERS,
+    Placement,
     context_of,
     of_network,
     of_placement,
+    of_study,
     optimizers,
     paths_of,
     words,
 )
+from autotm.model.errors import BadInputError
 from autotm.model.limit import Limit
-from autotm.study.setup import Study, require_optimizer
-
-# The command `sweep`.
+from autotm.study.setup import CONVENTIONAL, Study, require_optimizer
 
 log = logging.getLogger("autotm")
+
+# Questions about a step, and about two files.
 
 
 def _limits(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> list[Limit] | None:
     if not texts:
         return None
-    if not (found := [word for text in texts for word in words(text)]):
+    if not (limits := [word for text in texts for word in words(text)]):
         raise click.BadParameter("none given; give some such as 8:1,4:1, or leave it out for a series")
-    return list(dict.fromkeys(map(Limit.parse, found)))
+    return list(dict.fromkeys(map(Limit.parse, limits)))
 
 
 @click.command(epilog=f"Optimizers: {OPTIMIZERS}.")
@@ -71,18 +74,11 @@ def sweep(
 
     Without OPTIMIZER: synchronous.
     """
-    found = stages.sweep_of_study(study, context_of(study), network, optimizer, limits, runs=runs, sweep_s=sweep_s)
-    files = found.write(folder or study.paths(network).sweep(optimizer), study.config.style)
-    log.info("%s", f"{files.csv}, {files.pdf.name}, {files.png.name}" if found.placements else files.csv)
-    data = {
-        "rows": found.table.to_dict("records"),
-        "answers": found.answers if found.placements else [],
-        "csv": files.csv,
-    }
-    return Answer(data, str(found))
-
-
-# The command `explain`.
+    result = stages.sweep_of_study(study, context_of(study), network, optimizer, limits, runs=runs, sweep_s=sweep_s)
+    csv, *pictures = result.write(folder or study.paths(network).sweep(optimizer), study.config.style)
+    log.info("%s", ", ".join([str(csv), *(picture.name for picture in pictures)]))
+    answers = result.answers if result.placements else []
+    return Answer({"rows": result.table.to_dict("records"), "answers": answers, "csv": csv}, str(result))
 
 
 @click.command()
@@ -90,26 +86,20 @@ def sweep(
 @click.argument("tensor", required=False)
 @click.option("--most", type=click.IntRange(min=1), default=10, show_default=True, help="How many kernels to name.")
 @answering
-def explain(study: Study, network: str, optimizer: str, limit: str, tensor: str | None, most: int) -> Answer:
+def explain(placement: Placement, tensor: str | None, most: int) -> Answer:
     """Of a plan with a program. Without TENSOR: the kernels at which the limit binds, and what 1 MB more would save.
 
     With TENSOR: where it lives, what its uses, its bytes and its moves cost there, and what other residencies would.
     """
     from autotm.study.explain import explain_limit, explain_tensor, tensor_text  # noqa: PLC0415 - imports a solver
 
-    paths, wanted = paths_of(study, network), Limit.parse(limit)
-    given = asdict(stages.Given.of(paths))
-    placed = stages.placed_of(
-        **given, plan=paths.plan(optimizer, wanted), program=paths.program(optimizer, wanted), record=None
-    )
+    given = asdict(stages.Given.of(placement.paths))
+    placed = stages.placed_of(**given, plan=placement.plan, program=placement.program, record=None)
     if tensor is None:
-        binding = explain_limit(placed)
-        return Answer(binding, binding.text(most))
-    found = explain_tensor(placed, tensor)
-    return Answer(found, tensor_text(found))
-
-
-# The command `compare`.
+        of_limit = explain_limit(placed)
+        return Answer(of_limit, of_limit.text(most))
+    of_tensor = explain_tensor(placed, tensor)
+    return Answer(of_tensor, tensor_text(of_tensor))
 
 
 @click.command()
@@ -121,11 +111,8 @@ def compare(first: Path, second: Path, most: int) -> Answer:
     """A and B are two plan.json, or two record.json."""
     from autotm.study.explain import compare as compare_files  # noqa: PLC0415 - imports a solver
 
-    found = compare_files(first, second)
-    return Answer(found, found.text(most))
-
-
-# The command `potential`.
+    comparison = compare_files(first, second)
+    return Answer(comparison, comparison.text(most))
 
 
 @click.command()
@@ -136,16 +123,14 @@ def potential(study: Study, network: str, limit: str) -> Answer:
     """Bounds beside the synchronous plan for LIMIT, which was solved before."""
     paths, wanted = paths_of(study, network), Limit.parse(limit)
     plan = paths.plan("synchronous", wanted)
-    found = stages.potential_stage(context_of(study), study.config.solve, stages.Given.of(paths), plan=plan)
-    return Answer(
-        found,
-        f"synchronous {wanted}: {found.objective_us:.6g} us predicted, proven within {found.gain(found.bound_us):.2%}\n"
-        f"recomputing could save at most {found.gain(found.recomputation_us):.2%}, "
-        f"any order of kernels at most {found.gain(found.any_order_us):.2%} (bounds; they may be far from reachable)",
+    bounds = stages.potential_stage(context_of(study), study.config.solve, stages.Given.of(paths), plan=plan)
+    proven, recomputation = bounds.gain(bounds.bound_us), bounds.gain(bounds.recomputation_us)
+    text = (
+        f"synchronous {wanted}: {bounds.objective_us:.6g} us predicted, proven within {proven:.2%}\n"
+        f"recomputing could save at most {recomputation:.2%}, any order of kernels at most "
+        f"{bounds.gain(bounds.any_order_us):.2%} (bounds; they may be far from reachable)"
     )
-
-
-# The command `sensitivity`.
+    return Answer(bounds, text)
 
 
 @click.command()
@@ -154,22 +139,101 @@ def potential(study: Study, network: str, limit: str) -> Answer:
     "--limit", required=True, help="Fast memory: a ratio slow:fast such as 4:1, a share such as 0.2x, or bytes."
 )
 @click.option("--draws", type=click.IntRange(min=1), default=20, show_default=True, help="How often times are drawn.")
-@click.option("--optimizers", default="static,synchronous", show_default=True, help="Whose plans.")
+@click.option("--optimizers", "names", default="static,synchronous", show_default=True, help="Whose plans.")
 @answering
-def sensitivity(study: Study, network: str, limit: str, draws: int, optimizers: str) -> Answer:
+def sensitivity(study: Study, network: str, limit: str, draws: int, names: str) -> Answer:
     """Plans that were solved before are priced, and made anew, under resampled kernel times."""
     from autotm.study.sensitivity import describe  # noqa: PLC0415 - imports a solver
 
     paths, wanted = paths_of(study, network), Limit.parse(limit)
-    for optimizer in words(optimizers):
+    for optimizer in words(names):
         require_optimizer(optimizer)
     found = stages.sensitivity_stage(
         context_of(study),
         study.config.solve,
         draws,
         stages.Given.of(paths),
-        plans=[paths.plan(optimizer, wanted) for optimizer in words(optimizers)],
+        plans=[paths.plan(optimizer, wanted) for optimizer in words(names)],
         sensitivity=paths.sensitivity(wanted),
     )
     log.info("every draw is in %s", paths.sensitivity(wanted))
     return Answer(found, describe(found))
+
+
+# Records of the study.
+
+
+@click.command()
+@of_study
+@click.option("--csv", type=FILE, metavar="FILE", help="Write the table there.")
+@click.option("--parquet", type=FILE, metavar="FILE", help="Write the table there.")
+@answering
+def records(study: Study, csv: Path | None, parquet: Path | None) -> Answer:
+    """Of its workloads and figures; to standard output as CSV where no file is named."""
+    from autotm.study.records import table_of_runs, write_runs  # noqa: PLC0415 - imports pandas
+
+    wanted = study.configured_records()
+    there = [path for path in wanted if path.exists()]
+    if not there:
+        raise BadInputError(
+            f"none of the study's {len(wanted)} records is there; make the first: snakemake {wanted[0]}"
+        )
+    table = table_of_runs(there)
+    files = [path for path in (csv, parquet) if path is not None]
+    for path in files:
+        write_runs(table, path)
+    log.info("%d of the study's %d records are there", len(there), len(wanted))
+    return Answer(table.to_dict("records"), "" if files else table.to_csv(index=False).removesuffix("\n"))
+
+
+@click.command()
+@of_study
+@click.option("--workload", default=CONVENTIONAL, show_default=True, help="A workload of the study.")
+@answering
+def describe(study: Study, workload: str) -> Answer:
+    """Beside the published numbers; and how to make the records that are missing."""
+    from autotm.study.records import describe as describe_workload  # noqa: PLC0415 - imports pandas
+
+    text = describe_workload(study, workload)
+    return Answer({"workload": workload, "lines": text.splitlines()}, text)
+
+
+@click.command()
+@of_study
+@click.option("--list", "only_lists", is_flag=True, help="Only tell which records those are.")
+@answering
+def remeasure(study: Study, only_lists: bool) -> Answer:
+    """A record is replaced when its new one is there."""
+    disturbed, before = stages.disturbed_records(study), stages.disturbed_before(study)
+    paths, left = [record.path for record in disturbed], len(disturbed)
+    if disturbed and not only_lists:
+        left = stages.remeasure(context_of(study), disturbed)
+        log.info("%d of %d are sound now; snakemake draws their figures again", len(disturbed) - left, len(disturbed))
+    elif not disturbed:
+        log.info("no record of the study is marked as disturbed")
+    if before:
+        names = " ".join(map(str, before))
+        log.warning(
+            "others held the cores, too, while what plans are made from was measured: %s. To measure it again, with "
+            "what depends on it: rm %s, then snakemake as before",
+            *(names, names),
+        )
+    data = {"disturbed": paths, "still_disturbed": left, "measured_while_disturbed": before}
+    return Answer(data, "\n".join(map(str, paths)) if only_lists else "")
+
+
+@click.command()
+@of_study
+@click.option(
+    "--logs", type=FOLDER, default=Path("logs"), show_default=True, metavar="FOLDER", help="Where jobs left benchmarks."
+)
+@answering
+def costs(study: Study, logs: Path) -> Answer:
+    """As a table, a row a figure; `figures` counts the jobs that figures share once."""
+    from autotm.study.costs import costs as costs_of  # noqa: PLC0415 - imports pandas
+    from autotm.study.costs import table_of_costs  # noqa: PLC0415 - as above
+
+    table = costs_of(study, logs)
+    if missing := table[-1].jobs - table[-1].known_jobs:
+        log.warning("%d jobs left no benchmark in %s: they ran elsewhere or before, or not at all", missing, logs)
+    return Answer([asdict(cost) for cost in table], table_of_costs(table))

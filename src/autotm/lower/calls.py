@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import tvm
 from tvm import relax, te, tirx
 
-from autotm.lower.operators import LEGALIZE
+from autotm.lower import operators  # noqa: F401 - registers the rules
+from autotm.lower.rules import LEGALIZE
 from autotm.model.graph import Operand
+from autotm.zoo.network import shape_and_dtype
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a fused function, in Relax's words."""
+    """One call of a fused function; operands are named by Relax's variables."""
 
     function: str
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
 
 
-@dataclass
-class _Walk:
-    """What is known of each variable while the bindings are read in order."""
-
-    storage: dict[relax.Var, str] = field(default_factory=dict)
-    tuples: dict[relax.Var, tuple[str, ...]] = field(default_factory=dict)
-    calls: list[Call] = field(default_factory=list)
-
-    def fresh(self, var: relax.Var) -> str:
-        """A name of its own for a variable: Relax lets several share one."""
-        return f"{var.name}#{len(self.calls)}"
-
-    def operand(self, expression: relax.Expr) -> Operand:
-        return Operand(self.storage[expression], *_type(expression.ty))
-
-
 def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """The step as a flat list of calls to unscheduled, fused TIR functions (and reshapes)."""
+    """Return the step as a flat list of calls to unscheduled, fused TIR functions (and reshapes)."""
     passes = [
         relax.transform.CanonicalizeBindings(),
         relax.transform.LegalizeOps(LEGALIZE),
@@ -56,7 +42,7 @@ def fused_kernels(step: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 
 @tvm.ir.transform.module_pass(opt_level=0)
 def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext) -> tvm.IRModule:
-    """Let kernels write the numbers that others read as tensors, or that the step returns: only tensors have memory."""
+    """Let kernels write constants that others read as tensors, or that the step returns: only tensors have memory."""
     main, builder = module["main"], relax.BlockBuilder(module)
     bindings: list[relax.Binding] = []
     held: dict[tuple[str, str], relax.Var] = {}
@@ -96,60 +82,48 @@ def _numbers_filled(module: tvm.IRModule, _context: tvm.ir.transform.PassContext
 
 
 def extract_calls(module: tvm.IRModule) -> tuple[list[Call], list[Operand]]:
-    """Calls of `main` in order, and what it returns as it returns it; reshapes become views.
+    """Return the calls of `main` in order, and its results in the shapes that it returns; reshapes become views.
 
     Raises:
         NotImplementedError: an operator was left that is neither a kernel call nor a view.
     """
     main = module["main"]
-    walk = _Walk({var: name_of(var) for var in main.params})
+    storage: dict[relax.Var, str] = {var: argument_operand(var).tensor for var in main.params}
+    tuples: dict[relax.Var, tuple[str, ...]] = {}
+    calls: list[Call] = []
     for block in main.body.blocks:
         for binding in block.bindings:
-            _read(walk, binding.var, binding.value)
+            var, value = binding.var, binding.value
+            if isinstance(value, relax.Var):
+                storage[var] = storage[value]
+            elif isinstance(value, relax.Tuple):
+                tuples[var] = tuple(storage[item] for item in value.fields)
+            elif isinstance(value, relax.TupleGetItem):
+                storage[var] = tuples[value.tuple_value][value.index]
+            elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.reshape"):
+                storage[var] = storage[value.args[0]]
+            elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.call_tir"):
+                inputs = tuple(Operand(storage[item], *shape_and_dtype(item.ty)) for item in value.args[1].fields)
+                own = f"{var.name}#{len(calls)}"  # Relax lets several variables share a name.
+                if isinstance(var.ty, relax.TupleType):
+                    types = list(var.ty.fields)
+                    names = tuples[var] = tuple(f"{own}.{index}" for index in range(len(types)))
+                else:
+                    types, names = [var.ty], (own,)
+                    storage[var] = own
+                outputs = tuple(Operand(name, *shape_and_dtype(kind)) for name, kind in zip(names, types, strict=True))
+                calls.append(Call(value.args[0].name_hint, inputs, outputs))
+            else:
+                raise NotImplementedError(f"cannot lower {value}: not a kernel call; give the operator a legalization")
     result = main.body.body
-    names = walk.tuples[result] if isinstance(result, relax.Var) else [walk.storage[item] for item in result.fields]
-    return walk.calls, [Operand(name, *_type(item)) for name, item in zip(names, result.ty.fields, strict=True)]
-
-
-def _read(walk: _Walk, var: relax.Var, value: relax.Expr) -> None:
-    if isinstance(value, relax.Var):
-        walk.storage[var] = walk.storage[value]
-    elif isinstance(value, relax.Tuple):
-        walk.tuples[var] = tuple(walk.storage[item] for item in value.fields)
-    elif isinstance(value, relax.TupleGetItem):
-        walk.storage[var] = walk.tuples[value.tuple_value][value.index]
-    elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.reshape"):
-        walk.storage[var] = walk.storage[value.args[0]]
-    elif isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.call_tir"):
-        _read_call(walk, var, value)
-    else:
-        raise NotImplementedError(f"cannot lower {value}: not a kernel call; give the operator a legalization")
-
-
-def _read_call(walk: _Walk, var: relax.Var, value: tvm.ir.Call) -> None:
-    function, arguments = value.args[0].name_hint, value.args[1]
-    inputs = tuple(walk.operand(argument) for argument in arguments.fields)
-    if isinstance(var.ty, relax.TupleType):
-        types = list(var.ty.fields)
-        walk.tuples[var] = tuple(f"{walk.fresh(var)}.{index}" for index in range(len(types)))
-        names = walk.tuples[var]
-    else:
-        types, names = [var.ty], (walk.fresh(var),)
-        walk.storage[var] = names[0]
-    outputs = tuple(Operand(name, *_type(item)) for name, item in zip(names, types, strict=True))
-    walk.calls.append(Call(function, inputs, outputs))
+    names = tuples[result] if isinstance(result, relax.Var) else tuple(storage[item] for item in result.fields)
+    kinds = map(shape_and_dtype, result.ty.fields)
+    return calls, [Operand(name, *kind) for name, kind in zip(names, kinds, strict=True)]
 
 
 def argument_operand(var: relax.Var) -> Operand:
-    """An argument as an operand of its own name and shape."""
-    return Operand(name_of(var), *_type(var.ty))
+    """Return an argument as an operand of its own name and shape.
 
-
-def name_of(var: relax.Var) -> str:
-    """Its name as Python's own string: TVM's cannot be read back where others pickle it (`torch.load`)."""
-    return str(var.name)
-
-
-def _type(item: relax.TensorType) -> tuple[tuple[int, ...], str]:
-    dtype = item.dtype
-    return tuple(int(extent) for extent in item.shape), str(getattr(dtype, "dtype", dtype))
+    The name is Python's own string: TVM's cannot be read back where others pickle it (`torch.load`).
+    """
+    return Operand(str(var.name), *shape_and_dtype(var.ty))

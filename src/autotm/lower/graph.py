@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from autotm.kernels.compiler import KernelFacts
-from autotm.lower.calls import Call, argument_operand, name_of
+from autotm.lower.calls import Call, argument_operand
 from autotm.lower.results import Placed
 from autotm.lower.step import Result, Step
 from autotm.model.graph import Graph, Kernel, Operand, Role, Tensor
@@ -14,30 +14,24 @@ from autotm.zoo import Network
 
 
 def build_graph(network: Network, scale: str, step: Step, placed: Placed, made: Mapping[str, KernelFacts]) -> Graph:
-    """The graph of one step: workspaces as tensors, results and aliases marked."""
+    """Build the graph of one step: workspaces as tensors, results and aliases marked."""
     pairs = list(zip(placed.results, step.results, strict=True))
-    names = _storage_names(placed.calls, {operand.tensor: result.name for operand, result in pairs}, made)
-    kernels = [_kernel(index, call, names, made[call.function]) for index, call in enumerate(placed.calls)]
+    # Relax variable -> tensor name: results by what they are, the rest by their kernel.
+    results_by_tensor = {operand.tensor: result.name for operand, result in pairs}
+    kernel_names = [f"{index:04d}_{made[call.function].op}" for index, call in enumerate(placed.calls)]
+    names: dict[str, str] = {}
+    for call, name in zip(placed.calls, kernel_names, strict=True):
+        for slot, output in enumerate(call.outputs):
+            own = f"{name}.{slot}" if len(call.outputs) > 1 else name
+            names[output.tensor] = results_by_tensor.get(output.tensor, own)
+    kernels = [
+        _kernel(name, call, names, made[call.function]) for name, call in zip(kernel_names, placed.calls, strict=True)
+    ]
     results = {result.name: (result, operand) for operand, result in pairs}
     return Graph(network.name, scale, network.batch, tuple(kernels), _tensors(step, kernels, results))
 
 
-def _storage_names(calls: list[Call], results: Mapping[str, str], made: Mapping[str, KernelFacts]) -> dict[str, str]:
-    """Relax variable -> tensor name: results by what they are, the rest by their kernel."""
-    names: dict[str, str] = {}
-    for index, call in enumerate(calls):
-        for slot, output in enumerate(call.outputs):
-            suffix = f".{slot}" if len(call.outputs) > 1 else ""
-            names[output.tensor] = results.get(output.tensor, _kernel_name(index, made[call.function]) + suffix)
-    return names
-
-
-def _kernel_name(index: int, made: KernelFacts) -> str:
-    return f"{index:04d}_{made.op}"
-
-
-def _kernel(index: int, call: Call, names: Mapping[str, str], made: KernelFacts) -> Kernel:
-    name = _kernel_name(index, made)
+def _kernel(name: str, call: Call, names: Mapping[str, str], made: KernelFacts) -> Kernel:
 
     def renamed(operands: tuple[Operand, ...]) -> tuple[Operand, ...]:
         return tuple(Operand(names.get(item.tensor, item.tensor), item.shape, item.dtype) for item in operands)
@@ -56,13 +50,13 @@ def _kernel(index: int, call: Call, names: Mapping[str, str], made: KernelFacts)
 
 
 def workspaces(owner: str, kernel: KernelFacts) -> tuple[Operand, ...]:
-    """The workspaces of a kernel as slots of the call named `owner`."""
+    """Return the workspaces of a kernel as slots of the call named `owner`."""
     slots = enumerate(kernel.workspaces)
     return tuple(Operand(f"{owner}.workspace{slot}", tuple(shape), dtype) for slot, (shape, dtype) in slots)
 
 
 def _tensors(step: Step, kernels: list[Kernel], results: Mapping[str, tuple[Result, Operand]]) -> tuple[Tensor, ...]:
-    """Every tensor that a slot names, with producer and readers, and what is replaced though nobody reads it."""
+    """Return every tensor that a slot names, with producer and readers, and replaced arguments that nobody reads."""
     named = [(operand.tensor, operand) for kernel in kernels for operand in kernel.operands]
     named += [(result.replaces, operand) for result, operand in results.values() if result.replaces is not None]
     first: dict[str, Operand] = {}
@@ -76,12 +70,12 @@ def _tensors(step: Step, kernels: list[Kernel], results: Mapping[str, tuple[Resu
             readers[operand.tensor][index] = None
     workspaces = {operand.tensor for kernel in kernels for operand in kernel.workspaces}
     # A kernel may see an argument in another shape than it is filled in.
-    given = {name_of(var): argument_operand(var) for var in step.module["main"].params}
+    arguments = {operand.tensor: operand for operand in map(argument_operand, step.module["main"].params)}
 
     def tensor(name: str, operand: Operand) -> Tensor:
         argument, alias = step.arguments.get(name), None
         if argument is not None:
-            role, operand = argument.role, given[name]
+            role, operand = argument.role, arguments[name]
         elif name in results:
             # Who fetches a result wants it in the shape that it was returned in, not in its kernel's.
             (result, operand), role = results[name], Role.RESULT

@@ -1,4 +1,4 @@
-"""Rules of operators that read or write where indices name places: lookups, gathers, scatters, and orders."""
+"""Rules of operators that read or write at places that indices name (lookups, gathers, scatters), and of orders."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from tvm.relax.op.grad import no_grad, take_backward
 from autotm.kernels import along_axis, tables
 from autotm.kernels.tables import Scatter, scatter_sum
 from autotm.kernels.tir import OPAQUE
-from autotm.lower.rules import Ints, builtin, differentiates, dtype_of, is_float, legalizes, number, shape_of
+from autotm.lower.rules import Exprs, Ints, builtin, differentiates, dtype_of, is_float, legalizes, number, shape_of
 
 # Values read from, or written to, places that indices name: their gradient goes back to these places.
 
 _FEW = 4
-"""Entries along an axis up to which each place asks all of them: that fuses, and shares out well."""
-_Rules = list[relax.Expr]
+"""Entries along an axis up to which each place compares all of them: that fuses, and shares out well."""
 
 
 def call_scatter_sum(
     builder: relax.BlockBuilder, dy: relax.Expr, indices: list[relax.Expr], shape: Ints, scatter: Scatter
 ) -> relax.Expr:
-    """A call of the kernel that adds up `dy` at the places of `shape`."""
+    """Call the kernel that adds up `dy` at the places of `shape`."""
     return builder.call_te(
         lambda slope, *places: scatter_sum(slope, places, shape, scatter),
         dy,
@@ -65,7 +64,7 @@ def _gathered(x: te.Tensor, indices: te.Tensor, axis: int) -> te.Tensor:
 
 
 @differentiates("relax.gather_elements")
-def _gather(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+def _gather(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     x, indices = call.args
     axis = int(call.attrs.axis) % len(shape_of(x))
     return [to_places(builder, dy, indices, shape_of(x), axis), no_grad(indices)]
@@ -81,40 +80,32 @@ def to_places(builder: relax.BlockBuilder, dy: relax.Expr, indices: relax.Expr, 
 
 
 def _sum_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
-    """At each position, the sum over the entries along an axis that were gathered from there."""
-    if int(dy.shape[axis]) == 1:
-        return _put_gathered(dy, indices, shape, axis)
+    """Return at each position the sum over the entries along an axis that were gathered from there.
+
+    One entry needs no sum, so that it fuses with what follows.
+    """
+    others = [other for other in range(len(shape)) if other != axis and int(dy.shape[other]) < int(shape[other])]
     entry = te.reduce_axis((0, dy.shape[axis]), "entry")
 
-    def element(*at: tirx.Var) -> tirx.Expr:
+    def parts(at: tuple[tirx.Var, ...], entry: tirx.Expr) -> tuple[list[tirx.Expr], tirx.Expr, tirx.Expr]:
         place = [*at[:axis], entry, *at[axis + 1 :]]
-        others = [other for other in range(len(at)) if other != axis and int(dy.shape[other]) < int(shape[other])]
-        is_inside = [at[other] < dy.shape[other] for other in others]
         is_here = _counted(indices(*place), shape[axis], indices.dtype) == tirx.Cast(indices.dtype, at[axis])
-        zero = tirx.const(0.0, dy.dtype)
-        return te.sum(tirx.if_then_else(tirx.all(*is_inside, is_here), dy(*place), zero), axis=entry)
+        return [*(at[other] < dy.shape[other] for other in others), is_here], dy(*place), tirx.const(0.0, dy.dtype)
 
-    return te.compute(tuple(shape), element, name="gather_elements_gradient")
+    def total(*at: tirx.Var) -> tirx.Expr:
+        is_taken, value, zero = parts(at, entry)
+        return te.sum(tirx.if_then_else(tirx.all(*is_taken), value, zero), axis=entry)
 
+    def single(*at: tirx.Var) -> tirx.Expr:
+        is_taken, value, zero = parts(at, 0)
+        return (tirx.if_then_else if others else tirx.Select)(tirx.all(*is_taken), value, zero)
 
-def _put_gathered(dy: te.Tensor, indices: te.Tensor, shape: Ints, axis: int) -> te.Tensor:
-    """Where one entry was gathered: no sum, so that it fuses with what follows."""
-    others = [other for other in range(len(shape)) if other != axis and int(dy.shape[other]) < int(shape[other])]
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        place = [*at[:axis], 0, *at[axis + 1 :]]
-        is_here = _counted(indices(*place), shape[axis], indices.dtype) == tirx.Cast(indices.dtype, at[axis])
-        is_inside = [at[other] < dy.shape[other] for other in others]
-        value, zero = dy(*place), tirx.const(0.0, dy.dtype)
-        if others:
-            return tirx.if_then_else(tirx.all(*is_inside, is_here), value, zero)
-        return tirx.Select(is_here, value, zero)
-
-    return te.compute(tuple(shape), element, name="gather_elements_gradient")
+    is_single = int(dy.shape[axis]) == 1
+    return te.compute(tuple(shape), single if is_single else total, name="gather_elements_gradient")
 
 
 def _counted(index: tirx.Expr, extent: int, dtype: str) -> tirx.Expr:
-    """An index, from the end where it is negative."""
+    """Count an index from the end where it is negative."""
     return tirx.Select(index < 0, index + tirx.const(int(extent), dtype), index)
 
 
@@ -136,14 +127,14 @@ def _indexed(x: te.Tensor, indices: list[te.Tensor], shape: Ints) -> te.Tensor:
 
 
 def _value(index: te.Tensor, entries: list[tirx.Var], extent: tirx.Expr) -> tirx.Expr:
-    """The index at an entry of the broadcast indices, from the end where it is negative, or the nearest to it."""
+    """Return the index at an entry of the broadcast indices: from the end where it is negative, within the range."""
     lead = len(entries) - len(index.shape)
     value = index(*(0 if int(own) == 1 else entry for own, entry in zip(index.shape, entries[lead:], strict=True)))
     return tables.nearest(_counted(value, int(extent), index.dtype), extent)
 
 
 @differentiates("relax.index_tensor")
-def _index(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+def _index(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     x, indices = call.args[0], list(call.args[1])
     scatter = Scatter.of_places(shape_of(x), [shape_of(index) for index in indices])
     flat = [_with_axes(builder, index) for index in indices]
@@ -156,7 +147,7 @@ def _with_axes(builder: relax.BlockBuilder, index: relax.Expr) -> relax.Expr:
 
 
 @differentiates("relax.gather_nd")
-def _gather_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+def _gather_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     x, indices = call.args
     if int(call.attrs.batch_dims):
         raise NotImplementedError("gather_nd has a gradient here without batch dimensions only")
@@ -172,7 +163,7 @@ def _part(indices: te.Tensor, place: int) -> te.Tensor:
 
 
 @differentiates("relax.scatter_elements")
-def _scatter_elements(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+def _scatter_elements(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     _, indices, updates = call.args
     axis, op = int(call.attrs.axis), relax.op
     kept = dy
@@ -182,7 +173,7 @@ def _scatter_elements(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: r
 
 
 @differentiates("relax.scatter_nd")
-def _scatter_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
+def _scatter_nd(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     _, indices, updates = call.args
     op = relax.op
     kept = op.scatter_nd(dy, indices, builder.emit(op.zeros_like(updates))) if _is_replaced(call) else dy
@@ -212,8 +203,8 @@ _KERNEL = re.compile(r"embedding\d*")
 
 @legalizes("relax.take")
 def _legalize_take(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    if (found := _entry(call)) is not None:
-        return builder.call_te(_taken, call.args[0], *found)
+    if (place := _entry(call)) is not None:
+        return builder.call_te(_taken, call.args[0], *place)
     if call.attrs.mode == "fast" and call.attrs.axis is not None and not _is_lookup(call):
         axis = int(call.attrs.axis) % len(shape_of(call.args[0]))
         return builder.call_te(tables.taken, *call.args, axis, primfunc_attrs=_INJECTIVE)
@@ -235,11 +226,11 @@ def lookup_behind(builder: relax.BlockBuilder, value: relax.Expr) -> tuple[relax
 
 
 @differentiates("relax.take")
-def _take_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _take_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     # Training replaces `take_backward`, which is as large as the table, wherever it can (lower/updates.py).
     x, indices = call.args
-    if (found := _entry(call)) is not None:
-        return [builder.call_te(_put_back, dy, shape_of(x), *found), no_grad(indices)]
+    if (place := _entry(call)) is not None:
+        return [builder.call_te(_put_back, dy, shape_of(x), *place), no_grad(indices)]
     if call.attrs.mode != "fast":
         raise NotImplementedError(f"take in mode '{call.attrs.mode}': its gradient would need the indices it clips")
     if _is_lookup(call) and len(shape_of(indices)) != 1:
@@ -287,7 +278,7 @@ def _cumsum(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 @differentiates("relax.cumsum")
-def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _cumsum_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     (x,) = call.args
     if not is_float(x):
         return [no_grad(x)]
@@ -314,46 +305,30 @@ def _summed(
 
 @legalizes("relax.topk")
 def _topk(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x,), attrs = call.args, call.attrs
-    axis, is_largest, kind = int(attrs.axis), bool(attrs.largest), str(attrs.ret_type)
-    made = []
+    kind, made = str(call.attrs.ret_type), []
     if kind in {"both", "values"}:
-        made.append(_values(builder, x, axis, int(attrs.k), is_largest))
+        made.append(builder.call_te(along_axis.ranked, call.args[0], *_ranks(builder, call)))
     if kind in {"both", "indices"}:
-        made.append(_places(builder, x, axis, int(attrs.k), is_largest, str(attrs.dtype)))
+        made.append(builder.call_te(along_axis.ranked_places, *_ranks(builder, call), str(call.attrs.dtype)))
     return relax.Tuple([builder.emit(item) for item in made]) if len(made) > 1 else made[0]
 
 
 @differentiates("relax.topk")
-def _topk_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    (x,), attrs = call.args, call.attrs
-    kind, axis = str(attrs.ret_type), int(attrs.axis) % len(shape_of(x))
+def _topk_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    (x,), kind = call.args, str(call.attrs.ret_type)
     if kind == "indices":
         return [no_grad(x)]
     if kind == "both":
         places, dy = builder.emit(relax.TupleGetItem(y, 1)), builder.emit(relax.TupleGetItem(dy, 0))
     else:
-        places = builder.emit(_places(builder, x, axis, int(attrs.k), bool(attrs.largest), "int64"))
-    return [to_places(builder, dy, places, shape_of(x), axis)]
+        places = builder.emit(builder.call_te(along_axis.ranked_places, *_ranks(builder, call), "int64"))
+    return [to_places(builder, dy, places, shape_of(x), int(call.attrs.axis) % len(shape_of(x)))]
 
 
-def _values(builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int, is_descending: bool) -> relax.Expr:
-    rank, axis, count = _ranks(builder, x, axis, count, is_descending)
-    return builder.call_te(along_axis.ranked, x, rank, axis, count)
-
-
-def _places(
-    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int, is_descending: bool, dtype: str
-) -> relax.Expr:
-    rank, axis, count = _ranks(builder, x, axis, count, is_descending)
-    return builder.call_te(along_axis.ranked_places, rank, axis, count, dtype)
-
-
-def _ranks(
-    builder: relax.BlockBuilder, x: relax.Expr, axis: int, count: int, is_descending: bool
-) -> tuple[relax.Var, int, int]:
-    """The rank of each element, the axis counted from the front, and how many ranks are kept."""
-    axis %= len(shape_of(x))
-    extent = shape_of(x)[axis]
-    rank = builder.emit(builder.call_te(along_axis.ranks, x, axis, descending=is_descending))
+def _ranks(builder: relax.BlockBuilder, call: relax.Call) -> tuple[relax.Var, int, int]:
+    """Return the rank of each element, the axis counted from the front, and how many ranks are kept."""
+    (x,), attrs = call.args, call.attrs
+    axis = int(attrs.axis) % len(shape_of(x))
+    extent, count = shape_of(x)[axis], int(attrs.k)
+    rank = builder.emit(builder.call_te(along_axis.ranks, x, axis, descending=bool(attrs.largest)))
     return rank, axis, extent if count < 1 else min(count, extent)

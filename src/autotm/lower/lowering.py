@@ -22,7 +22,7 @@ from autotm.lower.results import place_results
 from autotm.lower.step import first_use, whole_step
 from autotm.model.errors import AutotmError
 from autotm.model.files import save
-from autotm.model.graph import SCHEDULES_KEY, Graph, Implementation, Initial, Kernel, Operand, Role, Tensor, workspace
+from autotm.model.graph import SCHEDULES_KEY, Graph, Implementation, Initial, Kernel
 from autotm.model.kernel_studies import TunedSchedule
 from autotm.zoo import Network
 
@@ -40,7 +40,7 @@ class Alternative:
     made: KernelFacts
 
     def of(self, kernel: Kernel) -> Implementation:
-        """It as an alternative of one call."""
+        """Return the alternative of one call."""
         owned = workspaces(f"{kernel.name}.{self.implementation}", self.made)
         return Implementation(self.implementation, self.made.symbol, self.made.identity, owned)
 
@@ -48,15 +48,9 @@ class Alternative:
 def find_alternatives(
     graph: Graph, functions: Mapping[str, tirx.PrimFunc], kernels: Iterable[KernelFacts], make: Make
 ) -> dict[str, tuple[Alternative, ...]]:
-    """By symbol of a kernel, its alternatives that save at least `LEAST_SHARE` of the step's peak.
+    """Return, by symbol of a kernel, its alternatives that save at least `LEAST_SHARE` of the step's peak.
 
-    A kernel that came from a search has none.
-
-    Args:
-        graph: the step without alternatives.
-        functions: the unscheduled function of each kernel symbol.
-        kernels: those of the graph.
-        make: makes the alternatives.
+    A kernel that came from a search has none. `functions` are unscheduled, by symbol of a kernel.
     """
     least = graph.peak_live_bytes * LEAST_SHARE
     own = {item.symbol: item for item in kernels if item.workspace_bytes >= least}
@@ -73,7 +67,7 @@ def find_alternatives(
 
 
 def with_alternatives(graph: Graph, found: Mapping[str, tuple[Alternative, ...]]) -> Graph:
-    """The graph whose kernels may be computed in those ways too."""
+    """Add alternatives to the kernels of a graph."""
     kernels = (
         replace(kernel, alternatives=tuple(other.of(kernel) for other in found.get(kernel.function, ())))
         for kernel in graph.kernels
@@ -139,14 +133,14 @@ def scheduled_step(
     tuned: Mapping[str, TunedSchedule] = NO_TUNING,
     implementations: Implementations = "default",
 ) -> ScheduledStep:
-    """The step up to, but without, machine code."""
+    """Schedule a step, and compile nothing."""
     scheduler = KernelScheduler(target, threads)
     made = make_step(network, scale, target, scheduler.make, tuned, implementations)
     return ScheduledStep(made.graph, made.functions, scheduler.kernels)
 
 
 def outlined_step(network: Network, scale: str) -> Graph:
-    """The step as data, with nothing scheduled or compiled: no kernel has workspaces or a second implementation.
+    """Return a step as data, with nothing scheduled or compiled: no kernel has workspaces or a second implementation.
 
     It is the same on every computer.
 
@@ -178,7 +172,7 @@ def make_step(
     tuned: Mapping[str, TunedSchedule],
     implementations: Implementations,
 ) -> MadeStep:
-    """The step of a network, with kernels that `make` makes."""
+    """Return the step of a network, with kernels that `make` makes."""
     step = whole_step(network)
     try:
         module = fused_kernels(step.module, target)
@@ -202,7 +196,7 @@ def make_step(
 def _make_distinct(
     functions: Mapping[str, tirx.PrimFunc], make: Make, tuned: Mapping[str, TunedSchedule]
 ) -> dict[str, KernelFacts]:
-    """Each distinct function made once; functions that are equal but for their name share one symbol."""
+    """Make each distinct function once; functions that are equal but for their name share one symbol."""
     shapes = {name: tvm_ffi.structural_hash(func, map_free_vars=True) for name, func in sorted(functions.items())}
     first = {shape: name for name, shape in reversed(shapes.items())}
     requests = {
@@ -265,7 +259,7 @@ class DistinctKernel:
 
 
 def distinct_kernels(step: ScheduledStep) -> tuple[DistinctKernel, ...]:
-    """Every compiled function once, heaviest first."""
+    """Return every compiled function once, heaviest first."""
     calls: dict[str, list[Kernel]] = {}
     for kernel in step.graph.kernels:
         calls.setdefault(kernel.function, []).append(kernel)
@@ -279,9 +273,6 @@ def distinct_kernels(step: ScheduledStep) -> tuple[DistinctKernel, ...]:
 
 
 # One convolution alone, as a step of a single kernel: what the kernel plot times in every placement.
-
-CONVOLUTION_NAME = "convolution"
-_WINDOW, _PADDING = 3, 1
 
 
 def lower_convolution(
@@ -303,49 +294,14 @@ def lower_convolution(
     Raises:
         AutotmError: the library cannot be built (no C compiler, say).
     """
-    module = fused_kernels(_convolution_module(batch, image, channels), target)
-    (call,), _ = extract_calls(module)
-    with objects_in(objects) as folder:
-        compiler = KernelCompiler(folder, target, threads)
-        (made,) = compiler.make([Request(module[call.function].without_attr("global_symbol"))])
-        compiler.link([made], library_path)
-    kernel = Kernel(
-        name=CONVOLUTION_NAME,
-        function=made.symbol,
-        identity=made.identity,
-        op=made.op,
-        op_class=made.op_class,
-        flops=made.flops,
-        inputs=call.inputs,
-        outputs=tuple(Operand("output", item.shape, item.dtype) for item in call.outputs),
-        workspaces=workspaces(CONVOLUTION_NAME, made),
-    )
-    graph = Graph(CONVOLUTION_NAME, scale, batch, (kernel,), _convolution_tensors(kernel))
-    save(graph_path, "graph", graph, provenance)
-    return graph
-
-
-def _convolution_module(batch: int, image: int, channels: int) -> tvm.IRModule:
     data = relax.Var("data", relax.TensorType((batch, image, image, channels), "float32"))
-    weight = relax.Var("weight", relax.TensorType((_WINDOW, _WINDOW, channels, channels), "float32"))
+    weight = relax.Var("weight", relax.TensorType((3, 3, channels, channels), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [data, weight]):
         with builder.dataflow():
-            product = relax.op.nn.conv2d(data, weight, padding=_PADDING, data_layout="NHWC", kernel_layout="HWIO")
-            result = builder.emit_output(relax.Tuple([builder.emit(product)]))
+            product = relax.op.nn.conv2d(data, weight, padding=1, data_layout="NHWC", kernel_layout="HWIO")
+            result = builder.emit_output(builder.emit(product))
         builder.emit_func_output(result)
-    return builder.finalize()
-
-
-def _convolution_tensors(kernel: Kernel) -> tuple[Tensor, ...]:
-    data, weight = kernel.inputs
-    (output,) = kernel.outputs
-    return (
-        Tensor(data.tensor, Role.INPUT, data.shape, data.dtype, data.size_bytes, None, (0,), initial=Initial("normal")),
-        Tensor(
-            weight.tensor, Role.PARAMETER, weight.shape, weight.dtype, weight.size_bytes, None, (0,),
-            initial=Initial("normal", 0.1),
-        ),
-        Tensor(output.tensor, Role.RESULT, output.shape, output.dtype, output.size_bytes, 0, ()),
-        *(workspace(operand, 0) for operand in kernel.workspaces),
-    )  # fmt: skip
+    inputs, parameters = {"data": Initial("normal")}, {"weight": Initial("normal", 0.1)}
+    network = Network("convolution", batch, builder.finalize(), inputs, parameters, None)
+    return lower_network(network, scale, target, threads, graph_path, library_path, provenance, objects)

@@ -1,4 +1,4 @@
-"""Rules of operators that only move values or give them another shape: slices, broadcasts, pads, concatenations."""
+"""Rules of operators that only move values or give them another shape, and of the largest and smallest of values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tvm.relax.op.grad import no_grad
 from autotm.kernels import along_axis
 from autotm.kernels.tables import call_embedding_concat
 from autotm.lower.indexing import lookup_behind
+from autotm.lower.pointwise import extreme
 from autotm.lower.rules import (
+    Exprs,
     Ints,
     builtin,
     differentiates,
@@ -23,6 +25,7 @@ from autotm.lower.rules import (
     is_float,
     legalizes,
     number,
+    reduced_axes,
     shape_of,
 )
 
@@ -30,17 +33,19 @@ from autotm.lower.rules import (
 
 
 @differentiates("relax.squeeze")
-def _squeeze(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+@differentiates("relax.flatten")
+@differentiates("relax.nn.batch_flatten")
+def _reshape(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     return [relax.op.reshape(dy, shape_of(call.args[0]))]
 
 
 @differentiates("relax.flip")
-def _flip(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _flip(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     return [relax.op.flip(dy, int(call.attrs.axis))]
 
 
 @differentiates("relax.strided_slice")
-def _slice(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _slice(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     shape = shape_of(call.args[0])
     axes, begins, _, *rest = (ints(argument) for argument in call.args[1:])
     axes, strides = tuple(axis % len(shape) for axis in axes), rest[0] if rest else (1,) * len(axes)
@@ -54,7 +59,7 @@ def _slice(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 
 
 def _put_back(dy: te.Tensor, shape: Ints, firsts: Ints, steps: Ints) -> te.Tensor:
-    """Zeros of a shape, but for the positions that a slice took: from `firsts` on, `steps` apart."""
+    """Put a gradient among zeros at the positions that a slice took: from `firsts` on, `steps` apart."""
 
     def element(*at: tirx.Var) -> tirx.Expr:
         taken, places = [], []
@@ -71,7 +76,7 @@ def _put_back(dy: te.Tensor, shape: Ints, firsts: Ints, steps: Ints) -> te.Tenso
 
 
 @differentiates("relax.stack")
-def _stack(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _stack(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     parts = list(call.args[0])
     axis = int(call.attrs.axis) % len(shape_of(dy))
     taken = [builder.emit(relax.op.strided_slice(dy, [axis], [k], [k + 1])) for k in range(len(parts))]
@@ -79,7 +84,7 @@ def _stack(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 
 
 @differentiates("relax.repeat")
-def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     shape, times = shape_of(call.args[0]), int(call.attrs.repeats)
     if call.attrs.axis is None:
         raise NotImplementedError("repeat has a gradient here along an axis only; reshape to one axis first")
@@ -89,13 +94,176 @@ def _repeat(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Block
 
 
 @differentiates("relax.tile")
-def _tile(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _tile(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     own, times = shape_of(call.args[0]), ints(call.attrs.repeats)
     rank = max(len(own), len(times))
     shape, times = (1,) * (rank - len(own)) + own, (1,) * (rank - len(times)) + times
     apart = [extent for pair in zip(times, shape, strict=True) for extent in pair]
     summed = builder.emit(relax.op.sum(builder.emit(relax.op.reshape(dy, apart)), list(range(0, 2 * rank, 2))))
     return [relax.op.reshape(summed, own)]
+
+
+# Operators that give values another shape: broadcast, flattened, padded.
+
+
+@legalizes("relax.broadcast_to")
+def _broadcast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x = call.args[0]
+    if (value := number(x)) is not None:
+        return builder.call_te(topi.full, shape_of(call), dtype_of(call), value)
+    return builtin(builder, call)
+
+
+@differentiates("relax.broadcast_to")
+def _broadcast_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    x, shape = call.args
+    return [fitted(dy, x, builder) if is_float(x) else no_grad(x), no_grad(shape)]
+
+
+@differentiates("relax.collapse_sum_to")
+def _collapse(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
+    x, shape = call.args
+    return [relax.op.broadcast_to(dy, shape_of(x)), no_grad(shape)]
+
+
+@differentiates("relax.tril")
+@differentiates("relax.triu")
+def _triangle(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
+    operator = relax.op.tril if call.op.name == "relax.tril" else relax.op.triu
+    return [operator(dy, call.args[1]), *map(no_grad, call.args[1:])]
+
+
+@legalizes("relax.nn.pixel_shuffle")
+def _pixel_shuffle_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    return builder.call_te(_shuffled, call.args[0], shape_of(call), int(call.attrs.upscale_factor))
+
+
+def _shuffled(x: te.Tensor, shape: Ints, factor: int) -> te.Tensor:
+    """Make squares of pixels of neighbouring channels, row by row."""
+    factor = int(factor)
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        *batch, c, h, w = at
+        channel = (c * factor + h % factor) * factor + w % factor
+        return x(*batch, channel, h // factor, w // factor)
+
+    return te.compute(tuple(shape), element, name="pixel_shuffle")
+
+
+@differentiates("relax.nn.pixel_shuffle")
+def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    shape, factor = shape_of(call.args[0]), int(call.attrs.upscale_factor)
+    *batch, channels, height, width = shape
+    rank, op = len(batch), relax.op
+    apart = (*batch, channels // factor**2, height, factor, width, factor)
+    order = [*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3]
+    moved = builder.emit(op.permute_dims(builder.emit(op.reshape(dy, apart)), order))
+    return [op.reshape(moved, shape)]
+
+
+@differentiates("relax.meshgrid")
+def _meshgrid(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    if str(call.attrs.indexing) != "ij":
+        raise NotImplementedError("meshgrid has a gradient here with indexing 'ij' only")
+    parts = list(call.args[0])
+    slopes = []
+    for axis, part in enumerate(parts):
+        slope = builder.emit(relax.TupleGetItem(dy, axis))
+        others = [other for other in range(len(parts)) if other != axis]
+        slopes.append(builder.emit(relax.op.sum(slope, others)) if is_float(part) else no_grad(part))
+    return [relax.Tuple(slopes)]
+
+
+@differentiates("relax.outer")
+def _outer(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    (a, b), emit, op = call.args, builder.emit, relax.op
+    column = emit(op.reshape(a, (shape_of(a)[0], 1)))
+    return [op.sum(emit(op.multiply(dy, b)), 1), op.sum(emit(op.multiply(dy, column)), 0)]
+
+
+@differentiates("relax.nn.pad")
+def _pad(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    mode, shape, widths = str(call.attrs.pad_mode), shape_of(call.args[0]), ints(call.attrs.pad_width)
+    before, after = widths[::2], widths[1::2]
+    if mode == "constant":
+        ends = [first + extent for first, extent in zip(before, shape, strict=True)]
+        return [relax.op.strided_slice(dy, list(range(len(before))), list(before), ends)]
+    if mode not in _COPIES:
+        raise NotImplementedError(f"pad has a gradient here in modes constant and {', '.join(_COPIES)}, not in {mode}")
+    for axis, extent in enumerate(shape):
+        if before[axis] or after[axis]:
+            dy = builder.emit(builder.call_te(_folded, dy, axis, extent, before[axis], after[axis], mode))
+    return [dy]
+
+
+_COPIES = ("reflect", "replicate", "circular")
+
+
+def _folded(dy: te.Tensor, axis: int, extent: int, before: int, after: int, mode: str) -> te.Tensor:
+    """Add along one axis the gradients of each position's copies in the padding to the position's own."""
+    extent, before, after = int(extent), int(before), int(after)
+    shape, zero = [*dy.shape[:axis], extent, *dy.shape[axis + 1 :]], tirx.const(0.0, dy.dtype)
+
+    def value(at: tuple[tirx.Var, ...], position: tirx.Expr, is_there: tirx.Expr) -> tirx.Expr:
+        inside = tirx.max(tirx.min(position, extent + before + after - 1), 0)
+        return tirx.Select(is_there, dy(*at[:axis], inside, *at[axis + 1 :]), zero)
+
+    copies = te.reduce_axis((0, max(before, after) + 1), "copy")
+
+    def edge(*at: tirx.Var) -> tirx.Expr:
+        i = at[axis]
+        first = value(at, before - copies, tirx.all(i == 0, copies <= before, copies > 0))
+        last = value(at, before + extent - 1 + copies, tirx.all(i == extent - 1, copies <= after, copies > 0))
+        return te.sum(value(at, before + i, copies == 0) + first + last, axis=copies)
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        i = at[axis]
+        total = dy(*at[:axis], before + i, *at[axis + 1 :])
+        if mode == "reflect":
+            total = total + value(at, before - i, tirx.all(i > 0, i <= before))
+            last = before + 2 * (extent - 1) - i
+            return total + value(at, last, tirx.all(i < extent - 1, i >= extent - 1 - after))
+        total = total + value(at, before + i - extent, i >= extent - before)
+        return total + value(at, before + i + extent, i < after)
+
+    return te.compute(shape, edge if mode == "replicate" else element, name="pad_gradient")
+
+
+# Concatenation and views.
+
+_MATRIX = 2  # axes
+
+
+@legalizes("relax.concat")
+def _legalize_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    parts, axis = list(call.args[0]), int(call.attrs.axis)
+    if len(shape_of(parts[0])) == _MATRIX and axis % _MATRIX == 1:
+        lookups = [lookup_behind(builder, part) for part in parts]
+        if any(lookups):
+            sources = [lookup or (part,) for lookup, part in zip(lookups, parts, strict=True)]
+            return call_embedding_concat(builder, sources)
+    return along_axis.call_concat(builder, parts, axis)
+
+
+@differentiates("relax.concat")
+def _concat_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    # Slices fuse with the masks and additions behind them; the built-in split does not.
+    axis = int(call.attrs.axis)
+    gradients, start = [], 0
+    for part in call.args[0]:
+        end = start + shape_of(part)[axis]
+        gradients.append(builder.emit(relax.op.strided_slice(dy, [axis], [start], [end])))
+        start = end
+    return [relax.Tuple(gradients)]
+
+
+@legalizes("relax.reshape")
+def _legalize_reshape(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    # A reshape moves nothing: it stays an operator, and becomes a view of the same tensor in the graph.
+    return call
+
+
+# The largest or smallest value along some axes.
 
 
 @legalizes("relax.max")
@@ -105,8 +273,7 @@ def _reduced(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     if not is_float(call):
         return builtin(builder, call)
     shape, is_largest = shape_of(call.args[0]), call.op.name == "relax.max"
-    axes = call.attrs.axis
-    over = {axis % len(shape) for axis in ints(axes)} if axes is not None else set(range(len(shape)))
+    over, _ = reduced_axes(call)
 
     def reduced(x: te.Tensor) -> te.Tensor:
         terms = {axis: te.reduce_axis((0, shape[axis])) for axis in sorted(over)}
@@ -125,11 +292,10 @@ def _reduced(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _reducer(is_largest: bool) -> Callable[..., tirx.Expr]:
-    """A maximum or minimum in which NaN stays and infinities count; known to the schedules that share sums."""
+    """Return a maximum or minimum in which NaN stays and infinities count; the schedules that share sums know it."""
 
     def combined(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-        # A comparison with NaN is false, which chooses `b`.
-        return tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
+        return extreme(a, b, is_largest)
 
     def least(dtype: str) -> tirx.Expr:
         infinity = tirx.infinity(dtype)
@@ -151,192 +317,11 @@ _REDUCERS = {is_largest: _reducer(is_largest) for is_largest in (True, False)}
 
 @differentiates("relax.max")
 @differentiates("relax.min")
-def _extremum(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _extremum(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     # Values that are equally extreme share the gradient, as in PyTorch's amax and amin.
     x = call.args[0]
-    shape, axes = shape_of(x), call.attrs.axis
-    reduced = {axis % len(shape) for axis in ints(axes)} if axes is not None else set(range(len(shape)))
-    kept = tuple(1 if axis in reduced else extent for axis, extent in enumerate(shape))
+    axes, kept = reduced_axes(call)
     whole, slope = (builder.emit(relax.op.reshape(item, kept)) for item in (y, dy))
     is_extreme = builder.emit(relax.op.astype(builder.emit(relax.op.equal(x, whole)), x.ty.dtype))
-    count = builder.emit(relax.op.sum(is_extreme, sorted(reduced), keepdims=True))
+    count = builder.emit(relax.op.sum(is_extreme, sorted(axes), keepdims=True))
     return [relax.op.multiply(is_extreme, builder.emit(relax.op.divide(slope, count)))]
-
-
-# Operators that give values another shape: broadcast, flattened, padded.
-
-_Rules = list[relax.Expr]
-
-
-@legalizes("relax.broadcast_to")
-def _broadcast(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    x = call.args[0]
-    if (value := number(x)) is not None:
-        return builder.call_te(topi.full, shape_of(call), dtype_of(call), value)
-    return builtin(builder, call)
-
-
-@differentiates("relax.broadcast_to")
-def _broadcast_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
-    x, shape = call.args
-    return [fitted(dy, x, builder) if is_float(x) else no_grad(x), no_grad(shape)]
-
-
-@differentiates("relax.collapse_sum_to")
-def _collapse(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Rules:
-    x, shape = call.args
-    return [relax.op.broadcast_to(dy, shape_of(x)), no_grad(shape)]
-
-
-@differentiates("relax.flatten")
-@differentiates("relax.nn.batch_flatten")
-def _flatten(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Rules:
-    return [relax.op.reshape(dy, shape_of(call.args[0]))]
-
-
-@differentiates("relax.tril")
-def _tril(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Rules:
-    return [relax.op.tril(dy, call.args[1]), *map(no_grad, call.args[1:])]
-
-
-@differentiates("relax.triu")
-def _triu(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Rules:
-    return [relax.op.triu(dy, call.args[1]), *map(no_grad, call.args[1:])]
-
-
-@legalizes("relax.nn.pixel_shuffle")
-def _pixel_shuffle_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return builder.call_te(_shuffled, call.args[0], shape_of(call), int(call.attrs.upscale_factor))
-
-
-def _shuffled(x: te.Tensor, shape: Ints, factor: int) -> te.Tensor:
-    """Squares of pixels made of neighbouring channels, row by row."""
-    factor = int(factor)
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        *batch, c, h, w = at
-        channel = (c * factor + h % factor) * factor + w % factor
-        return x(*batch, channel, h // factor, w // factor)
-
-    return te.compute(tuple(shape), element, name="pixel_shuffle")
-
-
-@differentiates("relax.nn.pixel_shuffle")
-def _pixel_shuffle(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
-    shape, factor = shape_of(call.args[0]), int(call.attrs.upscale_factor)
-    *batch, channels, height, width = shape
-    rank, op = len(batch), relax.op
-    apart = (*batch, channels // factor**2, height, factor, width, factor)
-    order = [*range(rank), rank, rank + 2, rank + 4, rank + 1, rank + 3]
-    moved = builder.emit(op.permute_dims(builder.emit(op.reshape(dy, apart)), order))
-    return [op.reshape(moved, shape)]
-
-
-@differentiates("relax.meshgrid")
-def _meshgrid(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
-    if str(call.attrs.indexing) != "ij":
-        raise NotImplementedError("meshgrid has a gradient here with indexing 'ij' only")
-    parts = list(call.args[0])
-    slopes = []
-    for axis, part in enumerate(parts):
-        slope = builder.emit(relax.TupleGetItem(dy, axis))
-        others = [other for other in range(len(parts)) if other != axis]
-        slopes.append(builder.emit(relax.op.sum(slope, others)) if is_float(part) else no_grad(part))
-    return [relax.Tuple(slopes)]
-
-
-@differentiates("relax.outer")
-def _outer(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
-    (a, b), emit, op = call.args, builder.emit, relax.op
-    column = emit(op.reshape(a, (shape_of(a)[0], 1)))
-    return [op.sum(emit(op.multiply(dy, b)), 1), op.sum(emit(op.multiply(dy, column)), 0)]
-
-
-@differentiates("relax.nn.pad")
-def _pad(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Rules:
-    mode, shape, widths = str(call.attrs.pad_mode), shape_of(call.args[0]), ints(call.attrs.pad_width)
-    before, after = widths[::2], widths[1::2]
-    if mode == "constant":
-        ends = [first + extent for first, extent in zip(before, shape, strict=True)]
-        return [relax.op.strided_slice(dy, list(range(len(before))), list(before), ends)]
-    if mode not in _COPIES:
-        raise NotImplementedError(f"pad has a gradient here in modes constant and {', '.join(_COPIES)}, not in {mode}")
-    for axis, extent in enumerate(shape):
-        if before[axis] or after[axis]:
-            dy = builder.emit(builder.call_te(_folded, dy, axis, extent, before[axis], after[axis], mode))
-    return [dy]
-
-
-_COPIES = ("reflect", "replicate", "circular")
-
-
-def _folded(dy: te.Tensor, axis: int, extent: int, before: int, after: int, mode: str) -> te.Tensor:
-    """The gradient along one axis: each position's, and that of its copies in the padding."""
-    extent, before, after = int(extent), int(before), int(after)
-    shape = [*dy.shape[:axis], extent, *dy.shape[axis + 1 :]]
-    if mode == "replicate":
-        copies = te.reduce_axis((0, max(before, after) + 1), "copy")
-
-        def edge(*at: tirx.Var) -> tirx.Expr:
-            i, zero = at[axis], tirx.const(0.0, dy.dtype)
-
-            def value(position: tirx.Expr, is_there: tirx.Expr) -> tirx.Expr:
-                inside = tirx.max(tirx.min(position, extent + before + after - 1), 0)
-                return tirx.Select(is_there, dy(*at[:axis], inside, *at[axis + 1 :]), zero)
-
-            first = value(before - copies, tirx.all(i == 0, copies <= before, copies > 0))
-            last = value(before + extent - 1 + copies, tirx.all(i == extent - 1, copies <= after, copies > 0))
-            return te.sum(value(before + i, copies == 0) + first + last, axis=copies)
-
-        return te.compute(shape, edge, name="pad_gradient")
-
-    def element(*at: tirx.Var) -> tirx.Expr:
-        i, zero = at[axis], tirx.const(0.0, dy.dtype)
-
-        def value(position: tirx.Expr, is_there: tirx.Expr) -> tirx.Expr:
-            inside = tirx.max(tirx.min(position, extent + before + after - 1), 0)
-            return tirx.Select(is_there, dy(*at[:axis], inside, *at[axis + 1 :]), zero)
-
-        total = dy(*at[:axis], before + i, *at[axis + 1 :])
-        if mode == "reflect":
-            total = total + value(before - i, tirx.all(i > 0, i <= before))
-            last = before + 2 * (extent - 1) - i
-            return total + value(last, tirx.all(i < extent - 1, i >= extent - 1 - after))
-        total = total + value(before + i - extent, i >= extent - before)
-        return total + value(before + i + extent, i < after)
-
-    return te.compute(shape, element, name="pad_gradient")
-
-
-# Concatenation and views.
-
-_MATRIX = 2
-
-
-@legalizes("relax.concat")
-def _legalize_concat(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    parts, axis = list(call.args[0]), int(call.attrs.axis)
-    if len(shape_of(parts[0])) == _MATRIX and axis % _MATRIX == 1:
-        lookups = [lookup_behind(builder, part) for part in parts]
-        if any(lookups):
-            sources = [lookup or (part,) for lookup, part in zip(lookups, parts, strict=True)]
-            return call_embedding_concat(builder, sources)
-    return along_axis.call_concat(builder, parts, axis)
-
-
-@differentiates("relax.concat")
-def _concat_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    # Slices fuse with the masks and additions behind them; the built-in split does not.
-    axis = int(call.attrs.axis)
-    gradients, start = [], 0
-    for part in call.args[0]:
-        end = start + shape_of(part)[axis]
-        gradients.append(builder.emit(relax.op.strided_slice(dy, [axis], [start], [end])))
-        start = end
-    return [relax.Tuple(gradients)]
-
-
-@legalizes("relax.reshape")
-def _legalize_reshape(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    # A reshape moves nothing: it stays an operator, and becomes a view of the same tensor in the graph.
-    return call

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from tvm import relax, te, tirx, topi
 from tvm.relax.op import _op_gradient as relax_rules
@@ -13,13 +14,25 @@ from tvm.relax.op.grad import no_grad
 from autotm.kernels import normalization
 from autotm.kernels.schedules import channel_sums
 from autotm.kernels.tir import OPAQUE
-from autotm.lower.rules import Ints, builtin, differentiates, dtype_of, ints, is_float, legalizes, lowered, shape_of
+from autotm.lower.rules import (
+    Exprs,
+    Ints,
+    builtin,
+    differentiates,
+    dtype_of,
+    ints,
+    is_float,
+    legalizes,
+    lowered,
+    reduced_axes,
+    shape_of,
+)
 
 # Batch norm: in training, the statistics are the batch's own, and the gradient reuses them; else given ones.
 #
 # In training, the second result is the batch's mean and the third 1 / sqrt(variance + epsilon), which is what the other
 # kernels need, whatever the momentum. A network that keeps running averages makes them of these two
-# (`kernels.operators.batch_norm.running_averages`), as those from PyTorch do; the original's networks keep none.
+# (`kernels.normalization.running_averages`), as those from PyTorch do; the original's networks keep none.
 
 
 @legalizes("relax.nn.batch_norm")
@@ -42,7 +55,7 @@ def _legalize_batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax
 @differentiates("relax.nn.batch_norm")
 def _batch_norm_gradient(
     results: relax.Var, call: relax.Call, slopes: relax.Expr, builder: relax.BlockBuilder
-) -> list[relax.Expr]:
+) -> Exprs:
     x, _gamma, _beta, *running = call.args
     gamma, _ = _scale_and_shift(builder, call)
     dy = builder.emit(relax.TupleGetItem(slopes, 0))
@@ -57,8 +70,8 @@ def _batch_norm_gradient(
     return [_with_channels_back(builder, call, dx), dgamma, dbeta, *still]
 
 
-def _frozen_batch_norm_gradient(builder: relax.BlockBuilder, call: relax.Call, dy: relax.Var) -> list[relax.Expr]:
-    """By data, scale and shift, mean and variance being given."""
+def _frozen_batch_norm_gradient(builder: relax.BlockBuilder, call: relax.Call, dy: relax.Var) -> Exprs:
+    """Compute the gradients by data, scale and shift; mean and variance are constants."""
     (x, *_, mean, variance), emit, op, axis = call.args, builder.emit, relax.op, _channel_axis(call)
     gamma, _ = _scale_and_shift(builder, call)
     along = [1] * len(shape_of(x))
@@ -83,8 +96,8 @@ def _frozen_batch_norm(
     return te.compute(x.shape, element, name="frozen_batch_norm")
 
 
-def _scale_and_shift(builder: relax.BlockBuilder, call: relax.Call) -> list[relax.Expr]:
-    """The second and third operands, or ones and zeros where they do not count."""
+def _scale_and_shift(builder: relax.BlockBuilder, call: relax.Call) -> Exprs:
+    """Return the second and third operands, or ones and zeros where the attributes leave them out."""
     _, gamma, beta, *_ = call.args
     given = ((gamma, bool(call.attrs.scale), 1.0), (beta, bool(call.attrs.center), 0.0))
     return [
@@ -98,7 +111,7 @@ def _channel_axis(call: relax.Call) -> int:
 
 
 def _with_channels_last(builder: relax.BlockBuilder, call: relax.Call, x: relax.Expr) -> relax.Expr:
-    """`x` with its channels last."""
+    """Put the channels of `x` last."""
     shape, axis = shape_of(x), _channel_axis(call)
     if math.prod(shape[axis + 1 :]) == 1:
         return x if axis == len(shape) - 1 else builder.emit(relax.op.reshape(x, shape[: axis + 1]))
@@ -107,7 +120,7 @@ def _with_channels_last(builder: relax.BlockBuilder, call: relax.Call, x: relax.
 
 
 def _with_channels_back(builder: relax.BlockBuilder, call: relax.Call, y: relax.Expr) -> relax.Expr:
-    """What has its channels last, as the operator's data."""
+    """Put channels that lie last back to where the operator has them."""
     shape, axis = shape_of(call.args[0]), _channel_axis(call)
     if math.prod(shape[axis + 1 :]) == 1:
         return y if axis == len(shape) - 1 else builder.emit(relax.op.reshape(builder.emit(y), shape))
@@ -117,12 +130,15 @@ def _with_channels_back(builder: relax.BlockBuilder, call: relax.Call, y: relax.
 
 
 # Normalizations by the mean and variance of groups of channels, and by the root mean square.
+#
+# Forms and gradients are written with Relax's operators: `emit` turns each into a kernel in a form, and into a variable
+# in a gradient.
 
 Emit = Callable[[relax.Expr], relax.Var]
 
 
 @differentiates("relax.nn.rms_norm")
-def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """With r = 1 / sqrt(mean(x^2) + eps) and g = dy w: dx = r (g - x r^2 mean(g x)), dw = sum(dy x r)."""
     (x, weight), emit, op = call.args, builder.emit, relax.op
     rank = len(shape_of(x))
@@ -140,18 +156,14 @@ def _rms_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: 
 
 @legalizes("relax.nn.rms_norm")
 def _rms_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x, weight), op = call.args, relax.op
+    (x, weight), op, emit = call.args, relax.op, partial(lowered, builder)
     rank = len(shape_of(x))
-
-    def emit(value: relax.Expr) -> relax.Var:
-        return lowered(builder, value)
-
     root = _inverse_root(emit, x, [axis % rank for axis in ints(call.attrs.axes)], float(call.attrs.epsilon))
     return emit(op.multiply(emit(op.multiply(x, root)), weight))
 
 
 def _inverse_root(emit: Emit, x: relax.Expr, axes: list[int], epsilon: float) -> relax.Var:
-    """1 / sqrt(mean(x^2) + epsilon) over axes, which are kept."""
+    """Compute 1 / sqrt(mean(x^2) + epsilon) over axes, which are kept."""
     op = relax.op
     square = emit(op.mean(emit(op.multiply(x, x)), axes, keepdims=True))
     return emit(op.rsqrt(emit(op.add(square, relax.const(epsilon, dtype_of(x))))))
@@ -177,7 +189,7 @@ class _Groups:
 
     @classmethod
     def of(cls, call: relax.Call) -> _Groups:
-        """Of `group_norm`; of `instance_norm`, where every channel is a group.
+        """Read a call of `group_norm`, or of `instance_norm`, where every channel is a group.
 
         Raises:
             NotImplementedError: it has no scale or no shift.
@@ -194,7 +206,7 @@ class _Groups:
         return cls(shape, apart, channel, axes, float(attrs.epsilon))
 
     def per_channel(self, emit: Emit, vector: relax.Expr) -> relax.Var:
-        """A scale or shift, with an axis for each of `apart`."""
+        """Reshape a scale or shift to have an axis for each of `apart`."""
         kept = {self.channel, self.channel + 1}
         return emit(relax.op.reshape(vector, [n if axis in kept else 1 for axis, n in enumerate(self.apart)]))
 
@@ -202,7 +214,7 @@ class _Groups:
         return emit(relax.op.mean(value, self.axes, keepdims=True))
 
     def normed(self, emit: Emit, x: relax.Expr) -> tuple[relax.Var, relax.Var]:
-        """`x`, in groups, less its mean and divided by its deviation; and 1 / deviation."""
+        """Return `x` in groups, less its mean and divided by its deviation; and 1 / deviation."""
         op = relax.op
         values = emit(op.reshape(x, self.apart))
         centred = emit(op.subtract(values, self.mean(emit, values)))
@@ -214,11 +226,7 @@ class _Groups:
 @legalizes("relax.nn.group_norm")
 @legalizes("relax.nn.instance_norm")
 def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    (x, gamma, beta), groups, op = call.args, _Groups.of(call), relax.op
-
-    def emit(value: relax.Expr) -> relax.Var:
-        return lowered(builder, value)
-
+    (x, gamma, beta), groups, op, emit = call.args, _Groups.of(call), relax.op, partial(lowered, builder)
     normed, _ = groups.normed(emit, x)
     scaled = emit(op.multiply(normed, groups.per_channel(emit, gamma)))
     return op.reshape(emit(op.add(scaled, groups.per_channel(emit, beta))), groups.shape)
@@ -226,9 +234,7 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 @differentiates("relax.nn.group_norm")
 @differentiates("relax.nn.instance_norm")
-def _group_norm_gradient(
-    _y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
-) -> list[relax.Expr]:
+def _group_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     """With x^ = (x - mean) r and g = dy gamma, means over a group: dx = r (g - mean(g) - x^ mean(g x^))."""
     (x, gamma, _), groups, emit, op = call.args, _Groups.of(call), builder.emit, relax.op
     normed, root = groups.normed(emit, x)
@@ -246,58 +252,45 @@ def _group_norm_gradient(
 
 # Softmax, its logarithm, and layer normalization: kernels that work row by row.
 
-_REDUCTION = {"op_pattern": 3}
-"""Lets elementwise work in front be fused, and none behind."""
-
 
 @legalizes("relax.nn.softmax")
+@legalizes("relax.nn.log_softmax")
 def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _emit(builder, normalization.softmax, *call.args) if _is_last(call) else builtin(builder, call)
+    kernel = normalization.softmax if call.op.name == "relax.nn.softmax" else normalization.log_softmax
+    return _emit(builder, kernel, *call.args) if _is_last(call) else builtin(builder, call)
 
 
 @differentiates("relax.nn.softmax")
-def _softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     if not _is_last(call):
         return relax_rules.softmax_grad(y, call, dy, builder)
     return [_emit(builder, normalization.softmax_gradient, y, dy)]
 
 
-@legalizes("relax.nn.log_softmax")
-def _log_softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    return _emit(builder, normalization.log_softmax, *call.args) if _is_last(call) else builtin(builder, call)
-
-
 @differentiates("relax.nn.log_softmax")
-def _log_softmax_gradient(
-    y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
-) -> list[relax.Expr]:
+def _log_softmax_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     if not _is_last(call):
         return relax_rules.log_softmax_grad(y, call, dy, builder)
-    return [builder.call_te(normalization.log_softmax_gradient, y, dy, primfunc_attrs=_REDUCTION)]
+    # Elementwise work in front may be fused, and none behind.
+    return [builder.call_te(normalization.log_softmax_gradient, y, dy, primfunc_attrs={"op_pattern": 3})]
 
 
 @legalizes("relax.nn.layer_norm")
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    x, gamma, beta = call.args
-    epsilon = float(call.attrs.epsilon)
-    rows = _rows(call)
+    operands, rows, epsilon = call.args, _rows(call), float(call.attrs.epsilon)
     if rows is None:
         return _over_axes(builder, call)
-    if rows == shape_of(x):
-        return _emit(builder, normalization.layer_norm, x, gamma, beta, epsilon)
-    x, gamma, beta = _flat(builder, rows, x, gamma, beta)
-    made = builder.emit(_emit(builder, normalization.layer_norm, x, gamma, beta, epsilon))
-    return relax.op.reshape(made, shape_of(call))
+    if rows == shape_of(call):
+        return _emit(builder, normalization.layer_norm, *operands, epsilon)
+    made = _emit(builder, normalization.layer_norm, *_flat(builder, rows, *operands), epsilon)
+    return relax.op.reshape(builder.emit(made), shape_of(call))
 
 
 @differentiates("relax.nn.layer_norm")
-def _layer_norm_gradient(
-    _y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder
-) -> list[relax.Expr]:
+def _layer_norm_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     operands, rows = call.args, _rows(call)
     if rows is None:
-        message = "layer_norm has a gradient along the last axes only"
-        raise NotImplementedError(message)
+        raise NotImplementedError("layer_norm has a gradient along the last axes only")
     x, gamma, _ = operands
     if is_whole := rows != shape_of(x):
         x, dy, gamma = _flat(builder, rows, x, dy, gamma)
@@ -309,7 +302,7 @@ def _layer_norm_gradient(
 
 
 def _rows(call: relax.Call) -> Ints | None:
-    """The shape in which it is along the last axis only; None if it is not along the last axes."""
+    """Return the shape in which a norm is along the last axis only; None if it is not along the last axes."""
     shape = shape_of(call)
     axes = sorted(axis % len(shape) for axis in ints(call.attrs.axes))
     leading = len(shape) - len(axes)
@@ -318,15 +311,15 @@ def _rows(call: relax.Call) -> Ints | None:
     return shape if len(axes) == 1 else (*shape[:leading], math.prod(shape[leading:]))
 
 
-def _flat(builder: relax.BlockBuilder, rows: Ints, *operands: relax.Expr) -> list[relax.Expr]:
-    """The operands with as many last axes put together; vectors and tensors alike."""
+def _flat(builder: relax.BlockBuilder, rows: Ints, *operands: relax.Expr) -> Exprs:
+    """Reshape operands to rows, and those of the size of one row to a vector."""
     size = math.prod(rows)
     shapes = [rows if math.prod(shape_of(item)) == size else rows[-1:] for item in operands]
     return [builder.emit(relax.op.reshape(item, shape)) for item, shape in zip(operands, shapes, strict=True)]
 
 
 def _over_axes(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Along axes that are not the last: those are put last, and back."""
+    """Normalize along axes that are not the last: put those last, and back."""
     (x, gamma, beta), shape, op = call.args, shape_of(call), relax.op
     axes = [axis % len(shape) for axis in ints(call.attrs.axes)]
     order = [axis for axis in range(len(shape)) if axis not in axes] + axes
@@ -350,10 +343,10 @@ def _is_last(call: relax.Call) -> bool:
 
 
 @differentiates("relax.std")
-def _std(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    """The variance's, by the chain rule: dx = dy (x - mean) / (n y)."""
+def _std(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    """By the chain rule of the variance: dx = dy (x - mean) / (n y)."""
     (x,), emit, op = call.args, builder.emit, relax.op
-    axes, kept = _reduced(call)
+    axes, kept = reduced_axes(call)
     centred = emit(op.subtract(x, emit(op.mean(x, list(axes), keepdims=True))))
     count = relax.const(float(math.prod(shape_of(x)[axis] for axis in axes)), dtype_of(x))
     slope = emit(op.divide(dy, emit(op.multiply(y, count))))
@@ -361,12 +354,12 @@ def _std(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuil
 
 
 @differentiates("relax.prod")
-def _prod(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    """The product of all others, which is right where some are zero too."""
+def _prod(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    """Multiply all other elements: right where some are zero too."""
     (x,), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x)]
-    axes, kept = _reduced(call)
+    axes, kept = reduced_axes(call)
     zero, one = relax.const(0.0, dtype_of(x)), relax.const(1.0, dtype_of(x))
     is_zero = emit(op.equal(x, zero))
     zeros = emit(op.sum(emit(op.astype(is_zero, dtype_of(x))), list(axes), keepdims=True))
@@ -375,13 +368,6 @@ def _prod(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBu
     single = emit(op.where(emit(op.equal(zeros, one)), slope, zero))
     none = emit(op.where(emit(op.equal(zeros, zero)), slope, zero))
     return [op.where(is_zero, single, emit(op.divide(none, emit(op.where(is_zero, one, x)))))]
-
-
-def _reduced(call: relax.Call) -> tuple[Ints, Ints]:
-    """The reduced axes, and the operand's shape with one entry along them."""
-    shape, axes = shape_of(call.args[0]), call.attrs.axis
-    found = tuple(axis % len(shape) for axis in ints(axes)) if axes is not None else tuple(range(len(shape)))
-    return found, tuple(1 if axis in found else extent for axis, extent in enumerate(shape))
 
 
 # The sum that undoes a broadcast over the last axis: the gradient of a bias.

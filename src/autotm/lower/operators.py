@@ -11,7 +11,7 @@ from tvm import relax
 
 from autotm.kernels.contractions import Subscripts
 from autotm.lower import indexing, movement, norms, pointwise, products, windows  # noqa: F401 - each registers its rules
-from autotm.lower.rules import LEGALIZE, Ints, ints, number, shape_of
+from autotm.lower.rules import Ints, ints, number, shape_of
 
 # Products that read operands and write results where they lie, instead of after a transposition.
 #
@@ -23,10 +23,15 @@ _MATRIX = 2
 
 
 def fold_transposes(module: tvm.IRModule) -> tvm.IRModule:
-    """The same module, where `main` transposes no operand or result of a product that a kernel reads or writes so."""
+    """Let kernels of products read operands and write results as they lie, and drop the transpositions."""
     main = module["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    folding = _Folding(_uses(bindings, main.body.body))
+    uses: Counter = Counter()
+    for expression in (*(binding.value for binding in bindings), main.body.body):
+        relax.analysis.post_order_visit(
+            expression, lambda item: uses.update([item] if isinstance(item, relax.Var) else [])
+        )
+    folding = _Folding(uses)
     for binding in bindings:
         folding.take(binding)
     if not folding.is_changed:
@@ -35,19 +40,6 @@ def fold_transposes(module: tvm.IRModule) -> tvm.IRModule:
     function = relax.Function(main.params, body, main.ret_ty, attrs=main.attrs)
     folded = tvm.IRModule({**dict(module.functions), module.get_global_var("main"): function})
     return relax.transform.DeadCodeElimination(["main"])(relax.transform.Normalize()(folded))
-
-
-def _uses(bindings: list[relax.VarBinding], result: relax.Expr) -> Counter:
-    """How often each variable is read."""
-    found: Counter = Counter()
-
-    def count(expression: relax.Expr) -> None:
-        if isinstance(expression, relax.Var):
-            found[expression] += 1
-
-    for expression in (*(binding.value for binding in bindings), result):
-        relax.analysis.post_order_visit(expression, count)
-    return found
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,7 @@ class _Operand:
     factor: float = 1.0
 
     def letters(self, letters: str) -> str:
-        """Of the source's axes, from those of the operand's."""
+        """Return the letters of the source's axes, from those of the operand's."""
         found = [""] * len(letters)
         for axis, letter in zip(self.order, letters, strict=True):
             found[axis] = letter
@@ -79,7 +71,7 @@ class _Folding:
     builder: relax.BlockBuilder = field(default_factory=relax.BlockBuilder)
 
     def take(self, binding: relax.VarBinding) -> None:
-        """The next binding, or others in its place; what they leave unread is dead."""
+        """Keep the next binding, or put others in its place; dead code is removed later."""
         value = binding.value
         folded = None
         if _is(value, "relax.matmul"):
@@ -99,7 +91,7 @@ class _Folding:
         return self._product(product, _order(call))
 
     def _product(self, call: relax.Call, order: range | Ints) -> relax.Expr | None:
-        """The product with its axes in an order; None if nothing is to be gained, or no kernel does it."""
+        """Return a product with its axes in an order; None if it is that already, or no kernel computes it."""
         shapes = [shape_of(argument) for argument in call.args]
         left, right = (self._operand(argument) for argument in call.args)
         is_permuted = tuple(order) != tuple(range(len(order)))
@@ -119,7 +111,7 @@ class _Folding:
         return self._scaled(made, left.factor * right.factor)
 
     def _dense(self, call: relax.Call, right: _Operand) -> relax.Expr:
-        """Rows of more than one axis times one turned matrix."""
+        """Multiply rows of more than one axis by one transposed matrix."""
         x, shape = call.args[0], shape_of(call.args[0])
         rows = self._emit(relax.op.reshape(x, (math.prod(shape[:-1]), shape[-1])))
         made = self._emit(relax.op.einsum((rows, right.source), "ij,kj->ik"))
@@ -129,7 +121,7 @@ class _Folding:
         return made if factor == 1.0 else relax.op.multiply(self._emit(made), relax.const(factor, "float32"))
 
     def _operand(self, operand: relax.Expr) -> _Operand:
-        """What is permuted, or a view of it that is."""
+        """Look through permutations, factors and views for what an operand is made of."""
         rank, factor = len(shape_of(operand)), 1.0
         order, source, whole = tuple(range(rank)), operand, _Operand(operand, tuple(range(rank)))
         while isinstance(source, relax.Var) and source in self.values:
@@ -153,7 +145,7 @@ class _Folding:
         return whole
 
     def _split(self, call: relax.Call) -> tuple[relax.Expr, Ints] | None:
-        """A view of what was permuted, and its order, where a permutation's axes are then split."""
+        """Return a view of a permutation's source, and its order, where the permuted axes are then split."""
         before = self.values.get(call.args[0])
         if before is None or not _is(before, "relax.permute_dims"):
             return None
@@ -176,7 +168,7 @@ class _Folding:
 
 
 def _parts(shape: Ints, split: Ints) -> list[Ints] | None:
-    """The axes that each axis of `shape` is split into; None if axes are put together."""
+    """Return the axes that each axis of `shape` is split into; None if axes are merged."""
     parts, rest = [], list(split)
     for extent in shape:
         part = []
@@ -198,6 +190,3 @@ def _order(call: relax.Call) -> Ints:
 
 def _is(value: relax.Expr, operator: str) -> bool:
     return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(operator)
-
-
-__all__ = ["LEGALIZE", "fold_transposes"]

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
 from autotm.lower.rules import (
+    Exprs,
     Gradient,
     builtin,
     differentiates,
@@ -21,11 +22,12 @@ from autotm.lower.rules import (
     shape_of,
 )
 
-# Elementwise operators whose own form fuses better than Relax's.
+# Forms that fuse better than Relax's, or keep NaN where Relax takes the other number: a step that has gone wrong would
+# look as if it had not.
 
 
 @differentiates("relax.nn.relu")
-def _relu_gradient(y: relax.Var, _call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _relu_gradient(y: relax.Var, _call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     # The mask is read off the output, so that the pre-activation need not be kept and conv + bias + ReLU can fuse.
     return [builder.call_te(_masked, y, dy)]
 
@@ -35,7 +37,6 @@ def _masked(y: te.Tensor, dy: te.Tensor) -> te.Tensor:
     return te.compute(dy.shape, lambda *at: tirx.Select(y(*at) <= zero, zero, dy(*at)), name="relu_gradient")
 
 
-# Relax's own take the other number where one is NaN: a step that has gone wrong would look as if it had not.
 @legalizes("relax.nn.relu")
 def _relu(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     zero = tirx.const(0, dtype_of(call))
@@ -65,17 +66,20 @@ def _extremum_form(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return builtin(builder, call)
     shape, dtype, is_largest = shape_of(call), dtype_of(call), call.op.name == "relax.maximum"
 
-    def chosen(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-        # A comparison with NaN is false, which chooses `b`.
-        return tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
-
     def extremum(*parts: te.Tensor | float) -> te.Tensor:
-        return te.compute(shape, lambda *at: chosen(*(_at(part, at, dtype) for part in parts)), name="extremum")
+        return te.compute(
+            shape, lambda *at: extreme(*(_at(part, at, dtype) for part in parts), is_largest), name="extremum"
+        )
 
     # The number, if one is, comes second: it is not NaN.
     return builder.call_te(
         extremum, *sorted(map(_immediate, call.args), key=lambda part: isinstance(part, int | float))
     )
+
+
+def extreme(a: tirx.Expr, b: tirx.Expr, is_largest: bool) -> tirx.Expr:
+    """Return the larger or smaller of two numbers; NaN if one is: a comparison with it is false, which chooses `b`."""
+    return tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
 
 
 @legalizes("relax.nn.softplus")
@@ -96,7 +100,7 @@ def _log_one_plus_exp(x: te.Tensor) -> te.Tensor:
 
 
 @differentiates("relax.nn.softplus")
-def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _softplus_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     beta = relax.const(float(call.attrs.beta), dtype_of(dy))
     scaled = builder.emit(relax.op.multiply(call.args[0], beta))
     return [relax.op.multiply(dy, builder.emit(relax.op.sigmoid(scaled)))]
@@ -130,7 +134,7 @@ def _immediate(argument: relax.Expr) -> relax.Expr | float:
 
 
 @differentiates("relax.where")
-def _where_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _where_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     condition, *branches = call.args
     zero = relax.const(0, dtype_of(dy))
     parts = [relax.op.where(condition, dy, zero), relax.op.where(condition, zero, dy)]
@@ -148,9 +152,9 @@ Slope = Callable[[tirx.Expr, Callable[[float], tirx.Expr]], tirx.Expr]
 
 
 def _elementwise(name: str, slope_of: Callable[[relax.Call], Slope]) -> Gradient:
-    """The rule dx = dy f'(x)."""
+    """Return the rule dx = dy f'(x)."""
 
-    def rule(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    def rule(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
         slope = slope_of(call)
 
         def product(x: te.Tensor, dy: te.Tensor) -> te.Tensor:
@@ -171,25 +175,12 @@ def _gelu(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
 
 
 def _gelu_tanh(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
-    """Of x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)  (Hendrycks and Gimpel, 2016)."""
+    """Differentiate x (1 + tanh u) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)  (Hendrycks and Gimpel, 2016)."""
     scale, cubic = math.sqrt(2 / math.pi), 0.044715
     bent = tirx.tanh(constant(scale) * (x + constant(cubic) * x * x * x))
     inner = constant(scale) * (constant(1.0) + constant(3 * cubic) * x * x)
     one, half = constant(1.0), constant(0.5)
     return half * (one + bent) + half * x * (one - bent * bent) * inner
-
-
-def _erf(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
-    return constant(2 / math.sqrt(math.pi)) * tirx.exp(-x * x)
-
-
-def _rsqrt(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
-    return constant(-0.5) / (x * tirx.sqrt(x))
-
-
-def _of(slope: Callable[..., tirx.Expr]) -> Slope:
-    """A derivative that needs no constant but 1."""
-    return lambda x, constant: slope(x, constant(1.0))
 
 
 def _selu(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
@@ -202,18 +193,13 @@ def _abs(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
     return tirx.Select(x < constant(0.0), constant(-1.0), above)
 
 
-def _zero_slope(x: tirx.Expr, constant: Callable[[float], tirx.Expr]) -> tirx.Expr:
-    del x
-    return constant(0.0)
-
-
 def _leaky(call: relax.Call) -> Slope:
     alpha = float(call.attrs.alpha)
     return lambda x, constant: tirx.Select(x > constant(0.0), constant(1.0), constant(alpha))
 
 
 @differentiates("relax.nn.prelu")
-def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _prelu(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     (x, alpha), emit, op = call.args, builder.emit, relax.op
     shape, axis = shape_of(x), int(call.attrs.axis) % len(shape_of(x))
     along = [1] * len(shape)
@@ -236,24 +222,26 @@ def _clip_slope(call: relax.Call) -> Slope:
     return slope
 
 
-for _name, _slope in (("nn.gelu", _gelu), ("nn.gelu_tanh", _gelu_tanh), ("erf", _erf), ("rsqrt", _rsqrt)):
-    differentiates(f"relax.{_name}")(_elementwise(_name.removeprefix("nn."), lambda _call, slope=_slope: slope))
-for _name in ("floor", "ceil", "round", "sign", "trunc"):
-    differentiates(f"relax.{_name}")(_elementwise(_name, lambda _call: _zero_slope))
-for _name, _slope in {
+_SLOPES: dict[str, Slope] = {
+    **dict.fromkeys(("floor", "ceil", "round", "sign", "trunc"), lambda _, constant: constant(0.0)),
+    "nn.gelu": _gelu,
+    "nn.gelu_tanh": _gelu_tanh,
     "nn.selu": _selu,
     "abs": _abs,
+    "erf": lambda x, constant: constant(2 / math.sqrt(math.pi)) * tirx.exp(-x * x),
+    "rsqrt": lambda x, constant: constant(-0.5) / (x * tirx.sqrt(x)),
     "square": lambda x, constant: constant(2.0) * x,
-    "tan": _of(lambda x, one: one / (tirx.cos(x) * tirx.cos(x))),
-    "sinh": _of(lambda x, _: tirx.cosh(x)),
-    "cosh": _of(lambda x, _: tirx.sinh(x)),
-    "asin": _of(lambda x, one: one / tirx.sqrt(one - x * x)),
-    "acos": _of(lambda x, one: -one / tirx.sqrt(one - x * x)),
-    "atan": _of(lambda x, one: one / (one + x * x)),
-    "asinh": _of(lambda x, one: one / tirx.sqrt(x * x + one)),
-    "acosh": _of(lambda x, one: one / tirx.sqrt(x * x - one)),
-    "atanh": _of(lambda x, one: one / (one - x * x)),
-}.items():
+    "tan": lambda x, constant: constant(1.0) / (tirx.cos(x) * tirx.cos(x)),
+    "sinh": lambda x, _: tirx.cosh(x),
+    "cosh": lambda x, _: tirx.sinh(x),
+    "asin": lambda x, constant: constant(1.0) / tirx.sqrt(constant(1.0) - x * x),
+    "acos": lambda x, constant: -constant(1.0) / tirx.sqrt(constant(1.0) - x * x),
+    "atan": lambda x, constant: constant(1.0) / (constant(1.0) + x * x),
+    "asinh": lambda x, constant: constant(1.0) / tirx.sqrt(x * x + constant(1.0)),
+    "acosh": lambda x, constant: constant(1.0) / tirx.sqrt(x * x - constant(1.0)),
+    "atanh": lambda x, constant: constant(1.0) / (constant(1.0) - x * x),
+}
+for _name, _slope in _SLOPES.items():
     differentiates(f"relax.{_name}")(_elementwise(_name.removeprefix("nn."), lambda _call, slope=_slope: slope))
 differentiates("relax.nn.leakyrelu")(_elementwise("leakyrelu", _leaky))
 differentiates("relax.clip")(_elementwise("clip", _clip_slope))
@@ -261,14 +249,13 @@ differentiates("relax.clip")(_elementwise("clip", _clip_slope))
 
 # Gradients of arithmetic on two tensors, either of which may be a number or be broadcast.
 
-_Pair = list[relax.Expr]
 _BY_PRODUCTS = {2.0, 3.0}
 """Powers that are products: exact, and several times as fast."""
 
 
 @differentiates("relax.power")
-def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """The base's is dy p x^(p - 1), without a power where p is 2 or 3; the exponent's is made if it is no number."""
+def _power(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    """Compute dy p x^(p - 1), without a power where p is 2 or 3, and the exponent's gradient if it is a tensor."""
     (x, exponent), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(exponent)]
@@ -307,15 +294,10 @@ def _power_of(x: te.Tensor, p: float) -> te.Tensor:
     return te.compute(x.shape, element, name="power")
 
 
-@differentiates("relax.floor_divide")
-def _floor_divide(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.BlockBuilder) -> _Pair:
-    return [no_grad(argument) for argument in call.args]
-
-
 @differentiates("relax.floor_mod")
 @differentiates("relax.mod")
-def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """The remainder is x - m q, with a whole number q = (x - (x mod m)) / m."""
+def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    """Differentiate x mod m = x - m q, with a whole number q = (x - (x mod m)) / m."""
     (x, m), emit, op = call.args, builder.emit, relax.op
     if not is_float(x):
         return [no_grad(x), no_grad(m)]
@@ -326,8 +308,8 @@ def _remainder(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.Bl
 
 @differentiates("relax.maximum")
 @differentiates("relax.minimum")
-def _extremum_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
-    """As PyTorch: of two equal tensors each takes half, a bound lets through what is equal to it."""
+def _extremum_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
+    """Share the gradient as PyTorch: two equal elements take half each; an element equal to a bound takes all."""
     emit, op = builder.emit, relax.op
     if not is_float(y):
         return [no_grad(argument) for argument in call.args]
@@ -345,14 +327,14 @@ def _extremum_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: r
 
 
 @differentiates("relax.log_add_exp")
-def _log_add_exp(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
+def _log_add_exp(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     emit, op = builder.emit, relax.op
     parts = [emit(op.exp(emit(op.subtract(item, y)))) for item in call.args]
     return [fitted(op.multiply(dy, part), item, builder) for part, item in zip(parts, call.args, strict=True)]
 
 
 @differentiates("relax.atan2")
-def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> _Pair:
+def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     (a, b), emit, op = call.args, builder.emit, relax.op
     length = emit(op.add(emit(op.multiply(a, a)), emit(op.multiply(b, b))))
     slope = emit(op.divide(dy, length))
@@ -361,23 +343,27 @@ def _atan2(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockB
 
 
 @differentiates("relax.ewise_fma")
-def _fma(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> _Pair:
+def _fma(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     a, b, _ = call.args
     return [relax.op.multiply(dy, b), relax.op.multiply(dy, a), dy]
 
 
-# Operators whose result is no smooth function of what they read: integers, truth values, places, fresh constants.
+# Operators whose result has no gradient: whole numbers, truth values, places, fresh constants.
 
-_SILENT = (
+_NONDIFFERENTIABLE = (
     "arange", "argmax", "argmin", "argsort", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "bucketize",
-    "eye", "eye_like", "grad.no_grad", "hamming_window", "isfinite", "isinf", "isnan", "left_shift", "logical_and",
-    "logical_not", "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot", "right_shift",
-    "shape_of", "shape_to_tensor", "size", "unique",
+    "eye", "eye_like", "floor_divide", "grad.no_grad", "hamming_window", "isfinite", "isinf", "isnan", "left_shift",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "multinomial_from_uniform", "nonzero", "one_hot",
+    "right_shift", "shape_of", "shape_to_tensor", "size", "unique",
 )  # fmt: skip
 
 
-def _no_gradients(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _no_gradients(_y: relax.Var, call: relax.Call, _dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
     return [no_grad(argument) for argument in call.args]
+
+
+for _name in _NONDIFFERENTIABLE:
+    differentiates(f"relax.{_name}")(_no_gradients)
 
 
 @legalizes("relax.arange")
@@ -395,17 +381,13 @@ def _arange(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return builder.call_te(numbers, primfunc_name_hint="arange")
 
 
-for _name in _SILENT:
-    differentiates(f"relax.{_name}")(_no_gradients)
-
-
 @legalizes("relax.grad.no_grad")
 def _itself(_builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return call.args[0]
 
 
 @differentiates("relax.astype")
-def _astype(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
-    # What was made of integers sends nothing back to the arithmetic on them.
+def _astype(_y: relax.Var, call: relax.Call, dy: relax.Var, _builder: relax.BlockBuilder) -> Exprs:
+    # A tensor that was cast from integers passes no gradient on to them.
     (x,) = call.args
     return [relax.op.astype(dy, x.ty.dtype) if is_float(x) else no_grad(x)]

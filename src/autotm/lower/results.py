@@ -23,22 +23,27 @@ from autotm.model.graph import Operand
 
 
 def early_updates(calls: list[Call], aliases: Mapping[str, str]) -> list[Call]:
-    """`calls` reordered so that each update follows its inputs and the last other reader of what it replaces.
+    """Reorder `calls` so that each update follows its inputs and the last other reader of what it replaces.
 
     Autodiff leaves every update at the end, which would keep all gradients and the activations that they are made of
     alive at once. The update writes over the old value, so other readers of that must come before it. Calls that would
-    have to come before one another (two updates, each of which reads what the other replaces) are left out.
-
-    Args:
-        calls: in a valid order.
-        aliases: new value -> argument whose memory it takes.
+    have to come before one another (two updates, each of which reads what the other replaces) are left out. `aliases`
+    are the arguments whose memory new values take.
     """
-    before = _predecessors(calls, aliases)
+    producer = {output.tensor: index for index, call in enumerate(calls) for output in call.outputs}
+    readers: dict[str, set[int]] = defaultdict(set)
+    for index, call in enumerate(calls):
+        for operand in call.inputs:
+            readers[operand.tensor].add(index)
     after: dict[int, list[int]] = defaultdict(list)
-    for index, others in enumerate(before):
-        for other in others:
+    waits = []
+    for index, call in enumerate(calls):
+        before = {producer[operand.tensor] for operand in call.inputs if operand.tensor in producer}
+        replaced = (aliases[output.tensor] for output in call.outputs if output.tensor in aliases)
+        before = before.union(*(readers[old] for old in replaced)) - {index}
+        waits.append(len(before))
+        for other in before:
             after[other].append(index)
-    waits = [len(others) for others in before]
     is_update = [any(output.tensor in aliases for output in call.outputs) for call in calls]
     ready = [(not is_update[index], index) for index, count in enumerate(waits) if count == 0]
     heapq.heapify(ready)
@@ -51,21 +56,6 @@ def early_updates(calls: list[Call], aliases: Mapping[str, str]) -> list[Call]:
             if waits[later] == 0:
                 heapq.heappush(ready, (not is_update[later], later))
     return ordered
-
-
-def _predecessors(calls: list[Call], aliases: Mapping[str, str]) -> list[set[int]]:
-    """For each call, those that must come before it."""
-    producer = {output.tensor: index for index, call in enumerate(calls) for output in call.outputs}
-    readers: dict[str, set[int]] = defaultdict(set)
-    for index, call in enumerate(calls):
-        for operand in call.inputs:
-            readers[operand.tensor].add(index)
-    before = []
-    for index, call in enumerate(calls):
-        others = {producer[operand.tensor] for operand in call.inputs if operand.tensor in producer}
-        replaced = (aliases[output.tensor] for output in call.outputs if output.tensor in aliases)
-        before.append(others.union(*(readers[old] for old in replaced)) - {index})
-    return before
 
 
 # Where results are written: over what they replace, if no kernel then reads a value that is gone.
@@ -97,13 +87,8 @@ def place_results(
 
     A result is copied there if it is an argument itself, or another result; if the kernel that makes it may still read
     elements of the replaced argument where it has written already; or if no order of the calls lets all others read the
-    old values first. Arguments that replace one another in a ring are copied twice, first aside.
-
-    Args:
-        calls: in a valid order.
-        returned: what holds each result.
-        results: what they are.
-        functions: unscheduled, by the name that calls have.
+    old values first. Arguments that replace one another in a ring are copied twice, first aside. `returned` are the
+    operands that hold the results, `functions` are unscheduled, by name.
     """
     makers = {output.tensor: call for call in calls for output in call.outputs}
     taken: set[str] = set()
@@ -115,18 +100,14 @@ def place_results(
         taken.add(operand.tensor)
     while True:
         placed = _with_copies(calls, returned, results, functions, copies)
-        aliases = _aliases(placed, results)
+        pairs = zip(placed.results, results, strict=True)
+        aliases = {operand.tensor: result.replaces for operand, result in pairs if result.replaces is not None}
         ordered = early_updates(placed.calls, aliases)
         if len(ordered) == len(placed.calls):
             return replace(placed, calls=ordered)
         done = {output.tensor for call in ordered for output in call.outputs}
         stuck = (n for n, operand in enumerate(placed.results) if operand.tensor in aliases.keys() - done)
         copies[min(stuck, key=copies.__getitem__)] += 1
-
-
-def _aliases(placed: Placed, results: Sequence[Result]) -> dict[str, str]:
-    pairs = zip(placed.results, results, strict=True)
-    return {operand.tensor: result.replaces for operand, result in pairs if result.replaces is not None}
 
 
 def _with_copies(
@@ -142,15 +123,11 @@ def _with_copies(
         for number in range(count):
             source, target = target, replace(operand, tensor=f"{result.name}#copy{number}")
             name = f"copy_{operand.dtype}_{'x'.join(map(str, operand.shape))}"
-            made.setdefault(name, _copy(operand))
+            buffer = te.placeholder(operand.shape, operand.dtype, name="source")
+            made.setdefault(name, te.create_prim_func([buffer, topi.identity(buffer)]))
             more.append(Call(name, (source,), (target,)))
         placed.append(target)
     return Placed([*calls, *more], made, placed)
-
-
-def _copy(operand: Operand) -> tirx.PrimFunc:
-    source = te.placeholder(operand.shape, operand.dtype, name="source")
-    return te.create_prim_func([source, topi.identity(source)])
 
 
 def _may_replace(functions: Functions, call: Call, operand: Operand, result: Result) -> bool:

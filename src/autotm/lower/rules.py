@@ -1,19 +1,18 @@
-"""Registration of each operator's rules, its gradient and its form as a kernel, and words that the rules share."""
+"""Registration of each operator's rules, its gradient and its form as a kernel, and helpers that the rules share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tvm
 import tvm_ffi
 from tvm import relax, topi
 from tvm.relax.op.base import register_gradient
 
-# Registration of the rules, and words that they share.
-
 Ints = tuple[int, ...]
+Exprs = list[relax.Expr]
 Legalize = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
-Gradient = Callable[[relax.Var, relax.Call, relax.Var, relax.BlockBuilder], list[relax.Expr]]
+Gradient = Callable[[relax.Var, relax.Call, relax.Var, relax.BlockBuilder], Exprs]
 
 LEGALIZE: dict[str, Legalize] = {}
 """Operator name -> how it becomes a call of our own kernel; operators without an entry become Relax's own."""
@@ -26,7 +25,7 @@ _NAMED, _OVERRIDE = 15, 20
 
 
 def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
-    """The decorated function turns calls of `operator` into kernels."""
+    """Register the decorated function as the one that turns calls of `operator` into kernels."""
 
     def register(rule: Legalize) -> Legalize:
         LEGALIZE[operator] = rule
@@ -36,7 +35,7 @@ def legalizes(operator: str) -> Callable[[Legalize], Legalize]:
 
 
 def differentiates(operator: str) -> Callable[[Gradient], Gradient]:
-    """The decorated function gives the gradients of `operator`, one for each argument.
+    """Register the decorated function as the one that gives the gradients of `operator`, one for each argument.
 
     Whatever it raises becomes a NotImplementedError that names the operator.
     """
@@ -49,7 +48,7 @@ def differentiates(operator: str) -> Callable[[Gradient], Gradient]:
 
 
 def _naming(operator: str, rule: Gradient) -> Gradient:
-    def gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+    def gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
         try:
             return rule(y, call, dy, builder)
         except NotImplementedError as error:
@@ -66,24 +65,24 @@ for _name in tvm.ir.Op.list_op_names():
 
 
 def builtin(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """Relax's own legalization."""
+    """Turn a call into a kernel by Relax's own legalization."""
     return call.op.get_attr("FLegalize")(builder, call)
 
 
 def lowered(builder: relax.BlockBuilder, call: relax.Expr) -> relax.Var:
-    """A call of an operator as a kernel's, within the legalization of another operator."""
+    """Turn a call into a kernel's, within the legalization of another operator."""
     call = builder.normalize(call)
     rule = LEGALIZE.get(call.op.name) or call.op.get_attr("FLegalize")
     return builder.emit(rule(builder, call))
 
 
 def shape_of(expression: relax.Expr) -> Ints:
-    """Static shape of a tensor expression."""
+    """Return the static shape of a tensor expression."""
     return ints(expression.ty.shape)
 
 
 def ints(values: object) -> Ints:
-    """Static extents as integers."""
+    """Return static extents as integers."""
     return tuple(int(value) for value in values)
 
 
@@ -93,20 +92,34 @@ def is_float(expression: relax.Expr) -> bool:
 
 
 def dtype_of(expression: relax.Expr) -> str:
-    """Element type of a tensor expression."""
+    """Return the element type of a tensor expression, by NumPy's name."""
     dtype = expression.ty.dtype
     return str(getattr(dtype, "dtype", dtype))
 
 
 def fitted(gradient: relax.Expr, operand: relax.Expr, builder: relax.BlockBuilder) -> relax.Expr:
-    """A gradient summed over the axes along which its operand was broadcast."""
+    """Sum a gradient over the axes along which its operand was broadcast."""
     made = builder.emit(gradient)
     shape = shape_of(operand)
     return made if shape_of(made) == shape else relax.op.collapse_sum_to(made, shape)
 
 
+def bound_value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
+    """Return the expression that a variable is bound to, through variables that are bound to others."""
+    while isinstance(expression, relax.Var) and expression in bound:
+        expression = bound[expression]
+    return expression
+
+
+def reduced_axes(call: relax.Call) -> tuple[Ints, Ints]:
+    """Return the axes that a call reduces, and its operand's shape with one entry along them."""
+    shape, axes = shape_of(call.args[0]), call.attrs.axis
+    reduced = tuple(axis % len(shape) for axis in ints(axes)) if axes is not None else tuple(range(len(shape)))
+    return reduced, tuple(1 if axis in reduced else extent for axis, extent in enumerate(shape))
+
+
 def number(expression: relax.Expr) -> float | None:
-    """The value of a constant without axes."""
+    """Return the value of a constant without axes; None of anything else."""
     if isinstance(expression, tvm.ir.Constant) and not expression.value.shape:
         return float(expression.value.numpy())
     return None
@@ -116,7 +129,7 @@ def number(expression: relax.Expr) -> float | None:
 
 
 def arranged(builder: relax.BlockBuilder, x: relax.Expr, layout: str, wanted: str) -> relax.Expr:
-    """`x`, whose axes are named by `layout`, with the axes in another order, and axes of one entry that it lacks."""
+    """Bring `x`, whose axes are named by `layout`, to another order, with axes of one entry that it lacks."""
     own = [letter for letter in wanted if letter in layout]
     if own != list(layout):
         x = builder.emit(builder.call_te(topi.transpose, x, [layout.index(letter) for letter in own]))
@@ -127,7 +140,7 @@ def arranged(builder: relax.BlockBuilder, x: relax.Expr, layout: str, wanted: st
 
 
 def restored(builder: relax.BlockBuilder, made: relax.Expr, layout: str, wanted: str) -> relax.Expr:
-    """What a kernel made, with axes named by `layout`, in an order that may lack some axes of one entry."""
+    """Bring a kernel's result, with axes named by `layout`, to an order that may lack some axes of one entry."""
     if layout == wanted:
         return made
     made = builder.emit(made)

@@ -1,75 +1,22 @@
-"""A network's function -> one whole step: where it is trained, with gradients and updates appended."""
+"""A network's function -> one whole step: gradients that the network marks, and, where it is trained, updates."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autotm.lower.operators import fold_transposes
+from autotm.lower.rules import bound_value
 from autotm.lower.updates import Updates, append_updates
 from autotm.model.errors import AutotmError
 from autotm.model.graph import Initial, Role
 from autotm.model.training import RATE_SCALE, Training
 from autotm.zoo import Fill, Network, is_gradient
-
-# Marked gradients of a network (`zoo.network.gradients`) -> the rules of their operators.
-
-
-class NoGradientError(Exception):
-    """An operator, which it names, has no rule."""
-
-
-def _rule(call: relax.Call) -> Any:
-    return call.op.get_attr("FPrimalGradient")
-
-
-@mutator
-class _Expand(PyExprMutator):
-    """Puts what the rule of an operator computes in the place of each mark."""
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if not is_gradient(call):
-            return super().visit_call_(call)
-        result, slope = (self.visit_expr(item) for item in call.args[1:])
-        applied = self.builder_.lookup_binding(result)
-        if isinstance(result.ty, relax.TupleType):
-            slope = relax.Tuple([slope])
-        found = _rule(applied)(result, applied, slope, self.builder_)
-        return relax.Tuple([self.builder_.emit(item) for item in list(found)[: len(call.ty.fields)]])
-
-
-def with_gradients(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with every marked gradient computed; a forward operator that only its gradient names is dropped.
-
-    Raises:
-        NoGradientError: an operator has no rule for it.
-    """
-    bound = {binding.var: binding.value for block in module["main"].body.blocks for binding in block.bindings}
-    marked = [bound[value.args[1]] for value in bound.values() if is_gradient(value)]
-    if not marked:
-        return module
-    for call in marked:  # Now: what is raised within a visitor, TVM turns into another error.
-        if _rule(call) is None:
-            raise NoGradientError(call.op.name)
-    expand = _Expand(module)
-    main = expand.visit_expr(module["main"])
-    found = expand.builder_.get()
-    found.update_func(module.get_global_var("main"), main)
-    for transform in (
-        relax.transform.Normalize(), relax.transform.CanonicalizeBindings(),
-        relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination(["main"]),
-    ):  # fmt: skip
-        found = transform(found)
-    return found
-
-
-# A network's function -> one whole step: where it is trained, with gradients and updates appended.
 
 _OPERATOR = re.compile(r"relax(\.\w+)+")
 _REMEDY = "write it with operators that have one, or register one as the families in src/autotm/lower do"
@@ -93,7 +40,7 @@ class Result:
 
     @classmethod
     def new(cls, argument: str) -> Result:
-        """The new value of an argument."""
+        """Return the result that is the new value of an argument."""
         return cls(f"{argument}.new", argument)
 
 
@@ -113,7 +60,7 @@ class Step:
 
 
 def whole_step(network: Network) -> Step:
-    """The step of a network: what it is run for, the new states, and, if it is trained, the updated parameters.
+    """Return the step of a network: its outputs, the new states, and, if it is trained, the updated parameters.
 
     Raises:
         AutotmError: an operator between the parameters and the loss has no gradient.
@@ -127,10 +74,7 @@ def whole_step(network: Network) -> Step:
     results = [*map(Result, network.results), *map(Result.new, network.states)]
     if network.training is None:
         results += [Result(f"{name}.gradient") for name in network.gradients or ()]
-    try:
-        module = fold_transposes(with_gradients(_replaced(network.module, main)))
-    except NoGradientError as error:
-        raise _without_gradient(network, str(error)) from None
+    module = fold_transposes(_with_gradients(network, _replaced(network.module, main)))
     if network.training is not None:
         module, updates = _trained(network, module, network.training)
         for added in updates.arguments:
@@ -147,10 +91,10 @@ def whole_step(network: Network) -> Step:
 
 
 def _with_results(main: relax.Function) -> relax.Function:
-    """The same function with every result in a variable of its own, as differentiation wants them."""
+    """Give every result of a function a variable of its own, as differentiation needs it."""
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     bound = {binding.var: binding.value for binding in bindings}
-    returned = _value(main.body.body, bound)
+    returned = bound_value(main.body.body, bound)
     fields = list(returned.fields) if isinstance(returned, relax.Tuple) else [main.body.body]
     results = [relax.Var(f"result{index}", item.ty) for index, item in enumerate(fields)]
     more = [relax.VarBinding(result, item) for result, item in zip(results, fields, strict=True)]
@@ -158,26 +102,24 @@ def _with_results(main: relax.Function) -> relax.Function:
 
 
 def _trained(network: Network, module: tvm.IRModule, training: Training) -> tuple[tvm.IRModule, Updates]:
-    """The step with gradients and updates."""
+    """Append updates to a step, and before these its backward pass, unless the network came with gradients."""
     if network.gradients is None:
-        differentiated = _differentiated(network, module)
-        adjoint = differentiated["main_adjoint"]
-        bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
-        bound = {binding.var: binding.value for binding in bindings}
-        results, gradients = (list(_value(item, bound).fields) for item in _value(adjoint.body.body, bound).fields)
+        module = _differentiated(network, module)
+    adjoint = module["main_adjoint" if network.gradients is None else "main"]
+    bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
+    bound = {binding.var: binding.value for binding in bindings}
+    returned = list(bound_value(adjoint.body.body, bound).fields)
+    if network.gradients is None:
+        results, gradients = (list(bound_value(item, bound).fields) for item in returned)
         trained = [var for var in adjoint.params if var.name in network.parameters]
     else:
-        differentiated, adjoint = module, module["main"]
-        bindings = [binding for block in adjoint.body.blocks for binding in block.bindings]
-        bound = {binding.var: binding.value for binding in bindings}
-        returned = list(_value(adjoint.body.body, bound).fields)
         count = len(returned) - len(network.gradients)
         results, gradients = returned[:count], returned[count:]
         by_name = {var.name: var for var in adjoint.params}
         trained = [by_name[name] for name in network.gradients]
     # What the loss does not depend on is left alone, as in PyTorch, where it has no gradient: nothing decays it.
     pairs = [(old, slope) for old, slope in zip(trained, gradients, strict=True) if not _is_zero(slope, bound)]
-    builder = relax.BlockBuilder(differentiated)
+    builder = relax.BlockBuilder(module)
     olds, slopes = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     updates = append_updates(builder, olds, slopes, training, bindings)
     params, returned = [*adjoint.params, *updates.arguments], [*results, *updates.new.values()]
@@ -189,37 +131,74 @@ def _differentiated(network: Network, module: tvm.IRModule) -> tvm.IRModule:
     try:
         return relax.transform.Gradient("main", trained, target_index=0)(module)
     except NotImplementedError as error:
-        place = first_use(network, str(error))
         raise AutotmError(
-            f"network {network.name}: {error}{place}; without this there is no gradient: {_REMEDY}"
+            f"network {network.name}: {error}{first_use(network, str(error))}; without this there is no gradient: "
+            f"{_REMEDY}"
         ) from None
     except RuntimeError as error:
-        if (found := _NO_GRADIENT.search(str(error))) is None:
+        if (named := _NO_GRADIENT.search(str(error))) is None:
             raise
-        raise _without_gradient(network, found[1]) from None
+        raise _no_gradient(network, named[1]) from None
 
 
-def _without_gradient(network: Network, operator: str) -> AutotmError:
+# Marked gradients of a network (`zoo.network.gradient_of`) -> what the rules of their operators compute.
+
+
+@mutator
+class _Expand(PyExprMutator):
+    """Puts what the rule of an operator computes in the place of each mark."""
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not is_gradient(call):
+            return super().visit_call_(call)
+        result, slope = (self.visit_expr(item) for item in call.args[1:])
+        applied = self.builder_.lookup_binding(result)
+        if isinstance(result.ty, relax.TupleType):
+            slope = relax.Tuple([slope])
+        slopes = applied.op.get_attr("FPrimalGradient")(result, applied, slope, self.builder_)
+        return relax.Tuple([self.builder_.emit(item) for item in list(slopes)[: len(call.ty.fields)]])
+
+
+def _with_gradients(network: Network, module: tvm.IRModule) -> tvm.IRModule:
+    """Compute every marked gradient; a forward operator that only its gradient names is dropped.
+
+    Raises:
+        AutotmError: an operator has no rule for it.
+    """
+    bound = {binding.var: binding.value for block in module["main"].body.blocks for binding in block.bindings}
+    marked = [bound[value.args[1]] for value in bound.values() if is_gradient(value)]
+    if not marked:
+        return module
+    for call in marked:  # Now: what is raised within a visitor, TVM turns into another error.
+        if call.op.get_attr("FPrimalGradient") is None:
+            raise _no_gradient(network, call.op.name)
+    expand = _Expand(module)
+    main = expand.visit_expr(module["main"])
+    expanded = expand.builder_.get()
+    expanded.update_func(module.get_global_var("main"), main)
+    for transform in (
+        relax.transform.Normalize(), relax.transform.CanonicalizeBindings(),
+        relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination(["main"]),
+    ):  # fmt: skip
+        expanded = transform(expanded)
+    return expanded
+
+
+def _no_gradient(network: Network, operator: str) -> AutotmError:
     return AutotmError(
         f"network {network.name}: {operator} has no gradient here{first_use(network, operator)}; {_REMEDY}"
     )
 
 
 def first_use(network: Network, fault: str) -> str:
-    """Where the operator that a fault names is first used in what the network was read from, if that is known."""
+    """Say where in its source a network first uses the operator that a fault names, if that is known."""
     lines = network.origin.lines if network.origin else {}
     found = _OPERATOR.search(fault)
     return f" (first used in {lines[found[0]]})" if found and found[0] in lines else ""
 
 
-def _value(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> relax.Expr:
-    while isinstance(expression, relax.Var) and expression in bound:
-        expression = bound[expression]
-    return expression
-
-
 def _is_zero(expression: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> bool:
-    value = _value(expression, bound)
+    value = bound_value(expression, bound)
     return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get("relax.zeros")
 
 
@@ -229,6 +208,6 @@ def _function(params: list[relax.Var], bindings: list[relax.Binding], results: l
 
 
 def _replaced(module: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
-    """The module's kernels with another `main`."""
+    """Put another `main` to the module's kernels."""
     functions = {var: item for var, item in module.functions.items() if not isinstance(item, relax.Function)}
     return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): main.with_attr("global_symbol", "main")})

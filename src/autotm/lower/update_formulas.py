@@ -1,4 +1,4 @@
-"""The update rules as formulas over elements, and the step's number, with the factors that depend on it."""
+"""The update rules as formulas over elements, and the numbers of a step that these read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from typing import Protocol
 
 from tvm import relax, te, tirx
 
-from autotm.kernels.tir import OPAQUE
-from autotm.model.training import RATE_SCALE, STEP, Adam, AdamW, Sgd, UpdateRule
-
-# The update rules as formulas over elements: what they keep, what depends on the step's number, what they compute.
+from autotm.model.training import Adam, AdamW, Sgd, UpdateRule
 
 TOGETHER = 6
 """Vectors (biases, scales, shifts) that one kernel takes: each alone would take less time than its call."""
@@ -34,7 +31,7 @@ class Formula(Protocol):
     factor_count: int
 
     def factors(self, step: Number, rate_scale: Number) -> list[Number]:
-        """What is the same for all elements of a step, in float64.
+        """Compute the numbers that are the same for all elements of a step, in float64.
 
         Args:
             step: its number, float64, 1 in the first.
@@ -44,7 +41,7 @@ class Formula(Protocol):
     def update(
         self, old: te.Tensor, slope: te.Tensor, states: Sequence[te.Tensor], given: UpdateFactors
     ) -> list[te.Tensor]:
-        """The new states, then the new parameter, each made of what comes before it: they may take the old memory."""
+        """Return the new states, then the new parameter, in an order in which they may take the old memory."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +57,12 @@ class UpdateFactors:
     clip: Number | None = None
 
     def gradient(self, slope: Number) -> Number:
-        """An element of the gradient as the rule is to see it."""
+        """Clip an element of the gradient."""
         return slope if self.clip is None else slope * self.clip
 
 
 def formula_of(rule: UpdateRule, *, scheduled: bool = False) -> Formula:
-    """The formula of a rule; with its learning rate as a number of each step where it is `scheduled`."""
+    """Return the formula of a rule; where it is `scheduled`, its learning rate is a number of each step."""
     return _SgdFormula(rule, scheduled) if isinstance(rule, Sgd) else _AdamFormula(rule, scheduled)
 
 
@@ -79,7 +76,7 @@ class _SgdFormula:
         self.factor_count = self._dampened + scheduled
 
     def factors(self, step: Number, rate_scale: Number) -> list[Number]:
-        """The gradient's share of the momentum, which is all of it in the first step; the learning rate."""
+        """Return the gradient's share of the momentum, 1 in the first step, and the learning rate where it varies."""
         share = tirx.Select(step == _double(1.0), _double(1.0), _double(1.0 - self._rule.dampening))
         rate = [_double(self._rule.learning_rate) * rate_scale] if self._scheduled else []
         return [share, *rate] if self._dampened else rate
@@ -120,7 +117,7 @@ class _AdamFormula:
         self.factor_count = 3 if scheduled and self._shrinks else 2
 
     def factors(self, step: Number, rate_scale: Number) -> list[Number]:
-        """The length of the step, the root of the second moment's correction, and what decay leaves where it varies."""
+        """Return the step's length, the root of the second moment's correction, and a varying factor of decay."""
         one = _double(1.0)
         first, second = (one - tirx.pow(_double(beta), step) for beta in self._rule.betas)
         rate = _double(self._rule.learning_rate)
@@ -173,7 +170,7 @@ def bind(call: relax.Expr, results: list[relax.Var]) -> list[Binding]:
 
 
 def elementwise(shape: Sequence[int], element: Callable[[tuple[tirx.Var, ...]], Number], name: str) -> te.Tensor:
-    """A tensor of that shape, of no axes too, by its elements."""
+    """Compute a tensor of that shape, of no axes too, element by element."""
     if len(shape) == 0:
         return te.compute((), lambda: element(()), name=name)
     return te.compute(shape, lambda *at: element(at), name=name)
@@ -191,61 +188,9 @@ def _double(value: float) -> Number:
     return tirx.const(value, "float64")
 
 
-# The number of the step, and the factors of update rules that depend on it.
-
-_FACTOR = relax.TensorType((), "float32")
-
-
-@dataclass(frozen=True)
-class Counter:
-    """A kernel that counts steps and computes the factors of some formulas, in float64.
-
-    Attributes:
-        old, new: the counter, int64 without axes.
-        rate_scale: what learning rates are multiplied by, an input, float64 without axes; None where they are fixed.
-        factors: of each formula, in the order given: float32 without axes.
-        bindings: that compute them.
-    """
-
-    old: relax.Var
-    new: relax.Var
-    rate_scale: relax.Var | None
-    factors: list[tuple[relax.Var, ...]]
-    bindings: list[Binding]
-
-
-def counter(builder: relax.BlockBuilder, formulas: Sequence[Formula], *, scheduled: bool) -> Counter:
-    """The counter of formulas that have factors.
-
-    Args:
-        builder: of the module that the kernel is put into.
-        formulas: whose factors are wanted.
-        scheduled: whether their learning rates are numbers of each step.
-    """
-    old = relax.Var(STEP, relax.TensorType((), "int64"))
-    scale = relax.Var(RATE_SCALE, relax.TensorType((), "float64")) if scheduled else None
-    call = builder.call_te(
-        lambda step, scales: count(step, formulas, *scales),
-        old,
-        [] if scale is None else [scale],
-        primfunc_name_hint="step_factors",
-        primfunc_attrs=OPAQUE,
-    )
-    new = relax.Var(f"{STEP}_new", old.ty)
-    factors = [
-        tuple(relax.DataflowVar(f"factor{index}", _FACTOR) for index in range(formula.factor_count))
-        for formula in formulas
-    ]
-    return Counter(old, new, scale, factors, bind(call, [new, *(factor for some in factors for factor in some)]))
-
-
 def count(before: te.Tensor, formulas: Sequence[Formula], rate_scale: te.Tensor | None = None) -> list[te.Tensor]:
-    """The kernel of `counter`: the number of the step after `before`, and the factors of all formulas in it."""
-    scale = tirx.const(1.0, "float64") if rate_scale is None else rate_scale()
+    """Compute the number of the step after `before`, and the factors of all formulas in it, as float32."""
+    scale = _double(1.0) if rate_scale is None else rate_scale()
     now = te.compute((), lambda: before() + tirx.const(1, "int64"), name="step")
     values = [value for formula in formulas for value in formula.factors(now().astype("float64"), scale)]
-    return [now, *map(_factor, values)]
-
-
-def _factor(value: tirx.Expr) -> te.Tensor:
-    return te.compute((), lambda: value.astype("float32"), name="step_factor")
+    return [now, *(elementwise((), lambda _, value=value: value.astype("float32"), "step_factor") for value in values)]

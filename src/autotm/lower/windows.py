@@ -10,7 +10,18 @@ from tvm import relax, te, tirx
 from tvm.relax.op.grad import no_grad
 
 from autotm.kernels import windowed
-from autotm.lower.rules import Ints, Legalize, arranged, builtin, differentiates, ints, legalizes, restored, shape_of
+from autotm.lower.rules import (
+    Exprs,
+    Ints,
+    Legalize,
+    arranged,
+    builtin,
+    differentiates,
+    ints,
+    legalizes,
+    restored,
+    shape_of,
+)
 
 # Pools over windows of lines and images, in any layout; the kernels' own is NHWC.
 
@@ -19,18 +30,18 @@ _KERNEL_LAYOUT = "NHWC"
 
 @dataclass(frozen=True)
 class _Windows:
-    """Windows over (rows, columns); `rest` are dilation or counted padding, if they are not the usual ones."""
+    """Windows over (rows, columns), and the letters of the axes of operand and result.
+
+    `geometry` is what the kernels take: size, strides, padding, and dilation or counted padding if there is any.
+    """
 
     layout: str
     out_layout: str
-    pool: Ints
-    strides: Ints
-    padding: Ints
-    rest: tuple[Ints, ...]
+    geometry: tuple[Ints, ...]
 
     @classmethod
     def of(cls, call: relax.Call) -> _Windows:
-        """Of a pool of images; of lines, as images of one row.
+        """Read a call of a pool of images, or of lines, as images of one row.
 
         Raises:
             NotImplementedError: a mean over elements that are not neighbours.
@@ -56,16 +67,11 @@ class _Windows:
             rest = (dilation,)
         elif is_mean and attrs.count_include_pad and any(padding):
             rest = (padding,)
-        return cls(layout, str(attrs.out_layout), pool, strides, (*padding[:2], *ends), rest)
-
-    @property
-    def geometry(self) -> tuple[Ints, ...]:
-        """What the kernels take."""
-        return self.pool, self.strides, self.padding, *self.rest
+        return cls(layout, str(attrs.out_layout), (pool, strides, (*padding[:2], *ends), *rest))
 
 
 def _legalize_pool(kernel: Callable[..., te.Tensor]) -> Legalize:
-    """The form of a pool: images with channels last, which the kernel takes, and back."""
+    """Return the form of a pool: bring images to channels last for the kernel, and its result back."""
 
     def rule(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         windows = _Windows.of(call)
@@ -84,7 +90,7 @@ for _rank in (1, 2):
 
 @differentiates("relax.nn.max_pool1d")
 @differentiates("relax.nn.max_pool2d")
-def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     windows = _Windows.of(call)
     x = arranged(builder, call.args[0], windows.layout, _KERNEL_LAYOUT)
     y, dy = (arranged(builder, item, windows.out_layout, _KERNEL_LAYOUT) for item in (y, dy))
@@ -94,7 +100,7 @@ def _max_gradient(y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.
 
 @differentiates("relax.nn.avg_pool1d")
 @differentiates("relax.nn.avg_pool2d")
-def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _mean_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     windows = _Windows.of(call)
     extents = dict(zip(windows.layout, shape_of(call.args[0]), strict=True))
     shape = tuple(extents.get(axis, 1) for axis in _KERNEL_LAYOUT)
@@ -125,7 +131,7 @@ def _legalize_adaptive(builder: relax.BlockBuilder, call: relax.Call) -> relax.E
 @differentiates("relax.nn.adaptive_avg_pool1d")
 @differentiates("relax.nn.adaptive_avg_pool2d")
 @differentiates("relax.nn.adaptive_avg_pool3d")
-def _adaptive_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _adaptive_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     (x,), shape, axes = call.args, shape_of(dy), _axes(call)
     if shape_of(x) == shape:
         return [dy]
@@ -139,7 +145,7 @@ def _axes(call: relax.Call) -> Ints:
 
 
 def _parts_read(shape: Ints, results: Ints, axes: Ints) -> Ints | None:
-    """The window of a plain pool that does the same, where parts do not overlap."""
+    """Return the window of a plain pool that computes the same, where parts do not overlap."""
     if any(shape[axis] % results[axis] for axis in axes):
         return None
     return tuple(shape[axis] // results[axis] for axis in axes)
@@ -182,7 +188,7 @@ def _count(at: tuple[tirx.Var, ...], extents: dict[int, tuple[int, int]]) -> tir
 
 
 def _spread(dy: te.Tensor, shape: Ints, axes: Ints) -> te.Tensor:
-    """Each mean's gradient, shared out over the pixels that it is of: only parts near a pixel's own can hold it."""
+    """Share each mean's gradient among its pixels: only parts near a pixel's own can hold it."""
     extents = {int(axis): (int(shape[int(axis)]), int(dy.shape[int(axis)])) for axis in axes}
     # Pixel h lies in part floor(h n / H), and in few before and after it.
     near = {axis: te.reduce_axis((0, _near(*pair)), f"part{axis}") for axis, pair in extents.items()}
@@ -190,7 +196,8 @@ def _spread(dy: te.Tensor, shape: Ints, axes: Ints) -> te.Tensor:
     def element(*at: tirx.Var) -> tirx.Expr:
         place, inside = list(at), []
         for axis, (extent, parts) in extents.items():
-            part = _first(at[axis], extent, parts) + near[axis]
+            # The first part that holds a pixel: the least i with ceil((i + 1) H / n) > h.
+            part = tirx.floordiv(at[axis] * parts, extent) + near[axis]
             start, stop = _bounds(part, extent, parts)
             inside += [part < parts, at[axis] >= start, at[axis] < stop]
             place[axis] = tirx.min(part, parts - 1)
@@ -200,13 +207,8 @@ def _spread(dy: te.Tensor, shape: Ints, axes: Ints) -> te.Tensor:
     return te.compute(tuple(shape), element, name="adaptive_avg_pool_gradient")
 
 
-def _first(pixel: tirx.Expr, extent: int, parts: int) -> tirx.Expr:
-    """The first part that holds a pixel: the least i with ceil((i + 1) H / n) > h."""
-    return tirx.floordiv(pixel * parts, extent)
-
-
 def _near(extent: int, parts: int) -> int:
-    """The most parts that hold one pixel."""
+    """Return the most parts that hold one pixel."""
     return max(
         sum(part * extent // parts <= pixel < -(-(part + 1) * extent // parts) for part in range(parts))
         for pixel in range(extent)
@@ -225,7 +227,7 @@ def _legalize_resize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
 
 @differentiates("relax.image.resize2d")
-def _resize_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _resize_gradient(_y: relax.Var, call: relax.Call, dy: relax.Var, builder: relax.BlockBuilder) -> Exprs:
     if (found := _lines(call)) is None:
         attrs = call.attrs
         raise NotImplementedError(
@@ -243,7 +245,7 @@ def _along(builder: relax.BlockBuilder, dy: relax.Expr, axis: int, line: windowe
 
 
 def _lines(call: relax.Call) -> tuple[int, tuple[windowed.Line, windowed.Line]] | None:
-    """The first of the two axes, and how each is resized; None for what only Relax's own form covers."""
+    """Return the first of the two axes, and how each is resized; None where only Relax's own form covers it."""
     attrs = call.attrs
     layout, mode, method = str(attrs.layout), str(attrs.coordinate_transformation_mode), str(attrs.method)
     is_known = layout in {"NCHW", "NHWC"} and mode in windowed.MODES and method in windowed.METHODS

@@ -184,7 +184,7 @@ class Cuts:
         self._kernels = kernels
         self._rows: list[tuple[Cut, int, pyo.Constraint]] = []
         self._blocks: list[pyo.Block] = []
-        self.found: list[Cut] = []
+        self._found: list[Cut] = []
 
     def __enter__(self) -> Self:
         return self
@@ -202,8 +202,8 @@ class Cuts:
     def add_broken(self) -> pyo.Block | None:
         """Give the model rows that its variables' values break; None where none was found."""
         values = np.array([float(variable.value or 0.0) for variable in self._variables])
-        have = {(cut.number, row) for cut, row, _ in self._rows}
-        pairs = [(cut, row) for cut in self.found for row in self._where_broken(cut, values)]
+        have = {(cut, row) for cut, row, _ in self._rows}
+        pairs = [(cut, row) for cut in self._found for row in self._where_broken(cut, values)]
         covered = {row for _, row in pairs}
         separation = Separation()
         for row in self._fractional(values):
@@ -213,7 +213,7 @@ class Cuts:
                 rows = self._where_broken(cut, values)
                 pairs += [(cut, one) for one in rows]
                 covered.update(rows)
-        new = [(cut, row) for cut, row in pairs if (cut.number, row) not in have]
+        new = [(cut, row) for cut, row in pairs if (cut, row) not in have]
         return self._add(new) if new else None
 
     def prices_us(self, session: Session) -> dict[Cut, Floats]:
@@ -270,8 +270,8 @@ class Cuts:
         flows = self._made.reduced.choices.flows
         sizes_bytes = {flows[index].tensor: flows[index].size_bytes for index in weights}
         named = {flows[index].tensor: weight for index, weight in weights.items()}
-        self.found.append(Cut.of(len(self.found), named, sizes_bytes, self._limit_bytes))
-        return self.found[-1]
+        self._found.append(Cut.of(named, sizes_bytes, self._limit_bytes))
+        return self._found[-1]
 
     def _where_broken(self, cut: Cut, values: Floats) -> list[int]:
         weights = self._weights(cut)

@@ -46,19 +46,12 @@ class Matrix:
         self._model = model
 
     def extend(self, block: pyo.Block) -> Untyped:
-        """Append the continuous variables and the constraints of a block, and return them as a program of their own.
-
-        Rows may refer to all columns.
-        """
-        variables = list(block.component_data_objects(pyo.Var, descend_into=True))
+        """Append the constraints of a block, and return them as a program of their own."""
         constraints = list(block.component_data_objects(pyo.Constraint, active=True, descend_into=True))
-        self.columns.update({id(variable): len(self.variables) + n for n, variable in enumerate(variables)})
         self.rows.update({id(constraint): len(self.constraints) + n for n, constraint in enumerate(constraints)})
-        self.variables += variables
         self.constraints += constraints
         lp = highspy.HighsLp()
-        lp.num_col_, lp.num_row_ = len(variables), len(constraints)
-        lp.col_lower_, lp.col_upper_ = _bounds(variables)
+        lp.num_row_ = len(constraints)
         self._add_rows(lp, constraints)
         return lp
 
@@ -203,7 +196,7 @@ class Session:
 
     Attributes:
         is_lost: a solve was left behind and still runs; nothing more can be asked.
-        is_extended: it has more than the model that it was made from.
+        is_extended: it has more constraints than the model that it was made from.
     """
 
     _threads_in_use: int | None = None
@@ -224,15 +217,10 @@ class Session:
             raise ValueError("HiGHS refuses the model")
 
     def extend(self, block: pyo.Block) -> None:
-        """Take over the variables and constraints of a block that the model has got since."""
+        """Take over the constraints of a block that the model has got since."""
         self.is_extended = True
         lp = self._matrix.extend(block)
-        none = np.zeros(0, np.int32)
-        columns, rows, matrix = lp.num_col_, lp.num_row_, lp.a_matrix_
-        starts = np.zeros(columns, np.int32)
-        nothing = np.zeros(columns)
-        lower, upper = np.array(lp.col_lower_), np.array(lp.col_upper_)
-        self._solver.addCols(columns, nothing, lower, upper, 0, starts, none, np.zeros(0))
+        rows, matrix = lp.num_row_, lp.a_matrix_
         values = np.array(matrix.value_)
         starts, indices = np.array(matrix.start_, np.int32)[:rows], np.array(matrix.index_, np.int32)
         lower, upper = np.array(lp.row_lower_), np.array(lp.row_upper_)
@@ -292,16 +280,6 @@ class Session:
         for variable in variables:
             lower, upper = variable.bounds
             self._solver.changeColBounds(self._matrix.columns[id(variable)], lower, upper)
-
-    def close(self, variables: Collection[Untyped]) -> None:
-        """Hold these variables at zero until they get other bounds."""
-        columns = np.array([self._matrix.columns[id(variable)] for variable in variables], np.int32)
-        zero = np.zeros(len(columns))
-        self._solver.changeColsBounds(len(columns), columns, zero, zero)
-
-    def bound_row(self, constraint: Untyped, lower: float, upper: float) -> None:
-        """Give a constraint that has no constant term other bounds."""
-        self._solver.changeRowBounds(self._matrix.rows[id(constraint)], lower, upper)
 
     def _set(self, options: Mapping[str, OptionValue]) -> None:
         for name, value in options.items():

@@ -23,12 +23,11 @@ from autotm.solve.residencies import Residency
 from autotm.solve.search import SOLVER_SHARE, Search, cut, decide_fractional, integral, keep_up
 from autotm.solve.settle import plan_of, settle
 from autotm.solve.sift import Sifting, can_be_whole, is_large
-from autotm.solve.tree import Tree
 
 log = logging.getLogger(__name__)
 
-_NEAR_SHARE, _ALL_SHARE = 0.4, 0.75
-"""Parts of the time left for the fractional tensors alone, and for the whole program; the rest is for proofs."""
+_NEAR_SHARE = 0.4
+"""Part of the time left for the fractional tensors alone; the rest is for the whole program."""
 _NEAR_ASYNC_MOVES_SHARE = 0.8
 """The former where moves may be asynchronous: the search of the whole seldom finds anything but bounds there."""
 _LOCALLY = 0.2
@@ -162,7 +161,6 @@ def _search(
         return search
     if not search.is_done:
         with Cuts(made, problem.limit_bytes, kernels) as cuts:
-            search.cuts = cuts.found
             search.timed_out = not _search_beyond(search, made, session, cuts, deadline)
     log.info("%.6g us, bound %.6g us, gap %.3g", search.objective_us, search.bound_us, search.gap)
     return search
@@ -181,12 +179,8 @@ def _search_beyond(search: Search, made: Formulation, session: Session, cuts: Cu
             _improve(search, deadline)
             if session.relax(deadline - time.perf_counter()).outcome is Outcome.CONVERGED:
                 cut(search, made, session, cuts, deadline)
-    is_complete, tree = True, Tree(search, made, session, cuts)
-
-    def prove(*_: object) -> bool:
-        return tree.grow_in_time(deadline) and is_complete
-
-    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, prove, _search_all, prove):
+    is_complete = True
+    for stage in (_search_near,) if made.reduced.is_partial else (_search_near, _search_all):
         if search.is_done:
             return True
         if session.is_lost or time.perf_counter() >= deadline:
@@ -213,11 +207,9 @@ def _search_all(search: Search, made: Formulation, session: Session, deadline: f
 
     It is asked again with rows for the engines that cannot keep up with its plan.
     """
-    now = time.perf_counter()
-    until = now + _ALL_SHARE * (deadline - now)
     while True:
         start_from(made, search.best.residencies, search.best.fast_bytes)
-        found = session.search(until - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
+        found = session.search(deadline - time.perf_counter(), SOLVER_SHARE * search.problem.options.gap, warm=True)
         require_solved(found)
         if found.has_solution:
             search.propose(*integral(made))

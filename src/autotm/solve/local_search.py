@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from autotm.solve.choices import Choices, Flow, Window
-from autotm.solve.lagrangian import Priced
 from autotm.solve.plans import Engine, Repair
-from autotm.solve.prices import SpanPrices
+from autotm.solve.prices import Priced, SpanPrices
 from autotm.solve.problem import Floats, Ints
 from autotm.solve.residencies import Residency, fast_spans
 

@@ -16,15 +16,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
 from autotm.model.plan import Plan
 from autotm.solve.choices import Choices, Flow, flows_by_use, priced
-from autotm.solve.prices import (
-    EnginePrices,
-    HoldingCosts,
-    Prices,
-    byte_prices,
-    cheapest_entry_us,
-    cut_prices,
-    slow_prices,
-)
+from autotm.solve.prices import HoldingCosts, Prices, cheapest_entry_us, prices_without_engines
 from autotm.solve.problem import Floats, Problem
 from autotm.solve.residencies import PricedResidencies
 
@@ -65,13 +57,11 @@ def potential(problem: Problem, plan: Plan) -> Potential:
             f"plan by '{plan.optimizer}': bounds beyond it start from the prices of a 'synchronous' plan"
         )
     choices = Choices(flows_by_use(problem), problem.tabulation.tables)
-    first, kernels = plan.certificate.prices[0], len(problem.graph.kernels)
-    slow_us = slow_prices(first, choices.tables)
+    kernels = len(problem.graph.kernels)
     sizes_bytes = {tensor.name: tensor.allocated_bytes for tensor in problem.graph.movable}
-    cut_us = cut_prices(plan.certificate, sizes_bytes, problem.limit_bytes, kernels)
-    prices = Prices(byte_prices(first, kernels), slow_us, EnginePrices.none(), cut_us)
+    prices = prices_without_engines(plan.certificate, choices.tables, sizes_bytes, problem.limit_bytes, kernels)
     flows = [
-        replace(flow, slow_us=priced(flow, ties, slow_us))
+        replace(flow, slow_us=priced(flow, ties, prices.slow_us))
         for flow, ties in zip(choices.flows, choices.ties, strict=True)
     ]
     again_us = np.array([_again_us(problem, flow) for flow in flows])
@@ -81,7 +71,7 @@ def potential(problem: Problem, plan: Plan) -> Potential:
         rents = HoldingCosts(replace(prices, byte_us=byte_us), problem.limit_bytes)
         return sum(
             cheapest_entry_us(table, shares, rents.during_us(table.kernel, table.fast_bytes), problem.limit_bytes)
-            for table, shares in zip(choices.tables, slow_us, strict=True)
+            for table, shares in zip(choices.tables, prices.slow_us, strict=True)
         )
 
     recomputation_us = problem.base_us + _highest(

@@ -1,24 +1,31 @@
-"""Prices of memory, knapsack inequalities and copying engines: what they charge, how certificates state them."""
+"""Prices of memory, knapsack rows and copying engines: what they charge and prove, how certificates state them."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from autotm.model.certificate import Certificate, CutPrices, KernelPrices, Leaf, Split
+from autotm.model.certificate import Certificate, KernelPrices
 from autotm.model.certificate import Cut as StatedCut
-from autotm.model.certificate import Prices as Stated
 from autotm.model.certificate import SlowPrices as StatedSlow
 from autotm.model.certificate import SpanPrices as StatedSpans
-from autotm.solve.choices import Flow, Window
+from autotm.solve.choices import Choices, Flow, Window, priced
 from autotm.solve.problem import Floats, Ints, Table
-from autotm.solve.residencies import Charges, PricedCopy
+from autotm.solve.residencies import (
+    Charges,
+    PricedCopy,
+    PricedResidencies,
+    Residency,
+    best_value,
+    cost_us,
+    fast_spans,
+)
 
 # What fits a limit of items with weights: the value function of a knapsack, by dynamic programming over weights.
 
@@ -60,24 +67,22 @@ class Cut:
     """Weights of tensors: what is fast at one time weighs at most what fits the limit.
 
     Attributes:
-        number: its place among the cuts of a search.
         weights: by tensor, those that have any.
         limit_bytes: the limit.
         fitting: what fits of them.
     """
 
-    number: int
     weights: Mapping[str, int]
     limit_bytes: int
     fitting: Fitting
 
     @classmethod
-    def of(cls, number: int, weights: Mapping[str, int], sizes_bytes: Mapping[str, int], limit_bytes: int) -> Cut:
+    def of(cls, weights: Mapping[str, int], sizes_bytes: Mapping[str, int], limit_bytes: int) -> Cut:
         """With what fits, from the tensors' sizes."""
         fitting = Fitting(limit_bytes)
         for tensor, weight in weights.items():
             fitting.add(weight, sizes_bytes[tensor])
-        return cls(number, weights, limit_bytes, fitting)
+        return cls(weights, limit_bytes, fitting)
 
     @property
     def most(self) -> int:
@@ -204,22 +209,16 @@ class HoldingCosts:
         self._weighed_us = prices.weighed_us
         self._limit_bytes = limit_bytes
 
-    def charges(self, flow: Flow, beside_only: Collection[tuple[int, bool]] = ()) -> Charges:
-        """What the flow is charged; copies over the gaps `beside_only` (gap, to slow memory) cannot be blocking."""
+    def charges(self, flow: Flow) -> Charges:
+        """What the flow is charged."""
         gaps = range(len(flow) - 1)
-        write_us = [math.inf if (k, True) in beside_only else flow.write_us for k in gaps]
-        read_us = [math.inf if (k, False) in beside_only else flow.read_us for k in gaps]
         return Charges(
             slow_us=flow.slow_us,
             fast_us=[self.memory_us(flow, start, stop) for start, stop in zip(flow.starts, flow.stops, strict=True)],
             between_us=[self.memory_us(flow, *flow.gap(k)) for k in gaps],
-            out=[self._cheapest(flow, flow.out[k], write_us[k], self._engines.out) for k in gaps],
-            back=[self._cheapest(flow, flow.back[k], read_us[k], self._engines.back) for k in gaps],
+            out=[self._cheapest(flow, flow.out[k], flow.write_us, self._engines.out) for k in gaps],
+            back=[self._cheapest(flow, flow.back[k], flow.read_us, self._engines.back) for k in gaps],
         )
-
-    def _window_us(self, flow: Flow, window: Window, engine: SpanPrices) -> float:
-        """Holding cost of memory and engine over a window."""
-        return self.memory_us(flow, window.start, window.end) + engine.of_us(window)
 
     def during_us(self, kernel: int, size_bytes: Ints) -> Floats:
         """(sizes,) Holding cost of so many bytes each during one kernel."""
@@ -228,13 +227,11 @@ class HoldingCosts:
             total = total + price_us * cut.of_workspaces(size_bytes)
         return total
 
-    def window_us(self, flow: Flow, window: Window, *, is_out: bool) -> float:
-        """Holding cost of memory and engine over a window."""
-        return self._window_us(flow, window, self._engines.out if is_out else self._engines.back)
-
     def _cheapest(self, flow: Flow, windows: Sequence[Window], blocking_us: float, engine: SpanPrices) -> PricedCopy:
         ways: list[PricedCopy] = [(blocking_us, None)]
-        ways += [(window.added_us + self._window_us(flow, window, engine), window) for window in windows]
+        for window in windows:
+            holding_us = self.memory_us(flow, window.start, window.end) + engine.of_us(window)
+            ways.append((window.added_us + holding_us, window))
         return min(ways, key=lambda way: way[0])
 
     def memory_us(self, flow: Flow, start: int, end: int) -> float:
@@ -252,81 +249,130 @@ def _until(prices_us: Floats) -> Floats:
     return np.concatenate(([0.0], np.cumsum(prices_us)))
 
 
-def cheapest_entry_us(
-    table: Table, shares: tuple[float, ...], holding_us: Floats, most_bytes: int, more_than_bytes: int = -1
-) -> float:
+def cheapest_entry_us(table: Table, shares: tuple[float, ...], holding_us: Floats, most_bytes: int) -> float:
     """A table's cheapest entry when operand o pays it `shares[o]` for being slow, and entry e pays `holding_us[e]`.
 
-    Its fast bytes are more than `more_than_bytes` and at most `most_bytes`; infinite where no entry's are.
+    Its fast bytes are at most `most_bytes`; infinite where no entry's are.
     """
     slow = table.slow[:, None] >> np.arange(len(shares)) & 1
     cost_us = table.time_us + holding_us - slow @ np.array(shares)
-    allowed = (table.fast_bytes > more_than_bytes) & (table.fast_bytes <= most_bytes)
-    return float(cost_us[allowed].min(initial=math.inf))
+    return float(cost_us[table.fast_bytes <= most_bytes].min(initial=math.inf))
+
+
+# The lower bound that prices prove, term by term: what changes a few choices then costs little to evaluate.
+
+
+class Lagrangian:
+    """Bounds of one problem, for any prices of bytes, weights and engines >= 0 and any of slow operands.
+
+    Args:
+        choices: of all tensors and kernels.
+        limit_bytes: what is larger than this never is in fast memory.
+        kernels: of the step.
+    """
+
+    def __init__(self, choices: Choices, limit_bytes: int, kernels: int) -> None:
+        self.choices = choices
+        self.limit_bytes = limit_bytes
+        self.kernels = kernels
+        one_by_one = [bool(ties) or any(f.out + f.back) for f, ties in zip(choices.flows, choices.ties, strict=True)]
+        self.singles = [index for index, single in enumerate(one_by_one) if single]
+        self.others = [index for index, single in enumerate(one_by_one) if not single]
+
+    @cached_property
+    def priced_residencies(self) -> PricedResidencies:
+        """The flows that share nothing but memory, as arrays."""
+        flows = [self.choices.flows[index] for index in self.others]
+        return PricedResidencies(flows, np.full(len(flows), math.inf), self.limit_bytes, self.kernels)
+
+    def at(self, prices: Prices) -> Priced:
+        """The bound of some prices."""
+        return Priced(self, prices)
+
+
+class Priced:
+    """Every tensor's cheapest residency and every table's cheapest entry at some prices.
+
+    Attributes:
+        prices: these.
+        bound_us: of the whole problem, without the kernels that have no table.
+    """
+
+    def __init__(self, problem: Lagrangian, prices: Prices) -> None:
+        choices, limit_bytes = problem.choices, problem.limit_bytes
+        self.prices = prices
+        self._problem = problem
+        self._holding = HoldingCosts(prices, limit_bytes)
+        self._flow_us = np.zeros(len(choices.flows))
+        self._flow_us[problem.others] = problem.priced_residencies.cheapest(prices.byte_us, prices.weighed_us).cost_us
+        for index in problem.singles:
+            flow = self._flow(index)
+            self._flow_us[index] = best_value(flow, self._holding.charges(flow))
+        self._table_us = [
+            cheapest_entry_us(table, shares, self._holding.during_us(table.kernel, table.fast_bytes), limit_bytes)
+            for table, shares in zip(choices.tables, prices.slow_us, strict=True)
+        ]
+        self.bound_us = float(self._flow_us.sum()) + sum(self._table_us) - prices.holding_us(limit_bytes)
+
+    def regret_us(self, index: int, residency: Residency) -> float:
+        """What a residency costs a flow more than its cheapest one, at these prices; none below 0 but for rounding."""
+        flow, engines = self._flow(index), self.prices.engines
+        holding_us = sum(self._holding.memory_us(flow, *span) for span in fast_spans(flow, residency))
+        holding_us += engines.out.of_us(residency.out) if residency.out else 0.0
+        holding_us += sum(engines.back.of_us(window) for _, window in residency.back)
+        return cost_us(flow, residency) + holding_us - float(self._flow_us[index])
+
+    def entry_regret_us(self, number: int, table: Table, entry: int) -> float:
+        """What an entry of a table, or of what is left of it, costs more than the cheapest of all."""
+        shares = self.prices.slow_us[number]
+        paid_us = sum(share for operand, share in enumerate(shares) if int(table.slow[entry]) >> operand & 1)
+        holding_us = float(self._holding.during_us(table.kernel, table.fast_bytes[[entry]])[0])
+        return float(table.time_us[entry]) + holding_us - paid_us - self._table_us[number]
+
+    def _flow(self, index: int) -> Flow:
+        flow, ties = self._problem.choices.flows[index], self._problem.choices.ties[index]
+        return replace(flow, slow_us=priced(flow, ties, self.prices.slow_us)) if ties else flow
 
 
 # Prices as a certificate states them, sparse, and back.
 
-CutUs = Mapping[Cut, Floats]
 
-_SAME = 1e-9
-"""Relative difference below which a slow operand's price is that of the first set: what is left of rounding."""
-
-
-def state(prices: Prices, tables: Sequence[Table], first: Prices | None = None) -> Stated:
-    """The certificate's set of these prices; slow operands are left out where they cost what they do in `first`."""
-    cuts = tuple(CutPrices(cut.number, *_sparse(each)) for cut, each in prices.cut_us.items())
-    known = first.slow_us if first else tuple((0.0,) * len(shares) for shares in prices.slow_us)
-    told = list(_differences(tables, prices.slow_us, known))
-    slow = StatedSlow(*(tuple(column) for column in zip(*told, strict=True))) if told else StatedSlow()
-    out, back = (_spans(each) for each in (prices.engines.out, prices.engines.back))
-    return Stated(KernelPrices(*_sparse(prices.byte_us)), cuts, slow, out, back)
-
-
-def certificate_of(sets: Sequence[Stated], tree: Sequence[Split | Leaf], found: Sequence[Cut]) -> Certificate:
-    """A certificate of price sets that number the cuts as they were found; it has those that are priced."""
-    used = sorted({each.cut for stated in sets for each in stated.cuts})
-    place = {number: n for n, number in enumerate(used)}
-    prices = tuple(
-        replace(stated, cuts=tuple(replace(each, cut=place[each.cut]) for each in stated.cuts)) for stated in sets
+def certificate_of(prices: Prices, tables: Sequence[Table]) -> Certificate:
+    """The certificate that states these prices; slow operands that cost nothing are left out."""
+    slow = [
+        (table.kernel, name, share)
+        for table, shares in zip(tables, prices.slow_us, strict=True)
+        for name, share in zip(table.operands, shares, strict=True)
+        if share
+    ]
+    return Certificate(
+        KernelPrices(*_sparse(prices.byte_us)),
+        tuple(
+            StatedCut(tuple(cut.weights), tuple(cut.weights.values()), *_sparse(each))
+            for cut, each in prices.cut_us.items()
+        ),
+        StatedSlow(*map(tuple, zip(*slow, strict=True))),
+        _stated_spans(prices.engines.out),
+        _stated_spans(prices.engines.back),
     )
-    cuts = (found[number].weights for number in used)
-    return Certificate(prices, tuple(tree), tuple(StatedCut(tuple(each), tuple(each.values())) for each in cuts))
 
 
-def like(first: Prices, prices: Prices) -> Prices:
-    """The same prices, those of slow operands that differ from the first set by rounding only set to theirs."""
-    slow_us = tuple(
-        tuple(old if abs(new - old) <= _SAME * abs(old) else new for new, old in zip(news, olds, strict=True))
-        for news, olds in zip(prices.slow_us, first.slow_us, strict=True)
+def prices_without_engines(
+    certificate: Certificate, tables: Sequence[Table], sizes_bytes: Mapping[str, int], limit_bytes: int, kernels: int
+) -> Prices:
+    """What a certificate charges for bytes, weights and slow operands; its engines cost nothing."""
+    slow = certificate.slow
+    slow_us = dict(zip(zip(slow.kernels, slow.tensors, strict=True), slow.prices_us, strict=True))
+    cut_us = {
+        Cut.of(dict(zip(each.tensors, each.weights, strict=True)), sizes_bytes, limit_bytes): _dense(each, kernels)
+        for each in certificate.cuts
+    }
+    return Prices(
+        _dense(certificate.fast, kernels),
+        tuple(tuple(slow_us.get((table.kernel, name), 0.0) for name in table.operands) for table in tables),
+        EnginePrices.none(),
+        cut_us,
     )
-    return replace(prices, slow_us=slow_us)
-
-
-def byte_prices(stated: Stated, kernels: int) -> Floats:
-    """(kernels,) Price of a byte."""
-    prices = np.zeros(kernels)
-    prices[list(stated.fast.kernels)] = stated.fast.prices_us
-    return prices
-
-
-def cut_prices(certificate: Certificate, sizes_bytes: Mapping[str, int], limit_bytes: int, kernels: int) -> CutUs:
-    """What a certificate's first set charges by its cuts."""
-    found = {}
-    for each in certificate.prices[0].cuts:
-        stated = certificate.cuts[each.cut]
-        weights = dict(zip(stated.tensors, stated.weights, strict=True))
-        prices = np.zeros(kernels)
-        prices[list(each.kernels)] = each.prices_us
-        found[Cut.of(each.cut, weights, sizes_bytes, limit_bytes)] = prices
-    return found
-
-
-def slow_prices(stated: Stated, tables: Sequence[Table]) -> SlowPrices:
-    """Per table and operand, what a certificate's first set says."""
-    keys = zip(stated.slow.kernels, stated.slow.tensors, strict=True)
-    told = dict(zip(keys, stated.slow.prices_us, strict=True))
-    return tuple(tuple(told.get((table.kernel, name), 0.0) for name in table.operands) for table in tables)
 
 
 def _sparse(prices: Floats) -> tuple[tuple[int, ...], tuple[float, ...]]:
@@ -334,12 +380,12 @@ def _sparse(prices: Floats) -> tuple[tuple[int, ...], tuple[float, ...]]:
     return tuple(kernels.tolist()), tuple(prices[kernels].tolist())
 
 
-def _spans(prices: SpanPrices) -> StatedSpans:
+def _dense(stated: KernelPrices | StatedCut, kernels: int) -> Floats:
+    """(kernels,) A price for each kernel."""
+    prices = np.zeros(kernels)
+    prices[list(stated.kernels)] = stated.prices_us
+    return prices
+
+
+def _stated_spans(prices: SpanPrices) -> StatedSpans:
     return StatedSpans(*(tuple(each.tolist()) for each in (prices.starts, prices.ends, prices.price_us)))
-
-
-def _differences(tables: Sequence[Table], slow_us: SlowPrices, known: SlowPrices) -> Iterator[tuple[int, str, float]]:
-    for table, shares, before in zip(tables, slow_us, known, strict=True):
-        for name, share, old in zip(table.operands, shares, before, strict=True):
-            if share != old:
-                yield table.kernel, name, share

@@ -9,17 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from autotm.model.certificate import Certificate, Leaf
-from autotm.model.certificate import Prices as Stated
+from autotm.model.certificate import Certificate
 from autotm.model.plan import Status, Stay
 from autotm.solve.choices import Choices
 from autotm.solve.cuts import Cuts
 from autotm.solve.formulation import Formulation
 from autotm.solve.highs import Outcome, Session, Solved
-from autotm.solve.lagrangian import Lagrangian, Priced
 from autotm.solve.local_search import eject, refine
 from autotm.solve.plans import Conflicts, Member, Repair
-from autotm.solve.prices import Cut, Prices, certificate_of, state
+from autotm.solve.prices import Lagrangian, Priced, Prices, certificate_of
 from autotm.solve.problem import Problem
 from autotm.solve.reductions import Reduced
 from autotm.solve.relaxation import prices_of, residencies, variables_of, ways
@@ -38,9 +36,7 @@ class Search:
         problem, choices: what is asked.
         reduced: what is left to decide of it.
         prices: those that prove the highest bound.
-        cuts: all that were found, by number.
-        tree: the tree that proves more than the prices; None where there is none.
-        bound_us: what that, or the prices alone, prove.
+        bound_us: what they prove.
         claimed_us: the highest bound that the solver claims, without a proof.
         repair, objective_us: the best plan.
         reserve_us: what addresses cost the last plan that was tried: the next one has to be better by that much.
@@ -56,10 +52,8 @@ class Search:
     claimed_us: float = -math.inf
     repair: Repair | None = None
     objective_us: float = math.inf
-    cuts: Sequence[Cut] = ()
     reserve_us: float = 0.0
     timed_out: bool = False
-    tree: Certificate | None = None
     started_s: float = field(default_factory=time.perf_counter)
 
     @property
@@ -87,7 +81,7 @@ class Search:
         """Keep prices if they prove more than those before."""
         found_us = self.problem.base_us + self.lagrangian.at(prices).bound_us
         if self.prices is None or found_us > self.bound_us:
-            self.prices, self.bound_us, self.tree = prices, found_us, None
+            self.prices, self.bound_us = prices, found_us
 
     def propose(self, proposed: Mapping[int, Residency], proposed_ways: Mapping[int, int]) -> None:
         """Repair residencies and ways into a plan; keep it if it is the best."""
@@ -142,21 +136,11 @@ class Search:
         """What the solver claims beyond what is proven; None where that is nothing."""
         return min(self.claimed_us, self.objective_us) if self.claimed_us > self.bound_us else None
 
-    def prove(self, bound_us: float, certificate: Certificate) -> None:
-        """Keep what a tree proves if it is more than its root does."""
-        if bound_us > self.bound_us:
-            self.bound_us, self.tree = bound_us, certificate
-
     @property
     def certificate(self) -> Certificate:
         """What proves the bound."""
-        return self.tree or certificate_of([self.stated], [Leaf(0)], self.cuts)
-
-    @property
-    def stated(self) -> Stated:
-        """The prices as a certificate states them."""
         assert self.prices is not None
-        return state(self.prices, self.choices.tables)
+        return certificate_of(self.prices, self.choices.tables)
 
     @cached_property
     def lagrangian(self) -> Lagrangian:

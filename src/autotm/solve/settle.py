@@ -157,7 +157,7 @@ class Spilled:
 
 
 def not_all_fast(made: Formulation, members: Sequence[Member], decided: dict[int, Residency]) -> pyo.Block | None:
-    """(F12) Of what a conflict's members hold, gadgets and gaps, at least one is given up.
+    """(F11) Of what a conflict's members hold, gadgets and gaps, at least one is given up.
 
     Flows without variables do what is `decided`. None where nothing is left to choose, or nothing forbids it.
     """

@@ -219,13 +219,13 @@ def _saved_on_cpu(
 
     try:
         from autotm.runtime.streams.framework import NoFrameworkError, framework_device, run_save_on_cpu
-        from autotm.zoo.twin import require_twin
+        from autotm.zoo.torch_reference import require_pytorch_step
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         return replace(known, left_out="PyTorch is not installed here")
     try:
-        require_twin(network)
+        require_pytorch_step(network)
         runs_on = device or framework_device(machine)
     except (NoFrameworkError, BadInputError) as error:
         return replace(known, left_out=str(error))

@@ -1,16 +1,15 @@
-"""Columns of tables: what those of `.csv` files mean, and how they are aligned for a terminal."""
+"""Tables for a terminal, and what the columns of `.csv` files mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# Tables for a terminal.
-
 _WIDEST, _CUT = 60, " ... "
+"""Characters of a name in a table; what replaces the middle of a longer one."""
 
 
 def columns(lines: Sequence[Sequence[str]], left: int) -> str:
-    """Lines of equally many words in columns: the first `left` start at the left, the others end at the right."""
+    """Align lines of equally many words: the first `left` columns at the left, the others at the right."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(
@@ -22,14 +21,13 @@ def columns(lines: Sequence[Sequence[str]], left: int) -> str:
 
 
 def shorten(text: str) -> str:
-    """A text without its middle where it is too long for a column; fused kernels may have dozens of operands."""
+    """Cut the middle out of a text that is too long for a column; names of fused kernels have dozens of parts."""
     half = (_WIDEST - len(_CUT)) // 2
     return text if len(text) <= _WIDEST else text[:half] + _CUT + text[-half:]
 
 
-# What the columns of the tables mean that figures, sweeps and reports are written as (`.csv`), whichever has them.
-
-_WHAT_RAN: Mapping[str, str] = {
+MEANINGS: Mapping[str, str] = {
+    # What ran, and where.
     "network": "name",
     "scale": "of its sizes",
     "batch": "samples a step",
@@ -46,8 +44,7 @@ _WHAT_RAN: Mapping[str, str] = {
     "cpu_model": "name, family, model and stepping of the processor",
     "versions": "of what shapes a result, with the commit",
     "autotm_commit": "of the checkout, with `+` where it had changes",
-}
-_RUNS: Mapping[str, str] = {
+    # Runs.
     "dram_limit_bytes": "the limit in bytes of fast memory",
     "io_bytes": "all parameters, inputs, constants and results",
     "uncounted_bytes": "those of them that are in fast memory whatever the limit",
@@ -84,8 +81,7 @@ _RUNS: Mapping[str, str] = {
     "ratio_price": "of the memory that the limit's ratio describes, over that of as much fast memory",
     "pools_price": "of the memory that the run took, over that of the all-fast step",
     "price_ratio": "a byte of fast memory over one of slow memory",
-}
-_SWEEPS: Mapping[str, str] = {
+    # Sweeps.
     "share_of_peak": "the limit over the step's peak",
     "num_moves": "moves of the plan",
     "bytes_moved": "by them",
@@ -94,13 +90,11 @@ _SWEEPS: Mapping[str, str] = {
     "measured_slowdown": "that over the all-fast step",
     "smallest_bytes": "of a refused limit: the least that a placement can keep",
     "refused": "why a limit was refused",
-}
-_MODELLED: Mapping[str, str] = {
+    # Steps that are extrapolated from smaller batches.
     "batches": "that the step was extrapolated from",
     "step_error": "of the largest of them, predicted from the others",
     "kernel_error": "the same of its kernels",
-}
-_HEAP: Mapping[str, str] = {
+    # Stays of a plan.
     "tensor": "name",
     "tier": "`dram` is fast memory, `pmem` slow; of kernels, where they were timed",
     "offset_bytes": "in the pool of the tier",
@@ -112,8 +106,7 @@ _HEAP: Mapping[str, str] = {
     "moves": "whether the tensor ever moves",
     "began": "how the stay began: `born`, `blocking` or `asynchronous` move",
     "arrival_us": "when the tensor was there, by prediction",
-}
-_TIMINGS: Mapping[str, str] = {
+    # Times of kernels in several configurations.
     "data": "tier of the images: `fast` or `slow`",
     "weight": "tier of the weights",
     "output": "tier of the result",
@@ -150,8 +143,7 @@ _TIMINGS: Mapping[str, str] = {
     "spread_percent": "median of the interquartile range of a configuration's runs over their median",
     "inside_noise": "whether the median difference is at most the spread of one configuration at a time",
     "fastest_inside_noise": "whether it is the quickest of these",
-}
-_KERNELS: Mapping[str, str] = {
+    # Reports on kernels.
     "name": "of the kernel's first call",
     "function": "its symbol in the library",
     "op_class": "what it does to memory",
@@ -165,8 +157,7 @@ _KERNELS: Mapping[str, str] = {
     "set_by": "`multiply-adds` or `copies`, whichever the best comes from",
     "beyond_best_us": "time beyond the best",
     "of_best": "the best over the time",
-}
-_LINKS: Mapping[str, str] = {
+    # Copies between the memories.
     "to": "the tier copied to: `dram` (fast) or `pmem` (slow)",
     "series": "`copy`, `move`, `device` (what an emulated wait amounts to) or `published`",
     "team": "threads of a copy",
@@ -177,8 +168,7 @@ _LINKS: Mapping[str, str] = {
     "took_ns": "median, or by the device's constants",
     "bytes_per_s": "bytes copied a second",
     "published_in": "source of the device's constants",
-}
-_GPU: Mapping[str, str] = {
+    # Steps on a GPU.
     "gpu": "that is modelled",
     "fits": "whether the step keeps the limit; the times of one that does not are those of a larger device",
     "most_bytes": "of what is placed, the most in device memory at once",
@@ -193,5 +183,4 @@ _GPU: Mapping[str, str] = {
     "remark": "what else a reader must know",
     "engine": "`compute`, `in` or `out`",
 }
-MEANINGS: Mapping[str, str] = _WHAT_RAN | _RUNS | _SWEEPS | _MODELLED | _HEAP | _TIMINGS | _KERNELS | _LINKS | _GPU  # type: ignore[operator]
 """Meaning by column; a unit is in the name."""

@@ -1,9 +1,9 @@
-"""What each figure costs: time and memory of the jobs behind it, from the benchmark files that Snakemake writes."""
+"""Time and memory of the jobs behind each figure, from the benchmark files that Snakemake writes."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from autotm.study.inputs import (
 )
 from autotm.study.setup import CONVENTIONAL, Study
 
-_APART = ("figures/devices.pdf",)
-"""On machines of its own, so not part of `figures`."""
+_SEPARATE = ("figures/devices.pdf",)
+"""It needs machines of its own, so it is not part of `figures`."""
 _OF_WORKLOADS = ("fig7", "fig9", "ilp_times", "price_performance", "cost_performance")
 _OF_THE_CASE_STUDY = ("fig10", "fig10a_all_fast", "fig10a_all_slow", "fig10a_synchronous")
 _BYTES_PER_MIB = 1 << 20
@@ -31,7 +31,7 @@ _BYTES_PER_MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """What the jobs behind a target took.
+    """The time and memory of the jobs behind a target.
 
     Attributes:
         target: e.g. `figures/fig7.pdf`.
@@ -48,78 +48,79 @@ class Cost:
 
 
 def costs(study: Study, logs: Path) -> list[Cost]:
-    """The cost of every figure if it alone were built from nothing, and of `figures`, which has no folders, jobs once.
+    """Return the cost of each figure built alone from nothing, then of `figures`, in which each job counts once.
 
     Raises:
         BadInputError: the scale has no sizes for a network of a figure.
         DamagedFileError: a benchmark file under `logs` holds no time.
     """
     jobs = figure_jobs(study, logs)
-    jobs["figures"] = [*dict.fromkeys(file for target, files in jobs.items() if _is_of_all(target) for file in files)]
+    # `make figures` leaves out the figures of further workloads, which have folders.
+    of_all = [files for target, files in jobs.items() if target.count("/") == 1 and target not in _SEPARATE]
+    jobs["figures"] = list(dict.fromkeys(file for files in of_all for file in files))
     measured = {file: _measured(file) for files in jobs.values() for file in files if file.exists()}
-    return [_cost(target, files, measured) for target, files in jobs.items()]
+    table = []
+    for target, files in jobs.items():
+        known = [measured[file] for file in files if file in measured]
+        seconds, memory = sum(time_s for time_s, _ in known), max((size for _, size in known), default=0)
+        table.append(Cost(target, len(files), len(known), seconds, memory))
+    return table
 
 
-def _is_of_all(target: str) -> bool:
-    return len(Path(target).parts) == len(("figures", "name")) and target not in _APART
+def _measured(file: Path) -> tuple[float, int]:
+    """Return a job's seconds and bytes as Snakemake measured them; 0 bytes where it ended before the first look."""
+    try:
+        row = pd.read_csv(file, sep="\t", na_values=["-"]).iloc[-1]
+        seconds, mib = float(row["s"]), float(row["max_rss"])
+    except (KeyError, IndexError, ValueError) as error:
+        raise DamagedFileError(f"{file}: not a benchmark of Snakemake ({error}); remove it") from None
+    return seconds, 0 if pd.isna(mib) else round(mib * _BYTES_PER_MIB)
 
 
 def figure_jobs(study: Study, logs: Path) -> dict[str, list[Path]]:
-    """The benchmark files of the jobs behind each figure, its own drawing last.
+    """Return the benchmark files of the jobs behind each figure, its own drawing last.
 
-    Workloads that their figures cannot be drawn of (a scale without sizes, no ends to compare with) are left out.
+    Figures that cannot be drawn (no sizes at the study's scale, no end to compare with) are left out.
     """
     steps = _Steps(study, logs)
     records, plans, _ = large_files(study)
     of_large = steps.of_plans(plans) if plans else steps.of_records(records)
-    found = {} if study.config.scale.endswith(MODELLED) else _jobs_of_runs(study, steps)
-    found |= dict.fromkeys(("fig8", "fig8_talk"), of_large)
+    jobs = {} if study.config.scale.endswith(MODELLED) else _jobs_of_runs(study, steps)
+    jobs |= dict.fromkeys(("fig8", "fig8_talk"), of_large)
     return {
         f"figures/{name}.pdf": [*dict.fromkeys(files), logs / "figures" / f"{name}.benchmark.tsv"]
-        for name, files in found.items()
+        for name, files in jobs.items()
     }
 
 
 def _jobs_of_runs(study: Study, steps: _Steps) -> dict[str, list[Path]]:
-    """What is behind the figures that a modelled scale does not have, without their drawings."""
-    found: dict[str, list[Path]] = {}
+    """Return what is behind the figures of runs, which a modelled scale does not have, without their drawings."""
+    jobs: dict[str, list[Path]] = {}
     for workload in study.config.workloads:
         folder = "" if workload == CONVENTIONAL else f"{workload}/"
         with contextlib.suppress(BadInputError):
             records = comparison_records(study, folder)
-            found |= {f"{folder}{name}": steps.of_records(records) for name in _OF_WORKLOADS}
-            found[f"{folder}fig7"] = steps.of_records(rival_records(study, folder))
-            found[f"{folder}fig11"] = steps.of_records(predicted_records(study, folder))
+            jobs |= {f"{folder}{name}": steps.of_records(records) for name in _OF_WORKLOADS}
+            jobs[f"{folder}fig7"] = steps.of_records(rival_records(study, folder))
+            jobs[f"{folder}fig11"] = steps.of_records(predicted_records(study, folder))
     figures = study.config.figures
-    found |= dict.fromkeys(_OF_THE_CASE_STUDY, steps.of_records(study.case_study_records(figures.fig10)))
-    found["front"] = steps.of_records(front_records(study))
-    found["devices"] = [
-        file for machine in device_machines(study) for file in _of_devices(study.on(machine), steps.logs)
-    ]
+    jobs |= dict.fromkeys(_OF_THE_CASE_STUDY, steps.of_records(study.case_study_records(figures.fig10)))
+    jobs["front"] = steps.of_records(front_records(study))
+    devices = [study.on(machine) for machine in device_machines(study)]
+    jobs["devices"] = [file for on in devices for file in _Steps(on, steps.logs).of_records(device_records(on))]
     heap = study.paths(figures.heap.network).plan(figures.heap.optimizer, figures.heap.limit)
-    found["heap"] = [*steps.of_plans([heap]), steps.beside(heap, "compile")]
-    found["links"] = [steps.calibrate]
-    found["kernel_plot"] = [steps.calibrate, steps.of_scale / "convolution_profile.benchmark.tsv"]
+    jobs["heap"] = [*steps.of_plans([heap]), steps.in_folder(heap, "compile")]
+    jobs["links"] = [steps.calibrate]
+    jobs["kernel_plot"] = [steps.calibrate, steps.of_scale / "convolution_profile.benchmark.tsv"]
     timed = steps.of_scale / study.config.timing_study.network
     names = ("kernel_profile", "timing_study")
-    found["timing_study"] = [steps.calibrate, *(timed / f"{name}.benchmark.tsv" for name in names)]
-    return found
-
-
-def _of_devices(study: Study, logs: Path) -> list[Path]:
-    """What is behind the figure of devices on one of its machines."""
-    return _Steps(study, logs).of_records(device_records(study))
-
-
-def table_of_costs(found: Iterable[Cost]) -> str:
-    """The costs as rows of a Markdown table, and how many jobs have left no benchmark file."""
-    rows = [f"| `{one.target}` | {_jobs_text(one)} | {_time_text(one)} | {_memory_text(one)} |" for one in found]
-    return "\n".join(["| target | jobs | time of its jobs | memory of the largest |", "|---|---|---|---|", *rows])
+    jobs["timing_study"] = [steps.calibrate, *(timed / f"{name}.benchmark.tsv" for name in names)]
+    return jobs
 
 
 @dataclass(frozen=True)
 class _Steps:
-    """Where the rules of a study leave their benchmark files."""
+    """The benchmark files that the rules of a study write."""
 
     study: Study
     logs: Path
@@ -132,19 +133,19 @@ class _Steps:
     def of_scale(self) -> Path:
         return self.logs / self.study.machine.slug / self.study.config.scale
 
-    def beside(self, result: Path, rule: str) -> Path:
-        """Of the job that makes a file in a limit's folder."""
+    def in_folder(self, result: Path, rule: str) -> Path:
+        """Return that of the job of `rule` that makes a file in a limit's folder."""
         return self.logs / result.relative_to(self.study.results).with_name(f"{rule}.benchmark.tsv")
 
     def of_records(self, records: Sequence[Path]) -> list[Path]:
-        placed = [self.beside(record, rule) for record in records for rule in ("ilp_solve", "compile", "run")]
+        placed = [self.in_folder(record, rule) for record in records for rule in ("ilp_solve", "compile", "run")]
         return [*self._prepared(records), *placed]
 
     def of_plans(self, plans: Sequence[Path]) -> list[Path]:
-        return [*self._prepared(plans), *(self.beside(plan, "ilp_solve") for plan in plans)]
+        return [*self._prepared(plans), *(self.in_folder(plan, "ilp_solve") for plan in plans)]
 
     def _prepared(self, results: Sequence[Path]) -> Iterator[Path]:
-        """What comes before placing: calibration, and the networks' profiles."""
+        """Yield those of jobs before placing: calibration, and the networks' profiles."""
         yield self.calibrate
         for network in dict.fromkeys(result.parts[-4] for result in results):
             scale = self.study.config.scale
@@ -157,36 +158,13 @@ class _Steps:
             yield self.of_scale / network / "extrapolate.benchmark.tsv"
 
 
-@dataclass(frozen=True)
-class _Measured:
-    seconds: float
-    memory_bytes: int
-
-
-def _measured(file: Path) -> _Measured:
-    """One job, as Snakemake measured it; memory is unknown (0) where it ended before the first look at it."""
-    try:
-        row = pd.read_csv(file, sep="\t", na_values=["-"]).iloc[-1]
-        seconds, mib = float(row["s"]), float(row["max_rss"])
-    except (KeyError, IndexError, ValueError) as error:
-        raise DamagedFileError(f"{file}: not a benchmark of Snakemake ({error}); remove it") from None
-    return _Measured(seconds, 0 if pd.isna(mib) else round(mib * _BYTES_PER_MIB))
-
-
-def _cost(target: str, files: Sequence[Path], measured: Mapping[Path, _Measured]) -> Cost:
-    known = [measured[file] for file in files if file in measured]
-    memory = max((one.memory_bytes for one in known), default=0)
-    return Cost(target, len(files), len(known), sum(one.seconds for one in known), memory)
-
-
-def _jobs_text(cost: Cost) -> str:
-    return str(cost.jobs) if cost.known_jobs == cost.jobs else f"{cost.known_jobs} of {cost.jobs} known"
-
-
-def _time_text(cost: Cost) -> str:
-    minutes, seconds = divmod(round(cost.seconds), 60)
-    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
-
-
-def _memory_text(cost: Cost) -> str:
-    return f"{cost.memory_bytes / 1e9:.2f} GB" if cost.memory_bytes else "unknown"
+def table_of_costs(table: Iterable[Cost]) -> str:
+    """Return the costs as a Markdown table, with how many jobs have left a benchmark file where some have not."""
+    lines = ["| target | jobs | time of its jobs | memory of the largest |", "|---|---|---|---|"]
+    for cost in table:
+        jobs = f"{cost.jobs}" if cost.known_jobs == cost.jobs else f"{cost.known_jobs} of {cost.jobs} known"
+        minutes, seconds = divmod(round(cost.seconds), 60)
+        time = f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"
+        memory = f"{cost.memory_bytes / 1e9:.2f} GB" if cost.memory_bytes else "unknown"
+        lines.append(f"| `{cost.target}` | {jobs} | {time} | {memory} |")
+    return "\n".join(lines)

@@ -1,20 +1,21 @@
-"""What a machine has (cores, memories, GPUs, packages), what of it autotm can use, and why not the rest."""
+"""The cores, memories, GPUs and packages of a machine: which of them autotm can use, and why not the others."""
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
 import yaml
 
-from autotm.kernels.vendor import VENDORS, Vendor, VendorMissingError
+from autotm.kernels.vendor import VENDORS, VendorMissingError
 from autotm.memory.gpu.facts import GpuFacts, gpu_facts
 from autotm.memory.gpu.opening import PAPER_BYTES, GpuRefusedError, measured_context, require_gpu
 from autotm.memory.linux.pools import DaxPool, NodePool, refusal
@@ -24,7 +25,7 @@ from autotm.model.files import write_atomically
 from autotm.model.graph import Tier
 from autotm.model.machine import DaxTier, MachineFile, NumaTier, kernel_lacks
 from autotm.model.provenance import cpu_model
-from autotm.model.system import MemoryNode, SystemMemory, cpu_quota
+from autotm.model.system import SystemMemory, cpu_quota
 from autotm.study.columns import columns
 from autotm.study.setup import compiler_path
 
@@ -58,47 +59,7 @@ class Finding:
     why: str = ""
 
 
-# Programs, packages and room on disks.
-
-_PATIENCE_S = 20.0
-
-
-def compiler() -> str | None:
-    """The compiler that kernels are linked with, and its version; None where there is none."""
-    path = compiler_path()
-    if path is None:
-        return None
-    told = _output(path, "--version")
-    return told.splitlines()[0] if told else path
-
-
-def package(name: str) -> str | None:
-    """Its version; None where it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def room_for_files(folder: Path) -> int | str:
-    """Free bytes where the folder is or would be; in words, why nothing can be written there."""
-    there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-    if not there.is_dir():
-        return f"{there} is no folder"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} cannot be written"
-    return shutil.disk_usage(there).free
-
-
-def _output(*command: str) -> str:
-    try:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ended.stdout.strip() if ended.returncode == 0 else ""
-
-
-# What of a machine could be slow memory, with the lines of a machine file for it, or why it cannot.
+# Slow memory: the line of a machine file for each candidate, or why it cannot be used.
 
 Probe = Callable[[NumaTier | DaxTier], str | None]
 """Tries a memory out; says why it cannot be had, or None where it can."""
@@ -126,11 +87,11 @@ class SlowMemory:
 
     @property
     def line(self) -> str:
-        """For a machine file, with what may stand in it instead; empty where it cannot be used."""
+        """Its line in a machine file, with alternatives; empty where it cannot be used."""
         if self.tier is None:
             return ""
-        said = self.tier.model_dump(mode="json", exclude_defaults=True)
-        fields = ", ".join(f"{key}: {value}" for key, value in sorted(said.items(), key=lambda one: one[0] != "kind"))
+        contents = {"kind": self.tier.kind} | self.tier.model_dump(mode="json", exclude_defaults=True)
+        fields = ", ".join(f"{key}: {value}" for key, value in contents.items())
         instead = " or ".join(f"[{node}]" for node in self.other_fast_nodes)
         return f"slow_tier: {{{fields}}}" + (f", or fast_nodes: {instead}" if instead else "")
 
@@ -151,64 +112,21 @@ def probe_here(tier: NumaTier | DaxTier) -> str | None:
     return None
 
 
-def slow_memories(system: SystemMemory, fast_nodes: Sequence[int], probe: Probe, devices: Path) -> list[SlowMemory]:
-    """All that this machine has beside the memory next to its cores; of several nodes with cores, each beside another.
-
-    Args:
-        system: its memories.
-        fast_nodes: next to cores that kernels may run on.
-        probe: tries one out.
-        devices: the folder of device files, /dev.
-    """
-    beside = _Beside(system, tuple(fast_nodes))
-    pairs = ((node, beside.nearest(node.number)) for node in system.nodes)
-    return [
-        *(_node(beside, node, near, probe) for node, near in pairs if near),
-        *_file_systems(beside, probe),
-        *_devices(beside, devices, probe),
-    ]
+def fast_nodes(root: Path = Path("/")) -> tuple[int, ...]:
+    """Return the memory nodes next to cores that this process may use, that of the first core first."""
+    threads = Topology.of(usable_cpus(), root / "sys/devices/system").threads
+    with_memory = {node.number for node in SystemMemory(root).nodes}
+    nodes = tuple(dict.fromkeys(thread.numa_node for thread in threads))
+    return tuple(node for node in nodes if node in with_memory) or nodes[:1]
 
 
-@dataclass(frozen=True)
-class _Beside:
-    """The nodes with cores, and what is next to them."""
-
-    system: SystemMemory
-    fast_nodes: tuple[int, ...]
-
-    def nearest(self, node: int | None) -> tuple[int, ...]:
-        """Those but `node` itself, the nearest to it first."""
-        others = [fast for fast in self.fast_nodes if fast != node]
-        return tuple(others if node is None else sorted(others, key=lambda fast: self.system.distance(fast, node) or 0))
-
-    def near_device(self, name: str) -> tuple[int, ...]:
-        """All of them, that of a device first."""
-        own = self.system.device_node(name)
-        return tuple(sorted(self.nearest(None), key=lambda fast: fast != own))
-
-    @property
-    def barred(self) -> str:
-        """Why none can be fast memory; empty where one can."""
-        nodes = self.system.nodes_named(self.fast_nodes)
-        reasons = [refusal(self.system, node) for node in nodes]
-        return (reasons[0] or "") if reasons and all(reasons) else ""
+def found_slow(root: Path = Path("/"), probe: Probe = probe_here) -> list[SlowMemory]:
+    """Return all memories of this machine that are, or might be, slower than one next to its cores."""
+    search = _Search(SystemMemory(root), fast_nodes(root), probe)
+    return [*search.nodes(), *search.file_systems(), *search.devices(root / "dev")]
 
 
-def _node(beside: _Beside, node: MemoryNode, near: tuple[int, ...], probe: Probe) -> SlowMemory:
-    system, fast_node = beside.system, near[0]
-    cores = f"beside cores {node.cpus}" if node.cpus else "no cores (CXL, persistent or far memory)"
-    said = [_size(node.total_bytes, node.free_bytes), cores]
-    distance = system.distance(fast_node, node.number)
-    if distance is not None:
-        said.append(f"distance {distance} from node {fast_node}")
-    said += [f"{value} {_UNITS[key]}" for key, value in node.hmat.items()]
-    tier = NumaTier(kind="numa", fast_nodes=(fast_node,), slow_nodes=(node.number,))
-    why_not = refusal(system, node) or beside.barred or probe(tier) or ""
-    name, shown = f"memory node {node.number}", None if why_not else tier
-    return SlowMemory(name, ", ".join(said), shown, why_not, other_fast_nodes=near[1:])
-
-
-_UNITS = {
+_HMAT_UNITS = {
     "read_mb_per_s": "MB/s read (HMAT)",
     "write_mb_per_s": "MB/s write (HMAT)",
     "read_ns": "ns read (HMAT)",
@@ -216,71 +134,89 @@ _UNITS = {
 }
 
 
-def _file_systems(beside: _Beside, probe: Probe) -> Iterator[SlowMemory]:
-    system = beside.system
-    mounts = {mount.folder: mount for mount in system.mounts}
-    on_memory = {mount.device: mount for mount in mounts.values() if Path(mount.device).name in system.memory_disks}
-    for mount in {mount.folder: mount for mount in (*on_memory.values(), *mounts.values())}.values():
-        is_memory = mount.device in on_memory
-        if not is_memory and not mount.is_dax:
-            continue
-        found = f"{mount.file_system} on {mount.device} ({mount.options})"
-        near = beside.near_device(Path(mount.device).name)
-        tier = DaxTier(kind="dax", path=mount.folder, fast_nodes=near[:1])
-        why_not = beside.barred or ("" if mount.is_dax else _WITHOUT_DAX.format(folder=mount.folder))
-        if not why_not:
-            tier, why_not, said = _bound_or_not(tier, probe)
-            found += said
-        others = near[1:] if tier.fast_nodes else ()
-        yield SlowMemory(f"folder {mount.folder}", found, None if why_not else tier, why_not, other_fast_nodes=others)
-    for name, size_bytes in system.memory_disks.items():
-        if f"/dev/{name}" not in on_memory and not system.holds_mounts(name):
-            why_not = (
-                f"not mounted: make a file system if it holds no data (sudo mkfs.ext4 /dev/{name}), then sudo mount -o "
-                f"dax=always /dev/{name} FOLDER; or turn it into a memory node or device with ndctl and daxctl"
+@dataclass(frozen=True)
+class _Search:
+    """The search for slow memories; `fast_nodes` are those next to cores that kernels may run on."""
+
+    system: SystemMemory
+    fast_nodes: tuple[int, ...]
+    probe: Probe
+
+    @property
+    def barred(self) -> str:
+        """Why none of the fast nodes can be fast memory; empty where one can."""
+        reasons = [refusal(self.system, node) for node in self.system.nodes_named(self.fast_nodes)]
+        return (reasons[0] or "") if reasons and all(reasons) else ""
+
+    def nodes(self) -> Iterator[SlowMemory]:
+        """Every memory node for which there is another node with cores; the nearest of these is fast memory."""
+        system = self.system
+        for node in system.nodes:
+            others = [fast for fast in self.fast_nodes if fast != node.number]
+            if not others:
+                continue
+            near, *farther = sorted(others, key=lambda fast: system.distance(fast, node.number) or 0)
+            cores = f"beside cores {node.cpus}" if node.cpus else "no cores (CXL, persistent or far memory)"
+            facts = [f"{node.total_bytes / 1e9:.4g} GB, {node.free_bytes / 1e9:.4g} GB free", cores]
+            if (distance := system.distance(near, node.number)) is not None:
+                facts.append(f"distance {distance} from node {near}")
+            facts += [f"{value} {_HMAT_UNITS[key]}" for key, value in node.hmat.items()]
+            tier = NumaTier(kind="numa", fast_nodes=(near,), slow_nodes=(node.number,))
+            why_not = refusal(system, node) or self.barred or self.probe(tier) or ""
+            name, shown = f"memory node {node.number}", None if why_not else tier
+            yield SlowMemory(name, ", ".join(facts), shown, why_not, other_fast_nodes=tuple(farther))
+
+    def file_systems(self) -> Iterator[SlowMemory]:
+        """Every mounted file system on persistent memory, then such memory that nothing is mounted from."""
+        system = self.system
+        mounts = {mount.folder: mount for mount in system.mounts}
+        on_memory = {mount.device: mount for mount in mounts.values() if Path(mount.device).name in system.memory_disks}
+        for mount in {mount.folder: mount for mount in (*on_memory.values(), *mounts.values())}.values():
+            if mount.device not in on_memory and not mount.is_dax:
+                continue
+            found = f"{mount.file_system} on {mount.device} ({mount.options})"
+            without_dax = (
+                "mounted without dax: files would be in the page cache, which is ordinary memory: sudo umount "
+                f"{mount.folder}, then mount with -o dax=always"
             )
-            yield SlowMemory(f"persistent memory {name}", f"{size_bytes / 1e9:.4g} GB", None, why_not)
+            device, why_not = Path(mount.device).name, "" if mount.is_dax else without_dax
+            yield self._dax(f"folder {mount.folder}", found, mount.folder, device, why_not)
+        for name, size_bytes in system.memory_disks.items():
+            if f"/dev/{name}" not in on_memory and not system.holds_mounts(name):
+                why_not = (
+                    f"not mounted: make a file system if it holds no data (sudo mkfs.ext4 /dev/{name}), then sudo "
+                    f"mount -o dax=always /dev/{name} FOLDER; or turn it into a memory node or device with ndctl and "
+                    "daxctl"
+                )
+                yield SlowMemory(f"persistent memory {name}", f"{size_bytes / 1e9:.4g} GB", None, why_not)
+
+    def devices(self, folder: Path) -> Iterator[SlowMemory]:
+        """Every DAX device, whose file is in `folder`."""
+        for name in self.system.dax_devices:
+            file, why_not = folder / name, ""
+            if not file.exists():
+                why_not = f"/dev/{name} is not there: a container must be given it (docker run --device /dev/{name})"
+            elif not os.access(file, os.R_OK | os.W_OK):
+                why_not = f"this process may not write to /dev/{name}: sudo chown $USER /dev/{name}"
+            found = f"{self.system.dax_device_bytes(name) / 1e9:.4g} GB"
+            one = self._dax(f"DAX device {name}", found, f"/dev/{name}", name, why_not)
+            yield replace(one, caution="runs overwrite its contents")
+
+    def _dax(self, what: str, found: str, path: str, device: str, why_not: str) -> SlowMemory:
+        own = self.system.device_node(device)
+        near = tuple(sorted(self.fast_nodes, key=lambda fast: fast != own))
+        tier, why_not = DaxTier(kind="dax", path=path, fast_nodes=near[:1]), self.barred or why_not
+        if not why_not and (refused := self.probe(tier)):
+            # A container may forbid binding pages to nodes, and still allow DAX without it.
+            unbound = tier.model_copy(update={"fast_nodes": None})
+            why_not = self.probe(unbound) or ""
+            if not why_not:
+                tier, found = unbound, f"{found}, beside memory that cannot be bound: {refused}"
+        others = near[1:] if tier.fast_nodes else ()
+        return SlowMemory(what, found, None if why_not else tier, why_not, other_fast_nodes=others)
 
 
-def _bound_or_not(tier: DaxTier, probe: Probe) -> tuple[DaxTier, str, str]:
-    """The tier; or, where pages may not be bound, without fast nodes; why it cannot be used; why it was changed."""
-    refused = probe(tier)
-    if not refused:
-        return tier, "", ""
-    unbound = tier.model_copy(update={"fast_nodes": None})
-    why_not = probe(unbound)
-    return (tier, why_not, "") if why_not else (unbound, "", f", beside memory that cannot be bound: {refused}")
-
-
-_WITHOUT_DAX = (
-    "mounted without dax: files would be in the page cache, which is ordinary memory: sudo umount {folder}, then mount "
-    "with -o dax=always"
-)
-
-
-def _devices(beside: _Beside, devices: Path, probe: Probe) -> Iterator[SlowMemory]:
-    system = beside.system
-    for name in system.dax_devices:
-        file, near = devices / name, beside.near_device(name)
-        why_not = beside.barred
-        if not why_not and not file.exists():
-            why_not = f"/dev/{name} is not there: a container must be given it (docker run --device /dev/{name})"
-        if not why_not and not os.access(file, os.R_OK | os.W_OK):
-            why_not = f"this process may not write to /dev/{name}: sudo chown $USER /dev/{name}"
-        found = f"{system.dax_device_bytes(name) / 1e9:.4g} GB"
-        tier = DaxTier(kind="dax", path=f"/dev/{name}", fast_nodes=near[:1])
-        if not why_not:
-            tier, why_not, said = _bound_or_not(tier, probe)
-            found += said
-        shown, others = None if why_not else tier, near[1:] if tier.fast_nodes else ()
-        yield SlowMemory(f"DAX device {name}", found, shown, why_not, "runs overwrite its contents", others)
-
-
-def _size(total_bytes: int, free_bytes: int) -> str:
-    return f"{total_bytes / 1e9:.4g} GB, {free_bytes / 1e9:.4g} GB free"
-
-
-# GPUs: what their driver tells, whether a machine of kind cuda could be one of them, and NVIDIA's libraries there.
+# GPUs, as their driver describes them, whether a machine of kind cuda could use them, and NVIDIA's libraries.
 
 
 def gpu_findings(
@@ -311,18 +247,15 @@ def gpu_findings(
             )
 
 
-def vendor_findings(
-    gpus: Sequence[Finding], libraries: Mapping[str, Callable[[], Vendor]] = VENDORS
-) -> Iterator[Finding]:
-    """A line for each library whose algorithms plans may choose, where there is a GPU to ask it for.
+def vendor_findings(gpus: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield a finding for each library whose algorithms plans may choose, where a GPU is usable.
 
     Args:
         gpus: what was found of GPUs; the last usable one is current.
-        libraries: each opens one on the GPU that is current.
     """
     if not any(found.use is Use.USABLE for found in gpus):
         return
-    for name, opened in libraries.items():
+    for name, opened in VENDORS.items():
         try:
             version = opened().version
         except VendorMissingError as error:
@@ -352,8 +285,10 @@ def _gpu(what: str, facts: GpuFacts, measured: Callable[[GpuFacts], tuple[int, i
     return Finding(what, said, Use.USABLE, why)
 
 
-# Everything that is looked at on a machine, in the order in which it is told.
+# All findings, in the order in which they are shown.
 
+_PATIENCE_S = 20.0
+"""A compiler that takes longer to print its version hangs."""
 _EXTRAS = {
     "cuda-bindings": ("machines of kind cuda", "pip install 'autotm[cuda]'"),
     "torch": ("modules of PyTorch", "pip install 'autotm[torch]'"),
@@ -377,26 +312,12 @@ def findings(results: Path, root: Path = Path("/"), probe: Probe = probe_here) -
         *_memory(memories, fast_nodes(root), found_slow(root, probe)),
         *_policies(memories),
         *_settings(memories),
-        _compiler(),
-        _tvm(),
+        *_compilers(),
         *gpus,
         *vendor_findings(gpus),
         *_extras(),
         _disk(results),
     ]
-
-
-def fast_nodes(root: Path = Path("/")) -> tuple[int, ...]:
-    """The memory nodes next to cores that this process may use, that of the first core first."""
-    threads = Topology.of(usable_cpus(), root / "sys/devices/system").threads
-    with_memory = {node.number for node in SystemMemory(root).nodes}
-    found = tuple(dict.fromkeys(thread.numa_node for thread in threads))
-    return tuple(node for node in found if node in with_memory) or found[:1]
-
-
-def found_slow(root: Path = Path("/"), probe: Probe = probe_here) -> list[SlowMemory]:
-    """What of this machine is slow memory, or might be."""
-    return slow_memories(SystemMemory(root), fast_nodes(root), probe, root / "dev")
 
 
 def _cores(root: Path) -> Iterator[Finding]:
@@ -407,21 +328,13 @@ def _cores(root: Path) -> Iterator[Finding]:
     yield Finding("cores", found, Use.USED, "a kernel thread each, unless the machine file says otherwise")
     quota = cpu_quota(root)
     if quota is not None and quota < threads:
-        yield Finding(
-            "CPU quota", f"{quota:.3g} cores", Use.CARE, f"a container allows less than the {threads} threads it shows"
-        )
-    load = _words(root / "proc/loadavg")
-    if load and float(load[0]) > cores / 2:
-        yield Finding(
-            "load", f"{load[0]} in the last minute", Use.CARE, "others hold cores: measured times would be long"
-        )
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").split()
-    except OSError:
-        return []
+        why = f"a container allows less than the {threads} threads it shows"
+        yield Finding("CPU quota", f"{quota:.3g} cores", Use.CARE, why)
+    with contextlib.suppress(OSError):
+        load, *_ = (root / "proc/loadavg").read_text(encoding="utf-8").split() or ["0"]
+        if float(load) > cores / 2:
+            why = "others hold cores: measured times would be long"
+            yield Finding("load", f"{load} in the last minute", Use.CARE, why)
 
 
 def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[SlowMemory]) -> Iterator[Finding]:
@@ -446,13 +359,12 @@ def _memory(memories: SystemMemory, fast_nodes: Sequence[int], slow: Sequence[Sl
         )
         yield Finding("second memory", "none", Use.UNUSED, why)
     if memories.limit_bytes is not None:
-        yield Finding(
-            "memory limit", f"{memories.limit_bytes / 1e9:.4g} GB", Use.CARE, "of this container, service or job"
-        )
+        limit = f"{memories.limit_bytes / 1e9:.4g} GB"
+        yield Finding("memory limit", limit, Use.CARE, "of this container, service or job")
 
 
 def _policies(memories: SystemMemory) -> Iterator[Finding]:
-    """What Linux can do by itself, as a rival of plans, where there are two nodes for it to do it with."""
+    """Yield the policies by which Linux itself can place pages, where there are two nodes for it to place them on."""
     if len(memories.nodes) < 2:  # noqa: PLR2004 - a fast and a slow one
         return
     for name in ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing"):
@@ -463,10 +375,8 @@ def _policies(memories: SystemMemory) -> Iterator[Finding]:
 
 def _settings(memories: SystemMemory) -> Iterator[Finding]:
     yield Finding("transparent huge pages", memories.huge_pages or "none", Use.USED, "as the system gives them")
-    if memories.reserved_huge_pages:
-        yield Finding(
-            "reserved huge pages", str(memories.reserved_huge_pages), Use.USABLE, "huge_pages: reserved of kind numa"
-        )
+    if reserved := memories.reserved_huge_pages:
+        yield Finding("reserved huge pages", str(reserved), Use.USABLE, "huge_pages: reserved of kind numa")
     if memories.balances:
         yield Finding("NUMA balancing", "on", Use.CARE, "pages move by themselves: sudo sysctl kernel.numa_balancing=0")
     if memories.demotes:
@@ -478,50 +388,64 @@ def _settings(memories: SystemMemory) -> Iterator[Finding]:
         yield Finding("clock governor", governor, Use.CARE, why)
 
 
-def _compiler() -> Finding:
-    found = compiler()
-    if found is None:
-        return Finding("C compiler", "none", Use.MISSING, "kernels are linked with one: sudo apt-get install g++")
-    return Finding("C compiler", found, Use.USED)
+def _compilers() -> Iterator[Finding]:
+    if (path := compiler_path()) is None:
+        yield Finding("C compiler", "none", Use.MISSING, "kernels are linked with one: sudo apt-get install g++")
+    else:
+        yield Finding("C compiler", (_output(path, "--version").splitlines() or [path])[0], Use.USED)
+    if (version := _version("apache-tvm")) is None:
+        yield Finding("TVM", "none", Use.MISSING, "make setup, or pip install autotm, brings it")
+    else:
+        yield Finding("TVM", version, Use.USED)
 
 
-def _tvm() -> Finding:
-    version = package("apache-tvm")
-    if version is None:
-        return Finding("TVM", "none", Use.MISSING, "make setup, or pip install autotm, brings it")
-    return Finding("TVM", version, Use.USED)
+def _output(*command: str) -> str:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return ended.stdout.strip() if ended.returncode == 0 else ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _extras() -> Iterator[Finding]:
     for name, (purpose, remedy) in _EXTRAS.items():
-        version = package(name)
-        if version is None:
+        if (version := _version(name)) is None:
             yield Finding(name, "not installed", Use.UNUSED, f"for {purpose}: {remedy}")
         else:
             yield Finding(name, version, Use.USED, f"for {purpose}")
 
 
 def _disk(results: Path) -> Finding:
-    free = room_for_files(results)
-    if isinstance(free, str):
-        return Finding(f"folder {results}", free, Use.MISSING, "files go there: name another with --results")
-    return Finding(f"folder {results}", f"{free / 1e9:.4g} GB free", Use.USED)
+    """Return the free bytes where the folder is or would be, or why nothing can be written there."""
+    there = next((path for path in (results, *results.absolute().parents) if path.exists()), Path("/"))
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        return Finding(f"folder {results}", f"{shutil.disk_usage(there).free / 1e9:.4g} GB free", Use.USED)
+    found = f"{there} cannot be written" if there.is_dir() else f"{there} is no folder"
+    return Finding(f"folder {results}", found, Use.MISSING, "files go there: name another with --results")
 
 
 # The findings for a terminal, and a first machine file.
 
-DEVICE = "optane-dcpmm"
+_DEVICE = "optane-dcpmm"
+"""The device that a first machine file emulates: that of the paper."""
 
 
 def findings_text(found: Sequence[Finding]) -> str:
-    """A line for each."""
+    """Return a line for each finding."""
     return columns([("", "found", "", ""), *((one.what, one.found, str(one.use), one.why) for one in found)], left=4)
 
 
 def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
     """Write a machine file for this computer: all its cores, and the first of `slow` that can be used, or emulated.
 
-    Devices are left to people: a run overwrites what is in them.
+    Devices are left out: a run overwrites what is in them, so a person must name them.
 
     Raises:
         BadInputError: there is a file of that name.
@@ -529,7 +453,7 @@ def write_machine_file(path: Path, slow: Sequence[SlowMemory]) -> None:
     if path.exists():
         raise BadInputError(f"{path}: there is such a machine; give another name, or remove the file")
     usable = next(((one, one.tier) for one in slow if one.tier is not None and not one.caution), None)
-    tier: dict[str, object] = {"kind": "emulated", "device": DEVICE, "share": "balanced"}
+    tier: dict[str, object] = {"kind": "emulated", "device": _DEVICE, "share": "balanced"}
     memory = "persistent memory emulated beside its DRAM"
     if usable is not None:
         memory = f"{usable[0].what} as slow memory"

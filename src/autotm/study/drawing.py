@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,31 +20,26 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from autotm.model.config import StyleConfig
 from autotm.model.files import write_atomically
-from autotm.model.limit import Limit
 from autotm.model.plan import GPU_RIVALS, Status
-from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, marked
-
-# How every figure looks: fonts, lines, and one colour for each optimizer and network.
-
-GRAY = "0.35"
-
-
-NETWORK_ORDER = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
-
-
-OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
-
-
-LINUX_ORDER = ("linux-preferred", "linux-interleave", "linux-weighted-interleave", "linux-balancing")
-"""What Linux does by itself: one family, in grays."""
-_GRAYS = ("0.78", "0.62", "0.46", "0.25")
-
-
-_SAME_COLOR = {"test_vgg": "vgg19"}
-
+from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, PAGES, is_disturbed, is_end
 
 Drawn = tuple[Figure, str]
 """A figure without its caption, and the caption."""
+
+# Fonts, lines, and one colour for each optimizer and network.
+
+GRAY = "0.35"
+_NETWORKS = ("inception_v4", "resnet200", "vgg19", "densenet264", "vgg416", "resnet50", "transformer", "dlrm")
+OPTIMIZER_ORDER = ("static", "synchronous", "asynchronous", "numa", "memory-mode", "all-fast", "all-slow")
+_LINUX = {
+    "linux-preferred": "0.78",
+    "linux-interleave": "0.62",
+    "linux-weighted-interleave": "0.46",
+    "linux-balancing": "0.25",
+}
+"""The policies of Linux are one family, so they share a hue: gray, by brightness."""
+_SAME_COLOR = {"test_vgg": "vgg19"}
+"""A small version of a network has the colour of the network."""
 
 
 @contextmanager
@@ -76,27 +71,23 @@ def styled(style: StyleConfig) -> Iterator[None]:
 
 
 def optimizer_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
-    """One colour an optimizer, the same in every figure whichever of them it shows."""
+    """Return the colour of each optimizer and GPU rival: the same in every figure, whichever of them it shows."""
     own = dict(zip(OPTIMIZER_ORDER, sns.color_palette(style.palette, len(OPTIMIZER_ORDER)), strict=True))
-    return own | {name: to_rgb(gray) for name, gray in zip(LINUX_ORDER, _GRAYS, strict=True)}
-
-
-def rival_colors(style: StyleConfig) -> dict[str, tuple[float, float, float]]:
-    """One colour for each thing that others do on a GPU."""
-    return dict(zip(GPU_RIVALS, sns.color_palette(style.palette, 10)[-len(GPU_RIVALS) :], strict=True))
+    rivals = dict(zip(GPU_RIVALS, sns.color_palette(style.palette, 10)[-len(GPU_RIVALS) :], strict=True))
+    return own | {name: to_rgb(gray) for name, gray in _LINUX.items()} | rivals
 
 
 def network_colors(style: StyleConfig, networks: Iterable[str]) -> dict[str, tuple[float, float, float]]:
-    """One colour a network, the same in every figure; networks of one's own get those that are left."""
-    known = {*NETWORK_ORDER, *_SAME_COLOR}
-    names = [*NETWORK_ORDER, *(name for name in dict.fromkeys(networks) if name not in known)]
+    """Return the colour of each network, the same in every figure; a user's own networks get the colours left over."""
+    known = {*_NETWORKS, *_SAME_COLOR}
+    names = [*_NETWORKS, *(name for name in dict.fromkeys(networks) if name not in known)]
     colors = dict(zip(names, sns.color_palette(style.palette, len(names)), strict=True))
     return colors | {name: colors[other] for name, other in _SAME_COLOR.items()}
 
 
-# What networks, optimizers and limits are called in figures, and their order.
+# Names of networks and optimizers in figures, and the order of limits.
 
-TITLES = {
+_TITLES = {
     "densenet264": "DenseNet-264",
     "inception_v4": "Inception v4",
     "resnet50": "ResNet-50",
@@ -108,8 +99,6 @@ TITLES = {
     "vgg19": "VGG19",
     "vgg416": "VGG416",
 }
-
-
 _SERIES = {
     "static": "static-AutoTM",
     "synchronous": "sync-AutoTM",
@@ -128,7 +117,7 @@ _SERIES = {
 
 def title(network: str) -> str:
     """A network's name for people."""
-    return TITLES.get(network, network)
+    return _TITLES.get(network, network)
 
 
 def series_name(optimizer: str) -> str:
@@ -136,25 +125,15 @@ def series_name(optimizer: str) -> str:
     return _SERIES.get(optimizer, optimizer)
 
 
-def in_order(networks: Iterable[str], order: Sequence[str]) -> list[str]:
-    """The distinct networks, those of `order` first."""
-    found = list(dict.fromkeys(networks))
-    return [*(name for name in order if name in found), *(name for name in found if name not in order)]
-
-
 def limits_of(table: pd.DataFrame, *, ends: bool) -> list[str]:
-    """The limits of a table, least fast memory first; with `ends`, all slow and all fast too."""
-    slow_parts = {text: Limit.parse(text) for text in dict.fromkeys(table["limit"])}
-    is_end = {text: limit.size_bytes is None and 0 in {limit.slow, limit.fast} for text, limit in slow_parts.items()}
+    """Return the limits of a table, least fast memory first; with `ends`, all slow and all fast too."""
     order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(kind="stable").index
-    return [text for text in order if ends or not is_end[text]]
+    return [text for text in order if ends or not is_end(text)]
 
 
 # Panels in a row or a grid, their titles, and axes that count in bytes.
 
-CM_PER_INCH = 2.54
-
-
+_CM_PER_INCH = 2.54
 _UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 
 
@@ -166,7 +145,7 @@ def panels(count: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figur
 def grid(count: int, columns: int, style: StyleConfig, *, widen: float = 1.0) -> tuple[Figure, list[Axes]]:
     """Panels row by row, `columns` in each; places of the last row that no panel needs stay empty."""
     rows = -(-count // columns)
-    width, height = widen * style.panel_width_cm / CM_PER_INCH, style.panel_height_cm / CM_PER_INCH
+    width, height = widen * style.panel_width_cm / _CM_PER_INCH, style.panel_height_cm / _CM_PER_INCH
     figure = Figure(figsize=(columns * width, rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).reshape(-1).tolist()
     for spare in axes[count:]:
@@ -202,14 +181,15 @@ def _unit(largest: float) -> str:
 
 def hollow_marks(axes: Axes, runs: pd.DataFrame, x: str, y: str, **look: Any) -> None:
     """Empty the marks of disturbed runs, whose line and marks are drawn; `look` is that of the marks."""
-    shown = runs[marked(runs)]
+    shown = runs[is_disturbed(runs)]
     if not shown.empty:
         axes.plot(shown[x], shown[y], linestyle="none", markerfacecolor="white", markeredgewidth=1.0, zorder=4, **look)
 
 
-# What captions tell, from the table that a figure is drawn from: machine, proof, disturbances, prices.
+# Captions, from the table that a figure is drawn from: machine, proof, disturbances, prices.
 
 _NO_GAP = 1e-6
+"""A smaller gap is the solver's rounding error."""
 
 
 def machine_text(row: Mapping[Hashable, Any]) -> str:
@@ -231,23 +211,19 @@ def machine_text(row: Mapping[Hashable, Any]) -> str:
 
 def caption(table: pd.DataFrame) -> str:
     """What a reader must know to trust a figure of runs: machine, tier reality, threads, gap, seed, versions."""
-    first = table.iloc[0]
+    first, seconds, all_fast = table.iloc[0], table["all_fast_runtime_s"].dropna(), ""
     batches = table.drop_duplicates("network")
     networks = ", ".join(f"{row['network']} (batch {row['batch']})" for _, row in batches.iterrows())
+    if len(seconds):
+        ends = " to ".join(f"{one:.3g}" for one in sorted({seconds.min(), seconds.max()}))
+        all_fast = f"; all-fast steps took {ends} s"
     return (
         f"{networks}, scale {first['scale']}; {machine_text(first)}. Runtimes are medians of at least "
-        f"{table['samples'].min()} timed steps{_all_fast(table)}. "
+        f"{table['samples'].min()} timed steps{all_fast}. "
         f"{disturbed_text(table)}{proven_text(table)}{pages_text(table)}Outputs of "
         f"{table['verified_steps'].min()} steps a point compared bit for bit with the unplanned step; "
         f"seed {first['seed']}. {first['versions']}."
     )
-
-
-def _all_fast(table: pd.DataFrame) -> str:
-    seconds = table["all_fast_runtime_s"].dropna()
-    if seconds.empty:
-        return ""
-    return f"; all-fast steps took {' to '.join(f'{one:.3g}' for one in sorted({seconds.min(), seconds.max()}))} s"
 
 
 def proven_text(table: pd.DataFrame) -> str:
@@ -256,54 +232,42 @@ def proven_text(table: pd.DataFrame) -> str:
     if searched.empty:
         return ""
     names = ", ".join(dict.fromkeys(searched["optimizer"]))
-    return f"Plans ({names}) {near_text(searched['gap'].max())} on the predicted runtime. "
+    return f"Plans ({names}) {gap_text(searched['gap'].max())} on the predicted runtime. "
 
 
 def pages_text(table: pd.DataFrame) -> str:
     """Whether the pages of Linux's policies were placed by a simulation; empty where the table has none of these."""
-    found = {
-        how: ", ".join(dict.fromkeys(table.loc[table[PAGES] == how, "optimizer"])) if PAGES in table else ""
-        for how in ("simulated", "linux")
+    texts = {
+        "simulated": "where they are is SIMULATED, by the rules it documents",
+        "linux": "placed by this machine's kernel, in fast memory that was filled but for the limit",
     }
-    sentences = ""
-    if found["simulated"]:
-        sentences += f"Pages by Linux ({found['simulated']}): where they are is SIMULATED, by the rules it documents. "
-    if found["linux"]:
-        sentences += (
-            f"Pages by Linux ({found['linux']}): placed by this machine's kernel, in fast memory that was filled but "
-            "for the limit. "
-        )
-    return sentences
+    runs = table if PAGES in table else table.assign(**{PAGES: ""})
+    names = {how: ", ".join(dict.fromkeys(runs.loc[runs[PAGES] == how, "optimizer"])) for how in texts}
+    return "".join(f"Pages by Linux ({names[how]}): {text}. " for how, text in texts.items() if names[how])
 
 
-def near_text(gap: float) -> str:
+def gap_text(gap: float) -> str:
     """How near a plan is to its bound, in words; a gap that is rounding error is none."""
     return f"within {100 * gap if gap > _NO_GAP else 0:.2g} % of a proven bound"
 
 
 def disturbed_text(table: pd.DataFrame) -> str:
     """The caption's sentences that name disturbed runs, and what plans were made from; empty where there are none."""
-    shown, sentences = table[marked(table)], ""
-    if not shown.empty:
-        named = "; ".join(_run_text(row) for _, row in shown.iterrows())
+    sentences = ""
+    if len(shown := table[is_disturbed(table)]):
+        on = [f" on {device}" for device in shown["device"]] if "device" in shown else [""] * len(shown)
+        runs = zip(shown["network"], shown["optimizer"], shown["limit"], on, strict=True)
+        named = "; ".join(f"{network} {optimizer} {limit}{where}" for network, optimizer, limit, where in runs)
         sentences = f"Hollow, too slow: others held the cores during {named}. "
     texts = table[DISTURBED_BEFORE].dropna() if DISTURBED_BEFORE in table else ()
-    found = dict.fromkeys(one for text in texts for one in text.split(DISTURBED_SEPARATOR) if one)
-    if named := "; ".join(_grouped(list(found))):
+    measured = list(dict.fromkeys(one for text in texts for one in text.split(DISTURBED_SEPARATOR) if one))
+    # `copies beside kernels (matmul)` and the like count as one, with their number.
+    members, shown_as = Counter(one.split(" (")[0] for one in measured), {one.split(" (")[0]: one for one in measured}
+    if named := "; ".join(
+        one if members[name] == 1 else f"{name} ({members[name]} classes)" for name, one in shown_as.items()
+    ):
         sentences += f"Others held the cores, too, while what predictions are made from was measured: {named}. "
     return sentences
-
-
-def _grouped(named: Sequence[str]) -> list[str]:
-    """What was measured, in words; `copies beside kernels (matmul)` and the like as one, with their number."""
-    members = Counter(one.split(" (")[0] for one in named)
-    shown = {one.split(" (")[0]: one for one in named}
-    return [one if members[name] == 1 else f"{name} ({members[name]} classes)" for name, one in shown.items()]
-
-
-def _run_text(row: Mapping[Hashable, Any]) -> str:
-    on = f" on {row['device']}" if "device" in row else ""
-    return f"{row['network']} {row['optimizer']} {row['limit']}{on}"
 
 
 def prices_remark(table: pd.DataFrame) -> str:
@@ -330,27 +294,29 @@ def modelled_caption(table: pd.DataFrame) -> str:
 # Figures as files: the same table gives the same bytes.
 
 _POINTS_PER_INCH = 72.0
-
-
 _CAPTION_GAP_POINTS = 4.0
-
-
 _NO_BREAK = "\N{NO-BREAK SPACE}"
-
-
 _CAPTION_CHARACTERS_PER_INCH = 124.0
 """Times the size in points: a character of the font is about 0.55 em wide."""
 
 
-def fix_legends(figure: Figure) -> None:
-    """Lay the figure out, for good: legends beside the panels keep their place when a caption makes it taller."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
-    for legend in figure.legends:
-        corner = figure.transFigure.inverted().transform(legend.get_window_extent().min)
-        legend.borderaxespad = 0.0
-        legend.set_loc("lower left")
-        legend.set_bbox_to_anchor(tuple(corner), transform=figure.transFigure)
+def draw_to_files(
+    picture: Callable[[pd.DataFrame, StyleConfig], Drawn], table: pd.DataFrame, pdf: Path, png: Path, style: StyleConfig
+) -> None:
+    """Draw `picture` of a table, write its caption below where the style asks for it, and save both files."""
+    with styled(style):
+        figure, text = picture(table, style)
+        # Layout is fixed now: legends outside the panels keep their place when a caption makes the figure taller.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for legend in figure.legends:
+            corner = figure.transFigure.inverted().transform(legend.get_window_extent().min)
+            legend.borderaxespad = 0.0
+            legend.set_loc("lower left")
+            legend.set_bbox_to_anchor(tuple(corner), transform=figure.transFigure)
+        if style.caption:
+            write_caption(figure, text, style)
+        save_figure(figure, pdf, png, text, style)
 
 
 def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
@@ -364,13 +330,8 @@ def write_caption(figure: Figure, text: str, style: StyleConfig) -> None:
 
 def save_figure(figure: Figure, pdf: Path, png: Path, text: str, style: StyleConfig) -> None:
     """Write both files, each whole; neither holds a date."""
-    described = {"Title": pdf.stem, "Subject": text, "Creator": "autotm"}
-    metadata = {**described, "CreationDate": None, "Producer": None}
-    write_atomically(pdf, lambda path: figure.savefig(path, format="pdf", metadata=metadata, bbox_inches="tight"))
-    described_png = {"Title": pdf.stem, "Description": text, "Software": None}
-    write_atomically(
-        png,
-        lambda path: figure.savefig(
-            path, format="png", dpi=style.dots_per_inch, metadata=described_png, bbox_inches="tight"
-        ),
-    )
+    of_pdf = {"Title": pdf.stem, "Subject": text, "Creator": "autotm", "CreationDate": None, "Producer": None}
+    of_png = {"Title": pdf.stem, "Description": text, "Software": None}
+    look: dict[str, Any] = {"bbox_inches": "tight", "dpi": style.dots_per_inch}
+    write_atomically(pdf, lambda path: figure.savefig(path, format="pdf", metadata=of_pdf, bbox_inches="tight"))
+    write_atomically(png, lambda path: figure.savefig(path, format="png", metadata=of_png, **look))

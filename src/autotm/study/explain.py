@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from autotm.check.plan import proven_bound_us
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
-from autotm.model.graph import Graph, Kernel, Tensor, Tier
-from autotm.model.limit import Limit
+from autotm.model.graph import Tensor, Tier
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.record import Record
 from autotm.study.columns import columns, shorten
 from autotm.study.placed import BYTES_PER_MB, MemoryPrices, Placed
 
-# Where a limit on fast memory binds, and what more of it would save.
+# Where a limit on fast memory binds, and what more memory would save.
 
 
 @dataclass(frozen=True)
@@ -92,21 +91,17 @@ class LimitExplanation:
             f"By the certificate's prices 1 MB more saves about {self.saved_us_per_mb:.4g} us a step ({share:.2g} %);",
             "the more memory there is, the less each further megabyte saves.",
             f"{len(self.binding)} kernels bind; of these, with {100 * dearest / self.saved_us_per_mb:.3g} % of that:",
-            columns([_HEAD, *(_kernel_line(one) for one in self.binding[:most])], left=2),
         ]
-        return "\n".join(lines)
-
-
-_HEAD = ("kernel", "operation", "live MB", "fast MB", "us/MB")
-
-
-def _kernel_line(one: BindingKernel) -> tuple[str, ...]:
-    sizes = (f"{size / BYTES_PER_MB:.5g}" for size in (one.live_bytes, one.fast_bytes))
-    return f"{one.kernel} {shorten(one.name)}", shorten(one.op), *sizes, f"{one.price_us_per_mb:.4g}"
+        table = [("kernel", "operation", "live MB", "fast MB", "us/MB")]
+        for one in self.binding[:most]:
+            sizes = (f"{size / BYTES_PER_MB:.5g}" for size in (one.live_bytes, one.fast_bytes))
+            price = f"{one.price_us_per_mb:.4g}"
+            table.append((f"{one.kernel} {shorten(one.name)}", shorten(one.op), *sizes, price))
+        return "\n".join([*lines, columns(table, left=2)])
 
 
 def explain_limit(placed: Placed) -> LimitExplanation:
-    """What binds the plan's limit."""
+    """Return what the plan's limit costs and which kernels it binds at."""
     step, plan = placed.step, placed.plan
     prices, fast = MemoryPrices(plan, len(step.kernels)), fast_bytes(placed)
     binding = [
@@ -131,17 +126,18 @@ def explain_limit(placed: Placed) -> LimitExplanation:
 
 def fast_bytes(placed: Placed) -> list[int]:
     """By kernel, allocated bytes of what is in fast memory."""
-    sizes, found = placed.step.by_name, [0] * len(placed.step.kernels)
+    sizes, total = placed.step.by_name, [0] * len(placed.step.kernels)
     for stay in placed.plan.stays:
         if stay.tier is Tier.DRAM:
             for kernel in range(stay.start, stay.end):
-                found[kernel] += sizes[stay.tensor].allocated_bytes
-    return found
+                total[kernel] += sizes[stay.tensor].allocated_bytes
+    return total
 
 
-# Why a tensor lives where a plan has it: what its uses, its bytes and its moves cost, and what else would.
+# Why a tensor lives where a plan has it: what its uses, bytes and moves cost there, and elsewhere.
 
 _NEAR = 5
+"""Names that the message about an unknown tensor suggests."""
 
 
 @dataclass(frozen=True)
@@ -237,7 +233,7 @@ class TensorExplanation:
 
 
 def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
-    """What a plan does with a tensor, and what else it could.
+    """Return what a plan does with a tensor, and what other residencies would cost.
 
     Raises:
         BadInputError: no such tensor, or one that the plan does not place.
@@ -246,11 +242,16 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
     step, plan = placed.step, placed.plan
     stays = tuple(stay for stay in plan.stays if stay.tensor == tensor.name)
     prices = MemoryPrices(plan, len(step.kernels))
-    slower_us = _slower_us(placed, tensor)
-    uses = tuple(
-        Use(index, step.kernels[index].name, _tier_at(stays, index), slower_us(index)) for index in tensor.users
-    )
-    fast_all, held = sum(use.slower_us for use in uses), prices.held_us
+    # Plans are priced by default implementations; a tensor that these lack, such as a workspace, by the plan's own.
+    default = placed.graph.computed_by(())
+    priced = step if tensor.producer is not None and tensor.name not in default.by_name else default
+    uses = []
+    for index in tensor.users:
+        # Where the tensor is in both tiers, it is used in fast memory.
+        is_fast = any(stay.tier is Tier.DRAM and stay.start <= index < stay.end for stay in stays)
+        slower_us = placed.profile.extra_us(priced, priced.kernels[index], tensor.name)
+        uses.append(Use(index, step.kernels[index].name, Tier.DRAM if is_fast else Tier.PMEM, slower_us))
+    held = prices.held_us
     moved = [(move, us) for move, us in zip(plan.moves, placed.moves_us, strict=True) if move.tensor == tensor.name]
     size = tensor.allocated_bytes
     planned = Residency(
@@ -262,7 +263,8 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
     held_us = held(size, tensor.live.start, tensor.live.stop)
     fits = size <= plan.dram_limit_bytes
     for_life = Residency("fast for life", 0.0, 0.0, held_us, _loss_us(placed, tensor, stays, Tier.DRAM), fits)
-    never = Residency("slow for life", fast_all, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.PMEM))
+    slow_us = sum(use.slower_us for use in uses)
+    never = Residency("slow for life", slow_us, 0.0, 0.0, _loss_us(placed, tensor, stays, Tier.PMEM))
     return TensorExplanation(
         step.network,
         plan.optimizer,
@@ -270,8 +272,8 @@ def explain_tensor(placed: Placed, name: str) -> TensorExplanation:
         tensor,
         stays,
         tuple(move for move, _ in moved),
-        uses,
-        _gaps(placed, tensor, prices),
+        tuple(uses),
+        tuple(_gaps(placed, tensor, prices)),
         (planned, for_life, never),
         prices.are_known,
         bool(set(tensor.users) & set(plan.tabled)),
@@ -303,112 +305,66 @@ def _loss_us(placed: Placed, tensor: Tensor, stays: tuple[Stay, ...], tier: Tier
     return max(0.0, least_us - plan.objective_us)
 
 
-def _tier_at(stays: tuple[Stay, ...], kernel: int) -> Tier:
-    """A tensor in both tiers is used in fast memory."""
-    fast = any(stay.tier is Tier.DRAM and stay.start <= kernel < stay.end for stay in stays)
-    return Tier.DRAM if fast else Tier.PMEM
-
-
-def _slower_us(placed: Placed, tensor: Tensor) -> Callable[[int], float]:
-    """What the tensor adds to a kernel where it is slow; of its default implementation, as plans are priced."""
-    own = tensor.producer is not None and tensor.name not in placed.graph.computed_by(()).by_name
-    step: Graph = placed.step if own else placed.graph.computed_by(())
-
-    def found(index: int) -> float:
-        kernel: Kernel = step.kernels[index]
-        return placed.profile.extra_us(step, kernel, tensor.name)
-
-    return found
-
-
-def _gaps(placed: Placed, tensor: Tensor, prices: MemoryPrices) -> tuple[Gap, ...]:
+def _gaps(placed: Placed, tensor: Tensor, prices: MemoryPrices) -> Iterator[Gap]:
     step, links = placed.step, placed.links
-    both = sum(links.copy_us(tier, tensor.size_bytes) for tier in (Tier.PMEM, Tier.DRAM))
-    found = []
+    both_us = sum(links.copy_us(tier, tensor.size_bytes) for tier in (Tier.PMEM, Tier.DRAM))
     for after, before in pairwise(tensor.users):
         between = range(after + 1, before)
         used = {name for index in between for name in step.slots_of(step.kernels[index])}
-        found.append(
-            Gap(
-                after,
-                before,
-                sum(placed.kernels_us[index] for index in between),
-                sum(step.by_name[name].size_bytes for name in used),
-                prices.held_us(tensor.allocated_bytes, after + 1, before),
-                both,
-            )
-        )
-    return tuple(found)
+        time_us = sum(placed.kernels_us[index] for index in between)
+        reuse_bytes = sum(step.by_name[name].size_bytes for name in used)
+        held_us = prices.held_us(tensor.allocated_bytes, after + 1, before)
+        yield Gap(after, before, time_us, reuse_bytes, held_us, both_us)
 
 
 # The explanation of a tensor, for a terminal.
 
 _TIERS = {Tier.DRAM: "fast", Tier.PMEM: "slow"}
 _NO_TIME_US = 5e-4
+"""A smaller saving is rounding of the prices."""
 
 
-def tensor_text(found: TensorExplanation) -> str:
-    """Where it lives, what its uses and gaps cost, and what other residencies would."""
-    return "\n".join(_parts(found))
-
-
-def _parts(found: TensorExplanation) -> Iterator[str]:
-    tensor = found.tensor
+def tensor_text(explanation: TensorExplanation) -> str:
+    """Return where the tensor lives, what its uses and gaps cost, and what other residencies would cost."""
+    tensor = explanation.tensor
     shape = "x".join(map(str, tensor.shape)) or "scalar"
-    yield (
-        f"{tensor.name}: {tensor.role}, {tensor.size_bytes / 1e6:.6g} MB ({tensor.dtype} {shape}); "
-        f"{found.network}, {found.optimizer}, limit {found.limit}"
-    )
-    for stay in found.stays:
-        yield f"in {_TIERS[stay.tier]} memory during kernels {stay.start} to {stay.end - 1}"
-    for move in found.moves:
+    size = f"{tensor.size_bytes / 1e6:.6g} MB ({tensor.dtype} {shape})"
+    plan = f"{explanation.network}, {explanation.optimizer}, limit {explanation.limit}"
+    lines = [f"{tensor.name}: {tensor.role}, {size}; {plan}"]
+    lines += [
+        f"in {_TIERS[stay.tier]} memory during kernels {stay.start} to {stay.end - 1}" for stay in explanation.stays
+    ]
+    for move in explanation.moves:
         how = f"beside kernels {move.since} to {move.before - 1}" if move.is_asynchronous else "while the step waits"
-        yield f"copied to {_TIERS[move.destination]} memory before kernel {move.before}, {how}"
-    yield "\nUses (what slow memory would add: measured alone, by the profile)"
-    yield columns([("kernel", "is then", "if slow us"), *map(_use, found.uses)], left=2)
-    if found.gaps:
-        yield "\nBetween uses (predicted)"
-        yield columns([_GAP_HEAD, *map(_gap, found.gaps)], left=1)
-    yield "\nWhat it costs the step, by the prices of the plan's certificate (predicted us)"
-    yield columns(
-        [
-            ("residency", "slow uses", "moves", "holding cost", "in all", "step slower by"),
-            *map(_way, found.residencies),
-        ],
-        left=1,
-    )
-    yield _verdict(found)
+        lines.append(f"copied to {_TIERS[move.destination]} memory before kernel {move.before}, {how}")
+    uses = [(f"{use.kernel} {shorten(use.name)}", _TIERS[use.tier], f"{use.slower_us:.4g}") for use in explanation.uses]
+    lines.append("\nUses (what slow memory would add: measured alone, by the profile)")
+    lines.append(columns([("kernel", "is then", "if slow us"), *uses], left=2))
+    if explanation.gaps:
+        head = ("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")
+        gaps = [
+            (f"{gap.after} to {gap.before}", *_short(gap.time_us, gap.reuse_bytes / 1e6, gap.held_us, gap.moved_us))
+            for gap in explanation.gaps
+        ]
+        lines += ["\nBetween uses (predicted)", columns([head, *gaps], left=1)]
+    residencies = [("residency", "slow uses", "moves", "holding cost", "in all", "step slower by")]
+    for one in explanation.residencies:
+        loss = "" if one.loss_us is None else f"at least {one.loss_us:.4g}"
+        costs = _short(one.uses_us, one.moves_us, one.held_us, one.total_us)
+        residencies.append((one.name, *costs, loss if one.fits else "does not fit"))
+    lines.append("\nWhat it costs the step, by the prices of the plan's certificate (predicted us)")
+    return "\n".join([*lines, columns(residencies, left=1), _verdict(explanation)])
 
 
-_WAY_HEAD = ("residency", "slow uses", "moves", "holding cost", "in all", "step slower by")
-_GAP_HEAD = ("kernels", "time us", "reuse distance MB", "holding cost us", "out and back us")
+def _short(*numbers: float) -> list[str]:
+    return [f"{number:.4g}" for number in numbers]
 
 
-def _use(use: Use) -> tuple[str, ...]:
-    return f"{use.kernel} {shorten(use.name)}", _TIERS[use.tier], f"{use.slower_us:.4g}"
-
-
-def _gap(gap: Gap) -> tuple[str, ...]:
-    numbers = (gap.time_us, gap.reuse_bytes / 1e6, gap.held_us, gap.moved_us)
-    return f"{gap.after} to {gap.before}", *(f"{number:.4g}" for number in numbers)
-
-
-def _way(way: Residency) -> tuple[str, ...]:
-    costs = (f"{number:.4g}" for number in (way.uses_us, way.moves_us, way.held_us, way.total_us))
-    return way.name, *costs, _loss(way)
-
-
-def _loss(way: Residency) -> str:
-    if not way.fits:
-        return "does not fit"
-    return "" if way.loss_us is None else f"at least {way.loss_us:.4g}"
-
-
-def _verdict(found: TensorExplanation) -> str:
-    if not found.has_prices:
+def _verdict(explanation: TensorExplanation) -> str:
+    if not explanation.has_prices:
         return "The plan has no prices: its optimizer has one plan, whatever tensors cost."
-    planned, *others = found.residencies
-    best = min((way for way in others if way.fits), key=lambda way: way.total_us)
+    planned, *others = explanation.residencies
+    best = min((one for one in others if one.fits), key=lambda one: one.total_us)
     less = planned.total_us - best.total_us
     if less <= _NO_TIME_US:
         text = "No other of these is cheaper: the plan keeps it where its bytes are worth most."
@@ -417,14 +373,14 @@ def _verdict(found: TensorExplanation) -> str:
             f"{best.name.capitalize()} would be {less:.4g} us cheaper at these prices. They are the relaxation's: "
             "whole tensors do not fill the limit exactly, and the plan's gap bounds what all of that can save."
         )
-    if found.is_tabled:
+    if explanation.is_tabled:
         text += (
             " A kernel that uses it is priced by measured configurations, in which slow operands do not simply add up."
         )
     return text
 
 
-# How two plans, or two runs, differ.
+# How two plans, or the records of two runs, differ.
 
 Value = float | str | None
 _SOURCE = ("machine", "cpu_model", "threads", "seed", "tier_reality", "autotm_commit")
@@ -455,30 +411,29 @@ class Comparison:
 
     def text(self, most: int = 10) -> str:
         """For a terminal; of what differs, the `most` first."""
-        lines = [f"A: {self.files[0]}", f"B: {self.files[1]}"]
-        lines.append(columns([("", "A", "B", "B/A"), *(_field_line(*item) for item in self.fields.items())], left=1))
+        lines = [f"A: {self.files[0]}", f"B: {self.files[1]}", _side_by_side(self.fields)]
         what = {"plan": "kernels that tensors are in fast memory for", "record": "measured us of kernels"}[self.kind]
         if not self.differing:
             return "\n".join([*lines, f"No difference in the {what}."])
-        shown = list(self.differing.items())[:most]
         lines.append(f"\nLargest differences of {len(self.differing)} in the {what}")
-        lines.append(columns([("", "A", "B", "B/A"), *(_field_line(*item) for item in shown)], left=1))
-        return "\n".join(lines)
+        return "\n".join([*lines, _side_by_side(dict(islice(self.differing.items(), most)))])
 
 
-def _field_line(name: str, values: tuple[Value, Value]) -> tuple[str, ...]:
-    first, second = values
-    are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-    ratio = f"{second / first:.4g}" if are_numbers and first else ""  # type: ignore[operator]
-    return shorten(name), *(_value_text(value) for value in values), ratio
-
-
-def _value_text(value: Value) -> str:
-    return "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+def _side_by_side(fields: Mapping[str, tuple[Value, Value]]) -> str:
+    lines = [("", "A", "B", "B/A")]
+    for name, values in fields.items():
+        first, second = values
+        are_numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+        ratio = f"{second / first:.4g}" if are_numbers and first else ""  # type: ignore[operator]
+        texts = (
+            "-" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value) for value in values
+        )
+        lines.append((shorten(name), *texts, ratio))
+    return columns(lines, left=1)
 
 
 def compare(first: Path, second: Path) -> Comparison:
-    """Read two plans or two records, and tell them apart.
+    """Read two plans or two records, and compare them.
 
     Raises:
         BadInputError: they are of different kinds, or of neither.
@@ -487,19 +442,17 @@ def compare(first: Path, second: Path) -> Comparison:
     kinds = [_kind(path) for path in (first, second)]
     if kinds[0] != kinds[1]:
         raise BadInputError(f"{first} is a {kinds[0]}, {second} a {kinds[1]}: compare two plans, or two records")
-    found = [_plan(path) if kinds[0] == "plan" else _record(path) for path in (first, second)]
-    fields, details = ({name: _pair(found, part, name) for name in _names(found, part)} for part in (0, 1))
-    differing = {name: values for name, values in details.items() if values[0] != values[1]}
-    ordered = sorted(differing, key=lambda name: -abs((differing[name][1] or 0) - (differing[name][0] or 0)))
-    return Comparison(kinds[0], (first, second), fields, {name: differing[name] for name in ordered})
+    (fields_a, details_a), (fields_b, details_b) = (
+        _plan(path) if kinds[0] == "plan" else _record(path) for path in (first, second)
+    )
+    details = _paired(details_a, details_b)
+    differing = {name: (a, b) for name, (a, b) in details.items() if a != b}
+    ordered = sorted(differing.items(), key=lambda item: -abs((item[1][1] or 0) - (item[1][0] or 0)))
+    return Comparison(kinds[0], (first, second), _paired(fields_a, fields_b), dict(ordered))
 
 
-def _names(found: list[tuple[dict[str, Any], dict[str, Any]]], part: int) -> Iterator[str]:
-    yield from dict.fromkeys(name for one in found for name in one[part])
-
-
-def _pair(found: list[tuple[dict[str, Any], dict[str, Any]]], part: int, name: str) -> tuple[Any, Any]:
-    return found[0][part].get(name), found[1][part].get(name)
+def _paired(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    return {name: (first.get(name), second.get(name)) for name in {**first, **second}}
 
 
 def _kind(path: Path) -> str:
@@ -516,25 +469,22 @@ def _kind(path: Path) -> str:
 
 
 def _plan(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the plan's fields, and for how many kernels each tensor is in fast memory."""
     plan, source = load_with_provenance(path, "plan", Plan)
-    fields = {name: getattr(plan, name) for name in _PLAN}
+    fields = {name: source.get(name) for name in _SOURCE} | {name: getattr(plan, name) for name in _PLAN}
     fields |= {"stays": len(plan.stays), "moves": len(plan.moves), "solve_s": plan.solve_s}
     fast: dict[str, float] = {}
     for stay in plan.stays:
         fast.setdefault(stay.tensor, 0)
         fast[stay.tensor] += stay.end - stay.start if stay.tier is Tier.DRAM else 0
-    return _source(source) | fields, fast
+    return fields, fast
 
 
 def _record(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the record's fields, and the measured microseconds of each kernel."""
     record, source = load_with_provenance(path, "record", Record)
-    values = asdict(record)
-    fields = {name: values[name] for name in _RECORD}
-    median_s, beside = record.actual_runtime_median_s, record.all_fast_runtime_median_s
-    if median_s is not None and beside is not None:
-        fields["slow-down, measured"] = median_s / beside
-    return _source(source) | fields, dict(record.kernel_times_us)
-
-
-def _source(source: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: source.get(name) for name in _SOURCE}
+    fields = {name: source.get(name) for name in _SOURCE} | {name: getattr(record, name) for name in _RECORD}
+    median_s, all_fast_s = record.actual_runtime_median_s, record.all_fast_runtime_median_s
+    if median_s is not None and all_fast_s is not None:
+        fields["slow-down, measured"] = median_s / all_fast_s
+    return fields, dict(record.kernel_times_us)

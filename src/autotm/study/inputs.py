@@ -1,4 +1,8 @@
-"""Which files figures of runs read, in the order of the study's config."""
+"""The files that each figure reads, in the order of the study's config.
+
+All raise BadInputError where the study has no such workload or machine, its scale has no sizes for a network, a limit
+that a figure compares with is missing, or a machine cannot run an optimizer or has no GPU. Messages name the key.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,14 @@ from autotm.model.machine import CudaTier, EmulatedTier, Machine, require_runnab
 from autotm.model.plan import SAVE_ON_CPU
 from autotm.study.setup import CONVENTIONAL, FIRST_TOUCH, GPU_BASELINE, MOVER, Study, machine_named
 
-PAPER = "paper"
-"""The scale of the paper's own sizes; its GPU experiments have others."""
+_PAPER = "paper"
+"""The scale of the paper's own sizes; its experiments on a GPU have scales of their own."""
 
 
 def comparison_records(study: Study, folder: str) -> list[Path]:
-    """The records that the comparisons of a workload read.
+    """Return the records that the comparisons of a workload read.
 
     `folder` is where its figures go: named after it, or, for the conventional one, empty.
-
-    Raises:
-        BadInputError: as `Study.workload_records`, or the workload lacks a limit that others are compared with.
     """
     name = folder.rstrip("/") or CONVENTIONAL
     records = study.workload_records(name)
@@ -35,31 +36,19 @@ def comparison_records(study: Study, folder: str) -> list[Path]:
 
 
 def predicted_records(study: Study, folder: str) -> list[Path]:
-    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers.
-
-    Raises:
-        BadInputError: as `comparison_records`.
-    """
-    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL)
+    """The records that figure 11 reads: those of the comparisons, and runs of further optimizers."""
+    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL, "predicted")
 
 
 def rival_records(study: Study, folder: str) -> list[Path]:
-    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals.
-
-    Raises:
-        BadInputError: as `comparison_records`.
-    """
-    return comparison_records(study, folder) + study.rival_records(folder.rstrip("/") or CONVENTIONAL)
+    """The records that figure 7 reads: those of the comparisons, and of the workload's rivals."""
+    return comparison_records(study, folder) + study.further_records(folder.rstrip("/") or CONVENTIONAL, "rivals")
 
 
 def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
-    """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs.
-
-    Raises:
-        BadInputError: as `Study.workload_records`.
-    """
+    """The records that figure 8 reads, or, at a modelled scale, where nothing runs, the plans and their graphs."""
     name = study.config.figures.fig8.workload
-    records = study.workload_records(name) + study.rival_records(name)
+    records = study.workload_records(name) + study.further_records(name, "rivals")
     if not study.config.scale.endswith(MODELLED):
         return records, [], []
     plans = [record.with_name("plan.json") for record in records]
@@ -67,13 +56,10 @@ def large_files(study: Study) -> tuple[list[Path], list[Path], list[Path]]:
 
 
 def gpu_steps(study: Study) -> list[Path]:
-    """The steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
+    """Return the steps of figure 12: each network at each batch size, by the baseline, each optimizer and rival.
 
-    They are modelled on a machine that is modelled, and records on one with a GPU, where PyTorch's own step has a
-    record of its own kind.
-
-    Raises:
-        BadInputError: no such machine, one without a GPU, or one whose managed memory may not exceed the GPU's.
+    On a modelled machine they are modelled steps, on one with a GPU records; PyTorch's own step has a record of its own
+    kind there.
     """
     return [step for _, step in _gpu_steps(study)]
 
@@ -83,21 +69,17 @@ def measured_steps(study: Study) -> list[tuple[Study, Path]]:
 
     Left out are workloads that its scale gives no sizes for, and figures that its machines cannot have.
     """
-    found = [(study, record) for record in study.configured_records()]
+    records = [(study, record) for record in study.configured_records()]
     for figure in (front_records, device_records):
         with contextlib.suppress(BadInputError):
-            found += [(study, record) for record in figure(study)]
+            records += [(study, record) for record in figure(study)]
     with contextlib.suppress(BadInputError):
-        found += [(of_scale, step) for of_scale, step in _gpu_steps(study) if not of_scale.machine.is_modelled]
-    return list({path: (of, path) for of, path in found}.values())
+        records += [(of_scale, step) for of_scale, step in _gpu_steps(study) if not of_scale.machine.is_modelled]
+    return list({path: (of, path) for of, path in records}.values())
 
 
 def gpu_timeline(study: Study) -> list[Path]:
-    """Those of them that are drawn engine by engine: of one network, at the first batch size.
-
-    Raises:
-        BadInputError: as `gpu_steps`, or the scale has no sizes for that network.
-    """
+    """Return the steps of figure 12 that are drawn engine by engine: of one network, at the first batch size."""
     of_scale, limit = _gpu_studies(study)[0]
     network = study.config.figures.fig12.timeline
     of_scale.network(network)
@@ -105,17 +87,21 @@ def gpu_timeline(study: Study) -> list[Path]:
 
 
 def _gpu_steps(study: Study) -> list[tuple[Study, Path]]:
-    return [
-        (of_scale, step)
-        for of_scale, limit in _gpu_studies(study)
-        for network in study.config.figures.fig12.networks
-        if network in of_scale.scale.networks
-        for step in (*_gpu_steps_of(of_scale, network, limit), *_framework_steps_of(of_scale, network, limit))
-    ]
+    config, found = study.config.figures.fig12, []
+    for of_scale, limit in _gpu_studies(study):
+        for network in config.networks:
+            if network not in of_scale.scale.networks:
+                continue
+            steps = _gpu_steps_of(of_scale, network, limit)
+            # PyTorch's step is no program of ours, so its streams are not timed: it is in no timeline.
+            if SAVE_ON_CPU in config.rivals and not of_scale.machine.is_modelled:
+                steps.append(of_scale.paths(network).framework(SAVE_ON_CPU, limit))
+            found += [(of_scale, step) for step in steps]
+    return found
 
 
 def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
-    """The study on the machine of figure 12, with the limit of device memory, for each scale that it shows."""
+    """Return the study on the machine of figure 12, with the limit of device memory, for each scale that it shows."""
     config = study.config.figures.fig12
     machine = machine_named(study.config_dir, config.machine, None)
     tier = machine.slow_tier
@@ -129,15 +115,14 @@ def _gpu_studies(study: Study) -> list[tuple[Study, Limit]]:
             f"figures.fig12.machine: figure 12 compares with {GPU_BASELINE} beyond the GPU's memory, which can hang a "
             f"GPU; to risk it, set slow_tier.managed_oversubscription: true in config/machines/{machine.name}.yaml"
         )
-    on_gpu = study.on(machine)
-    if study.config.scale != PAPER:
+    on_gpu, studies = study.on(machine), []
+    if study.config.scale != _PAPER:
         return [(on_gpu, config.limit)]
-    return [(_at(on_gpu, scale), config.paper.limit) for scale in config.paper.scales]
-
-
-def _at(study: Study, scale: str) -> Study:
-    config = study.config.model_copy(update={"scale": scale})
-    return replace(study, config=config, scale=scale_named(study.config_dir / "scales", scale))
+    for name in config.paper.scales:
+        at_scale = study.config.model_copy(update={"scale": name})
+        of_scale = replace(on_gpu, config=at_scale, scale=scale_named(study.config_dir / "scales", name))
+        studies.append((of_scale, config.paper.limit))
+    return studies
 
 
 def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
@@ -148,54 +133,30 @@ def _gpu_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
     return [paths.record(name, limit) for name in names if name != SAVE_ON_CPU]
 
 
-def _framework_steps_of(study: Study, network: str, limit: Limit) -> list[Path]:
-    """Steps that no program of ours runs, and that are drawn in figure 12 only: their streams are not timed."""
-    if study.machine.is_modelled:
-        return []
-    names = [name for name in study.config.figures.fig12.rivals if name == SAVE_ON_CPU]
-    return [study.paths(network).framework(name, limit) for name in names]
-
-
 def front_records(study: Study) -> list[Path]:
     """The records of the front figure: both ends, and both optimizers at the limit between them."""
     front = study.config.figures.front
-    paths = study.paths(front.network)
     points = [(MOVER, ALL_SLOW), (MOVER, front.limit), (MOVER, ALL_FAST), (FIRST_TOUCH, front.limit)]
-    return [paths.record(optimizer, limit) for optimizer, limit in points]
+    return study.records(front.network, points)
 
 
 def device_machines(study: Study) -> list[Machine]:
-    """The machines of the figure of devices, on as many threads as the study asks for.
-
-    Raises:
-        BadInputError: no such machine, or a fault in its file.
-    """
+    """The machines of the figure of devices, on as many threads as the study asks for."""
     threads = None if study.config.threads == "auto" else study.config.threads
     return [machine_named(study.config_dir, name, threads) for name in study.config.figures.devices.machines]
 
 
 def device_records(study: Study) -> list[Path]:
-    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit.
-
-    Raises:
-        BadInputError: one of the optimizers cannot run on the study's machine.
-    """
+    """The records of the figure of devices on the study's machine: all slow, and each optimizer at the limit."""
     devices = study.config.figures.devices
     for optimizer in devices.optimizers:
         require_runnable(study.machine, optimizer)
-    paths = study.paths(devices.network)
     points = [*((optimizer, devices.limit) for optimizer in devices.optimizers), (MOVER, ALL_SLOW)]
-    return [paths.record(optimizer, limit) for optimizer, limit in points]
+    return study.records(devices.network, points)
 
 
 def device_names(study: Study) -> dict[str, str]:
-    """What slow memory each of these machines has: the device that is emulated, if it is and by one of them only.
-
-    Elsewhere the machine's own name tells it apart.
-
-    Raises:
-        BadInputError: as `device_machines`.
-    """
+    """Name the slow memory of each machine: by its emulated device, or by the machine where others share that."""
     tiers = {machine.name: machine.slow_tier for machine in device_machines(study)}
     devices = {name: tier.device for name, tier in tiers.items() if isinstance(tier, EmulatedTier)}
     alone = Counter(devices.values())

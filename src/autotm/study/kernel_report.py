@@ -1,26 +1,27 @@
-"""What each kernel of a step takes against what the machine needs at best: computed, as text, as files."""
+"""The time of each kernel of a step against the best that the machine could do: computed, as text, as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from autotm.model.files import save
 from autotm.model.graph import Graph, Kernel, OpClass, ScheduleKind, slow_traffic
 from autotm.model.links import MachineRates
 from autotm.model.profile import Profile
 from autotm.study.columns import columns, shorten
 from autotm.study.tables import write_table
 
-# What each kernel of a step takes, what the machine would need for it at best, and what groups of them add up to.
+# The time of each kernel of a step, its *best* time on the machine, and sums over groups of kernels.
 #
 # Times are the profile's: measured, all operands in fast memory, default implementations. A contraction needs its
 # multiply-adds at the cores' best rate, every kernel its inputs read once and its outputs written once at the rate of
-# copies; the longer of the two is its *best*. Multiply-adds are those of the plain form, so Winograd's may take less
+# copies; the longer of the two is the best time. Multiply-adds are those of the plain form, so Winograd's may take less
 # than its best; so may a kernel whose operands are in caches.
 
 CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
@@ -120,8 +121,8 @@ class KernelReport:
 
     def worst(self, count: int) -> list[KernelTime]:
         """The kernels that lose most time a step beyond their best, most first; none that is at its best."""
-        found = sorted(self.kernels, key=lambda kernel: -kernel.beyond_best_us)
-        return [kernel for kernel in found[:count] if kernel.beyond_best_us > 0]
+        kernels = sorted(self.kernels, key=lambda kernel: -kernel.beyond_best_us)
+        return [kernel for kernel in kernels[:count] if kernel.beyond_best_us > 0]
 
     @property
     def as_written(self) -> list[KernelTime]:
@@ -144,17 +145,20 @@ def report_kernels(
         AutotmError: the profile lacks a kernel.
     """
     total_us = sum(map(profile.base_us, graph.kernels))
-    same: dict[str, list[Kernel]] = {}
+    same: defaultdict[str, list[Kernel]] = defaultdict(list)
     for kernel in graph.kernels:
-        same.setdefault(kernel.function, []).append(kernel)
+        same[kernel.function].append(kernel)
     disturbed = {identity for (identity, _, _), timing in profile.timings.items() if timing.disturbed}
-    found = []
+    kernel_times = []
     for function, calls in same.items():
         first, time_us = calls[0], sum(map(profile.base_us, calls))
         flops = sum(kernel.flops for kernel in calls) if first.op_class in CONTRACTIONS else 0
         moved = sum(moved_bytes(graph, kernel) for kernel in calls)
-        best_us, set_by = _best(flops, moved, rates)
-        found.append(
+        best_us, set_by = None, ""
+        if rates is not None:
+            by_adds = (1e6 * flops / rates.flop_per_s, "multiply-adds")
+            best_us, set_by = max((1e6 * moved / rates.copy_bytes_per_s, "copies"), by_adds, key=itemgetter(0))
+        kernel_times.append(
             KernelTime(
                 name=first.name,
                 function=function,
@@ -172,16 +176,16 @@ def report_kernels(
                 disturbed=first.identity in disturbed,
             )
         )
-    kernels = tuple(sorted(found, key=lambda kernel: (-kernel.time_us, kernel.function)))
+    kernels = tuple(sorted(kernel_times, key=lambda kernel: (-kernel.time_us, kernel.function)))
     return KernelReport(
         network=graph.network,
         scale=graph.scale,
         time_us=total_us,
         rates=rates,
         kernels=kernels,
-        by_class=_groups(kernels, lambda kernel: str(kernel.op_class), rates),
-        by_op=_groups(kernels, lambda kernel: kernel.op, rates),
-        by_schedule=_groups(kernels, lambda kernel: kernel.schedule, rates),
+        by_class=_groups(kernels, "op_class", rates),
+        by_op=_groups(kernels, "op", rates),
+        by_schedule=_groups(kernels, "schedule", rates),
     )
 
 
@@ -199,20 +203,11 @@ def shapes(kernel: Kernel) -> str:
     return "->".join(",".join("x".join(map(str, operand.shape)) or "1" for operand in side) for side in sides)
 
 
-def _best(flops: int, moved: int, rates: MachineRates | None) -> tuple[float | None, str]:
-    if rates is None:
-        return None, ""
-    adds_us, copies_us = 1e6 * flops / rates.flop_per_s, 1e6 * moved / rates.copy_bytes_per_s
-    return (adds_us, "multiply-adds") if adds_us > copies_us else (copies_us, "copies")
-
-
-def _groups(
-    kernels: Sequence[KernelTime], name_of: Callable[[KernelTime], str], rates: MachineRates | None
-) -> tuple[Group, ...]:
-    members: dict[str, list[KernelTime]] = {}
+def _groups(kernels: Sequence[KernelTime], field: str, rates: MachineRates | None) -> tuple[Group, ...]:
+    members: defaultdict[str, list[KernelTime]] = defaultdict(list)
     for kernel in kernels:
-        members.setdefault(name_of(kernel), []).append(kernel)
-    groups = [_group(name, found, rates) for name, found in members.items()]
+        members[str(getattr(kernel, field))].append(kernel)
+    groups = [_group(name, of_group, rates) for name, of_group in members.items()]
     return tuple(sorted(groups, key=lambda group: (-group.time_us, group.name)))
 
 
@@ -228,33 +223,28 @@ def _group(name: str, kernels: Sequence[KernelTime], rates: MachineRates | None)
     return Group(name, sum(kernel.calls for kernel in kernels), time_us, share, adds, copies, best)
 
 
-# The report on a step's kernels as text for a terminal.
+# The report as text for a terminal.
 
 _MS_FROM_US = 10_000.0
+"""From this time of a step on, its report counts in milliseconds."""
 
 
 def report_text(report: KernelReport, where: str, worst: int = 10) -> str:
-    """The groups as tables, the `worst` kernels, and what fell back; `where` names machine and threads."""
+    """Return groups as tables, the `worst` kernels, and those without a schedule; `where` names machine and threads."""
+    calls = sum(kernel.calls for kernel in report.kernels)
+    step = f"{calls} kernels, {len(report.kernels)} distinct, {_time(report.time_us, report)} a step"
     parts = [
-        _title(report, where),
+        f"{report.network} ({report.scale}) on {where}: {step}. MEASURED, all operands in fast memory.",
         _rates(report),
         _group_table("op class", report.by_class, report),
         _group_table("operation", report.by_op, report),
         _group_table("schedule", report.by_schedule, report),
         _worst_table(report, worst),
-        _fallen_back(report),
+        _as_written(report),
     ]
     if any(kernel.disturbed for kernel in report.kernels):
         parts.append("* others held the cores while this kernel was timed: its time is too long.")
     return "\n\n".join(part for part in parts if part)
-
-
-def _title(report: KernelReport, where: str) -> str:
-    calls = sum(kernel.calls for kernel in report.kernels)
-    return (
-        f"{report.network} ({report.scale}) on {where}: {calls} kernels, {len(report.kernels)} distinct, "
-        f"{_time(report.time_us, report)} a step. MEASURED, all operands in fast memory."
-    )
 
 
 def _rates(report: KernelReport) -> str:
@@ -287,10 +277,10 @@ def _group_table(what: str, groups: Sequence[Group], report: KernelReport) -> st
 
 
 def _worst_table(report: KernelReport, count: int) -> str:
-    found = report.worst(count)
+    kernels = report.worst(count)
     if not count:
         return ""
-    if not found:
+    if not kernels:
         return "No kernel takes longer than its best."
     is_known = report.rates is not None
     head = "Most time beyond what the machine needs" if is_known else "Most time"
@@ -306,45 +296,36 @@ def _worst_table(report: KernelReport, count: int) -> str:
             _percent(kernel.of_best),
             kernel.set_by or "-",
         )
-        for kernel in found
+        for kernel in kernels
     ]
     return f"{head}:\n" + columns(lines, left=2)
 
 
-def _fallen_back(report: KernelReport) -> str:
+def _as_written(report: KernelReport) -> str:
     if any(kernel.schedule == UNKNOWN for kernel in report.kernels):
         return "graph.json does not say where schedules come from; `autotm profile` writes one that does."
-    found = report.as_written
-    if not found:
+    unscheduled = report.as_written
+    if not unscheduled:
         return "No kernel was compiled nearly as written."
-    share = sum(kernel.share for kernel in found)
-    lines = [_as_written_line(kernel, report) for kernel in found]
+    share = sum(kernel.share for kernel in unscheduled)
+    lines = []
+    for kernel in unscheduled:
+        what = shorten(f"{kernel.op} {kernel.shapes}")
+        lines.append(f"  {kernel.name}: {what}, {_time(kernel.time_us, report)}, {kernel.share:.1%}")
     return (
-        f"WARNING: {len(found)} kernels had no schedule that works and were compiled nearly {ScheduleKind.AS_WRITTEN}; "
+        f"WARNING: {len(unscheduled)} kernels had no schedule that works and were compiled nearly "
+        f"{ScheduleKind.AS_WRITTEN}; "
         f"they take {share:.1%} of the time:\n" + "\n".join(lines)
     )
 
 
-def _as_written_line(kernel: KernelTime, report: KernelReport) -> str:
-    what = shorten(f"{kernel.op} {kernel.shapes}")
-    return f"  {kernel.name}: {what}, {_time(kernel.time_us, report)}, {kernel.share:.1%}"
-
-
 def _time(time_us: float, report: KernelReport) -> str:
-    """In one unit throughout a report."""
+    """Return a time in the unit of the report, which depends on the step's time."""
     return f"{time_us / 1e3:.2f} ms" if report.time_us >= _MS_FROM_US else f"{time_us:.1f} us"
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
-
-
-# The report on a step's kernels as files.
-
-
-def write_report_json(path: Path, report: KernelReport, provenance: Mapping[str, Any]) -> None:
-    """Write all of it, with where it comes from."""
-    save(path, "kernel_report", report, provenance)
 
 
 def write_kernel_csv(path: Path, report: KernelReport, provenance: Mapping[str, Any]) -> None:

@@ -18,13 +18,11 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import hash_of
 from autotm.model.graph import Graph, Tier
 from autotm.model.links import BesideKernels, Links
-from autotm.model.plan import Plan, Stay
+from autotm.model.plan import Plan
 from autotm.model.profile import Profile
 from autotm.model.program import KernelStep, MoveStep, Program, StartMoveStep
 from autotm.model.record import Record
 from autotm.study.tables import write_table
-
-# Where a program has the stays of its plan.
 
 
 def stay_offsets(step: Graph, plan: Plan, program: Program) -> list[int]:
@@ -45,14 +43,23 @@ def stay_offsets(step: Graph, plan: Plan, program: Program) -> list[int]:
         )
     if stated := plan.one_pool.offsets if plan.one_pool else plan.offsets:
         return list(stated)
-    found: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
+    uses: dict[tuple[str, Tier], list[tuple[int, int]]] = defaultdict(list)
     for kernel, tensor, tier, offset in _uses(step, program):
-        found[tensor, tier].append((kernel, offset))
-    return [_offset_of(stay, found[stay.tensor, stay.tier]) for stay in plan.stays]
+        uses[tensor, tier].append((kernel, offset))
+    offsets = []
+    for stay in plan.stays:
+        # A stay begins at a kernel that writes it or at a move: both name its address.
+        at = (offset for kernel, offset in uses[stay.tensor, stay.tier] if stay.start <= kernel < stay.end)
+        if (offset := next(at, None)) is None:
+            raise BadInputError(
+                f"nothing says where '{stay.tensor}' is from kernel {stay.start} on; solve for the plan again"
+            )
+        offsets.append(offset)
+    return offsets
 
 
 def _uses(step: Graph, program: Program) -> Iterator[tuple[int, str, Tier, int]]:
-    """Every kernel, tensor, tier and offset that the program uses; a move counts for the kernel after it."""
+    """Yield every kernel, tensor, tier and offset that the program uses; a move counts for the kernel after it."""
     following = 0
     for item in program.steps:
         if isinstance(item, KernelStep):
@@ -64,21 +71,13 @@ def _uses(step: Graph, program: Program) -> Iterator[tuple[int, str, Tier, int]]
             yield following, item.tensor, item.destination.tier, item.destination.offset
 
 
-def _offset_of(stay: Stay, uses: list[tuple[int, int]]) -> int:
-    """A stay begins at a kernel that writes it or at a move: both name its address."""
-    for kernel, offset in uses:
-        if stay.start <= kernel < stay.end:
-            return offset
-    raise BadInputError(f"nothing says where '{stay.tensor}' is from kernel {stay.start} on; solve for the plan again")
-
-
-# What a byte of fast memory is worth during each kernel, by the certificate of a plan.
+# The price of fast memory during each kernel, by the certificate of a plan.
 
 BYTES_PER_MB = 1e6
 
 
 class MemoryPrices:
-    """Lagrange multipliers of the limit, from the certificate's first set of prices (docs/formulation.md, section 5).
+    """Lagrange multipliers of the limit, from the plan's certificate (docs/formulation.md, section 5).
 
     Args:
         plan: whose certificate is read; without one nothing has a price.
@@ -89,7 +88,7 @@ class MemoryPrices:
         self.us_per_mb = [0.0] * kernels
         self.are_known = plan.certificate is not None
         if plan.certificate is not None:
-            stated = plan.certificate.prices[0].fast
+            stated = plan.certificate.fast
             for kernel, price_us in zip(stated.kernels, stated.prices_us, strict=True):
                 self.us_per_mb[kernel] += price_us * BYTES_PER_MB
         self._until = [0.0, *accumulate(self.us_per_mb)]
@@ -100,11 +99,11 @@ class MemoryPrices:
 
     @property
     def total_us_per_mb(self) -> float:
-        """What the best step would be shorter by with 1 MB more, as far as prices hold."""
+        """What 1 MB more would save of the best step, as far as prices hold."""
         return self._until[-1]
 
 
-# A plan with addresses, and all that pictures of it are made from.
+# A plan with its addresses, and everything that its pictures are made from.
 
 
 @dataclass(frozen=True)
@@ -152,8 +151,8 @@ class Placed:
     def moves_us(self) -> list[float]:
         """Predicted microseconds that each move adds to the step."""
         sizes = self.step.by_name
-        beside = BesideKernels(self.graph, self.profile, self.links)
-        return [beside.move_us(move, sizes[move.tensor].size_bytes) for move in self.plan.moves]
+        overlapped = BesideKernels(self.graph, self.profile, self.links)
+        return [overlapped.move_us(move, sizes[move.tensor].size_bytes) for move in self.plan.moves]
 
     @cached_property
     def all_fast_us(self) -> float:
@@ -168,8 +167,9 @@ class Placed:
 
 # The stays of a plan as MiniMalloc and OmniMalloc read them: a file for each pool, a line for each buffer.
 
-_KEPT = "/:.@#+=()[]|!*'<>{}$&;?^`~ "
-"""Besides letters, digits and `_.-~`, what stays as it is in an id; MiniMalloc knows no quotes around commas."""
+_UNQUOTED = "/:.@#+=()[]|!*'<>{}$&;?^`~ "
+"""Characters of an id, besides letters, digits and `_.-~`, that are not escaped. A comma must be: MiniMalloc knows no
+quotes around it."""
 
 
 def write_stays(placed: Placed, files: dict[Tier, Path]) -> None:
@@ -185,7 +185,13 @@ def write_stays(placed: Placed, files: dict[Tier, Path]) -> None:
     sizes = placed.step.by_name
     table = pd.DataFrame(
         [
-            (f"{quote(stay.tensor, _KEPT)}@{stay.start}", stay.start, stay.end, sizes[stay.tensor].allocated_bytes, at)
+            (
+                f"{quote(stay.tensor, _UNQUOTED)}@{stay.start}",
+                stay.start,
+                stay.end,
+                sizes[stay.tensor].allocated_bytes,
+                at,
+            )
             for stay, at in zip(placed.plan.stays, placed.offsets, strict=True)
         ],
         columns=["id", "lower", "upper", "size", "offset"],

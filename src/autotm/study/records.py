@@ -1,4 +1,4 @@
-"""A study's records: every field as a table, which runs were verified, and the paper's headline numbers."""
+"""The records of a study: all fields as a table, which runs were verified, and the paper's headline numbers."""
 
 from __future__ import annotations
 
@@ -18,21 +18,28 @@ from autotm.model.files import load_with_provenance, write_atomically
 from autotm.model.limit import ALL_FAST, Limit
 from autotm.model.record import Record
 from autotm.study.setup import CACHED, FIRST_TOUCH, MOVER, Study
-from autotm.study.tables import DISTURBED_BEFORE, DISTURBED_SEPARATOR, marked, table_of_records, write_table
+from autotm.study.tables import (
+    DISTURBED_BEFORE,
+    DISTURBED_SEPARATOR,
+    fields_of,
+    is_disturbed,
+    is_end,
+    table_of_records,
+    write_table,
+)
 
-# Records as one tidy table: a row a run, a column each scalar field, under the record's own names.
+# Records as one table: a row a run, a column each scalar field, under the record's own names.
 
 _PROVENANCE = ("cpu_model", "autotm_commit", "started", "load_1min", "program_hash")
 
 
 def table_of_runs(paths: Sequence[Path]) -> pd.DataFrame:
-    """One row for each record file, in the order given.
+    """Return one row for each record file, in the order given.
 
     Columns are the record's fields that hold one value, with their units; of those that hold several: the sum of
     `creation_times` and `optimization_times`, `disturbed_before` as one text, the number of `samples_s` (`samples`),
     the median of `all_fast_samples_s` (`all_fast_runtime_median_s`), of `waited_s` and of `all_fast_waited_s`
-    (`..._median_s`), `drift_s`, and all of `cache` and `pages` (`cache_...`,
-    `pages_...`). Then where the record comes from.
+    (`..._median_s`), `drift_s`, and all of `cache` and `pages` (`cache_...`, `pages_...`). Provenance follows.
 
     Raises:
         DamagedFileError: a record cannot be read.
@@ -60,27 +67,28 @@ def write_runs(table: pd.DataFrame, path: Path) -> None:
 
 def _row(record: Record, provenance: Mapping[str, Any]) -> dict[str, Any]:
     fields = dataclasses.asdict(record) | {"limit": str(record.limit)}
-    cache = fields.pop("cache") or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
-    pages = fields.pop("pages") or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
-    times = {name: sum(fields.pop(name)) for name in ("creation_times", "optimization_times")}
-    waits = {name: fields.pop(f"{name}_s") for name in ("waited", "all_fast_waited")}
-    before = DISTURBED_SEPARATOR.join(fields.pop(DISTURBED_BEFORE))
-    scalars = {name: value for name, value in fields.items() if not isinstance(value, dict | tuple)}
+    cache = fields["cache"] or dict.fromkeys(each.name for each in dataclasses.fields(CacheCounts))
+    pages = fields["pages"] or dict.fromkeys(each.name for each in dataclasses.fields(PageCounts))
+    scalars = {
+        name: value
+        for name, value in fields.items()
+        if not isinstance(value, dict | tuple) and name not in {"cache", "pages"}
+    }
     return {
         **scalars,
-        **times,
-        DISTURBED_BEFORE: before,
+        **{name: sum(fields[name]) for name in ("creation_times", "optimization_times")},
+        DISTURBED_BEFORE: DISTURBED_SEPARATOR.join(record.disturbed_before),
         "samples": len(record.samples_s),
-        "all_fast_runtime_median_s": record.all_fast_runtime_median_s,
-        "drift_s": record.drift_s,
-        **{f"{name}_median_s": median(values) if values else None for name, values in waits.items()},
+        **fields_of(record, "all_fast_runtime_median_s", "drift_s"),
+        "waited_median_s": median(record.waited_s) if record.waited_s else None,
+        "all_fast_waited_median_s": median(record.all_fast_waited_s) if record.all_fast_waited_s else None,
         **{f"cache_{name}": value for name, value in cache.items()},
         **{f"pages_{name}": value for name, value in pages.items()},
         **{name: provenance.get(name) for name in _PROVENANCE},
     }
 
 
-# Which programs were shown to compute what the plain step computes, bit for bit.
+# Programs whose results were compared with those of the plain step, bit for bit.
 
 _COLUMNS = ("network", "optimizer", "limit", "scale", "machine", "tier_reality", "counts", "verified_steps", "seed")
 
@@ -90,9 +98,9 @@ class UnverifiedError(AutotmError):
 
 
 def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
-    """Write a table with a row a program and what was verified of it: `verified_steps` steps, `is_verified`.
+    """Write a table with a row a program: how many steps were verified (`verified_steps`), whether any (`is_verified`).
 
-    A program whose results differ has no record: its run ends with an error that names step and tensor. One that
+    A program whose results differ has no record: its run ends with an error that names step and tensor. A program that
     exceeds its limit did not run.
 
     Raises:
@@ -115,7 +123,8 @@ def verify_records(records: Sequence[Path], csv: Path) -> pd.DataFrame:
 
 # The paper's headline numbers for a study's records, beside those published (Hildebrand et al., ASPLOS 2020).
 
-_CALLED = {MOVER: MOVER, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
+_NAMES = {MOVER: MOVER, FIRST_TOUCH: "first touch (numa)", CACHED: "memory mode (2LM)"}
+"""The optimizers that headline numbers are about, as the text names them."""
 _PUBLISHED = """\
 published: synchronous loses 27.7 % (four networks) where 50 to 80 % of the fast memory is replaced (1:1 to 4:1);
            first touch loses 71.9 %; synchronous is 2 times as fast as memory mode (large ResNet-200)"""
@@ -140,25 +149,24 @@ class AtLimit:
         speed_ups: by optimizer, geometric mean of (its time / the synchronous time) over networks that have both.
     """
 
-    limit: Limit
+    limit: str
     losses: Mapping[str, Headline]
     speed_ups: Mapping[str, Headline]
 
 
 def wanted_records(study: Study, workload: str) -> list[Path]:
-    """The records that a description of a workload reads: three optimizers at its limits, and its all-fast step.
+    """Return the records that `describe` reads: three optimizers at the workload's limits, and its all-fast step.
 
     Raises:
         BadInputError: the study has no such workload, or its scale no sizes for one of its networks.
     """
     study.workload_records(workload)
     config = study.config.workloads[workload]
-    limits = config.limits
     return [
         paths.record(optimizer, limit)
         for paths in map(study.paths, config.networks)
-        for limit in limits
-        for optimizer in (_CALLED if not _is_end(limit) else [MOVER] if limit == ALL_FAST else [])
+        for limit in config.limits
+        for optimizer in (_NAMES if not is_end(str(limit)) else [MOVER] if limit == ALL_FAST else [])
     ]
 
 
@@ -176,20 +184,19 @@ def describe(study: Study, workload: str) -> str:
         table = table_of_records(there, needs_all_fast=False)
         first = table.iloc[0]
         lines = [f"{workload}: {first['scale']} scale on {first['machine']}, {first['tier_reality']} slow memory;"]
-        lines += ["medians of measured steps, geometric means over networks", *_lines(headlines(table[~marked(table)]))]
-        lines += _left_out(table)
+        lines += [
+            "medians of measured steps, geometric means over networks",
+            *_lines(headlines(table[~is_disturbed(table)])),
+        ]
+        if count := int(is_disturbed(table).sum()):
+            disturbed = f"{count} of {len(table)} runs, which others disturbed"
+            lines.append(f"left out: {disturbed}; measure them again: autotm remeasure")
     missing = [path for path in wanted if not path.exists()]
     lines.append(_PUBLISHED)
     if missing:
         lines.append(f"missing: {len(missing)} of {len(wanted)} records; make them with:")
         lines.append(" \\\n  ".join([f"snakemake --cores {study.machine.threads}", *map(str, missing)]))
     return "\n".join(lines)
-
-
-def _left_out(table: pd.DataFrame) -> Iterator[str]:
-    """How many runs are not in the numbers, since others disturbed them, and what to do."""
-    if count := int(marked(table).sum()):
-        yield f"left out: {count} of {len(table)} runs, which others disturbed; measure them again: autotm remeasure"
 
 
 def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
@@ -200,15 +207,14 @@ def headlines(table: pd.DataFrame) -> Iterator[AtLimit]:
     """
     order = table.groupby("limit")["dram_limit_bytes"].median().sort_values(ascending=False, kind="stable").index
     for text in order:
-        limit = Limit.parse(text)
-        if _is_end(limit):
+        if is_end(text):
             continue
         runs = table[table["limit"] == text]
         times = {name: of.set_index("network") for name, of in runs.groupby("optimizer")}
         losses = {name: _loss(of["slowdown"].dropna()) for name, of in times.items()}
         planned = times.pop(MOVER, None)
         speed_ups = {name: _speed_up(of, planned) for name, of in times.items()} if planned is not None else {}
-        yield AtLimit(limit, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
+        yield AtLimit(text, *({name: one for name, one in of.items() if one.networks} for of in (losses, speed_ups)))
 
 
 def _loss(slowdowns: pd.Series) -> Headline:
@@ -222,22 +228,11 @@ def _speed_up(of: pd.DataFrame, planned: pd.DataFrame) -> Headline:
     return Headline(geometric_mean(ratios.fillna(medians)) if len(both) else nan, tuple(both))
 
 
-def _lines(found: Iterator[AtLimit]) -> Iterator[str]:
-    for one in found:
-        limit = one.limit
-        share = (
-            "" if limit.slow is None or limit.fast is None else f", {limit.slow / (limit.slow + limit.fast):.0%} slow"
-        )
-        yield f"{limit}{share}"
+def _lines(limits: Iterator[AtLimit]) -> Iterator[str]:
+    for one in limits:
+        slow, fast = Limit.parse(one.limit).slow, Limit.parse(one.limit).fast
+        yield one.limit + ("" if slow is None or fast is None else f", {slow / (slow + fast):.0%} slow")
         for name, loss in one.losses.items():
-            yield f"  {_CALLED[name]} loses {100 * loss.value:.1f} % against all fast ({_named(loss.networks)})"
+            yield f"  {_NAMES[name]} loses {100 * loss.value:.1f} % against all fast ({', '.join(loss.networks)})"
         for name, gain in one.speed_ups.items():
-            yield f"  {MOVER} is {gain.value:.2f} times as fast as {_CALLED[name]} ({_named(gain.networks)})"
-
-
-def _named(networks: Sequence[str]) -> str:
-    return ", ".join(networks)
-
-
-def _is_end(limit: Limit) -> bool:
-    return limit.size_bytes is None and 0 in {limit.slow, limit.fast}
+            yield f"  {MOVER} is {gain.value:.2f} times as fast as {_NAMES[name]} ({', '.join(gain.networks)})"

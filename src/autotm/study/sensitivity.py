@@ -22,8 +22,6 @@ from autotm.solve.placing import solve_and_pack
 from autotm.solve.problem import Problem
 from autotm.solve.recheck import plan_us
 
-# Kernel times as they might have been: drawn from the spread that the profile recorded.
-
 
 def spread(timing: Timing) -> float:
     """Standard deviation of the logarithm of a time: that of the lognormal with the recorded quartiles."""
@@ -42,10 +40,8 @@ def resampled(profile: Profile, seed: int, number: int) -> Profile:
     random = np.random.default_rng((seed, number))
     keys = sorted(profile.timings)
     normals = random.standard_normal(len(keys)).tolist()
-    return replace(
-        profile,
-        timings={key: _drawn(profile, key, normal) for key, normal in zip(keys, normals, strict=True)},
-    )
+    timings = {key: _drawn(profile, key, normal) for key, normal in zip(keys, normals, strict=True)}
+    return replace(profile, timings=timings)
 
 
 def _drawn(profile: Profile, key: TimingKey, normal: float) -> Timing:
@@ -60,7 +56,7 @@ def _drawn(profile: Profile, key: TimingKey, normal: float) -> Timing:
     return replace(drawn, beyond_ns=round((timing.median_ns - all_fast.median_ns) * factor))
 
 
-# Whether plans and optimizers differ by more than the noise of the kernel times that they were made from.
+# Plans and optimizers compared under drawn kernel times.
 
 SURE = 0.95
 """Share of the draws that one plan must win before it counts as better."""
@@ -122,7 +118,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """It in words."""
+        """Return who wins, in words."""
         if self.winner is not None:
             return f"{self.winner} is faster beyond noise"
         equal = self.first_wins == self.second_wins == 0
@@ -130,32 +126,29 @@ class Comparison:
 
 
 def compare(found: Sensitivity) -> tuple[Comparison, ...]:
-    """Every pair of optimizers."""
-    return tuple(_compared(found, *pair) for pair in itertools.combinations(found.optimizers, 2))
-
-
-def _compared(found: Sensitivity, first: str, second: str) -> Comparison:
-    left, right = found.of(first), found.of(second)
-    shares = []
-    for field in ("present_us", "resolved_us"):
-        ours = np.array([getattr(row, field) for row in left])
-        theirs = np.array([getattr(row, field) for row in right])
-        shares += [float(np.mean(ours < theirs)), float(np.mean(theirs < ours))]
-    return Comparison(first, second, *shares)
+    """Compare every pair of optimizers."""
+    pairs = []
+    for names in itertools.combinations(found.optimizers, 2):
+        shares = []
+        for field in ("present_us", "resolved_us"):
+            first, second = (np.array([getattr(row, field) for row in found.of(name)]) for name in names)
+            shares += [float(np.mean(first < second)), float(np.mean(second < first))]
+        pairs.append(Comparison(*names, *shares))
+    return tuple(pairs)
 
 
 def describe(found: Sensitivity) -> str:
-    """The table as text: a line for each optimizer, then one for each pair."""
+    """Return a line for each optimizer, then one for each pair."""
     count = len(found.draws) // len(found.optimizers)
     lines = [
         f"limit {found.limit}: predicted under {count} draws of the kernel times (5 %, 50 %, 95 % of them)",
         f"{'optimizer':<16}{'recorded':>9}   {'slow-down':^20}   {'regret of the present plan':^26}",
     ]
     for row in found.recorded:
-        drawn = found.of(row.optimizer)
-        slow = np.quantile([item.slowdown for item in drawn], _QUANTILES)
-        regret = np.quantile([item.regret for item in drawn], _QUANTILES)
-        spans = ["  ".join(f"{value:.3f}" for value in slow), "  ".join(f"{value:.2%}" for value in regret)]
+        drawn, spans = found.of(row.optimizer), []
+        for field, digits in (("slowdown", ".3f"), ("regret", ".2%")):
+            quantiles = np.quantile([getattr(item, field) for item in drawn], _QUANTILES)
+            spans.append("  ".join(f"{value:{digits}}" for value in quantiles))
         lines.append(f"{row.optimizer:<16}{row.slowdown:>9.3f}   {spans[0]:^20}   {spans[1]:^26}")
     for pair in compare(found):
         shares = f"{pair.first} faster in {pair.first_wins:.0%} of the draws, {pair.second} in {pair.second_wins:.0%}"

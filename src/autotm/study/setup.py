@@ -1,14 +1,15 @@
-"""From `config/` to a study whose every name is known: its machines and optimizers, and the compiler of kernels."""
+"""A study as read from `config/`: checked, every name resolved; its machines, and the compiler of kernels."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from autotm.model.config import (
     CaseStudyConfig,
@@ -36,12 +37,11 @@ from autotm.model.paths import ConvolutionPaths, MachinePaths, Paths
 from autotm.model.plan import MANAGED_MEMORY
 from autotm.solve.options import optimizer_names
 
-# The optimizers that figures and headline numbers single out.
+# Optimizers that figures and headline numbers single out.
 
 MOVER, FIRST_TOUCH, CACHED, SPILLED = "synchronous", "numa", "memory-mode", "linux-preferred"
 GPU_BASELINE = MANAGED_MEMORY
-"""What figure 12 compares with."""
-
+"""The one that figure 12 compares with."""
 
 # The compiler that kernels are linked with.
 
@@ -67,7 +67,7 @@ def require_compiler() -> None:
         )
 
 
-# Machines by name, and what of them decides a measurement.
+# Machines by name, and the settings that a measurement depends on.
 
 
 def machine_named(config_dir: Path, name: str, threads: int | None, asked_in: object = None) -> Machine:
@@ -97,7 +97,7 @@ def device_settings(config_dir: Path, machine: Machine) -> object:
 
 
 def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
-    """What of the machine decides a measurement; comments and wording of its file do not."""
+    """Return the settings that a measurement depends on; comments and wording of the machine's file are none."""
     settings = asdict(machine) | {"slow_tier": deciding(machine.slow_tier)}
     for key in ("file_hash", "slurm"):
         del settings[key]
@@ -111,7 +111,7 @@ def machine_settings(config_dir: Path, machine: Machine) -> dict[str, Any]:
     return settings | {"device": device_settings(config_dir, machine)}
 
 
-# From `config/` to a study whose every name is known: what the rules and the commands start from.
+# The study: what rules and commands start from.
 
 CONVENTIONAL = "conventional"
 """The workload whose figures lie in no folder of their own."""
@@ -166,8 +166,13 @@ class Study:
         """
         return network_source(self.config_dir, self.config, self.config.scale, name)
 
+    def records(self, network: str, points: Iterable[tuple[str, Limit]]) -> list[Path]:
+        """Return the records of a network by optimizer and limit."""
+        paths = self.paths(network)
+        return [paths.record(optimizer, limit) for optimizer, limit in points]
+
     def workload_records(self, name: str) -> list[Path]:
-        """The records of all networks, optimizers and limits of a workload, in the order of its config.
+        """Return the records of all networks, optimizers and limits of a workload, in the order of its config.
 
         Optimizers that cannot run on the study's machine are left out (`model.machine.runnable`).
 
@@ -182,32 +187,18 @@ class Study:
                 self.network(network)
             except BadInputError as error:
                 raise BadInputError(f"scale {self.config.scale}, workloads.{name}.networks: {error}") from None
-        return [
-            self.paths(network).record(optimizer, limit)
-            for network in workload.networks
-            for optimizer in self.runnable(workload.optimizers)
-            for limit in workload.limits
-        ]
+        points = list(itertools.product(self.runnable(workload.optimizers), workload.limits))
+        return [record for network in workload.networks for record in self.records(network, points)]
 
     def runnable(self, optimizers: Iterable[str]) -> list[str]:
-        """Those of the optimizers that can run on the study's machine."""
+        """Return those of the optimizers that can run on the study's machine."""
         return [optimizer for optimizer in optimizers if cannot_run(self.machine, optimizer) is None]
 
-    def further_records(self, name: str) -> list[Path]:
-        """The records of a workload's `predicted` optimizers, each at its own limits."""
-        return self._at_own_limits(name, self.config.workloads[name].predicted)
-
-    def rival_records(self, name: str) -> list[Path]:
-        """The records of a workload's `rivals`, each at its own limits."""
-        return self._at_own_limits(name, self.config.workloads[name].rivals)
-
-    def _at_own_limits(self, name: str, limits: Mapping[str, Iterable[Limit]]) -> list[Path]:
-        return [
-            self.paths(network).record(optimizer, limit)
-            for network in self.config.workloads[name].networks
-            for optimizer in self.runnable(limits)
-            for limit in limits[optimizer]
-        ]
+    def further_records(self, name: str, kind: Literal["predicted", "rivals"]) -> list[Path]:
+        """Return the records of a workload's further optimizers of a kind, each at its own limits."""
+        limits: Mapping[str, Iterable[str]] = getattr(self.config.workloads[name], kind)
+        points = [(optimizer, limit) for optimizer in self.runnable(limits) for limit in limits[optimizer]]
+        return [record for network in self.config.workloads[name].networks for record in self.records(network, points)]
 
     def case_study_records(self, case: CaseStudyConfig) -> list[Path]:
         """The records that a case study reads, in the order of its config.
@@ -217,8 +208,7 @@ class Study:
         """
         for optimizer in case.optimizers:
             require_runnable(self.machine, optimizer)
-        paths = self.paths(case.network)
-        return [paths.record(optimizer, limit) for optimizer in case.optimizers for limit in case.limits]
+        return self.records(case.network, itertools.product(case.optimizers, case.limits))
 
     def table(self, name: str) -> Path:
         """A table over the networks of the study's scale, on its machine."""
@@ -229,8 +219,8 @@ class Study:
         of_workloads: list[Path] = []
         for name in self.config.workloads:
             with contextlib.suppress(BadInputError):
-                of_workloads += self.workload_records(name) + self.further_records(name)
-                of_workloads += self.rival_records(name)
+                of_workloads += self.workload_records(name)
+                of_workloads += self.further_records(name, "predicted") + self.further_records(name, "rivals")
         return list(dict.fromkeys([*of_workloads, *self.case_study_records(self.config.figures.fig10)]))
 
     def verification_records(self) -> list[Path]:
@@ -253,12 +243,8 @@ class Study:
                 require_runnable(self.machine, optimizer)
         except BadInputError as error:
             raise BadInputError(f"verification: {error}") from None
-        limit = config.limit
-        return [
-            self.paths(network).record(optimizer, ALL_FAST if optimizer == "all-fast" else limit)
-            for network in networks
-            for optimizer in optimizers
-        ]
+        points = [(optimizer, ALL_FAST if optimizer == "all-fast" else config.limit) for optimizer in optimizers]
+        return [record for network in networks for record in self.records(network, points)]
 
 
 def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results: Path) -> Study:
@@ -274,27 +260,20 @@ def load_study(raw: Mapping[str, Any], source: object, config_dir: Path, results
     figures = config.figures
     if taken := sorted(set(config.own_networks) & set(scale.networks)):
         raise BadInputError(f"{source}: own_networks.{taken[0]}: the zoo has a network of that name; give another")
-    for key, part in (
-        ("fig10", figures.fig10),
-        ("front", figures.front),
-        ("heap", figures.heap),
-        ("devices", figures.devices),
-    ):
+    for key in ("fig10", "front", "heap", "devices"):
         try:
-            network_source(config_dir, config, config.scale, part.network)
+            network_source(config_dir, config, config.scale, getattr(figures, key).network)
         except BadInputError as error:
             raise BadInputError(f"{source}: figures.{key}.network: {error}") from None
-    _require_optimizers(f"{source}: figures.fig10.optimizers", figures.fig10.optimizers)
     _require_optimizers(f"{source}: figures.heap.optimizer", [figures.heap.optimizer])
-    _require_optimizers(f"{source}: figures.devices.optimizers", figures.devices.optimizers)
-    _require_optimizers(f"{source}: figures.fig12.optimizers", figures.fig12.optimizers)
+    for key in ("fig10", "devices", "fig12"):
+        _require_optimizers(f"{source}: figures.{key}.optimizers", getattr(figures, key).optimizers)
     if figures.fig8.workload not in config.workloads:
         unknown = unknown_name("workload", figures.fig8.workload, config.workloads)
         raise BadInputError(f"{source}: figures.fig8.workload: {unknown}")
     for name, workload in config.workloads.items():
-        _require_optimizers(f"{source}: workloads.{name}.optimizers", workload.optimizers)
-        _require_optimizers(f"{source}: workloads.{name}.predicted", workload.predicted)
-        _require_optimizers(f"{source}: workloads.{name}.rivals", workload.rivals)
+        for key in ("optimizers", "predicted", "rivals"):
+            _require_optimizers(f"{source}: workloads.{name}.{key}", getattr(workload, key))
     return Study(config_dir, results, config, machine, scale)
 
 

@@ -1,9 +1,9 @@
-"""What less and less fast memory costs one step: the plans of a sweep as one table, and in words."""
+"""The plans of a sweep over limits on fast memory: as one table, and how little memory is enough in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,54 +16,42 @@ from autotm.model.profile import Profile
 from autotm.model.program import Program
 from autotm.model.provenance import slow_memory_text
 from autotm.model.record import Record
-from autotm.study.tables import DISTURBED, PAGES, versions_text
+from autotm.study.tables import DISTURBED, PAGES, fields_of, versions_text
 
-# How little fast memory a step needs, in words, from the table of a sweep.
+# How little fast memory a step needs, in words.
 
 ALLOWED = (0.01, 0.05, 0.1)
 """Slow-downs that are asked about, as shares of the all-fast step."""
 
 
 def answers(table: pd.DataFrame) -> list[str]:
-    """A sentence for each of `ALLOWED`: the least memory tried that is enough, and what is proven not to be."""
+    """Return a sentence for each of `ALLOWED`: the least memory tried that is enough, and what is proven too little."""
     kept = table[table["refused"] == ""]
     return [_answer(kept, allowed) for allowed in ALLOWED]
 
 
 def _answer(kept: pd.DataFrame, allowed: float) -> str:
-    slower = f"at most {allowed:.0%} slower than all fast".replace("%", " %")
-    enough = kept[kept["predicted_slowdown"] <= 1 + allowed]
-    short = _too_little(kept, allowed)
-    if enough.empty:
-        return f"With none of these limits the step is predicted to be {slower}{short}."
-    least = enough.loc[enough["dram_limit_bytes"].idxmin()]
-    measured = least["measured_slowdown"]
-    told = "" if pd.isna(measured) else f" (measured: {measured - 1:+.1%})".replace("%", " %")
-    return f"With {_memory(least)} the step is predicted to be {slower}{told}{short}."
-
-
-def _too_little(kept: pd.DataFrame, allowed: float) -> str:
-    """What the bounds rule out; nothing where the optimizer searches for no best plan, and has no bound."""
+    slower, too_little = f"at most {100 * allowed:.0f} % slower than all fast", ""
+    # Only optimizers that search have a bound, which rules limits out.
     proven = kept[(kept["bound_slowdown"] > 1 + allowed) & (kept["solver_status"] != str(Status.NOT_OPTIMIZED))]
-    if proven.empty:
-        return ""
-    most = proven.loc[proven["dram_limit_bytes"].idxmax()]
-    name = most["optimizer"]
-    if not most["dram_limit_bytes"]:
-        return f"; proven: with none at all, no {name} plan is"
-    return f"; proven: with {_size(most)} or less, no {name} plan is"
+    if len(proven):
+        most = proven.loc[proven["dram_limit_bytes"].idxmax()]
+        size = f"{most['dram_limit_bytes'] / 1e6:.4g} MB or less" if most["dram_limit_bytes"] else "none at all"
+        too_little = f"; proven: with {size}, no {most['optimizer']} plan is"
+    enough = kept[kept["predicted_slowdown"] <= 1 + allowed]
+    if enough.empty:
+        return f"With none of these limits the step is predicted to be {slower}{too_little}."
+    least = enough.loc[enough["dram_limit_bytes"].idxmin()]
+    memory, measured = "no fast memory", ""
+    if size_bytes := least["dram_limit_bytes"]:
+        share = f"{100 * least['share_of_peak']:.3g} % of the step's peak"
+        memory = f"{size_bytes / 1e6:.4g} MB of fast memory ({share})"
+    if pd.notna(least["measured_slowdown"]):
+        measured = f" (measured: {100 * (least['measured_slowdown'] - 1):+.1f} %)"
+    return f"With {memory} the step is predicted to be {slower}{measured}{too_little}."
 
 
-def _memory(row: pd.Series) -> str:
-    share = f"{100 * row['share_of_peak']:.3g} %"
-    return f"{_size(row)} of fast memory ({share} of the step's peak)" if row["dram_limit_bytes"] else "no fast memory"
-
-
-def _size(row: pd.Series) -> str:
-    return f"{row['dram_limit_bytes'] / 1e6:.4g} MB"
-
-
-# The plans of a sweep, and what running them measured, as one table.
+# The table: plans, and what running them measured.
 
 
 @dataclass(frozen=True)
@@ -83,15 +71,14 @@ def sweep_table(
     refused: Iterable[Refusal],
     source: Mapping[str, Any],
 ) -> pd.DataFrame:
-    """One row for each limit, most fast memory first; those that no placement can keep come last.
+    """Return one row for each limit, most fast memory first; those that no placement can keep come last.
 
     Columns: what was placed and where (`machine`, `threads`, `tier_reality`: whether slow memory was real, emulated,
     modelled or a stand-in; `slow_memory`: which, where not emulated); the limit as text, in bytes and as a share of
-    the step's peak; pools and moved bytes (`_bytes`);
-    predicted seconds (`_s`), over the predicted all-fast step (`predicted_slowdown`); the certified bound in the same
-    two ways (`bound_s`, `bound_slowdown`: no plan of this optimizer is predicted to be faster); `gap` as a share;
-    measured median seconds and slow-down over the all-fast step timed in turn, empty where nothing ran. Of a refused
-    limit there are `refused`, why, and `smallest_bytes`.
+    the step's peak; pools and moved bytes (`_bytes`); predicted seconds (`_s`), over the predicted all-fast step
+    (`predicted_slowdown`); the certified bound in the same two ways (`bound_s`, `bound_slowdown`: no plan of this
+    optimizer is predicted to be faster); `gap` as a share; measured median seconds and slow-down over the all-fast
+    step timed in turn, empty where nothing ran. Of a refused limit there are `refused`, why, and `smallest_bytes`.
 
     Args:
         step: as limits count it.
@@ -107,9 +94,7 @@ def sweep_table(
     all_fast_s = sum(map(profile.base_us, step.computed_by(()).kernels)) / 1e6
     kept = list(points)
     shared = {
-        "network": step.network,
-        "scale": step.scale,
-        "batch": step.batch,
+        **fields_of(step, "network", "scale", "batch"),
         "optimizer": optimizer,
         **{key: source.get(key) for key in ("machine", "threads", "cpu_model", "seed")},
         "tier_reality": profile.provenance.get("tier_reality", source.get("tier_reality")),
@@ -120,7 +105,10 @@ def sweep_table(
         "uncounted_bytes": fixed_bytes(step),
         "all_fast_predicted_s": all_fast_s,
     }
-    all_fast_run_s = _all_fast_run_s(kept)
+    # The fastest run at a limit 0:n, for runs that no all-fast step was timed in turn with.
+    runs = [point.record for point in kept if point.record and point.plan.limit.is_unlimited]
+    medians = [record.actual_runtime_median_s for record in runs if record.actual_runtime_median_s is not None]
+    all_fast_run_s = min(medians, default=math.nan)
     rows = [shared | _kept_row(step, point, all_fast_s, all_fast_run_s) for point in kept]
     rows.sort(key=lambda row: -row["dram_limit_bytes"])
     rows += [shared | _refused_row(step, one) for one in refused]
@@ -135,11 +123,11 @@ def kernels_word(table: pd.DataFrame) -> str:
 def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s: float) -> dict[str, Any]:
     plan, record = point.plan, point.record
     tensors = plan.step_of(step).by_name
-    beside_s = math.nan
+    measured_s = all_fast_measured_s = math.nan
     if record is not None:
-        beside_s = record.all_fast_runtime_median_s or all_fast_run_s
-    median_s = record.actual_runtime_median_s if record else None
-    measured_s = math.nan if median_s is None else median_s
+        all_fast_measured_s = record.all_fast_runtime_median_s or all_fast_run_s
+        if record.actual_runtime_median_s is not None:
+            measured_s = record.actual_runtime_median_s
     return {
         "limit": str(plan.limit),
         "dram_limit_bytes": plan.dram_limit_bytes,
@@ -155,7 +143,7 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
         "gap": plan.gap,
         "solver_status": str(plan.status),
         "measured_runtime_s": measured_s,
-        "measured_slowdown": measured_s / beside_s,
+        "measured_slowdown": measured_s / all_fast_measured_s,
         DISTURBED: record is not None and record.disturbed_steps_count,
         "smallest_bytes": math.nan,
         "refused": "",
@@ -165,29 +153,16 @@ def _kept_row(step: Graph, point: SweepPoint, all_fast_s: float, all_fast_run_s:
 def _refused_row(step: Graph, refusal: Refusal) -> dict[str, Any]:
     limit = refusal.limit
     size = math.nan if limit.less_io else limit.fast_bytes(step.peak_live_bytes)
-    smallest = math.nan if refusal.smallest_bytes is None else refusal.smallest_bytes
     return {
         "limit": str(refusal.limit),
         "dram_limit_bytes": size,
         "share_of_peak": _share(size, step),
         "solver_status": "infeasible",
         DISTURBED: False,
-        "smallest_bytes": smallest,
+        "smallest_bytes": math.nan if refusal.smallest_bytes is None else refusal.smallest_bytes,
         "refused": refusal.why,
     }
 
 
 def _share(size: float, step: Graph) -> float:
     return size / step.peak_live_bytes if step.peak_live_bytes else 1.0
-
-
-def _all_fast_run_s(points: Sequence[SweepPoint]) -> float:
-    """The run at a limit 0:n, for runs that no all-fast step was timed beside; NaN if there is none."""
-    found = [
-        point.record.actual_runtime_median_s
-        for point in points
-        if point.record is not None
-        and point.record.actual_runtime_median_s is not None
-        and point.plan.limit.is_unlimited
-    ]
-    return min(found, default=math.nan)

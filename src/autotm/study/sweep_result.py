@@ -1,4 +1,4 @@
-"""What a sweep found, for a terminal, as files, and from Python."""
+"""The result of a sweep: from Python, for a terminal, and as files."""
 
 from __future__ import annotations
 
@@ -17,20 +17,6 @@ from autotm.study.sweep import answers, kernels_word
 from autotm.study.tables import DISTURBED, PAGES, write_table
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class SweepFiles:
-    """The files of one sweep, in one folder."""
-
-    csv: Path
-    pdf: Path
-    png: Path
-
-    @classmethod
-    def in_folder(cls, folder: Path) -> SweepFiles:
-        """`sweep.csv`, `sweep.pdf` and `sweep.png` there."""
-        return cls(folder / "sweep.csv", folder / "sweep.pdf", folder / "sweep.png")
 
 
 @dataclass(frozen=True)
@@ -69,27 +55,24 @@ class SweepResult(Generic[T]):
         if not self.placements:
             raise BadInputError(f"{path}: nothing to draw: no placement can keep any of these limits")
         # seaborn takes a second, and most sweeps are read, not drawn.
-        from autotm.study.drawing import fix_legends, save_figure, styled, write_caption  # noqa: PLC0415
+        from autotm.study.drawing import draw_to_files  # noqa: PLC0415
         from autotm.study.figures.limits import draw_sweep  # noqa: PLC0415
 
-        look = style or StyleConfig()
-        with styled(look):
-            figure, text = draw_sweep(self.table, look)
-            fix_legends(figure)
-            if look.caption:
-                write_caption(figure, text, look)
-            save_figure(figure, path.with_suffix(".pdf"), path.with_suffix(".png"), text, look)
+        draw_to_files(
+            draw_sweep, self.table, path.with_suffix(".pdf"), path.with_suffix(".png"), style or StyleConfig()
+        )
 
-    def write(self, folder: Path, style: StyleConfig) -> SweepFiles:
-        """Write the table and, where a limit could be kept, the picture; each file whole."""
-        files = SweepFiles.in_folder(folder)
-        write_table(self.table, files.csv)
+    def write(self, folder: Path, style: StyleConfig) -> list[Path]:
+        """Write `sweep.csv` and, where a limit could be kept, `sweep.pdf` and `.png`, each whole; return the paths."""
+        csv, pdf, png = (folder / f"sweep.{kind}" for kind in ("csv", "pdf", "png"))
+        write_table(self.table, csv)
         if self.placements:
-            self.plot(files.pdf, style)
-        return files
+            self.plot(pdf, style)
+        return [csv, pdf, png] if self.placements else [csv]
 
     def __str__(self) -> str:
-        parts = [self._title(), self._columns()]
+        head = ("limit", "fast MB", "of peak", "slow MB", "predicted", "bound", "gap", "moved MB", "measured")
+        parts = [self._title(), columns([head, *(_line(row) for _, row in self.table.iterrows())], left=1)]
         if self.table[DISTURBED].any():
             parts.append("* others held the cores meanwhile: too slow.")
         refused = self.table[self.table["refused"] != ""]
@@ -98,7 +81,7 @@ class SweepResult(Generic[T]):
 
     def _title(self) -> str:
         first = self.table.iloc[0]
-        beside = f" (beside {_mb(first['uncounted_bytes'])} of arguments)" if first["uncounted_bytes"] else ""
+        uncounted = f" (beside {_mb(first['uncounted_bytes'])} MB of arguments)" if first["uncounted_bytes"] else ""
         threads = f"{first['threads']} thread{'s' if first['threads'] != 1 else ''}"
         where = f"{first['machine']}, {threads}; slow memory {str(first['tier_reality']).upper()}"
         if first["slow_memory"]:
@@ -108,44 +91,26 @@ class SweepResult(Generic[T]):
             where += f"; pages {str(first[PAGES]).upper()}"
         return (
             f"{first['network']} ({first['scale']}), {first['optimizer']}, on {where}.\n"
-            f"Peak {_mb(first['peak_live_bytes'])}{beside}. All-fast step: {all_fast}.\n"
+            f"Peak {_mb(first['peak_live_bytes'])} MB{uncounted}. All-fast step: {all_fast}.\n"
             "`predicted`, `bound`: slow-downs over that step. `measured`: over the all-fast step timed in turn."
         )
 
-    def _columns(self) -> str:
-        head = ("limit", "fast MB", "of peak", "slow MB", "predicted", "bound", "gap", "moved MB", "measured")
-        return columns([head, *(_line(row) for _, row in self.table.iterrows())], left=1)
-
 
 def _line(row: pd.Series) -> Sequence[str]:
-    fast = ["?", "?"] if pd.isna(row["dram_limit_bytes"]) else [_number(row["dram_limit_bytes"])]
-    if not pd.isna(row["dram_limit_bytes"]):
-        fast.append(f"{100 * row['share_of_peak']:.1f} %")
+    """Return the words of a limit, in the order of the table's head."""
+    fast, proof = ("?", "?"), ("-", "-")
+    if pd.notna(row["dram_limit_bytes"]):
+        fast = (_mb(row["dram_limit_bytes"]), f"{100 * row['share_of_peak']:.1f} %")
     if row["refused"]:
         return (row["limit"], *fast, "-", "impossible", "-", "-", "-", "-")
-    measured = row["measured_slowdown"]
-    mark = "*" if row[DISTURBED] else ""
-    return (
-        row["limit"],
-        *fast,
-        _number(row["pmem_alloc_bytes"]),
-        f"{row['predicted_slowdown']:.3f}",
-        *_proof(row),
-        _number(row["bytes_moved"]),
-        "-" if pd.isna(measured) else f"{measured:.3f}{mark}",
-    )
-
-
-def _proof(row: pd.Series) -> tuple[str, str]:
-    """Bound and gap; an optimizer that has exactly one plan has neither."""
-    if row["solver_status"] == Status.NOT_OPTIMIZED:
-        return "-", "-"
-    return f"{row['bound_slowdown']:.3f}", f"{100 * row['gap']:.2g} %"
-
-
-def _number(size: float) -> str:
-    return f"{size / 1e6:.4g}"
+    if row["solver_status"] != Status.NOT_OPTIMIZED:  # an optimizer that does not search has neither bound nor gap
+        proof = (f"{row['bound_slowdown']:.3f}", f"{100 * row['gap']:.2g} %")
+    measured = "-"
+    if pd.notna(row["measured_slowdown"]):
+        measured = f"{row['measured_slowdown']:.3f}{'*' if row[DISTURBED] else ''}"
+    slow, moved = _mb(row["pmem_alloc_bytes"]), _mb(row["bytes_moved"])
+    return (row["limit"], *fast, slow, f"{row['predicted_slowdown']:.3f}", *proof, moved, measured)
 
 
 def _mb(size: float) -> str:
-    return f"{_number(size)} MB"
+    return f"{size / 1e6:.4g}"

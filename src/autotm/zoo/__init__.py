@@ -30,10 +30,7 @@ __all__ = [
     "with_values_stored",
 ]
 
-_HOMES = {
-    "from_onnx": ("autotm.zoo.onnx.network", "onnx"),
-    "from_torch": ("autotm.zoo.torch.network", "torch"),
-}
+_HOMES = {"from_onnx": ("autotm.zoo.onnx.network", "onnx"), "from_torch": ("autotm.zoo.torch.network", "torch")}
 """Module of each name, and the library that it needs, which is optional."""
 
 

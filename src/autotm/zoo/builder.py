@@ -47,7 +47,7 @@ class NetworkBuilder:
         self._dataflow.__enter__()
 
     def input(self, name: str, shape: tuple[int, ...], initial: Initial, dtype: str = "float32") -> relax.Var:
-        """An argument that training leaves alone: data, labels.
+        """Add an argument that training leaves alone: data, labels.
 
         Args:
             name: distinct from those of others.
@@ -60,7 +60,7 @@ class NetworkBuilder:
         return var
 
     def parameter(self, kind: str, shape: tuple[int, ...], initial: Initial) -> relax.Var:
-        """An argument that training updates, float32, named by kind and creation order, e.g. `conv_weight_0`.
+        """Add an argument that training updates, float32, named by kind and creation order, e.g. `conv_weight_0`.
 
         Args:
             kind: first part of its name.
@@ -83,7 +83,7 @@ class NetworkBuilder:
         relu: bool = True,
         groups: int = 1,
     ) -> relax.Var:
-        """Convolution with bias, He-normal weights, and ReLU unless told otherwise.
+        """Convolve, add a bias, and apply ReLU by default; weights are He-normal.
 
         Args:
             x: (batch, height, width, channels).
@@ -110,7 +110,7 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def dense(self, x: relax.Expr, features: int, *, relu: bool = True) -> relax.Var:
-        """Matrix product with bias, (..., width) -> (..., features), He-normal weights; ReLU unless told otherwise."""
+        """Multiply by a He-normal matrix, (..., width) -> (..., features), and add a bias; then ReLU by default."""
         channels = self.shape(x)[-1]
         scale = math.sqrt((2 if relu else 1) / channels)
         weight = self.parameter("dense_weight", (channels, features), Initial("normal", scale))
@@ -119,7 +119,7 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def batch_norm(self, x: relax.Expr, *, relu: bool = False) -> relax.Var:
-        """Batch norm of (batch, height, width, channels), by the batch's own statistics, epsilon 1e-5; ReLU if told so.
+        """Normalize (batch, height, width, channels) by the batch's own statistics, epsilon 1e-5; ReLU if asked for.
 
         Running averages are not kept, as in the original: they are no part of the step.
         """
@@ -132,72 +132,72 @@ class NetworkBuilder:
         return self.relu(y) if relu else y
 
     def emit(self, expression: relax.Expr) -> relax.Var:
-        """The result of any operator of Relax that can be differentiated, e.g. `net.emit(relax.op.tanh(x))`."""
+        """Add any operator of Relax that can be differentiated, e.g. `net.emit(relax.op.tanh(x))`."""
         return self._relax.emit(expression)
 
     def relu(self, x: relax.Expr) -> relax.Var:
-        """max(x, 0), of any shape."""
+        """Compute max(x, 0), of any shape."""
         return self.emit(relax.op.nn.relu(x))
 
     def layer_norm(self, x: relax.Expr) -> relax.Var:
-        """Layer normalization along the last axis, with scale and shift."""
+        """Normalize along the last axis, with scale and shift."""
         width = self.shape(x)[-1]
         scale = self.parameter("norm_scale", (width,), Initial("ones"))
         shift = self.parameter("norm_shift", (width,), Initial("zeros"))
         return self.emit(relax.op.nn.layer_norm(x, scale, shift, axes=[-1]))
 
     def softmax(self, x: relax.Expr) -> relax.Var:
-        """Softmax along the last axis."""
+        """Compute softmax along the last axis."""
         return self.emit(relax.op.nn.softmax(x, axis=-1))
 
     def product(self, subscripts: str, left: relax.Expr, right: relax.Expr) -> relax.Var:
-        """Products of matrices for each index of the other axes, as `numpy.einsum` has them, e.g. `bihd,bjhd->bhij`."""
+        """Multiply matrices for each index of the other axes, as `numpy.einsum` does, e.g. `bihd,bjhd->bhij`."""
         return self.emit(relax.op.einsum((left, right), subscripts))
 
     def scale(self, x: relax.Expr, factor: float) -> relax.Var:
-        """Every element times a number."""
+        """Multiply every element by a number."""
         return self.emit(relax.op.multiply(x, relax.const(factor, "float32")))
 
     def reshape(self, x: relax.Expr, shape: tuple[int, ...]) -> relax.Var:
-        """The same elements in another shape."""
+        """Give elements another shape."""
         return self.emit(relax.op.reshape(x, shape))
 
     def add(self, x: relax.Expr, y: relax.Expr) -> relax.Var:
-        """Elementwise sum of two expressions of the same shape, or of shapes that NumPy would broadcast."""
+        """Add two expressions of the same shape, or of shapes that NumPy would broadcast."""
         return self.emit(relax.op.add(x, y))
 
     def max_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
-        """Maximum over windows of `size` x `size` pixels, `stride` apart, on (batch, height, width, channels)."""
+        """Maximize over windows of `size` x `size` pixels, `stride` apart, of (batch, height, width, channels)."""
         return self.emit(relax.op.nn.max_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC"))
 
     def avg_pool(self, x: relax.Expr, size: int, stride: int, padding: int = 0) -> relax.Var:
-        """Mean over windows as of `max_pool`; padding does not count."""
+        """Take the mean of windows as of `max_pool`; padding does not count."""
         pool = relax.op.nn.avg_pool2d(x, (size, size), (stride, stride), (padding,) * 4, layout="NHWC")
         return self.emit(pool)
 
     def global_mean(self, x: relax.Expr) -> relax.Var:
-        """Mean over height and width: (batch, height, width, channels) -> (batch, channels)."""
+        """Take the mean over height and width: (batch, height, width, channels) -> (batch, channels)."""
         return self.emit(relax.op.mean(x, axis=[1, 2]))
 
     def flatten(self, x: relax.Expr) -> relax.Var:
-        """All axes but the first as one: (batch, ...) -> (batch, product of the others)."""
+        """Merge all axes but the first: (batch, ...) -> (batch, product of the others)."""
         batch, *rest = self.shape(x)
         return self.emit(relax.op.reshape(x, (batch, math.prod(rest))))
 
     def embedding(self, table: relax.Expr, indices: relax.Expr) -> relax.Var:
-        """The rows of a (rows, width) table that integers in [0, rows), of any shape, name: (*shape, width)."""
+        """Look up rows of a (rows, width) table by integers in [0, rows) of any shape: (*shape, width)."""
         return self.emit(relax.op.take(table, indices, axis=0))
 
     def concat(self, parts: list[relax.Expr]) -> relax.Var:
-        """Parts one after the other along the last axis: the channels."""
+        """Concatenate along the last axis: the channels."""
         return self.emit(relax.op.concat(parts, axis=len(self.shape(parts[0])) - 1))
 
     def floored(self, x: relax.Expr, floor: float) -> relax.Var:
-        """max(x, floor)."""
+        """Compute max(x, floor)."""
         return self.emit(relax.op.maximum(x, relax.const(floor, "float32")))
 
     def log_floored(self, x: relax.Expr, floor: float) -> relax.Var:
-        """log(max(x, floor)), the original's guard before its softmax."""
+        """Compute log(max(x, floor)), the original's guard before its softmax."""
         return self.emit(relax.op.log(self.floored(x, floor)))
 
     def softmax_cross_entropy(self, scores: relax.Expr) -> Network:
@@ -227,7 +227,7 @@ class NetworkBuilder:
 
     @staticmethod
     def shape(x: relax.Expr) -> tuple[int, ...]:
-        """Static shape of an emitted expression."""
+        """Return the static shape of an emitted expression."""
         return tuple(int(extent) for extent in x.ty.shape)
 
     def _finish(self, loss: relax.Expr) -> Network:

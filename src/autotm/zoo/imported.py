@@ -1,8 +1,8 @@
-"""What is imported from PyTorch or ONNX: with the places that operators come from, turned to channels last."""
+"""A step as it was imported from PyTorch or ONNX: its operators' places in the source, and channels last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,9 +10,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from autotm.zoo.layout_rules import RULES
 from autotm.zoo.layouts import Layouts, Order
-from autotm.zoo.network import Check, Fill, unchecked
+from autotm.zoo.network import Array, Check, Fill
 
 # A builder that remembers where operators came from, so that later faults can name the place.
 
@@ -30,7 +29,7 @@ class LinedBuilder(relax.BlockBuilder):
 
     @classmethod
     def empty(cls) -> LinedBuilder:
-        """A builder that has seen nothing."""
+        """Return a builder that has seen nothing."""
         found = cls()
         found.lines, found.place = {}, None
         return found
@@ -47,7 +46,7 @@ class LinedBuilder(relax.BlockBuilder):
             self._end_block()  # Of a block that is left open TVM warns on the terminal.
 
     def _note(self, expression: relax.Expr, place: Callable[[], str]) -> None:
-        """Operators of an expression that are seen for the first time, also those within others."""
+        """Remember operators of an expression that are seen for the first time, also those within others."""
         if isinstance(expression, relax.Call):
             if isinstance(expression.op, tvm.ir.Op) and expression.op.name not in self.lines:
                 self.lines[expression.op.name] = place()
@@ -58,7 +57,7 @@ class LinedBuilder(relax.BlockBuilder):
                 self._note(field, place)
 
 
-# A network read from elsewhere, made ours: channels last, weights as kernels want them, constants as arguments.
+# The imported step, with channels last as the kernels want them, and constants as arguments.
 
 
 @dataclass(frozen=True)
@@ -84,19 +83,19 @@ class Imported:
     states: Mapping[str, Fill]
     turned: Mapping[str, Order] = field(default_factory=dict)
     lines: Mapping[str, str] = field(default_factory=dict)
-    check: Check = unchecked
+    check: Check = lambda _: None
     gradients: tuple[str, ...] | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     places: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
 
 
 def channels_last(imported: Imported) -> Imported:
-    """The same step with channels last. An argument that is only read turned is kept turned, and costs no kernel."""
-    first = Layouts(RULES, {})
+    """Turn a step to channels last. An argument that is only read turned is kept turned, and costs no kernel."""
+    first = Layouts({})
     first.rewrite(imported.module, imported.gradients or ())
     turned = {name: next(iter(orders)) for name, orders in first.asked.items() if len(orders) == 1}
     turned = {name: order for name, order in turned.items() if order != tuple(range(len(order)))}
-    second = Layouts(RULES, turned)
+    second = Layouts(turned)
     module = second.rewrite(imported.module, imported.gradients or ())
 
     def lying(values: Mapping[str, Fill]) -> dict[str, Fill]:
@@ -109,3 +108,37 @@ def channels_last(imported: Imported) -> Imported:
 
     inputs = lying(imported.inputs) | second.constants
     return replace(imported, module=module, inputs=inputs, parameters=lying(imported.parameters), turned=turned)
+
+
+# Whether an operator computes here what its source computes on the same operands.
+
+NOISE = 1e-6
+"""Relative noise on an operator's operands, some roundings of float32: shows what a sum in another order may give."""
+_ALLOWED, _ROUNDING = 10.0, 1e-4
+"""How far one operator may be off: times what roundings make of it in the source, and of the largest value."""
+
+
+def difference(ours: Array, exact: Array, rounded: Sequence[Array], source: str) -> str:
+    """Say how an operator's result differs beyond roundings; nothing where it does not.
+
+    Args:
+        ours: the result here.
+        exact: the source's, in its most precise type.
+        rounded: the source's with roundings on the way.
+        source: its name.
+    """
+    ours = ours.reshape(exact.shape)
+    if exact.dtype.kind != "f":
+        wrong = ours != exact
+    else:
+        with np.errstate(all="ignore"):
+            size = np.abs(exact[np.isfinite(exact)]).max(initial=0.0)
+            errors = (np.nan_to_num(np.abs(other - exact), nan=0.0, posinf=0.0) for other in rounded)
+            error = max(each.max(initial=0.0) for each in errors)
+            close = np.abs(ours - exact) <= _ALLOWED * error + _ROUNDING * size
+            wrong = ~(close | (ours == exact) | (np.isnan(ours) & np.isnan(exact)))
+    if not wrong.any():
+        return ""
+    place, count = tuple(np.argwhere(wrong)[0]), int(wrong.sum())
+    found, wanted = ours[place].item(), exact[place].item()
+    return f"{found:.6g} where {source} has {wanted:.6g}, and {count} of {wrong.size} numbers so"

@@ -3,63 +3,18 @@
 from __future__ import annotations
 
 import math
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy.typing as npt
 import tvm
 from tvm import relax
 
-# How a value lies after a reshape.
+from autotm.zoo.network import gradient_of, shape_and_dtype
 
-Groups = list[tuple[list[int], list[int]]]
-
-
-def reshaped_order(old: Order, new: Order, order: Order) -> tuple[Order, Order]:
-    """The order in which the axes of the result may lie, and the order that the source must be turned to before.
-
-    The source is turned as little as possible: only axes that become one axis, or are divided anew, must lie together.
-
-    Args:
-        old: shape before.
-        new: shape after, of as many elements.
-        order: of the source: axis j of its tensor is axis order[j] of the value.
-    """
-    groups = _groups(old, new)
-    of_axis = {axis: number for number, (olds, _) in enumerate(groups) for axis in olds}
-    lying = [of_axis[axis] for axis in order if axis in of_axis]
-    last = {number: place for place, number in enumerate(lying)}
-    sequence = [number for place, number in enumerate(lying) if last[number] == place]
-    units = [axis for axis in range(len(old)) if axis not in of_axis]
-    wanted = [axis for number in sequence for axis in groups[number][0]]
-    kept = [axis for axis in order if axis in of_axis]
-    source = order if kept == wanted else tuple(wanted + units)
-    found = [axis for number in sequence for axis in groups[number][1]]
-    for axis in range(len(new)):
-        if axis not in found:
-            found.insert(found.index(axis - 1) + 1 if axis else 0, axis)
-    return tuple(found), source
-
-
-def _groups(old: Order, new: Order) -> Groups:
-    """Least runs of axes, those of extent one left out, whose extents have the same product before and after."""
-    olds = [axis for axis, extent in enumerate(old) if extent != 1]
-    news = [axis for axis, extent in enumerate(new) if extent != 1]
-    groups: Groups = []
-    while olds or news:
-        before, after = [olds.pop(0)], [news.pop(0)]
-        while (size := math.prod(old[axis] for axis in before)) != (goal := math.prod(new[axis] for axis in after)):
-            if size < goal:
-                before.append(olds.pop(0))
-            else:
-                after.append(news.pop(0))
-        groups.append((before, after))
-    return groups
-
-
-# Layouts: a network written channels first becomes one written channels last, as our kernels want it.
-#
 # Every value is followed as a tensor whose axes lie in some order in memory. A permutation then costs nothing where
 # it is asked for: it only changes the order, and operators that do not care about it work on the tensor as it lies.
 # Values are turned where an operator needs another order, and written as products of any order where two matrices are
@@ -108,11 +63,10 @@ Value = Laid | tuple["Value", ...] | relax.Expr
 
 
 class Layouts:
-    """Rewrites one function, binding by binding; `rules` (in `layout_rules.py`) say what operators do with orders."""
+    """Rewrites one function, binding by binding; `RULES` say what operators do with orders."""
 
-    def __init__(self, rules: Mapping[str, Callable[[Layouts, relax.Call], Value]], lying: Mapping[str, Order]) -> None:
+    def __init__(self, lying: Mapping[str, Order]) -> None:
         """Start with nothing known but the orders in which some arguments lie."""
-        self._rules = rules
         self._lying = lying
         self._values: dict[relax.Var, Value] = {}
         self._turned: dict[tuple[relax.Expr, Order], relax.Var] = {}
@@ -125,7 +79,7 @@ class Layouts:
         self._bound: relax.Var | None = None
 
     def rewrite(self, module: tvm.IRModule, gradients: Sequence[str] = ()) -> tvm.IRModule:
-        """A module with the same results, its insides turned; constants but for numbers become arguments, the last.
+        """Rewrite a module in other orders of axes; constants but for numbers become its last arguments.
 
         Its last results are the gradients by these arguments, and lie as the arguments do.
         """
@@ -140,11 +94,9 @@ class Layouts:
                 results = self._value(main.body.body)
                 if gradients:
                     first = len(results) - len(gradients)
-                    turned = [
-                        self._gradient(each, self._lying.get(name))
-                        for each, name in zip(results[first:], gradients, strict=True)
-                    ]
-                    output = relax.Tuple([*(self._whole(each) for each in results[:first]), *turned])
+                    by_name = zip(results[first:], gradients, strict=True)
+                    turned = [self._gradient(each, self._lying.get(name)) for each, name in by_name]
+                    output = relax.Tuple([*map(self._whole, results[:first]), *turned])
                 else:
                     output = self._whole(results)
                 output = self.builder.emit_output(output)
@@ -154,7 +106,7 @@ class Layouts:
         return relax.transform.DeadCodeElimination(["main"])(tvm.IRModule({**kept, **found.functions}))
 
     def at(self, expression: relax.Expr) -> Value:
-        """What is known of an argument."""
+        """Return what is known of an argument."""
         if isinstance(expression, relax.Var):
             return self._values[expression]
         if isinstance(expression, relax.Tuple):
@@ -163,7 +115,7 @@ class Layouts:
         return self._constant(expression) if is_tensor else expression
 
     def tensor(self, value: Value, order: Order | None = None) -> relax.Expr:
-        """The value as a tensor in that order: by default as it is written."""
+        """Return the value as a tensor in that order: by default as it is written."""
         if not isinstance(value, Laid):
             return self._whole(value)
         order = tuple(range(len(value.order))) if order is None else order
@@ -186,17 +138,23 @@ class Layouts:
         self.applied[self._bound] = Applied(found, order, orders)
         return found
 
-    def call(self, original: relax.Call, *arguments: relax.Expr) -> relax.Var:
-        """The same operator with the same attributes on other arguments."""
-        return self.emit(relax.Call(original.op, list(arguments), original.attrs, original.ty_args))
+    def as_written(self, call: relax.Call) -> Value:
+        """Bind an operator's call on its arguments as they are written."""
+        arguments = [self._whole(self.at(argument)) for argument in call.args]
+        rewritten = self.emit(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+        first = rewritten.ty.fields[0] if isinstance(rewritten.ty, relax.TupleType) else rewritten.ty
+        if isinstance(first, relax.TensorType):
+            tensors = [item.ty for item in call.args if isinstance(item.ty, relax.TensorType)]
+            self.applied[self._bound] = Applied(rewritten, _written(first), tuple(map(_written, tensors)))
+        return plain(rewritten)
 
     def reshape(self, value: Laid, shape: Sequence[int]) -> Laid:
-        """The value in another shape; its tensor is turned only where axes that are merged do not lie together."""
+        """Reshape a value; its tensor is turned only where axes that are merged do not lie together."""
         order, wanted = reshaped_order(value.shape, tuple(shape), value.order)
         return Laid(self.in_shape(self.tensor(value, wanted), [shape[axis] for axis in order]), order)
 
     def in_shape(self, tensor: relax.Expr, extents: Sequence[int]) -> relax.Expr:
-        """A tensor's elements, as they lie, in another shape: of several reshapes only the last is left."""
+        """Reshape a tensor's elements as they lie: of several reshapes only the last is left."""
         if isinstance(tensor, tvm.ir.Constant):
             return self.emit(relax.op.full(list(extents), tensor, tensor.ty.dtype.dtype))
         source = self._reshaped.get(tensor, tensor)
@@ -207,7 +165,7 @@ class Layouts:
         return found
 
     def _turn(self, tensor: relax.Expr, axes: Order) -> relax.Expr:
-        """A permutation; where it moves nothing but axes of extent one, a reshape, which costs nothing."""
+        """Permute axes; where that moves nothing but axes of extent one, reshape, which costs nothing."""
         extents = [int(extent) for extent in tensor.ty.shape]
         moved = [axis for axis in axes if extents[axis] > 1]
         if moved == sorted(moved):
@@ -215,7 +173,7 @@ class Layouts:
         return self.emit(relax.op.permute_dims(tensor, axes))
 
     def _gradient(self, value: Laid, order: Order | None) -> relax.Expr:
-        """The gradient by an argument that lies in that order; a product of matrices is worked out turned."""
+        """Return the gradient by an argument that lies in that order; a product of matrices is computed transposed."""
         product = self.builder.lookup_binding(value.tensor) if isinstance(value.tensor, relax.Var) else None
         is_product = isinstance(product, relax.Call) and product.op == tvm.ir.Op.get("relax.matmul")
         is_product = is_product and len(value.order) == 2  # noqa: PLR2004 - rows and columns
@@ -236,7 +194,7 @@ class Layouts:
         return turned
 
     def _constant(self, constant: tvm.ir.Constant) -> Value:
-        """A number as it is, anything larger as an argument: equal ones as one."""
+        """Return a number as it is, anything larger as an argument: equal ones as one."""
         array = constant.value.numpy()
         if not array.shape:
             return plain(constant)
@@ -255,15 +213,8 @@ class Layouts:
             return plain(self.emit(relax.TupleGetItem(self._whole(whole), expression.index)))
         if not isinstance(expression, relax.Call) or not isinstance(expression.op, tvm.ir.Op):
             return self.at(expression)
-        rule = self._rules.get(expression.op.name)
-        if rule is not None:
-            return rule(self, expression)
-        found = self.call(expression, *(self._whole(self.at(argument)) for argument in expression.args))
-        first = found.ty.fields[0] if isinstance(found.ty, relax.TupleType) else found.ty
-        if isinstance(first, relax.TensorType):
-            tensors = [item.ty for item in expression.args if isinstance(item.ty, relax.TensorType)]
-            self.applied[self._bound] = Applied(found, _written(first), tuple(map(_written, tensors)))
-        return plain(found)
+        rule = RULES.get(expression.op.name)
+        return self.as_written(expression) if rule is None else rule(self, expression)
 
     def _whole(self, value: Value) -> relax.Expr:
         if isinstance(value, Laid):
@@ -276,7 +227,348 @@ def _written(tensor: relax.TensorType) -> Order:
 
 
 def plain(tensor: relax.Expr) -> Value:
-    """A value that lies as it is written; a tuple or a shape stays what it is."""
+    """Return a value that lies as it is written; a tuple or a shape stays what it is."""
     if isinstance(tensor.ty, relax.TensorType):
-        return Laid(tensor, tuple(range(len(tensor.ty.shape))))
+        return Laid(tensor, _written(tensor.ty))
     return tensor
+
+
+# How a value lies after a reshape.
+
+
+def reshaped_order(old: Order, new: Order, order: Order) -> tuple[Order, Order]:
+    """Return the order in which the axes of the result may lie, and the order to turn the source to before.
+
+    The source is turned as little as possible: only axes that become one axis, or are divided anew, must lie together.
+
+    Args:
+        old: shape before.
+        new: shape after, of as many elements.
+        order: of the source: axis j of its tensor is axis order[j] of the value.
+    """
+    groups = _groups(old, new)
+    of_axis = {axis: number for number, (olds, _) in enumerate(groups) for axis in olds}
+    lying = [of_axis[axis] for axis in order if axis in of_axis]
+    last = {number: place for place, number in enumerate(lying)}
+    sequence = [number for place, number in enumerate(lying) if last[number] == place]
+    units = [axis for axis in range(len(old)) if axis not in of_axis]
+    wanted = [axis for number in sequence for axis in groups[number][0]]
+    kept = [axis for axis in order if axis in of_axis]
+    source = order if kept == wanted else tuple(wanted + units)
+    found = [axis for number in sequence for axis in groups[number][1]]
+    for axis in range(len(new)):
+        if axis not in found:
+            found.insert(found.index(axis - 1) + 1 if axis else 0, axis)
+    return tuple(found), source
+
+
+def _groups(old: Order, new: Order) -> list[tuple[list[int], list[int]]]:
+    """Return the least runs of axes, those of extent one left out, of the same product before and after."""
+    olds = [axis for axis, extent in enumerate(old) if extent != 1]
+    news = [axis for axis, extent in enumerate(new) if extent != 1]
+    groups = []
+    while olds or news:
+        before, after = [olds.pop(0)], [news.pop(0)]
+        while (size := math.prod(old[axis] for axis in before)) != (goal := math.prod(new[axis] for axis in after)):
+            if size < goal:
+                before.append(olds.pop(0))
+            else:
+                after.append(news.pop(0))
+        groups.append((before, after))
+    return groups
+
+
+# Rules by which operators read operands, and lay out results, in some order of axes.
+
+_UNARY = (
+    "abs", "acos", "asin", "atan", "bitwise_not", "ceil", "clip", "cos", "cosh", "erf", "exp", "floor",
+    "full_like", "isfinite", "isinf", "isnan", "log", "logical_not", "negative", "ones_like", "round", "rsqrt",
+    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "zeros_like", "grad.no_grad",
+    "nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.selu", "nn.silu", "nn.softplus",
+)  # fmt: skip
+_ELEMENTWISE = (
+    *_UNARY, "add", "atan2", "bitwise_and", "bitwise_or", "bitwise_xor", "divide", "equal", "floor_divide",
+    "floor_mod", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_or", "logical_xor",
+    "maximum", "minimum", "mod", "multiply", "not_equal", "power", "subtract", "where",
+)  # fmt: skip
+_REDUCTIONS = ("max", "mean", "min", "prod", "std", "sum", "variance")
+_NCHW, _NHWC, _HWIO = (0, 1, 2, 3), (0, 2, 3, 1), (2, 3, 1, 0)
+_MATRIX = 2  # axes
+
+
+def _elementwise(layouts: Layouts, call: relax.Call) -> Value:
+    values = [layouts.at(argument) for argument in call.args]
+    shape = _shape(call)
+    order = _common(values, len(shape))
+    operands = [_broadcast(layouts, value, values, shape, order) for value in values]
+    applied = relax.Call(call.op, operands, call.attrs, call.ty_args)
+    # An operand of fewer axes than the result lies as it is written.
+    ranks = [len(item.ty.shape) if isinstance(item.ty, relax.TensorType) else 0 for item in operands]
+    orders = (order if rank == len(order) else tuple(range(rank)) for rank in ranks)
+    return Laid(layouts.apply(applied, order, *orders), order)
+
+
+def _cast(layouts: Layouts, call: relax.Call) -> Value:
+    """Cast a constant number at once, for a kernel has no place for one."""
+    value, dtype = layouts.at(call.args[0]), str(call.attrs.dtype)
+    if isinstance(value, Laid) and isinstance(value.tensor, tvm.ir.Constant):
+        return plain(relax.const(value.tensor.value.numpy().astype(dtype), dtype))
+    return _elementwise(layouts, call)
+
+
+def _common(values: list[Value], rank: int) -> Order:
+    """Return the order of the largest argument of full rank that does not lie as written, else the written order."""
+    full = [value for value in values if isinstance(value, Laid) and len(value.order) == rank]
+    sizes = [math.prod(value.shape) for value in full]
+    largest = [value for value, size in zip(full, sizes, strict=True) if size == max(sizes)]
+    turned = [value.order for value in largest if not value.is_plain]
+    return turned[0] if turned else tuple(range(rank))
+
+
+def _broadcast(layouts: Layouts, value: Value, values: list[Value], shape: Order, order: Order) -> relax.Expr:
+    """Return an argument as an operator needs it whose result is `shape` and lies in `order`.
+
+    It loses leading axes of extent one where another argument has the result's shape: a bias is a vector to our rules.
+    """
+    if not isinstance(value, Laid) or not value.order:
+        return value.tensor if isinstance(value, Laid) else value
+    if missing := len(shape) - len(value.order):
+        value = layouts.reshape(value, (1,) * missing + value.shape)
+    tensor = layouts.tensor(value, order)
+    others = (other for other in values if other is not value and isinstance(other, Laid))
+    if value.shape == shape or not any(other.shape == shape for other in others):
+        return tensor
+    extents = [int(extent) for extent in tensor.ty.shape]
+    leading = next((axis for axis, extent in enumerate(extents) if extent > 1), len(shape) - 1)
+    return layouts.in_shape(tensor, extents[leading:])
+
+
+def _permute(layouts: Layouts, call: relax.Call) -> Value:
+    value, rank = layouts.at(call.args[0]), len(call.ty.shape)
+    axes = [int(axis) % rank for axis in call.attrs.axes] if call.attrs.axes is not None else list(range(rank))[::-1]
+    return Laid(value.tensor, tuple(axes.index(axis) for axis in value.order))
+
+
+def _reshape(layouts: Layouts, call: relax.Call) -> Value:
+    return layouts.reshape(layouts.at(call.args[0]), _shape(call))
+
+
+def _reduction(layouts: Layouts, call: relax.Call) -> Value:
+    value = layouts.at(call.args[0])
+    rank, attrs = len(value.order), call.attrs
+    axes = [int(axis) % rank for axis in attrs.axis] if attrs.axis is not None else list(range(rank))
+    lying = sorted(value.order.index(axis) for axis in axes)
+    extents = [int(extent) for extent in value.tensor.ty.shape]
+    if call.op.name == "relax.sum" and rank > 1 and lying == list(range(rank - 1)):
+        # As gradients of biases are: these have a kernel of their own.
+        found = layouts.emit(relax.op.collapse_sum_to(value.tensor, extents[-1:]))
+        found = layouts.in_shape(found, [1] * (rank - 1) + extents[-1:]) if attrs.keepdims else found
+    else:
+        found = layouts.emit(_operator(call)(value.tensor, lying, keepdims=bool(attrs.keepdims)))
+    if attrs.keepdims:
+        return Laid(found, value.order)
+    kept = [axis for axis in range(rank) if axis not in axes]
+    return Laid(found, tuple(kept.index(axis) for axis in value.order if axis not in axes))
+
+
+def _softmax(layouts: Layouts, call: relax.Call) -> Value:
+    value, order = _with_last(layouts, call.args[0], [int(call.attrs.axis)])
+    return Laid(layouts.apply(_operator(call)(value, axis=len(order) - 1), order, order), order)
+
+
+def _layer_norm(layouts: Layouts, call: relax.Call) -> Value:
+    axes = [int(axis) for axis in call.attrs.axes]
+    value, order = _with_last(layouts, call.args[0], axes)
+    rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
+    last = list(range(len(order) - len(axes), len(order)))
+    written = tuple(range(len(axes)))
+    found = _operator(call)(value, *rest, axes=last, epsilon=call.attrs.epsilon)
+    return Laid(layouts.apply(found, order, order, written, written), order)
+
+
+def _batch_norm(layouts: Layouts, call: relax.Call) -> Value:
+    value, order = _with_last(layouts, call.args[0], [int(call.attrs.axis)])
+    rest = [layouts.tensor(layouts.at(argument)) for argument in call.args[1:]]
+    attrs = _attributes(call, "epsilon", "center", "scale", "momentum", "training")
+    found = relax.op.nn.batch_norm(value, *rest, axis=len(order) - 1, **attrs)
+    found = layouts.apply(found, order, order, (0,), (0,))
+    y, *moments = (layouts.emit(relax.TupleGetItem(found, index)) for index in range(3))
+    return (Laid(y, order), *map(plain, moments))
+
+
+def _with_last(layouts: Layouts, argument: relax.Expr, axes: list[int]) -> tuple[relax.Expr, Order]:
+    """Return the argument with those axes last, in that sequence, the others as they lie."""
+    value = layouts.at(argument)
+    rank = len(value.order)
+    last = [axis % rank for axis in axes]
+    order = (*(axis for axis in value.order if axis not in last), *last)
+    return layouts.tensor(value, order), order
+
+
+def _conv2d(layouts: Layouts, call: relax.Call) -> Value:
+    if (call.attrs.data_layout, call.attrs.kernel_layout) != ("NCHW", "OIHW"):
+        return layouts.as_written(call)
+    data, weight = (layouts.at(argument) for argument in call.args)
+    attrs = _attributes(call, "strides", "padding", "dilation", "groups")
+    found = relax.op.nn.conv2d(
+        layouts.tensor(data, _NHWC), layouts.tensor(weight, _HWIO), data_layout="NHWC", kernel_layout="HWIO", **attrs
+    )
+    return Laid(layouts.apply(found, _NHWC, _NHWC, _HWIO), _NHWC)
+
+
+def _conv1d(layouts: Layouts, call: relax.Call) -> Value:
+    """Convolve images one pixel high, for which there are kernels."""
+    if (call.attrs.data_layout, call.attrs.kernel_layout) != ("NCW", "OIW"):
+        return layouts.as_written(call)
+    data, weight = (layouts.at(argument) for argument in call.args)
+    high = [layouts.reshape(item, (*item.shape[:2], 1, item.shape[2])) for item in (data, weight)]
+    ((stride,), (dilation,)) = call.attrs.strides, call.attrs.dilation
+    before, after = call.attrs.padding
+    found = relax.op.nn.conv2d(
+        layouts.tensor(high[0], _NHWC), layouts.tensor(high[1], _HWIO), strides=(1, stride),
+        padding=(0, before, 0, after), dilation=(1, dilation), groups=call.attrs.groups,
+        data_layout="NHWC", kernel_layout="HWIO",
+    )  # fmt: skip
+    wide = Laid(layouts.apply(found, _NHWC, _NHWC, _HWIO), _NHWC)
+    batch, channels, _, width = wide.shape
+    return layouts.reshape(wide, (batch, channels, width))
+
+
+def _pool(layouts: Layouts, call: relax.Call) -> Value:
+    value = layouts.at(call.args[0])
+    if call.attrs.layout != "NCHW":
+        return layouts.as_written(call)
+    operator = _operator(call)
+    names = ("output_size",)
+    if "adaptive" not in call.op.name:
+        names = ("pool_size", "strides", "padding", "dilation", "ceil_mode", "count_include_pad")
+    attrs = _attributes(call, *names)
+    return Laid(layouts.apply(operator(layouts.tensor(value, _NHWC), layout="NHWC", **attrs), _NHWC, _NHWC), _NHWC)
+
+
+def _concat(layouts: Layouts, call: relax.Call) -> Value:
+    parts = list(layouts.at(call.args[0]))
+    rank = len(call.ty.shape)
+    order = _common(parts, rank)
+    axis = order.index(int(call.attrs.axis or 0) % rank)
+    return Laid(layouts.emit(relax.op.concat([layouts.tensor(part, order) for part in parts], axis)), order)
+
+
+def _split(layouts: Layouts, call: relax.Call) -> Value:
+    value = layouts.at(call.args[0])
+    axis = value.order.index(int(call.attrs.axis) % len(value.order))
+    found = layouts.emit(relax.op.split(value.tensor, call.attrs.indices_or_sections, axis))
+    return tuple(
+        Laid(layouts.emit(relax.TupleGetItem(found, index)), value.order) for index in range(len(found.ty.fields))
+    )
+
+
+def _slice(layouts: Layouts, call: relax.Call) -> Value:
+    value = layouts.at(call.args[0])
+    rank = len(value.order)
+    axes, *bounds = ([int(item) for item in argument] for argument in call.args[1:])
+    lying = [value.order.index(axis % rank) for axis in axes]
+    is_forward = all(step > 0 for steps in bounds[2:] for step in steps)
+    if _shape(call) == value.shape and is_forward:
+        return value
+    found = relax.op.strided_slice(value.tensor, lying, *bounds)
+    return Laid(layouts.apply(found, value.order, value.order), value.order)
+
+
+def _pad(layouts: Layouts, call: relax.Call) -> Value:
+    value, widths = layouts.at(call.args[0]), [int(width) for width in call.attrs.pad_width]
+    lying = [width for axis in value.order for width in widths[2 * axis : 2 * axis + 2]]
+    found = relax.op.nn.pad(value.tensor, lying, call.attrs.pad_mode, call.attrs.pad_value)
+    return Laid(layouts.emit(found), value.order)
+
+
+def _broadcast_to(layouts: Layouts, call: relax.Call) -> Value:
+    value, shape = layouts.at(call.args[0]), _shape(call)
+    if len(value.order) < len(shape):
+        value = layouts.reshape(value, (1,) * (len(shape) - len(value.order)) + value.shape)
+    if value.shape == shape:
+        return value
+    found = relax.op.broadcast_to(value.tensor, [shape[axis] for axis in value.order])
+    return Laid(layouts.emit(found), value.order)
+
+
+def _resize(layouts: Layouts, call: relax.Call) -> Value:
+    attrs, data = call.attrs, layouts.at(call.args[0])
+    if attrs.layout != "NCHW":
+        return layouts.as_written(call)
+    names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude")
+    rest = _attributes(call, *names, "extrapolation_value")
+    rest["roi"] = tuple(map(float, attrs.roi))
+    found = relax.op.image.resize2d(layouts.tensor(data, _NHWC), call.args[1], layout="NHWC", **rest)
+    return Laid(layouts.apply(found, _NHWC, _NHWC), _NHWC)
+
+
+def _matmul(layouts: Layouts, call: relax.Call) -> Value:
+    left, right = (layouts.at(argument) for argument in call.args)
+    rank = len(left.order)
+    if len(right.order) == _MATRIX and rank >= _MATRIX and left.order[-1] == rank - 1:
+        return Laid(layouts.emit(relax.op.matmul(left.tensor, layouts.tensor(right))), left.order)
+    is_batched = rank == len(right.order) > _MATRIX and left.shape[:-2] == right.shape[:-2]
+    if not is_batched or (left.is_plain and right.is_plain):
+        return plain(layouts.emit(relax.op.matmul(layouts.tensor(left), layouts.tensor(right))))
+    batch = string.ascii_lowercase[: rank - _MATRIX]
+    # As the right matrices lie, with the result's rows for their rows, if their columns lie last; else as written.
+    order = right.order if right.order[-1] == rank - 1 else tuple(range(rank))
+    sides = (("".join(names[axis] for axis in value.order)) for names, value in
+             ((f"{batch}xy", left), (f"{batch}yz", right), (f"{batch}xz", Laid(left.tensor, order))))  # fmt: skip
+    first, second, result = sides
+    found = relax.op.einsum((left.tensor, right.tensor), f"{first},{second}->{result}")
+    return Laid(layouts.emit(found), order)
+
+
+def _gradient(layouts: Layouts, call: relax.Call) -> Value:
+    """Mark the gradients of the operator as it was rewritten: the slope lies as its result, they as its operands."""
+    applied = layouts.applied[call.args[1]]
+    first = applied.result
+    if isinstance(first.ty, relax.TupleType):
+        first = layouts.emit(relax.TupleGetItem(first, 0))
+    slope = layouts.reshape(layouts.at(call.args[2]), Laid(first, applied.order).shape)
+    count = len(call.ty.fields)
+    operands = layouts.builder.lookup_binding(applied.result).args[:count]
+    found = gradient_of(layouts.builder, applied.result, layouts.tensor(slope, applied.order), operands)
+    return tuple(
+        layouts.reshape(Laid(gradient, order), shape_and_dtype(wanted)[0])
+        for gradient, order, wanted in zip(found, applied.orders, call.ty.fields, strict=False)
+    )
+
+
+def _shape(call: relax.Call) -> Order:
+    return shape_and_dtype(call.ty)[0]
+
+
+def _operator(call: relax.Call) -> Callable[..., relax.Call]:
+    """Return Relax's function of the name of the call's operator: `relax.op.nn.softmax`, say."""
+    return attrgetter(call.op.name.removeprefix("relax."))(relax.op)
+
+
+def _attributes(call: relax.Call, *names: str) -> dict[str, object]:
+    return {name: getattr(call.attrs, name) for name in names}
+
+
+RULES: dict[str, Callable[[Layouts, relax.Call], Value]] = {
+    **{f"relax.{name}": _elementwise for name in _ELEMENTWISE},
+    **{f"relax.{name}": _reduction for name in _REDUCTIONS},
+    **{f"relax.{name}": _reshape for name in ("expand_dims", "flatten", "reshape", "squeeze")},
+    **{f"relax.nn.{name}": _pool for name in ("adaptive_avg_pool2d", "avg_pool2d", "max_pool2d")},
+    **{f"relax.nn.{name}": _softmax for name in ("log_softmax", "softmax")},
+    **{f"relax.nn.{name}": _layer_norm for name in ("layer_norm", "rms_norm")},
+    "relax.astype": _cast,
+    "relax.call_pure_packed": _gradient,
+    "relax.broadcast_to": _broadcast_to,
+    "relax.concat": _concat,
+    "relax.image.resize2d": _resize,
+    "relax.matmul": _matmul,
+    "relax.nn.batch_norm": _batch_norm,
+    "relax.nn.conv1d": _conv1d,
+    "relax.nn.conv2d": _conv2d,
+    "relax.nn.pad": _pad,
+    "relax.permute_dims": _permute,
+    "relax.split": _split,
+    "relax.strided_slice": _slice,
+}
+"""By name of an operator; those without a rule get their arguments as they are written."""

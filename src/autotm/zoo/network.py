@@ -1,4 +1,4 @@
-"""What a network is: a Relax function, how its arguments are filled, where it came from, marks for gradients."""
+"""What a network is: a Relax function, initial values of its arguments, its source, and marks for gradients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Initial, InitialValue
 from autotm.model.training import STEP, Training
 
-# What a network that came from elsewhere calls its tensors there, and how they lie there.
+# The source of a network that was imported: the names and layouts that its tensors have there.
 
 Array = npt.NDArray[Any]
 Check = Callable[[Mapping[str, Array]], None]
@@ -58,19 +58,14 @@ class Reference(Protocol):
         """Say which operator is the first that differs from the source's on the same operands, if any does."""
 
 
-def one_or_all(outputs: Sequence[Any]) -> Any:
-    """The output of a step that has one, or a tuple of all."""
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
-
-
-def unchecked(values: Mapping[str, Array]) -> None:
-    """Accept any values: the source states nothing about those of its inputs."""
-    del values
+def output_names(count: int) -> tuple[str, ...]:
+    """Return the names of a step's outputs: `output`, or `output.0` and so on."""
+    return ("output",) if count == 1 else tuple(f"output.{index}" for index in range(count))
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The way from a network's tensors back to those of its source.
+    """How the tensors of a network correspond to those of its source.
 
     Attributes:
         inputs: names of what the source is called with, in order; some may be no inputs of the step.
@@ -95,12 +90,12 @@ class Origin:
     counters: Mapping[str, int] = field(default_factory=dict)
     is_torch: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
-    check: Check = unchecked
-    outputs: Callable[[Sequence[Any]], Any] = one_or_all
+    check: Check = lambda _: None
+    outputs: Callable[[Sequence[Any]], Any] = lambda outputs: outputs[0] if len(outputs) == 1 else tuple(outputs)
     reference: Reference | None = None
 
     def fed(self, known: Sequence[str], positional: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
-        """New values of a step's inputs, by name, turned as the step has them.
+        """Return new values of a step's inputs, by name, with the axes in the step's order.
 
         Args:
             known: inputs of the step.
@@ -124,14 +119,14 @@ class Origin:
         }
 
     def state(self, values: Mapping[str, Array], steps: int) -> dict[str, Array]:
-        """The source's state after so many steps: every tensor by its name there, as it lies there."""
+        """Return the source's state after so many steps: every tensor by its name and in its layout there."""
         back = {name: self.back(name, value) for name, value in values.items() if name in self.tensors}
         counted = {name: self.kept[name] + steps * added for name, added in self.counters.items()}
         others = {other: back[name] for other, name in self.same.items()}
         return {**self.kept, **counted, **back, **others}
 
     def rule_state(self, values: Mapping[str, Array], parameters: Sequence[str]) -> dict[str, Any]:
-        """What update rules keep, by parameter and state, as the parameter lies in the source; `step` is a number.
+        """Return what update rules keep, by parameter and state, in the source's layout; `step` is a number.
 
         Args:
             values: states of the step, by name.
@@ -145,7 +140,7 @@ class Origin:
         return found
 
     def from_rule_state(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Array]:
-        """States of the step, by name, from what `rule_state` gave.
+        """Return states of the step, by name, from what `rule_state` gave.
 
         Args:
             given: from another run of the same step.
@@ -154,8 +149,7 @@ class Origin:
         Raises:
             BadInputError: what is given and what this step keeps differ in names or shapes.
         """
-        if wrong := sorted(given.keys() ^ own.keys()):
-            raise BadInputError(f"optimizer state: '{wrong[0]}' {self._is(wrong[0] in own)}")
+        _require_same_names(given, own, "")
         found: dict[str, Array] = {}
         for name, mine in own.items():
             if name == STEP:
@@ -164,8 +158,7 @@ class Origin:
             if not isinstance(given[name], Mapping):
                 kind, names = type(given[name]).__name__, ", ".join(sorted(mine))
                 raise BadInputError(f"optimizer state: '{name}' is a {kind}, not a mapping of {names}")
-            if wrong := sorted(given[name].keys() ^ mine.keys()):
-                raise BadInputError(f"optimizer state: '{wrong[0]}' of '{name}' {self._is(wrong[0] in mine)}")
+            _require_same_names(given[name], mine, f" of '{name}'")
             for state, value in given[name].items():
                 if value.shape != mine[state].shape:
                     raise BadInputError(
@@ -175,15 +168,17 @@ class Origin:
         return found
 
     def back(self, name: str, value: Array) -> Array:
-        """An argument's value as it lies in the source."""
+        """Return an argument's value as it lies in the source."""
         return np.ascontiguousarray(value.transpose(np.argsort(self.turned[name]))) if name in self.turned else value
 
-    @staticmethod
-    def _is(is_missing: bool) -> str:
-        return "is missing: it is of another training" if is_missing else "is nothing that this step keeps"
+
+def _require_same_names(given: Mapping[str, Any], own: Mapping[str, Any], of: str) -> None:
+    if wrong := sorted(given.keys() ^ own.keys()):
+        why = "is missing: it is of another training" if wrong[0] in own else "is nothing that this step keeps"
+        raise BadInputError(f"optimizer state: '{wrong[0]}'{of} {why}")
 
 
-# What a network is to the house: a Relax function, how to fill its arguments, and what it trains with.
+# A network: a Relax function, how to fill its arguments, and the rules that train it.
 
 Fill = Initial | InitialValue | npt.NDArray[Any]
 """What an argument holds before the first step: a rule, a file, or the value itself."""
@@ -240,7 +235,7 @@ class Network:
         if self.training:
             return ("loss",)
         count = len(_fields(self.module["main"].ret_ty)) - len(self.states) - len(self.gradients or ())
-        return ("output",) if count == 1 else tuple(f"output.{index}" for index in range(count))
+        return output_names(count)
 
     def _check_training(self) -> None:
         if self.training is None:
@@ -292,19 +287,21 @@ def _fields(returned: tvm.ir.Type) -> list[tvm.ir.Type]:
     return list(returned.fields) if isinstance(returned, relax.TupleType) else [returned]
 
 
+def shape_and_dtype(kind: relax.TensorType) -> tuple[tuple[int, ...], str]:
+    """Return the extents and the element type, by NumPy's name, of a tensor of fixed shape."""
+    return tuple(int(extent) for extent in kind.shape), str(getattr(kind.dtype, "dtype", kind.dtype))
+
+
 def _described(item: tvm.ir.Type) -> tuple[tuple[int, ...], str] | None:
-    """Shape and dtype of a tensor of fixed shape; None of anything else."""
-    if not isinstance(item, relax.TensorType) or item.shape is None:
-        return None
-    dtype = item.dtype
-    return tuple(int(extent) for extent in item.shape), str(getattr(dtype, "dtype", dtype))
+    """Return shape and dtype of a tensor of fixed shape; None of anything else."""
+    return shape_and_dtype(item) if isinstance(item, relax.TensorType) and item.shape is not None else None
 
 
-# Values that came with a network: kept in files, where a step of any program finds them.
+# Values that came with a network, stored in files where every program of a step reads them.
 
 
 def with_values_stored(network: Network, folder: Path) -> Network:
-    """The network with its arrays in files of `folder`, each named after its content."""
+    """Store a network's arrays in files of `folder`, each named after its content, and let the network name these."""
 
     def stored(fills: Mapping[str, Fill]) -> dict[str, Fill]:
         return {
@@ -312,13 +309,8 @@ def with_values_stored(network: Network, folder: Path) -> Network:
             for name, fill in fills.items()
         }
 
-    return replace(
-        network,
-        inputs=stored(network.inputs),
-        parameters=stored(network.parameters),
-        states=stored(network.states),
-        rule_states=stored(network.rule_states),
-    )
+    kinds = ("inputs", "parameters", "states", "rule_states")
+    return replace(network, **{kind: stored(getattr(network, kind)) for kind in kinds})
 
 
 # Marks for gradients: a network says of which operator's result one is, lowering knows how to compute it.
@@ -330,13 +322,9 @@ _RESHAPING = {f"relax.{name}" for name in ("expand_dims", "flatten", "reshape", 
 def gradient_of(
     builder: relax.BlockBuilder, result: relax.Var, slope: relax.Expr, operands: Sequence[relax.Expr]
 ) -> list[relax.Var]:
-    """The gradients by an operator's first operands, of which only the shapes are read.
+    """Mark the gradients by an operator's first operands, of which only the number and the shapes are read.
 
-    Args:
-        builder: to emit to.
-        result: what the operator gave; its binding is the operator's call.
-        slope: the gradient by the result, by its first part where it has several.
-        operands: as many as gradients are wanted.
+    `result` is bound to the operator's call; `slope` is the gradient by it, or by its first part where it has several.
     """
     types = relax.TupleType([operand.ty for operand in operands])
     found = builder.emit(relax.op.call_pure_packed(_MARK, result, slope, ty_args=types))
@@ -344,7 +332,7 @@ def gradient_of(
 
 
 def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: relax.Var) -> relax.Var:
-    """The gradient by `x` of what was computed from it, back through one operator after the other."""
+    """Return the gradient by `x` of what was computed from it, back through one operator after the other."""
     leads: dict[relax.Var, bool] = {x: True}
     order: list[relax.Var] = []
 
@@ -371,7 +359,7 @@ def gradient_by(builder: relax.BlockBuilder, x: relax.Var, y: relax.Var, slope: 
 
 
 def _slopes(builder: relax.BlockBuilder, result: relax.Var, slope: relax.Var, places: Sequence[int]) -> list[relax.Var]:
-    """The gradients by some operands of a call; of what only names or orders axes anew, the call undone."""
+    """Return the gradients by some operands of a call; a change of shape or of the order of axes is undone."""
     call = builder.lookup_binding(result)
     if call.op.name == "relax.permute_dims":
         axes = [int(axis) for axis in call.attrs.axes]

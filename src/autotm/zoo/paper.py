@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import relax
 
@@ -11,7 +11,7 @@ from autotm.model.graph import Initial
 from autotm.zoo.builder import NetworkBuilder
 from autotm.zoo.network import Network
 
-# The artifact's example of one's own network: a multi-layer perceptron.
+# The artifact's example of a user's own network: a multi-layer perceptron.
 
 
 def mlp(batch: int, width: int = 4096, classes: int = 10) -> Network:
@@ -44,51 +44,48 @@ def mnist(batch: int, image: int = 28) -> Network:
 # VGG19 as AutoTM trained it: ReLU on the last layer too, log before softmax; and VGG416, the same, deeper.
 
 IMAGENET_CLASSES = 1000
-_VGG19_GROUPS = ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4))
+_VGG19_GROUPS = ((64, 2, 64), (128, 2, 128), (256, 4, 256), (512, 4, 512), (512, 4, 512))
 _VGG416_GROUPS = ((64, 81, 128), (128, 81, 256), (256, 82, 512), (512, 83, 512), (512, 83, 512))
 """Filters, convolutions of so many filters, filters behind the group: where these differ, one convolution widens."""
 
 
 def vgg19(batch: int, image: int = 224) -> Network:
-    """VGG19 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.05.
+    """Build VGG19 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.05.
 
     Layers: Simonyan and Zisserman, arXiv:1409.1556, with the changes of the AutoTM artifact.
     """
-    return _vgg19("vgg19", batch, image)
+    net, x = _vgg("vgg19", batch, image, _VGG19_GROUPS)
+    return net.softmax_cross_entropy(net.log_floored(net.dense(x, IMAGENET_CLASSES), 1e-7))
 
 
 def vgg_to_test(batch: int = 16, image: int = 224) -> Network:
-    """VGG19 at a batch size for trying things out."""
-    return _vgg19("test_vgg", batch, image)
+    """Build VGG19 at a batch size for trying things out."""
+    return replace(vgg19(batch, image), name="test_vgg")
 
 
 def vgg416(batch: int, image: int = 224) -> Network:
-    """VGG416 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.05.
+    """Build VGG416 for square images (at least 32 pixels wide), loss = softmax cross-entropy, SGD 0.05.
 
     Layers: Rhu et al., arXiv:1602.08124 (vDNN), with the changes of the AutoTM artifact: the convolution that widens
     stands before the pool, and the last layer has no ReLU.
     """
-    net = NetworkBuilder("vgg416", batch, learning_rate=0.05)
+    net, x = _vgg("vgg416", batch, image, _VGG416_GROUPS)
+    return net.softmax_cross_entropy(net.floored(net.dense(x, IMAGENET_CLASSES, relu=False), 1e-7))
+
+
+def _vgg(
+    name: str, batch: int, image: int, groups: tuple[tuple[int, int, int], ...]
+) -> tuple[NetworkBuilder, relax.Var]:
+    """Build all layers but the last."""
+    net = NetworkBuilder(name, batch, learning_rate=0.05)
     x = net.input("image", (batch, image, image, 3), Initial("normal"))
-    for filters, layers, next_filters in _VGG416_GROUPS:
+    for filters, layers, next_filters in groups:
         for _ in range(layers):
             x = net.conv(x, filters, 3, padding=1)
         if next_filters != filters:
             x = net.conv(x, next_filters, 3, padding=1)
         x = net.max_pool(x, 2, 2)
-    x = net.dense(net.dense(net.flatten(x), 4096), 4096)
-    return net.softmax_cross_entropy(net.floored(net.dense(x, IMAGENET_CLASSES, relu=False), 1e-7))
-
-
-def _vgg19(name: str, batch: int, image: int) -> Network:
-    net = NetworkBuilder(name, batch, learning_rate=0.05)
-    x = net.input("image", (batch, image, image, 3), Initial("normal"))
-    for filters, layers in _VGG19_GROUPS:
-        for _ in range(layers):
-            x = net.conv(x, filters, 3, padding=1)
-        x = net.max_pool(x, 2, 2)
-    x = net.dense(net.dense(net.flatten(x), 4096), 4096)
-    return net.softmax_cross_entropy(net.log_floored(net.dense(x, IMAGENET_CLASSES), 1e-7))
+    return net, net.dense(net.dense(net.flatten(x), 4096), 4096)
 
 
 # ResNet as AutoTM trained it: stride on the last convolution of a bottleneck, no batch norm behind the first one.
@@ -113,7 +110,7 @@ def resnet200(batch: int, image: int = 224) -> Network:
 
 
 def resnet(name: str, batch: int, image: int, blocks: tuple[int, ...]) -> Network:
-    """A ResNet of so many bottlenecks in each stage."""
+    """Build a ResNet of so many bottlenecks in each stage."""
     net = NetworkBuilder(name, batch, learning_rate=0.001)
     x = net.conv(net.input("image", (batch, image, image, 3), Initial("normal")), _RESNET_FILTERS, 7, 2, 3, relu=False)
     x = net.max_pool(x, 3, 2, 1)
@@ -149,7 +146,7 @@ def densenet264(batch: int, image: int = 224) -> Network:
 
 
 def densenet(name: str, batch: int, image: int, layers: tuple[int, ...]) -> Network:
-    """A DenseNet of so many layers in each dense block."""
+    """Build a DenseNet of so many layers in each dense block."""
     net = NetworkBuilder(name, batch, learning_rate=0.001)
     x = net.conv(net.input("image", (batch, image, image, 3), Initial("normal")), _DENSENET_FIRST, 7, 2, 3)
     x = net.max_pool(x, 3, 2, 1)
@@ -281,7 +278,7 @@ class _TransformerBlocks:
         )
 
     def normalized_sum(self, x: relax.Expr, change: relax.Expr) -> relax.Var:
-        """The residual connection, normalized after the sum."""
+        """Add the residual connection, and normalize the sum."""
         return self.net.layer_norm(self.net.add(change, x))
 
     def attention(self, x: relax.Expr, memory: relax.Expr, mask: relax.Expr | None = None) -> relax.Var:

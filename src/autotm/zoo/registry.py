@@ -1,4 +1,4 @@
-"""Networks by name: those of the paper (a function in `paper.py`, a line here), and one's own in a Python file."""
+"""Networks by name: those of the paper, of which each is a function in `paper.py`, and a user's own in a file."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from autotm.zoo.paper import (
     vgg_to_test,
 )
 
-# One's own network: a function in a Python file, called like those of the zoo.
+# A user's own network: a function in a Python file, called like those of the zoo.
 
 _NAME = re.compile(r"[a-z0-9_]+")
 
 
 def load_function(file: Path, function: str) -> Callable[..., Any]:
-    """The function of that name in a Python file, which is run.
+    """Run a Python file, and return its function of that name.
 
     Raises:
         BadInputError: running the file raises, or it has no such function.
@@ -52,14 +52,11 @@ def load_function(file: Path, function: str) -> Callable[..., Any]:
         raise
     except Exception as error:
         raise BadInputError(f"{file}: {_where(error, str(file))}running it raised {_what(error)}") from error
-    found = getattr(module, function, None)
-    if not callable(found):
-        raise BadInputError(f"{file}: {unknown_name('function', function, _functions(module))}")
-    return found  # type: ignore[no-any-return]
+    return _function_of(module, function, str(file))
 
 
 def imported_function(address: str, root: Path) -> Callable[..., Any]:
-    """The function `package.module:function` of an installed package, or of one in the folder `root`.
+    """Return the function `package.module:function` of an installed package, or of one in the folder `root`.
 
     Raises:
         BadInputError: the module cannot be imported, or has no such function.
@@ -74,13 +71,23 @@ def imported_function(address: str, root: Path) -> Callable[..., Any]:
         raise BadInputError(f"{address}: importing {module} raised {_what(error)}") from error
     finally:
         sys.path.remove(str(root))
-    if not callable(getattr(found, function, None)):
-        raise BadInputError(f"{address}: {unknown_name('function', function, _functions(found))}")
-    return getattr(found, function)  # type: ignore[no-any-return]
+    return _function_of(found, function, address)
+
+
+def _function_of(module: ModuleType, name: str, place: str) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    if callable(function):
+        return function
+    likely = [
+        other
+        for other, value in vars(module).items()
+        if inspect.isfunction(value) and not other.startswith("_") and value.__module__ not in sys.modules
+    ]
+    raise BadInputError(f"{place}: {unknown_name('function', name, likely)}")
 
 
 def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | None = None, seed: int = 0) -> Network:
-    """The network that `function(**sizes)` returns, called `name`, or as it calls itself.
+    """Return the network that `function(**sizes)` returns, called `name`, or as it calls itself.
 
     The function may also return a module of PyTorch and its inputs, or a mapping of the arguments of `from_torch`; what
     PyTorch draws in it is drawn from `seed`.
@@ -89,7 +96,12 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
         BadInputError: a size that the function does not take, or lacks; the function raises, or returns something else;
             the network has a name that no path can hold.
     """
-    source = _source(function)
+    try:
+        file = inspect.getsourcefile(inspect.unwrap(function)) or ""
+    except TypeError:
+        file = ""
+    source = (f"{file}: " if file else "") + getattr(function, "__name__", type(function).__name__)
+    called = f"{source}({', '.join(f'{key}={value}' for key, value in sizes.items())})"
     _check_sizes(function, sizes, source)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(seed)
@@ -98,11 +110,10 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
     except AutotmError:
         raise
     except Exception as error:
-        where = _where(error, inspect.getsourcefile(inspect.unwrap(function)) or "")
-        raise BadInputError(f"{source}({_listed(sizes)}): {where}raised {_what(error)}") from error
+        raise BadInputError(f"{called}: {_where(error, file)}raised {_what(error)}") from error
     if not isinstance(network, Network):
         raise BadInputError(
-            f"{source}({_listed(sizes)}) returned a {type(network).__name__}, not a network; end it with a loss, such "
+            f"{called} returned a {type(network).__name__}, not a network; end it with a loss, such "
             "as: return net.softmax_cross_entropy(scores), or return a module of PyTorch and its inputs"
         )
     named = replace(network, name=name or network.name)
@@ -115,7 +126,7 @@ def call(function: Callable[..., Any], sizes: Mapping[str, Any], name: str | Non
 
 
 def _from_torch(found: object) -> object:
-    """What was returned, as a network where it is a module of PyTorch with its inputs."""
+    """Make a network of what was returned where it is a module of PyTorch with its inputs."""
     if isinstance(found, tuple) and len(found) == 2:  # noqa: PLR2004  (module and inputs)
         found = {"module": found[0], "inputs": found[1]}
     if not (isinstance(found, Mapping) and {"module", "inputs"} <= set(found)):
@@ -137,40 +148,18 @@ def _check_sizes(function: Callable[..., Any], sizes: Mapping[str, Any], source:
             raise BadInputError(f"{source}: size {parameter.name} is missing")
 
 
-def _source(function: Callable[..., Any]) -> str:
-    named = getattr(function, "__name__", type(function).__name__)
-    try:
-        file = inspect.getsourcefile(inspect.unwrap(function))
-    except TypeError:
-        file = None
-    return f"{file}: {named}" if file else named
-
-
-def _listed(sizes: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in sizes.items())
-
-
 def _what(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def _where(error: Exception, file: str) -> str:
-    """The last line of `file` that the error passed, the one that its author can mend."""
+    """Return the last line of `file` that the error passed, the one that its author can mend."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if file and Path(frame.filename) == Path(file)]
     return f"line {lines[-1]}: " if lines else ""
 
 
-def _functions(module: ModuleType) -> list[str]:
-    """What in a module could have been meant."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ not in sys.modules
-    ]
-
-
-# The networks by name. Adding one is a file in `paper/` and a line here.
+# The networks by name. Adding one is a function in `paper.py` and an entry here.
 
 _NETWORKS: dict[str, Callable[..., Network]] = {
     "densenet264": densenet264,
@@ -188,12 +177,12 @@ _NETWORKS: dict[str, Callable[..., Network]] = {
 
 
 def networks() -> tuple[str, ...]:
-    """Registered names."""
+    """Return the registered names."""
     return tuple(sorted(_NETWORKS))
 
 
 def build(name: str, sizes: Mapping[str, int]) -> Network:
-    """The network `name` at the sizes a scale gives it, e.g. `{"batch": 8, "image": 139}`.
+    """Return the network `name` at the sizes a scale gives it, e.g. `{"batch": 8, "image": 139}`.
 
     Raises:
         BadInputError: unknown network or size.
@@ -201,29 +190,26 @@ def build(name: str, sizes: Mapping[str, int]) -> Network:
     if name not in _NETWORKS:
         raise unknown_name("network", name, _NETWORKS)
     factory = _NETWORKS[name]
-    known = inspect.signature(factory).parameters
+    _check_sizes(factory, sizes, f"network {name}")
     for key, value in sizes.items():
-        if key not in known:
-            raise unknown_name(f"size of network {name}", key, known)
         if not isinstance(value, int) or value < 1:
             raise BadInputError(f"network {name}: {key}: {value!r} is not a whole number of at least 1")
-    missing = [key for key, p in known.items() if p.default is p.empty and key not in sizes]
-    if missing:
-        raise BadInputError(f"network {name}: size {missing[0]} is missing")
     return factory(**sizes)
 
 
 def build_from(source: NetworkSource, seed: int = 0) -> Network:
-    """The network of a source: the zoo's, or one's own, which then has the source's name.
+    """Return the network of a source: the zoo's, or a user's own, which then has the source's name.
 
-    `seed` is of what PyTorch draws while one's own function runs: weights, data.
+    `seed` is of what PyTorch draws while a user's own function runs: weights, data.
 
     Raises:
-        BadInputError: as `build`, or one's own file, function or what it returns is at fault.
+        BadInputError: as `build`, or a user's own file, function or what it returns is at fault.
     """
     if source.file is None:
         return build(source.name, source.sizes)
     source.require()
     if source.root is not None:
-        return call(imported_function(source.function, Path(source.root)), source.sizes, source.name, seed)
-    return call(load_function(Path(source.file), source.function), source.sizes, source.name, seed)
+        function = imported_function(source.function, Path(source.root))
+    else:
+        function = load_function(Path(source.file), source.function)
+    return call(function, source.sizes, source.name, seed)

@@ -12,12 +12,11 @@ from random_graphs import exact_case, training_step_case, with_engines
 
 from autotm.model.limit import Limit
 from autotm.solve.choices import Choices
-from autotm.solve.lagrangian import Lagrangian
 from autotm.solve.local_search import Losses, refine
 from autotm.solve.optimizers import Asynchronous
 from autotm.solve.options import SolveOptions
 from autotm.solve.plans import Repair
-from autotm.solve.prices import EnginePrices, Prices, SpanPrices
+from autotm.solve.prices import EnginePrices, Lagrangian, Prices, SpanPrices
 from autotm.solve.problem import Problem
 
 

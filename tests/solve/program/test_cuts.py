@@ -25,7 +25,7 @@ from random_graphs import (
 from autotm.check.bound import certified_bound_us
 from autotm.check.fault import Fault, FaultError
 from autotm.check.plan import check_plan
-from autotm.model.certificate import Certificate, Cut, CutPrices
+from autotm.model.certificate import Certificate, Cut
 from autotm.model.graph import Tier
 from autotm.model.limit import Limit
 from autotm.model.plan import Plan, Status
@@ -37,16 +37,10 @@ FIRST = SolveOptions(gap=0.99, additive_tolerance=0.0)
 """Ends at the first plan: no row is ever added."""
 
 
-def priced(plan: Plan) -> list[CutPrices]:
-    """Prices of weights."""
+def priced(plan: Plan) -> tuple[Cut, ...]:
+    """Weights with prices."""
     assert plan.certificate is not None
-    return [each for stated in plan.certificate.prices for each in stated.cuts]
-
-
-def with_cuts(certificate: Certificate, cuts: tuple[Cut, ...], prices: tuple[CutPrices, ...]) -> Certificate:
-    """With these in place of those of each set."""
-    sets = tuple(replace(each, cuts=prices) for each in certificate.prices)
-    return replace(certificate, prices=sets, cuts=cuts)
+    return plan.certificate.cuts
 
 
 def certified_us(case: Case, plan: Plan, certificate: Certificate) -> float:
@@ -110,22 +104,23 @@ def test_whatever_weights_cost_the_bound_holds(seed: int) -> None:
     plan = solve(case.graph, case.profile, case.links, "synchronous", Limit(2, 1), EXACT)
     optimum = exact_optimum_us(case, plan.dram_limit_bytes, moves=True)
     assert plan.certificate is not None
-    kernels = range(len(case.graph.kernels))
+    kernels = tuple(range(len(case.graph.kernels)))
     names = [tensor.name for tensor in case.graph.movable]
     for _ in range(20):
         chosen = [sorted(draw.sample(names, draw.randint(0, len(names)))) for _ in range(3)]
-        cuts = tuple(Cut(tuple(each), tuple(draw.randint(1, 9) for _ in each)) for each in chosen)
-        prices = tuple(CutPrices(n, tuple(kernels), tuple(_prices(draw, len(kernels)))) for n in range(3))
-        assert certified_us(case, plan, with_cuts(plan.certificate, cuts, prices)) <= optimum * (1 + 1e-9)
+        cuts = tuple(
+            Cut(tuple(each), tuple(draw.randint(1, 9) for _ in each), kernels, _prices(draw, len(kernels)))
+            for each in chosen
+        )
+        assert certified_us(case, plan, replace(plan.certificate, cuts=cuts)) <= optimum * (1 + 1e-9)
 
 
-def _prices(draw: random.Random, count: int) -> list[float]:
-    return [draw.expovariate(1.0) if draw.random() < 0.3 else 0.0 for _ in range(count)]
+def _prices(draw: random.Random, count: int) -> tuple[float, ...]:
+    return tuple(draw.expovariate(1.0) if draw.random() < 0.3 else 0.0 for _ in range(count))
 
 
+CUT = Cut(("t0", "t1"), (1, 1), (5,), (1e-3,))
 PRICES = [
-    ({"cut": -1}, Fault.CERTIFICATE),
-    ({"cut": 1}, Fault.CERTIFICATE),
     ({"prices_us": (-1.0,)}, Fault.CERTIFICATE),
     ({"prices_us": (float("nan"),)}, Fault.CERTIFICATE),
     ({"prices_us": (1.0, 1.0)}, Fault.CERTIFICATE),
@@ -149,11 +144,11 @@ def crowded() -> tuple[Case, Plan]:
     return case, solve(case.graph, case.profile, case.links, "static", Limit(size_bytes=640 + 576), EXACT)
 
 
-def _refused(crowded: tuple[Case, Plan], cut: Cut, prices: tuple[CutPrices, ...]) -> Fault:
+def _refused(crowded: tuple[Case, Plan], cut: Cut) -> Fault:
     case, plan = crowded
     assert plan.certificate is not None
     assert priced(plan)
-    certificate = with_cuts(plan.certificate, (cut,), prices)
+    certificate = replace(plan.certificate, cuts=(cut,))
     with pytest.raises(FaultError) as caught:
         check_plan(case.graph, case.profile, case.links, replace(plan, certificate=certificate))
     return caught.value.fault
@@ -161,19 +156,12 @@ def _refused(crowded: tuple[Case, Plan], cut: Cut, prices: tuple[CutPrices, ...]
 
 @pytest.mark.parametrize(("changes", "fault"), PRICES)
 def test_broken_prices_are_refused(crowded: tuple[Case, Plan], changes: dict[str, Any], fault: Fault) -> None:
-    cut = Cut(("t0", "t1"), (1, 1))
-    assert _refused(crowded, cut, (replace(CutPrices(0, (5,), (1e-3,)), **changes),)) is fault
-
-
-def test_a_cut_has_one_price_a_kernel(crowded: tuple[Case, Plan]) -> None:
-    prices = CutPrices(0, (5,), (1e-3,))
-    assert _refused(crowded, Cut(("t0", "t1"), (1, 1)), (prices, prices)) is Fault.CERTIFICATE
+    assert _refused(crowded, replace(CUT, **changes)) is fault
 
 
 @pytest.mark.parametrize("changes", WEIGHTS)
 def test_broken_weights_are_refused(crowded: tuple[Case, Plan], changes: dict[str, Any]) -> None:
-    cut = replace(Cut(("t0", "t1"), (1, 1)), **changes)
-    assert _refused(crowded, cut, (CutPrices(0, (5,), (1e-3,)),)) is Fault.CERTIFICATE
+    assert _refused(crowded, replace(CUT, **changes)) is Fault.CERTIFICATE
 
 
 @given(seed=st.integers(0, 2**31 - 1))

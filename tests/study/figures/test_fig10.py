@@ -76,8 +76,8 @@ def test_panels_show_the_table(folder: Path) -> None:
 
 def test_pictures_for_a_talk_share_their_axes(folder: Path) -> None:
     table = read_table(folder / "fig10.csv")
-    pictures = [draw(table, StyleConfig())[0] for draw in (limits.draw_all_fast, limits.draw_all_slow)]
-    everything, _ = limits.draw_all_limits(table, StyleConfig())
+    pictures = [limits.draw_fig10a(table, StyleConfig(), limit)[0] for limit in ("0:1", "1:0")]
+    everything, _ = limits.draw_fig10a(table, StyleConfig())
     (whole,) = everything.axes
     assert _line(whole, "sync-AutoTM") == pytest.approx(_points(table, "synchronous", "slowdown"))
     for picture, limit in zip(pictures, ("0:1", "1:0"), strict=True):
@@ -87,7 +87,7 @@ def test_pictures_for_a_talk_share_their_axes(folder: Path) -> None:
         ((x, y),) = axes.lines[0].get_xydata()
         assert (x, y) == (point["dram_limit_bytes"].item() + IO_BYTES, point["slowdown"].item())
     with pytest.raises(BadInputError, match='at limit "1:0"'):
-        limits.draw_all_slow(table[table["limit"] != "1:0"], StyleConfig())
+        limits.draw_fig10a(table[table["limit"] != "1:0"], StyleConfig(), "1:0")
 
 
 def test_runs_of_two_networks_are_no_case_study(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from autotm.model.kernel_studies import ConfigurationTime, TimingMethod, TimingM
 from autotm.model.provenance import provenance
 from autotm.profile.kernel_timing import ProfileOptions
 from autotm.profile.timing_study import measure
+from autotm.study import drawing
 from autotm.study.columns import MEANINGS
-from autotm.study.figures import kernel_times
 from autotm.study.figures.kernel_times import (
     RECORDED,
     draw_timing_study,
@@ -121,7 +121,7 @@ def test_the_figure_is_drawn_from_its_table_alone(
         figure.savefig(picture, format="png", dpi=style.dots_per_inch)
         pictures.append((picture.getvalue(), pdf.name, png.name, text))
 
-    monkeypatch.setattr(kernel_times, "save_figure", save_figure)
+    monkeypatch.setattr(drawing, "save_figure", save_figure)
     told = make(study_file, tmp_path, write_recorded(tmp_path / "r.csv.gz"))
     study_file.unlink()
     draw_timing_study(tmp_path / "t.csv", tmp_path / "again" / "t.pdf", tmp_path / "again" / "t.png", STYLE)

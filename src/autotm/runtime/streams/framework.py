@@ -21,7 +21,7 @@ from autotm.model.record import FrameworkRecord
 from autotm.runtime.step_times import RunOptions, time_steps
 from autotm.runtime.verify import VerificationError
 from autotm.zoo import Network
-from autotm.zoo.twin import TorchNetwork, has_sparse_gradients, optimizer_of
+from autotm.zoo.torch_reference import TorchNetwork, has_sparse_gradients, optimizer_of
 
 # The GPU of a machine file as PyTorch has it, and how exact its products are there.
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from autotm.model.config import StyleConfig
@@ -30,7 +31,7 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.setup import CACHED, FIRST_TOUCH, SPILLED
-from autotm.study.tables import DISTURBED, DISTURBED_BEFORE, at_limits, is_modelled, marked, require_one
+from autotm.study.tables import DISTURBED, DISTURBED_BEFORE, disturbed_at, is_disturbed, is_modelled, require_one
 
 # Grouped bars, hollow where a run was disturbed.
 
@@ -52,22 +53,38 @@ def bars(
         shift = (number - (len(series) - 1) / 2) * width
         middles = [place + shift for place in range(len(places))]
         drawn = axes.bar(middles, heights, 0.92 * width, color=color, label=label, linewidth=0)
-        for bar, is_hollow in zip(drawn, hollow[number] if hollow else (), strict=False):
-            if is_hollow:
-                bar.set(facecolor="none", edgecolor=color, linewidth=1.0)
+        outline(drawn, hollow[number] if hollow else ())
     axes.set_xticks(range(len(places)), places)
     axes.grid(visible=False, axis="x")
 
 
+def outline(drawn: Iterable[Rectangle], hollow: Sequence[bool]) -> None:
+    """Draw those of the bars as outlines in their own colour that `hollow` marks."""
+    for bar, is_hollow in zip(drawn, hollow, strict=False):
+        if is_hollow:
+            bar.set(facecolor="none", edgecolor=bar.get_facecolor(), linewidth=1.0)
+
+
+def network_bars(
+    axes: Axes, runs: pd.DataFrame, places: Sequence[str], networks: Sequence[str], column: str, style: StyleConfig
+) -> None:
+    """Draw a group for each limit in `places`, in it a bar for each network: the column of its run there."""
+    colors = network_colors(style, networks)
+    tables = {name: runs[runs["network"] == name] for name in networks}
+    series = [(title(name), values(table, places, column), colors[name]) for name, table in tables.items()]
+    bars(axes, places, series, [disturbed_at(table, places) for table in tables.values()])
+
+
 def values(table: pd.DataFrame, places: Sequence[str], column: str) -> list[float]:
-    """The column at each limit; what was not run has no bar."""
-    found = table.drop_duplicates("limit").set_index("limit")[column]
-    return [float(found.get(place, float("nan"))) for place in places]
+    """Return the column at each limit, NaN where there is no run."""
+    by_limit = table.drop_duplicates("limit").set_index("limit")[column]
+    return [float(by_limit.get(place, float("nan"))) for place in places]
 
 
 # Figure 7 of AutoTM: speed-up over a step whose intermediates are all in slow memory, a panel a network.
 
 _COLUMNS = 2
+"""Panels in a row, as in the paper."""
 _ALL_FAST_LINE = {"color": "#c0392b", "linestyle": (0, (4, 2)), "linewidth": 1.1}
 
 
@@ -95,20 +112,12 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
         raise BadInputError(
             f'figure 7: no run of {runs["network"].iloc[0]} at limit "{ALL_SLOW}"; add it to the limits'
         )
-    most, is_most_disturbed = float(slowest.max()), bool(marked(runs)[slowest.idxmax()])
-    places, colors = limits_of(runs, ends=False), optimizer_colors(style)
-    series = [
-        (
-            series_name(str(optimizer)),
-            [most / value for value in values(of_optimizer, places, "slowdown")],
-            colors[str(optimizer)],
-        )
-        for optimizer, of_optimizer in runs.groupby("optimizer", sort=False)
-    ]
-    hollow = [
-        [is_most_disturbed or one for one in at_limits(of_optimizer, places)]
-        for _, of_optimizer in runs.groupby("optimizer", sort=False)
-    ]
+    most, is_most_disturbed = float(slowest.max()), bool(is_disturbed(runs)[slowest.idxmax()])
+    places, colors, series, hollow = limits_of(runs, ends=False), optimizer_colors(style), [], []
+    for optimizer, of_optimizer in runs.groupby("optimizer", sort=False):
+        speedups_of = [most / value for value in values(of_optimizer, places, "slowdown")]
+        series.append((series_name(str(optimizer)), speedups_of, colors[str(optimizer)]))
+        hollow.append([is_most_disturbed or one for one in disturbed_at(of_optimizer, places)])
     bars(axes, places, series, hollow)
     axes.axhline(most, label="all fast", **_ALL_FAST_LINE)
     axes.set_ylim(0, math.ceil(most) + 0.2)
@@ -119,8 +128,8 @@ def _draw_network(axes: Axes, runs: pd.DataFrame, style: StyleConfig) -> None:
 
 # Figure 8 of AutoTM: large networks, speed-up over memory-mode, where fast memory is a cache of slow memory.
 #
-# Where slow memory is real and addressed by programs, it has no such cache: speed-ups are over what Linux does by
-# itself there, or over the simplest placement that there is.
+# Real slow memory that programs address has no such cache. Speed-ups are then over what Linux does by itself, or over
+# the simplest placement in the table.
 
 _REMARKS = {
     "slowdown": "Bars: {name}'s slow-down over the optimizer's, each over the all-fast step of its own minutes.",
@@ -131,25 +140,7 @@ _WITHOUT_CACHE = "There is no {cached} here: fast memory is no cache of slow mem
 _INSTEAD = (SPILLED, FIRST_TOUCH, "static")
 
 
-def draw_fig8(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """A group of bars for each network, a bar for each optimizer but the one compared with.
-
-    Raises:
-        BadInputError: runs at several limits, or a network without a run in memory-mode or without any other.
-    """
-    return _draw_speedups(table, style, "speed-up over {name}")
-
-
-def draw_fig8_for_talk(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """The same, and which way is better.
-
-    Raises:
-        BadInputError: as `draw`.
-    """
-    return _draw_speedups(table, style, "speed-up over {name}\n(higher is better)")
-
-
-def compared_with(table: pd.DataFrame) -> str:
+def _compared_with(table: pd.DataFrame) -> str:
     """The optimizer that the others are compared with: memory-mode wherever it can run."""
     has_no_cache = bool(table["tier_reality"].isin(("real", "stand-in")).all())
     if not has_no_cache or CACHED in set(table["optimizer"]):
@@ -166,11 +157,11 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
     between two runs; else median steps; of modelled steps, predictions.
 
     Raises:
-        BadInputError: as `draw`.
+        BadInputError: runs at several limits, or a network without a run in memory-mode or without any other.
     """
     runs = table[table["limit"] != str(ALL_FAST)]
     require_one(runs, "limit")
-    base, rows = compared_with(runs), []
+    base, rows = _compared_with(runs), []
     for network, of_network in runs.groupby("network", sort=False):
         time = of_network.set_index("optimizer")[_time_column(of_network)]
         if base not in time or len(time) == 1:
@@ -179,7 +170,7 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
                 "optimizers"
             )
         batch = of_network["batch"].iloc[0]
-        is_marked = dict(zip(of_network["optimizer"], marked(of_network), strict=True))
+        is_marked = dict(zip(of_network["optimizer"], is_disturbed(of_network), strict=True))
         rows += [
             (network, batch, name, time[base] / time[name], is_marked[base] or is_marked[name])
             for name in time.index
@@ -188,19 +179,24 @@ def speedups(table: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["network", "batch", "optimizer", "speedup", DISTURBED])
 
 
-def _draw_speedups(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn:
-    found = speedups(table)
-    wide = found.pivot_table(index="network", columns="optimizer", values="speedup", sort=False)
-    batches = found.drop_duplicates("network").set_index("network")["batch"]
+def draw_fig8(table: pd.DataFrame, style: StyleConfig, label: str = "speed-up over {name}") -> Drawn:
+    """Draw a group of bars for each network, a bar for each optimizer but the one compared with; `label` is y's.
+
+    Raises:
+        BadInputError: as `speedups`.
+    """
+    runs = speedups(table)
+    wide = runs.pivot_table(index="network", columns="optimizer", values="speedup", sort=False)
+    batches = runs.drop_duplicates("network").set_index("network")["batch"]
     colors = optimizer_colors(style)
     figure, (axes,) = panels(1, style, widen=1.6)
     places = [f"{title(str(name))} ({batches[name]})" for name in wide.index]
-    hollow = found.pivot_table(index="network", columns="optimizer", values=DISTURBED, sort=False, aggfunc="max")
+    hollow = runs.pivot_table(index="network", columns="optimizer", values=DISTURBED, sort=False, aggfunc="max")
     series = [(series_name(name), wide[name].tolist(), colors[name]) for name in wide.columns]
     bars(axes, places, series, [(hollow[name] == 1).tolist() for name in wide.columns])
-    base = compared_with(table[table["limit"] != str(ALL_FAST)])
+    base = _compared_with(table[table["limit"] != str(ALL_FAST)])
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label=series_name(base))
-    axes.set_ylim(0, 1.1 * max(1.0, float(found["speedup"].max())))
+    axes.set_ylim(0, 1.1 * max(1.0, float(runs["speedup"].max())))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
     axes.set_ylabel(label.format(name=series_name(base)))
     axes.set_xlabel("network (batch)")
@@ -213,7 +209,7 @@ def _draw_speedups(table: pd.DataFrame, style: StyleConfig, label: str) -> Drawn
 
 
 def _time_column(runs: pd.DataFrame) -> str:
-    """What is divided."""
+    """Return the column that speed-ups divide."""
     if is_modelled(runs):
         return "predicted_runtime_s"
     return "slowdown" if bool(runs["slowdown"].notna().all()) else "actual_runtime_median_s"
@@ -223,37 +219,24 @@ def _time_column(runs: pd.DataFrame) -> str:
 
 OPTIMIZED = ("static", "synchronous", "asynchronous")
 _NAMED_ABOVE_PERCENT = 10.0
-
-
-def errors_percent(table: pd.DataFrame) -> pd.DataFrame:
-    """Runs of optimizers that place by prediction, with `error_percent`: 100 (predicted / measured slow-down - 1).
-
-    `with_drift_percent` is the same of predicted and measured seconds: in it is also how much faster or slower the
-    machine was than when the kernels were timed.
-    """
-    runs = table[table["optimizer"].isin(OPTIMIZED)]
-    return runs.assign(
-        error_percent=100 * (runs["predicted_slowdown"] / runs["slowdown"] - 1),
-        with_drift_percent=100 * (runs["predicted_runtime_s"] / runs["actual_runtime_median_s"] - 1),
-    )
+"""The caption names and explains larger errors one by one."""
 
 
 def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for each optimizer that places by prediction, a bar for each network at each limit."""
-    runs = errors_percent(table)
+    runs = table[table["optimizer"].isin(OPTIMIZED)]
+    # Seconds drift with the machine's speed since its kernels were timed; slow-downs, timed in turn, do not.
+    runs = runs.assign(
+        error_percent=100 * (runs["predicted_slowdown"] / runs["slowdown"] - 1),
+        with_drift_percent=100 * (runs["predicted_runtime_s"] / runs["actual_runtime_median_s"] - 1),
+    )
     optimizers, networks = (list(dict.fromkeys(runs[column])) for column in ("optimizer", "network"))
     figure, axes_of = panels(len(optimizers), style)
-    shades = network_colors(style, networks)
     most = max(5.0, 1.1 * float(runs["error_percent"].abs().max()))
     for letter, axes, optimizer in zip(string.ascii_lowercase, axes_of, optimizers, strict=False):
         of_optimizer = runs[runs["optimizer"] == optimizer]
         places = limits_of(of_optimizer, ends=True)
-        series = [
-            (title(name), values(of_optimizer[of_optimizer["network"] == name], places, "error_percent"), shades[name])
-            for name in networks
-        ]
-        hollow = [at_limits(of_optimizer[of_optimizer["network"] == name], places) for name in networks]
-        bars(axes, places, series, hollow)
+        network_bars(axes, of_optimizer, places, networks, "error_percent", style)
         axes.axhline(0.0, color=GRAY, linewidth=0.6)
         axes.set_ylim(-most, most)
         axes.set_ylabel("error of the prediction, %")
@@ -265,7 +248,7 @@ def draw_fig11(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 def _remark(runs: pd.DataFrame) -> str:
     """The errors of undisturbed runs in words; those that are far off by name, and why."""
-    runs = runs[~marked(runs)]
+    runs = runs[~is_disturbed(runs)]
     size, with_drift = runs["error_percent"].abs(), runs["with_drift_percent"].abs()
     far = runs[size > _NAMED_ABOVE_PERCENT]
     named = "; ".join(
@@ -282,15 +265,19 @@ def _remark(runs: pd.DataFrame) -> str:
 
 
 def explained_errors(row: pd.Series) -> str:
-    """What the error of one run is made of, as its record tells.
+    """Return what the error of one run is made of.
 
-    The error of a slow-down is that of two steps. That of the planned one is then divided among kernels and moves, as
-    timed piece by piece, and set beside how long its threads had no core: what others took was not predicted.
+    The error of a slow-down is that of two steps. The error of the planned step is divided among kernels and moves, as
+    timed piece by piece; the time that its threads had no core, which nothing predicts, is told with it.
     """
-    step_s, all_fast_s = row["actual_runtime_median_s"], row["all_fast_runtime_s"]
+
+    def more(measured: str, predicted: str) -> str:
+        share = 100 * (row[measured] / row[predicted] - 1)
+        return f"{abs(share):.1f} % {'longer' if share >= 0 else 'less'}"
+
     parts = [
-        f"its step took {_more(step_s, row['predicted_runtime_s'])} than predicted",
-        f"the all-fast one {_more(all_fast_s, row['all_fast_predicted_s'])}",
+        f"its step took {more('actual_runtime_median_s', 'predicted_runtime_s')} than predicted",
+        f"the all-fast one {more('all_fast_runtime_s', 'all_fast_predicted_s')}",
     ]
     if row["kernels_s"] > 0:
         predicted_kernels_s = row["predicted_runtime_s"] - row["predicted_moves_s"]
@@ -302,12 +289,7 @@ def explained_errors(row: pd.Series) -> str:
     return ", ".join(parts)
 
 
-def _more(found: float, expected: float) -> str:
-    share = 100 * (found / expected - 1)
-    return f"{abs(share):.1f} % {'longer' if share >= 0 else 'less'}"
-
-
-# How long placements took to find, by network: building the model and solving it, over all attempts.
+# Time to find placements, by network: building the model and solving it, over all attempts.
 
 _LEAST_S = 1e-4
 """A log axis has no place for less."""

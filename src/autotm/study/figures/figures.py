@@ -1,28 +1,29 @@
-"""Every figure by name, and how one is made: what was measured -> table -> picture, drawn from the table alone."""
+"""Every figure by name, and how it is made: measurements -> table -> picture, drawn from the table alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 
-from autotm.model.config import PricesConfig, StyleConfig
+from autotm.model.config import ALL_FAST, ALL_SLOW, PricesConfig, StyleConfig
 from autotm.model.errors import unknown_name
-from autotm.study.drawing import Drawn, fix_legends, save_figure, styled, write_caption
+from autotm.study.drawing import Drawn, draw_to_files
 from autotm.study.figures import comparisons, gpu, heap, kernel_times, limits, memory_prices, slow_memories
 from autotm.study.tables import read_table, table_of_records, with_prices, write_table
 
 FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "fig7": comparisons.draw_fig7,
     "fig8": comparisons.draw_fig8,
-    "fig8_talk": comparisons.draw_fig8_for_talk,
+    "fig8_talk": partial(comparisons.draw_fig8, label="speed-up over {name}\n(higher is better)"),
     "fig9": memory_prices.draw_fig9,
     "fig10": limits.draw_fig10,
-    "fig10a_all_fast": limits.draw_all_fast,
-    "fig10a_all_slow": limits.draw_all_slow,
-    "fig10a_synchronous": limits.draw_all_limits,
+    "fig10a_all_fast": partial(limits.draw_fig10a, limit=ALL_FAST),
+    "fig10a_all_slow": partial(limits.draw_fig10a, limit=ALL_SLOW),
+    "fig10a_synchronous": limits.draw_fig10a,
     "fig11": comparisons.draw_fig11,
     "fig12": gpu.draw_fig12,
     "fig12_timeline": gpu.draw_timeline,
@@ -35,7 +36,7 @@ FIGURES: Mapping[str, Callable[[pd.DataFrame, StyleConfig], Drawn]] = {
     "devices": slow_memories.draw_devices,
     "links": slow_memories.draw_links,
 }
-"""What gives the picture and its caption from the table."""
+"""The function that makes the picture and its caption from the table."""
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,4 @@ def draw(files: FigureFiles, style: StyleConfig) -> None:
     Raises:
         BadInputError: no such figure, or the table lacks what it needs.
     """
-    picture = FIGURES[files.name]
-    with styled(style):
-        figure, text = picture(read_table(files.csv), style)
-        fix_legends(figure)
-        if style.caption:
-            write_caption(figure, text, style)
-        save_figure(figure, files.pdf, files.png, text, style)
+    draw_to_files(FIGURES[files.name], read_table(files.csv), files.pdf, files.png, style)

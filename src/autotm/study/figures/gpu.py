@@ -24,92 +24,22 @@ from autotm.study.drawing import (
     Drawn,
     disturbed_text,
     finish,
+    gap_text,
     grid,
-    near_text,
     optimizer_colors,
     panels,
-    rival_colors,
     series_name,
     title,
 )
 from autotm.study.figures.comparisons import bars
 from autotm.study.setup import GPU_BASELINE
-from autotm.study.tables import DISTURBED, marked, require_one, versions_text
+from autotm.study.tables import DISTURBED, fields_of, is_disturbed, require_one, versions_text
 
-# A framework's own step of figure 12: a record -> a row like those of programs, and what a caption says of it.
-
-LEFT_OUT = "left_out"
-"""Column that says why a step has no bar; empty of those that have one, and of those that do not fit."""
-
-
-def framework_row(path: Path) -> dict[str, Any]:
-    """What a program's record has no counterpart for is empty. Nothing was compared bit for bit.
-
-    Raises:
-        DamagedFileError: the file cannot be read.
-    """
-    record, source = load_with_provenance(path, "framework_record", FrameworkRecord)
-    return {
-        "network": record.network,
-        "batch": record.batch,
-        "scale": record.scale,
-        "machine": source["machine"],
-        "gpu": record.device or source["gpu"],
-        "gpu_driver": source["gpu_driver"],
-        "cpu_model": source["cpu_model"],
-        "tier_reality": record.tier_reality,
-        "optimizer": record.optimizer,
-        "limit": str(record.limit),
-        "counts": record.counts,
-        "dram_limit_bytes": record.dram_limit_bytes,
-        "io_bytes": record.io_size,
-        "peak_live_bytes": record.peak_live_bytes,
-        "fits": record.fits,
-        LEFT_OUT: record.left_out,
-        "most_bytes": nan if record.most_bytes is None else record.most_bytes,
-        "step_s": nan if record.step_s is None else record.step_s,
-        "oracle_s": nan,
-        "remark": f"{record.framework} on {record.device}; {_compared(record)}" if record.framework else "",
-        "samples": len(record.samples_s),
-        DISTURBED: record.disturbed_steps_count,
-        "verified_steps": nan,
-        "seed": source["seed"],
-        "versions": versions_text(source),
-    }
-
-
-def has_bar(table: pd.DataFrame) -> pd.Series:
-    """Of which rows there is something to draw: a bar, or a cross."""
-    if LEFT_OUT not in table:
-        return pd.Series(data=True, index=table.index)
-    return table[LEFT_OUT].isna() | (table[LEFT_OUT] == "")
-
-
-def framework_text(table: pd.DataFrame) -> str:
-    """For captions: what ran of PyTorch, and what was left out; empty where neither was asked for."""
-    own = table[table["optimizer"] == SAVE_ON_CPU]
-    if own.empty or LEFT_OUT not in own:
-        return ""
-    shown, texts = own[has_bar(own)], []
-    if len(shown):
-        ran = "; ".join(f"{row['network']}: {row['remark']}" for _, row in shown.iterrows())
-        texts.append(f"save_on_cpu is PyTorch's own step of the same network ({ran}).")
-    if (shown["tier_reality"] == "stand-in").any():
-        texts.append("It ran on NO GPU: its time says nothing about one.")
-    texts += [f"save_on_cpu is left out: {reason}." for reason in dict.fromkeys(own[~has_bar(own)][LEFT_OUT])]
-    return " ".join(texts) + " "
-
-
-def _compared(record: FrameworkRecord) -> str:
-    if record.exact_loss is None or record.loss_margin is None:
-        return "loss not compared"
-    apart = abs(record.losses[0] - record.plain_losses[0])
-    return f"losses {apart:.1e} apart, {record.loss_margin:.1e} allowed"
-
-
-# Modelled steps -> a row for each, or for each thing that an engine did.
+# Modelled steps -> a row for each step, or for each event of an engine.
 
 ORACLE = "oracle"
+_MODELLED_WORK = ("network", "batch", "scale", "machine", "gpu", "tier_reality", "optimizer", "limit")
+"""Columns that say which step a modelled one is."""
 
 
 def table_of_modelled_steps(paths: Iterable[Path]) -> pd.DataFrame:
@@ -124,23 +54,16 @@ def table_of_modelled_steps(paths: Iterable[Path]) -> pd.DataFrame:
         step, source = load_with_provenance(path, "modelled_step", ModelledStep)
         rows.append(
             {
-                **_engine_work(step),
-                "counts": step.counts,
-                "dram_limit_bytes": step.dram_limit_bytes,
+                **fields_of(step, *_MODELLED_WORK, "counts", "dram_limit_bytes"),
                 "io_bytes": step.io_size,
-                "peak_live_bytes": step.peak_live_bytes,
-                "fits": step.fits,
-                "most_bytes": step.most_bytes,
-                "step_s": step.step_us / 1e6,
-                "kernels_s": step.kernels_us / 1e6,
-                "repeated_s": step.repeated_us / 1e6,
-                "oracle_s": step.oracle_us / 1e6,
-                "in_bytes": step.in_bytes,
-                "out_bytes": step.out_bytes,
+                **fields_of(step, "peak_live_bytes", "fits", "most_bytes"),
+                **{
+                    f"{name}_s": getattr(step, f"{name}_us") / 1e6 for name in ("step", "kernels", "repeated", "oracle")
+                },
+                **fields_of(step, "in_bytes", "out_bytes"),
                 "predicted_s": _seconds(step.predicted_us),
                 "bound_s": _seconds(step.bound_us),
-                "gap": step.gap,
-                "solver_status": step.solver_status,
+                **fields_of(step, "gap", "solver_status"),
                 "winograd_kernels": step.implementations.get("winograd", 0),
                 "remark": step.remark,
                 "seed": source["seed"],
@@ -175,34 +98,21 @@ def table_of_engines(paths: Iterable[Path]) -> pd.DataFrame:
     rows = []
     for path in paths:
         step, source = load_with_provenance(path, "modelled_step", ModelledStep)
-        shared = {**_engine_work(step), "fits": step.fits, "seed": source["seed"], "versions": versions_text(source)}
+        shared = fields_of(step, *_MODELLED_WORK, "fits") | {"seed": source["seed"], "versions": versions_text(source)}
         rows += [
-            {**shared, "engine": str(e.engine), "name": e.name, "start_us": e.start_us, "end_us": e.end_us}
-            for e in step.events
+            {**shared, "engine": str(event.engine), **fields_of(event, "name", "start_us", "end_us")}
+            for event in step.events
         ]
     table = pd.DataFrame(rows)
     require_one(table, "network", "batch", "scale", "machine", "limit", "tier_reality")
     return table
 
 
-def _engine_work(step: ModelledStep) -> dict[str, Any]:
-    return {
-        "network": step.network,
-        "batch": step.batch,
-        "scale": step.scale,
-        "machine": step.machine,
-        "gpu": step.gpu,
-        "tier_reality": step.tier_reality,
-        "optimizer": step.optimizer,
-        "limit": str(step.limit),
-    }
-
-
 def _seconds(us: float | None) -> float | None:
     return None if us is None else us / 1e6
 
 
-# Records of a GPU -> a row for each, or for each thing that its streams did; columns as of modelled steps.
+# Records of a GPU -> a row for each, or for each operation of its streams; columns as of modelled steps.
 
 _ENGINES = {Lane.COMPUTE: Engine.COMPUTE, Lane.INWARD: Engine.IN, Lane.OUTWARD: Engine.OUT}
 
@@ -222,19 +132,18 @@ def table_of_gpu_records(paths: Iterable[Path], frameworks: Iterable[Path] = ())
     rows = []
     for path in paths:
         record, source = load_with_provenance(path, "record", Record)
-        searched = record.solver_status != Status.NOT_OPTIMIZED
+        searched, median_s = record.solver_status != Status.NOT_OPTIMIZED, record.actual_runtime_median_s
         kernels_s = sum(record.kernel_times_us.values()) / 1e6 if record.fits else nan
         rows.append(
             {
                 **_stream_work(path, record, source),
-                "counts": record.counts,
-                "dram_limit_bytes": record.dram_limit_bytes,
+                **fields_of(record, "counts", "dram_limit_bytes"),
                 "io_bytes": record.io_size,
                 "peak_live_bytes": record.default_alloc_size,
                 "fits": record.fits,
                 LEFT_OUT: "",
                 "most_bytes": record.dram_alloc_size,
-                "step_s": nan if record.actual_runtime_median_s is None else record.actual_runtime_median_s,
+                "step_s": nan if median_s is None else median_s,
                 "kernels_s": kernels_s * (1 - record.repeated_share),
                 "repeated_s": kernels_s * record.repeated_share,
                 "oracle_s": record.oracle_time_us / 1e6,
@@ -248,8 +157,7 @@ def table_of_gpu_records(paths: Iterable[Path], frameworks: Iterable[Path] = ())
                 "remark": "",
                 "samples": len(record.samples_s),
                 DISTURBED: record.disturbed_steps_count,
-                "verified_steps": record.verified_steps,
-                "verified_against": record.verified_against,
+                **fields_of(record, "verified_steps", "verified_against"),
                 "seed": source["seed"],
                 "versions": versions_text(source),
             }
@@ -257,7 +165,7 @@ def table_of_gpu_records(paths: Iterable[Path], frameworks: Iterable[Path] = ())
     require_one(pd.DataFrame(rows), "tier_reality")
     table = pd.DataFrame([*rows, *map(framework_row, frameworks)])
     require_one(table, "machine", "counts")
-    # A CPU that plays the GPU is told by the caption.
+    # Where a CPU stands in for the GPU, the caption says so, and names may differ.
     require_one(table[table["fits"].astype(bool) & (table["tier_reality"] != "stand-in")], "gpu")
     table["oracle_s"] = table.groupby(["network", "batch"])["oracle_s"].transform("min")
     return with_speedups(table)
@@ -279,13 +187,8 @@ def table_of_timelines(paths: Iterable[Path]) -> pd.DataFrame:
             continue
         timeline = load(path.with_name("timeline.json"), "timeline", Timeline)
         rows += [
-            {
-                **shared,
-                "engine": str(_ENGINES[one.lane]),
-                "name": one.name,
-                "start_us": one.start_ns / 1e3,
-                "end_us": one.end_ns / 1e3,
-            }
+            {**shared, "engine": str(_ENGINES[one.lane]), "name": one.name}
+            | {"start_us": one.start_ns / 1e3, "end_us": one.end_ns / 1e3}
             for one in timeline.operations
         ]
     table = pd.DataFrame(rows)
@@ -297,20 +200,79 @@ def _stream_work(path: Path, record: Record, source: Mapping[str, Any]) -> dict[
     if "gpu" not in source:
         raise BadInputError(f"{path}: it names no GPU; figure 12 is of a machine of kind cuda, or of a modelled one")
     return {
-        "network": record.network,
-        "batch": record.batch,
-        "scale": record.scale,
+        **fields_of(record, "network", "batch", "scale"),
         "machine": source["machine"],
         "gpu": source["gpu"],
         "gpu_driver": source.get("gpu_driver", ""),
         "cpu_model": source["cpu_model"],
-        "tier_reality": record.tier_reality,
-        "optimizer": record.optimizer,
-        "limit": str(record.limit),
+        **fields_of(record, "tier_reality", "optimizer", "limit"),
     }
 
 
-# What figure 12 is drawn from: steps that were modelled, or records of a GPU; never both in one figure.
+# PyTorch's own step in figure 12: a row like those of programs, and its sentences in the caption.
+
+LEFT_OUT = "left_out"
+"""Column: why a step has no bar; empty where it has one, and where it does not fit."""
+
+
+def framework_row(path: Path) -> dict[str, Any]:
+    """Return the row of a framework's record; columns that only programs have are empty.
+
+    Raises:
+        DamagedFileError: the file cannot be read.
+    """
+    record, source = load_with_provenance(path, "framework_record", FrameworkRecord)
+    remark = ""
+    if record.framework:
+        compared = "loss not compared"
+        if record.exact_loss is not None and record.loss_margin is not None:
+            apart = abs(record.losses[0] - record.plain_losses[0])
+            compared = f"losses {apart:.1e} apart, {record.loss_margin:.1e} allowed"
+        remark = f"{record.framework} on {record.device}; {compared}"
+    return {
+        **fields_of(record, "network", "batch", "scale"),
+        "machine": source["machine"],
+        "gpu": record.device or source["gpu"],
+        "gpu_driver": source["gpu_driver"],
+        "cpu_model": source["cpu_model"],
+        **fields_of(record, "tier_reality", "optimizer", "limit", "counts", "dram_limit_bytes"),
+        "io_bytes": record.io_size,
+        **fields_of(record, "peak_live_bytes", "fits", LEFT_OUT),
+        "most_bytes": nan if record.most_bytes is None else record.most_bytes,
+        "step_s": nan if record.step_s is None else record.step_s,
+        "oracle_s": nan,
+        "remark": remark,
+        "samples": len(record.samples_s),
+        DISTURBED: record.disturbed_steps_count,
+        "verified_steps": nan,
+        "seed": source["seed"],
+        "versions": versions_text(source),
+    }
+
+
+def has_bar(table: pd.DataFrame) -> pd.Series:
+    """Of which rows there is something to draw: a bar, or a cross."""
+    if LEFT_OUT not in table:
+        return pd.Series(data=True, index=table.index)
+    return table[LEFT_OUT].isna() | (table[LEFT_OUT] == "")
+
+
+def framework_text(table: pd.DataFrame) -> str:
+    """For captions: what ran of PyTorch, and what was left out; empty where neither was asked for."""
+    own = table[table["optimizer"] == SAVE_ON_CPU]
+    if own.empty or LEFT_OUT not in own:
+        return ""
+    shown, texts = own[has_bar(own)], []
+    if len(shown):
+        ran = "; ".join(f"{row['network']}: {row['remark']}" for _, row in shown.iterrows())
+        texts.append(f"save_on_cpu is PyTorch's own step of the same network ({ran}).")
+    if (shown["tier_reality"] == "stand-in").any():
+        texts.append("It ran on NO GPU: its time says nothing about one.")
+    texts += [f"save_on_cpu is left out: {reason}." for reason in dict.fromkeys(own[~has_bar(own)][LEFT_OUT])]
+    return " ".join(texts) + " "
+
+
+# Figure 12 is drawn from modelled steps or from records of a GPU, never from both.
 
 _RECORD = "record.json"
 
@@ -350,26 +312,26 @@ def _are_measured(paths: Sequence[Path]) -> bool:
 
 # Figure 12 of AutoTM: training beyond a GPU's memory, speed-up over memory that the driver manages.
 
-NOT_MEASURED = "MODELLED, not measured: no GPU ran any of this"
+_NOT_MEASURED = "MODELLED, not measured: no GPU ran any of this"
 """What the figure says in itself, wherever it is copied to."""
 _LEGEND_COLUMNS, _LEGEND_ROW = 2, 0.25
-"""The legend is above the bars; a row of it takes that share of the highest one."""
+"""The legend is above the bars; a row of it takes this share of the highest one."""
 _CROWDED = 5
-"""More places than this have their names turned."""
+"""The labels of more places than this would overlap, so they are rotated."""
 
 
 def draw_fig12(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for plans and the oracle, and one for the best of them beside rivals."""
-    told, table = table, table.assign(**{DISTURBED: marked(table)})[has_bar(table)]
+    told, table = table, table.assign(**{DISTURBED: is_disturbed(table)})[has_bar(table)]
     figure, axes = panels(2, style, widen=1.35)
-    mark_modelled(figure, table, style)
+    _mark_modelled(figure, table, style)
     plans = [name for name in dict.fromkeys(table["optimizer"]) if name not in GPU_RIVALS]
     rivals = [name for name in dict.fromkeys(table["optimizer"]) if name in GPU_RIVALS and name != GPU_BASELINE]
     oracle = table.drop_duplicates(["network", "batch"]).copy()
     oracle["speedup"] *= oracle["step_s"] / oracle["oracle_s"]
     oracle["optimizer"], oracle["fits"], oracle[DISTURBED] = ORACLE, True, False
     shown = pd.concat([table, oracle])
-    colors = {**optimizer_colors(style), **rival_colors(style), ORACLE: GRAY}
+    colors = {**optimizer_colors(style), ORACLE: GRAY}
     _panel(axes[0], shown, [*plans, ORACLE], colors)
     finish(axes[0], "a", "plans and oracle")
     _panel(axes[1], shown, [*plans[-1:], *rivals], colors)
@@ -382,62 +344,56 @@ def _panel(axes: Axes, table: pd.DataFrame, names: list[str], colors: Mapping[st
     by_place = table.set_index(["optimizer", "network", "batch"])
     series, hollow = [], []
     for number, name in enumerate(names):
-        heights, outlined = [], []
-        for place, (network, batch) in enumerate(places):
-            if (name, network, batch) not in by_place.index:
-                heights.append(math.nan)
-                outlined.append(False)
-                continue
-            row = by_place.loc[name, network, batch]
-            outlined.append(bool(row[DISTURBED]))
-            heights.append(float(row["speedup"]) if row["fits"] else math.nan)
-            if not row["fits"]:
-                shift = (number - (len(names) - 1) / 2) * 0.8 / len(names)
+        steps = by_place.reindex([(name, *place) for place in places])  # of steps that were not made, all is NaN
+        heights = steps["speedup"].where(steps["fits"].eq(other=True)).astype(float).tolist()
+        series.append((series_name(name), heights, colors[name]))
+        hollow.append(steps[DISTURBED].eq(other=True).tolist())
+        shift = (number - (len(names) - 1) / 2) * 0.8 / len(names)
+        for place, is_unfit in enumerate(steps["fits"].eq(other=False)):
+            if is_unfit:
                 look = {"color": colors[name], "ha": "center", "va": "bottom", "fontsize": "large"}
                 axes.text(place + shift, 0.0, "\N{MULTIPLICATION SIGN}", look)
-        series.append((series_name(name), heights, colors[name]))
-        hollow.append(outlined)
     bars(axes, [f"{title(str(network))} ({batch})" for network, batch in places], series, hollow)
     if len(places) > _CROWDED:
         axes.tick_params(axis="x", rotation=40)
         for label in axes.get_xticklabels():
-            label.set_horizontalalignment("right")
-            label.set_rotation_mode("anchor")
+            label.set(horizontalalignment="right", rotation_mode="anchor")
     axes.set_xlim(-0.5, len(places) - 0.5)  # A cross at an edge has no bar that would make room for it.
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     fitting = table[table["fits"].astype(bool) & table["optimizer"].isin(names)]
     headroom = 1 + _LEGEND_ROW * math.ceil(len(names) / _LEGEND_COLUMNS)
     axes.set_ylim(0, headroom * max(1.0, float(fitting["speedup"].max())))
-    axes.set_ylabel(f"speed-up{', modelled' if is_modelled(table) else ''}\n(managed memory = 1)")
+    axes.set_ylabel(f"speed-up{', modelled' if _is_modelled(table) else ''}\n(managed memory = 1)")
     axes.legend(loc="upper left", ncols=_LEGEND_COLUMNS)
 
 
 def _caption(table: pd.DataFrame, of_frameworks: str) -> str:
     first, plans = table.iloc[0], table[table["gap"].notna()]
-    proven = f"Plans are {near_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
-    how = "Steps are simulated on three engines (compute, in, out). " if is_modelled(table) else _measured_text(table)
+    proven = f"Plans are {gap_text(plans['gap'].max())} on the predicted step. " if len(plans) else ""
+    how = "Steps are simulated on three engines (compute, in, out). " if _is_modelled(table) else _measured_text(table)
+    limits, scales = (", ".join(map(str, dict.fromkeys(table[key]))) for key in ("limit", "scale"))
     return (
-        f"{gpu_text(table)} {_limits(table)} {proven}"
+        f"{_gpu_text(table)} Device memory for what is placed: {limits}; scale {scales}. {proven}"
         "Oracle: the fastest implementation of every kernel and no copies. A cross: the step does not fit. "
         f"{how}{of_frameworks}Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
     )
 
 
-def is_modelled(table: pd.DataFrame) -> bool:
+def _is_modelled(table: pd.DataFrame) -> bool:
     """Whether the steps of a table were computed, and not run."""
     return str(table["tier_reality"].iloc[0]) == "modelled"
 
 
-def mark_modelled(figure: Figure, table: pd.DataFrame, style: StyleConfig) -> None:
+def _mark_modelled(figure: Figure, table: pd.DataFrame, style: StyleConfig) -> None:
     """Where nothing ran, write so into the figure."""
-    if is_modelled(table):
-        figure.suptitle(NOT_MEASURED, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
+    if _is_modelled(table):
+        figure.suptitle(_NOT_MEASURED, color="tab:red", fontsize=style.font_size_pt + 1, fontweight="bold")
 
 
-def gpu_text(table: pd.DataFrame) -> str:
-    """For captions: which GPU, and where its times come from."""
+def _gpu_text(table: pd.DataFrame) -> str:
+    """Return which GPU a caption is about, and where its times come from."""
     first = table.iloc[0]
-    if not is_modelled(table):
+    if not _is_modelled(table):
         return (
             f"Measured on {str(first['tier_reality']).upper()} device memory of {first['gpu']} (driver "
             f"{first['gpu_driver']}; host: {first['cpu_model']})."
@@ -449,36 +405,27 @@ def gpu_text(table: pd.DataFrame) -> str:
 
 
 def _measured_text(table: pd.DataFrame) -> str:
-    """How steps were timed, and what was made sure."""
-    ran = table[table["fits"].astype(bool)]
+    """Return how steps were timed and verified, and what recomputation cost of the kernels' time where it ran."""
+    ran, repeated = table[table["fits"].astype(bool)], ""
     by_kernel = int((ran["verified_against"] == KERNEL_BY_KERNEL).sum())
     there = f", which {by_kernel} of {len(ran)} steps met kernel by kernel, for want of memory" if by_kernel else ""
+    again = ran[ran["repeated_s"] > 0]
+    if len(again):
+        shares = 100 * again["repeated_s"] / (again["kernels_s"] + again["repeated_s"])
+        ends = dict.fromkeys((f"{shares.min():.2g}", f"{shares.max():.2g}"))
+        repeated = f"Recomputation: {' to '.join(ends)} % of the kernels' time was repeated. "
     return (
         f"Steps are medians of at least {ran['samples'].min()} timed ones; {ran['verified_steps'].min():.0f} of each "
         f"program were compared bit for bit with the plain step{there}. {disturbed_text(table)}Managed memory: "
-        f"cudaMallocManaged, device memory beyond the limit held by another allocation. {_repeated_text(ran)}"
+        f"cudaMallocManaged, device memory beyond the limit held by another allocation. {repeated}"
     )
 
 
-def _repeated_text(ran: pd.DataFrame) -> str:
-    """What recomputation cost of the kernels' time, where it ran."""
-    again = ran[ran["repeated_s"] > 0]
-    if again.empty:
-        return ""
-    shares = 100 * again["repeated_s"] / (again["kernels_s"] + again["repeated_s"])
-    least, most = f"{shares.min():.2g}", f"{shares.max():.2g}"
-    return f"Recomputation: {least if least == most else f'{least} to {most}'} % of the kernels' time was repeated. "
-
-
-def _limits(table: pd.DataFrame) -> str:
-    limits, scales = (", ".join(map(str, dict.fromkeys(table[key]))) for key in ("limit", "scale"))
-    return f"Device memory for what is placed: {limits}; scale {scales}."
-
-
-# What the engines of a GPU do in one step: kernels, copies to the device, copies to the host.
+# The timeline of a step: kernels, copies to the device, copies to the host.
 
 _LANES = ("compute", "in", "out")
 _THICK = 0.8
+"""Height of a lane's spans, where lanes are 1 apart."""
 _MEASURED = (
     "Times are from event to event on three streams; what page faults of managed memory move is within its kernels. "
 )
@@ -489,8 +436,8 @@ def draw_timeline(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     steps = list(table.groupby("optimizer", sort=False))
     flat = style.model_copy(update={"panel_height_cm": max(2.1, 0.4 * style.panel_height_cm)})
     figure, axes = grid(len(steps), 1, flat, widen=2.2)
-    mark_modelled(figure, table, style)
-    colors = {**optimizer_colors(style), **rival_colors(style)}
+    _mark_modelled(figure, table, style)
+    colors = optimizer_colors(style)
     longest_s = table["end_us"].max() / 1e6
     for panel, (name, step) in zip(axes, steps, strict=True):
         for place, lane in enumerate(_LANES):
@@ -505,11 +452,11 @@ def draw_timeline(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         unfit = "" if bool(step["fits"].iloc[0]) else ", does not fit"
         lasted = f"{step['end_us'].max() / 1e6:.3g} s" if step["end_us"].any() else "not run"
         finish(panel, "", f"{series_name(str(name))}: {lasted}{unfit}")
-    axes[-1].set_xlabel(f"{'modelled ' if is_modelled(table) else ''}time of one step (s)")
-    first, how = table.iloc[0], "" if is_modelled(table) else _MEASURED
+    axes[-1].set_xlabel(f"{'modelled ' if _is_modelled(table) else ''}time of one step (s)")
+    first, how = table.iloc[0], "" if _is_modelled(table) else _MEASURED
     text = (
         f"{title(str(first['network']))}, batch {first['batch']}, scale {first['scale']}. "
-        f"{gpu_text(table)} {how}Device memory for what is placed: {first['limit']}. "
+        f"{_gpu_text(table)} {how}Device memory for what is placed: {first['limit']}. "
         f"Machine {first['machine']}; seed {first['seed']}. {first['versions']}."
     )
     return figure, text

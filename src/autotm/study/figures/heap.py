@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
@@ -27,19 +26,19 @@ from autotm.study.drawing import (
     Drawn,
     count_bytes,
     finish,
+    gap_text,
     grid,
     machine_text,
-    near_text,
     optimizer_colors,
     title,
 )
 from autotm.study.placed import stay_offsets
-from autotm.study.tables import versions_text
+from autotm.study.tables import fields_of, versions_text
 
 _POOLS = ((Tier.DRAM, "fast pool"), (Tier.PMEM, "slow pool"))
 _US_PER_MS = 1e3
 _EDGED_SHARE = 0.004
-"""Rectangles that are smaller than this share of their panel would be all edge."""
+"""Smaller rectangles, as a share of their panel's width or height, have no edge: they would be all edge."""
 
 
 def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.DataFrame:
@@ -66,13 +65,8 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
     arrivals = {(move.tensor, move.destination, move.start): move for move in placed.moves}
     moving = {move.tensor for move in placed.moves}
     shared = {
-        "network": step.network,
-        "batch": step.batch,
-        "scale": step.scale,
-        "optimizer": placed.optimizer,
-        "limit": str(placed.limit),
-        "dram_limit_bytes": placed.dram_limit_bytes,
-        "gap": placed.gap,
+        **fields_of(step, "network", "batch", "scale"),
+        **fields_of(placed, "optimizer", "limit", "dram_limit_bytes", "gap"),
         "solver_status": str(placed.status),
         "seed": source["seed"],
         **{key: timed.provenance[key] for key in ("machine", "cpu_model", "threads", "tier_reality")},
@@ -90,14 +84,14 @@ def table_of_heap(graph: Path, profile: Path, plan: Path, program: Path) -> pd.D
             "start_us": times[stay.start],
             "end_us": times[stay.end],
             "moves": stay.tensor in moving,
-            **_beginning(arrivals.get((stay.tensor, stay.tier, stay.start)), times, stay),
+            **_arrival(arrivals.get((stay.tensor, stay.tier, stay.start)), times, stay),
         }
         | shared
         for stay, offset in zip(placed.stays, stay_offsets(step, placed, laid), strict=True)
     )
 
 
-def _beginning(move: Move | None, times: list[float], stay: Stay) -> dict[str, object]:
+def _arrival(move: Move | None, times: list[float], stay: Stay) -> dict[str, object]:
     if move is None:
         return {"began": "born", "arrival_us": times[stay.start]}
     return {"began": "asynchronous" if move.is_asynchronous else "blocking", "arrival_us": times[move.before]}
@@ -135,22 +129,17 @@ def _draw_pool(axes: Axes, stays: pd.DataFrame, extent: tuple[float, float], sty
         lasting = shown["end_us"] - shown["start_us"] > wide_ms * _US_PER_MS
         edges = [0.25 if edged else 0.0 for edged in lasting & (shown["size_bytes"] > high_bytes)]
         look = {"facecolor": color, "edgecolor": "white", "linewidth": edges, "alpha": 0.75}
-        axes.add_collection(PolyCollection(list(_corners(shown)), **look))
+        lefts, rights = shown["start_us"] / _US_PER_MS, shown["end_us"] / _US_PER_MS
+        sides = zip(lefts, rights, shown["offset_bytes"], shown["size_bytes"], strict=True)
+        corners = [
+            [(left, low), (right, low), (right, low + size), (left, low + size)] for left, right, low, size in sides
+        ]
+        axes.add_collection(PolyCollection(corners, **look))
     for began, color in _moves(style).items():
-        lines = [[(left, low), (left, high)] for left, low, high in _arrivals(stays[stays["began"] == began])]
+        moved = stays[stays["began"] == began]
+        ends = zip(moved["arrival_us"] / _US_PER_MS, moved["offset_bytes"], moved["size_bytes"], strict=True)
+        lines = [[(at_ms, low), (at_ms, low + size)] for at_ms, low, size in ends]
         axes.add_collection(LineCollection(lines, colors=[color], linewidth=1.2))
-
-
-def _arrivals(stays: pd.DataFrame) -> Iterator[tuple[float, float, float]]:
-    for at_us, low, size in zip(stays["arrival_us"], stays["offset_bytes"], stays["size_bytes"], strict=True):
-        yield at_us / _US_PER_MS, low, low + size
-
-
-def _corners(stays: pd.DataFrame) -> Iterator[list[tuple[float, float]]]:
-    columns = (stays[name] for name in ("start_us", "end_us", "offset_bytes", "size_bytes"))
-    for start_us, end_us, low, size in zip(*columns, strict=True):
-        left, right, high = start_us / _US_PER_MS, end_us / _US_PER_MS, low + size
-        yield [(left, low), (right, low), (right, high), (left, high)]
 
 
 def _moves(style: StyleConfig) -> dict[str, object]:
@@ -174,7 +163,7 @@ def _legend(table: pd.DataFrame, style: StyleConfig) -> list[Patch | Line2D]:
 def _caption(table: pd.DataFrame) -> str:
     first = table.iloc[0]
     arrived = table[table["began"] != "born"]
-    proven = "" if first["solver_status"] == "not_optimized" else f", {near_text(first['gap'])}"
+    proven = "" if first["solver_status"] == "not_optimized" else f", {gap_text(first['gap'])}"
     return (
         f"{title(str(first['network']))} (batch {first['batch']}), scale {first['scale']}, {first['optimizer']}, "
         f"slow : fast memory {first['limit']}{proven}; {machine_text(first)}. Addresses are those of the program; "

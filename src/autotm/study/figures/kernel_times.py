@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from autotm.model.config import StyleConfig
@@ -23,16 +22,13 @@ from autotm.model.provenance import slow_memory_text
 from autotm.study.drawing import (
     GRAY,
     Drawn,
+    draw_to_files,
     finish,
-    fix_legends,
     machine_text,
     optimizer_colors,
     panels,
-    save_figure,
-    styled,
-    write_caption,
 )
-from autotm.study.tables import DISTURBED, marked, read_table, versions_text, write_table
+from autotm.study.tables import DISTURBED, fields_of, is_disturbed, read_table, versions_text, write_table
 
 # The kernel plot: one convolution's time in all eight placements of what it reads and writes.
 
@@ -69,18 +65,11 @@ def table_of_convolution(graph: Path, profile: Path) -> pd.DataFrame:
         timing = timed.timing(kernel, configuration(counted, kernel, slow))
         if timing is None:
             raise BadInputError(f"{profile}: no time with {', '.join(sorted(slow)) or 'nothing'} in slow memory")
+        reality = shared["tier_reality"]
         rows.append(
             {name: _TIERS[tier] for name, tier in zip(OPERANDS, tiers, strict=True)}
-            | {
-                "median_ns": timing.median_ns,
-                "lower_quartile_ns": timing.lower_quartile_ns,
-                "upper_quartile_ns": timing.upper_quartile_ns,
-                "repeats": timing.repeats,
-                DISTURBED: timing.disturbed,
-                "time": "measured"
-                if not slow or shared["tier_reality"] in {"real", "stand-in"}
-                else shared["tier_reality"],
-            }
+            | fields_of(timing, "median_ns", "lower_quartile_ns", "upper_quartile_ns", "repeats", DISTURBED)
+            | {"time": "measured" if not slow or reality in {"real", "stand-in"} else reality}
             | shared
         )
     table = pd.DataFrame(rows)
@@ -91,20 +80,15 @@ def draw_kernel_plot(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A bar for each placement."""
     first, base_ns = table.iloc[0], float(table["median_ns"].iloc[0])
     measured, other = optimizer_colors(style)["all-fast"], optimizer_colors(style)["synchronous"]
-    colors = [measured if kind == "measured" else other for kind in table["time"]]
+    color_of = {kind: measured if kind == "measured" else other for kind in dict.fromkeys(table["time"])}
     figure, (axes,) = panels(1, style, widen=1.4)
     spread = [
         (table["median_ns"] - table["lower_quartile_ns"]).clip(lower=0) / base_ns,
         (table["upper_quartile_ns"] - table["median_ns"]).clip(lower=0) / base_ns,
     ]
+    look = {"color": [color_of[kind] for kind in table["time"]], "linewidth": 0}
     axes.bar(
-        range(len(table)),
-        table["relative"],
-        0.7,
-        color=colors,
-        linewidth=0,
-        yerr=spread,
-        error_kw={"elinewidth": 0.8, "ecolor": GRAY},
+        range(len(table)), table["relative"], 0.7, yerr=spread, error_kw={"elinewidth": 0.8, "ecolor": GRAY}, **look
     )
     axes.set_xticks(range(len(table)), ["\n".join(row[name] for name in OPERANDS) for _, row in table.iterrows()])
     axes.annotate(
@@ -117,9 +101,8 @@ def draw_kernel_plot(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     axes.set_ylabel("time, all fast = 1")
     timed = table[table["repeats"] > 0]
     waits = "" if len(timed) == len(table) else " slow operands add an emulated wait of known length;"
-    held = " others held the cores, so times are too long;" if marked(table).any() else ""
-    kinds = dict.fromkeys(table["time"])
-    handles = [Patch(color=measured if kind == "measured" else other, label=kind) for kind in kinds]
+    held = " others held the cores, so times are too long;" if is_disturbed(table).any() else ""
+    handles = [Patch(color=color, label=kind) for kind, color in color_of.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles))
     finish(axes, "", "3 x 3 convolution by where its operands are")
     return figure, (
@@ -153,18 +136,17 @@ def sums_of_recorded(path: Path) -> pd.DataFrame:
     table["configuration"] = table["input_config"].fillna("") + table["output_config"].fillna("")
     table["slow_operands"] = table["configuration"].str.count("P")
     rows = []
-    for kernel, found in table.groupby("kernel_id", sort=True):
-        times = dict(zip(found["configuration"], found["time_us"].astype(float), strict=True))
-        base_us = times.get("D" * len(found["configuration"].iloc[0]))
+    for kernel, rows_of_kernel in table.groupby("kernel_id", sort=True):
+        times = dict(zip(rows_of_kernel["configuration"], rows_of_kernel["time_us"].astype(float), strict=True))
+        base_us = times.get("D" * len(rows_of_kernel["configuration"].iloc[0]))
         if base_us is None or base_us < MIN_US:
             continue
         extras = {config.index("P"): time_us - base_us for config, time_us in times.items() if config.count("P") == 1}
-        for op, config, slow, time_us in found[["op", "configuration", "slow_operands", "time_us"]].itertuples(
-            index=False
-        ):
-            slots = [slot for slot, letter in enumerate(config) if letter == "P"]
-            if len(slots) > 1 and time_us > 0 and extras.keys() >= set(slots):
-                rows.append((str(kernel), op, config, slow, float(time_us), base_us + sum(extras[s] for s in slots)))
+        for one in rows_of_kernel.itertuples(index=False):
+            slots = [slot for slot, letter in enumerate(one.configuration) if letter == "P"]
+            if len(slots) > 1 and one.time_us > 0 and extras.keys() >= set(slots):
+                sum_us = base_us + sum(extras[slot] for slot in slots)
+                rows.append((str(kernel), one.op, one.configuration, one.slow_operands, float(one.time_us), sum_us))
     names = ["kernel", "op", "configuration", "slow_operands", "single_us", "time_us"]
     return pd.DataFrame(rows, columns=names)
 
@@ -200,24 +182,14 @@ def timing_table(study_file: Path, recorded: Path | None = None) -> pd.DataFrame
     """
     study, provenance = load_with_provenance(study_file, "timing_study", TimingStudy)
     single = {(one.kernel, one.configuration): one.time_us for one in study.times if one.way is TimingMethod.SINGLE}
-    seconds = {cost.way: (cost.seconds, cost.runs) for cost in study.costs}
+    costs = {cost.way: cost for cost in study.costs}
     table = pd.DataFrame(
         [
-            {
-                "source": MEASURED,
-                "way": str(one.way),
-                "kernel": one.kernel,
-                "op": one.op,
-                "configuration": one.configuration,
-                "slow_operands": one.slow_operands,
-                "time_us": one.time_us,
-                "single_us": single[one.kernel, one.configuration],
-                "lower_quartile_us": one.lower_quartile_us,
-                "upper_quartile_us": one.upper_quartile_us,
-                "repeats": one.repeats,
-                "way_seconds": seconds[one.way][0],
-                "way_runs": seconds[one.way][1],
-            }
+            {"source": MEASURED, "way": str(one.way)}
+            | fields_of(one, "kernel", "op", "configuration", "slow_operands", "time_us")
+            | {"single_us": single[one.kernel, one.configuration]}
+            | fields_of(one, "lower_quartile_us", "upper_quartile_us", "repeats")
+            | {"way_seconds": costs[one.way].seconds, "way_runs": costs[one.way].runs}
             for one in study.times
         ]
     )
@@ -225,13 +197,7 @@ def timing_table(study_file: Path, recorded: Path | None = None) -> pd.DataFrame
         sums = sums_of_recorded(recorded).assign(source=RECORDED, way=_ADDITIVE_OF_RECORDED)
         table = pd.concat([table, sums], ignore_index=True)
     table["difference_percent"] = 100 * (table["time_us"] / table["single_us"] - 1)
-    shared = {
-        "network": study.network,
-        "scale": study.scale,
-        "batch": study.batch,
-        "machine": study.machine,
-        "threads": study.threads,
-        "tier_reality": study.tier_reality,
+    shared = fields_of(study, "network", "scale", "batch", "machine", "threads", "tier_reality") | {
         "slow_memory": slow_memory_text(provenance),
         "seed": study.seed,
         "step_repeats": study.repeats,
@@ -253,33 +219,33 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
     noise = _spread(measured[measured["way"] == str(TimingMethod.SINGLE)])
     single_s = measured.loc[measured["way"] == str(TimingMethod.SINGLE), "way_seconds"].iloc[0]
     rows = []
-    for (source, way), found in table.groupby(["source", "way"], sort=False):
-        size = found["difference_percent"].abs()
-        seconds = found["way_seconds"].iloc[0]
+    for (source, way), of_way in table.groupby(["source", "way"], sort=False):
+        size = of_way["difference_percent"].abs()
+        seconds = of_way["way_seconds"].iloc[0]
         rows.append(
             {
                 "source": source,
                 "way": way,
-                "configurations": len(found),
-                "runs": found["way_runs"].iloc[0],
+                "configurations": len(of_way),
+                "runs": of_way["way_runs"].iloc[0],
                 "seconds": seconds,
                 "speedup": single_s / seconds,
                 "median_difference_percent": size.median(),
                 "p90_difference_percent": size.quantile(0.9),
-                "sum_difference_percent": 100 * (found["time_us"].sum() / found["single_us"].sum() - 1),
-                "spread_percent": _spread(found),
+                "sum_difference_percent": 100 * (of_way["time_us"].sum() / of_way["single_us"].sum() - 1),
+                "spread_percent": _spread(of_way),
                 "inside_noise": bool(source == MEASURED and size.median() <= noise),
             }
         )
-    found = pd.DataFrame(rows)
-    candidates = found[found["inside_noise"] & (found["way"] != str(TimingMethod.AGAIN))]
+    ways = pd.DataFrame(rows)
+    candidates = ways[ways["inside_noise"] & (ways["way"] != str(TimingMethod.AGAIN))]
     quickest = candidates["seconds"].idxmin() if len(candidates) else None
-    return found.assign(fastest_inside_noise=[index == quickest for index in found.index])
+    return ways.assign(fastest_inside_noise=[index == quickest for index in ways.index])
 
 
-def _spread(found: pd.DataFrame) -> float:
+def _spread(times: pd.DataFrame) -> float:
     """Median interquartile range over the median time, in %; sums have none."""
-    shares = (found["upper_quartile_us"] - found["lower_quartile_us"]) / found["time_us"]
+    shares = (times["upper_quartile_us"] - times["lower_quartile_us"]) / times["time_us"]
     return 100 * float(shares.astype(float).median())
 
 
@@ -302,24 +268,17 @@ def make_timing_figure(
     """
     write_table(timing_table(study_file, recorded), csv)
     draw_timing_study(csv, pdf, png, style)
-    found = summary(read_table(csv))
-    write_table(found, summary_csv)
-    return found
+    ways = summary(read_table(csv))
+    write_table(ways, summary_csv)
+    return ways
 
 
 def draw_timing_study(csv: Path, pdf: Path, png: Path, style: StyleConfig) -> None:
     """Draw the figure from its table alone: no measurements, no machine."""
-    table = read_table(csv)
-    with styled(style):
-        figure = _drawn(table, style)
-        fix_legends(figure)
-        text = _caption(table)
-        if style.caption:
-            write_caption(figure, text, style)
-        save_figure(figure, pdf, png, text, style)
+    draw_to_files(_drawn, read_table(csv), pdf, png, style)
 
 
-def _drawn(table: pd.DataFrame, style: StyleConfig) -> Figure:
+def _drawn(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     measured, recorded = (table[table["source"] == source] for source in (MEASURED, RECORDED))
     figure, axes_of = panels(3 if recorded.empty else 4, style)
     colors = dict(zip(_WAYS, sns.color_palette(style.palette, len(_WAYS)), strict=True))
@@ -327,28 +286,20 @@ def _drawn(table: pd.DataFrame, style: StyleConfig) -> Figure:
     _differences(axes_of[0], compared, "one configuration at a time, us")
     for way in _COMPARED:
         of_way = compared[compared["way"] == way]
-        axes_of[0].scatter(
-            of_way["single_us"], _clipped(of_way, compared), s=7, color=colors[way], label=way, alpha=0.7, linewidth=0
-        )
+        look = {"s": 7, "color": colors[way], "label": way, "alpha": 0.7, "linewidth": 0}
+        axes_of[0].scatter(of_way["single_us"], _clipped(of_way, compared), **look)
     figure.legend(*axes_of[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(_COMPARED))
     _spreads(axes_of[1], measured, colors)
     _costs(axes_of[2], measured, colors)
     titles = ["difference from single", "spread of one configuration", "cost of all configurations"]
     if not recorded.empty:
         _differences(axes_of[3], recorded, "as recorded, us")
-        axes_of[3].scatter(
-            recorded["single_us"],
-            _clipped(recorded, recorded),
-            s=3,
-            color=GRAY,
-            alpha=0.3,
-            linewidth=0,
-            rasterized=True,
-        )
+        look = {"s": 3, "color": GRAY, "alpha": 0.3, "linewidth": 0, "rasterized": True}
+        axes_of[3].scatter(recorded["single_us"], _clipped(recorded, recorded), **look)
         titles.append("sums of recorded kernels")
     for letter, axes, title in zip(string.ascii_lowercase, axes_of, titles, strict=False):
         finish(axes, letter, title)
-    return figure
+    return figure, _caption(table)
 
 
 def _differences(axes: Axes, table: pd.DataFrame, what: str) -> None:
@@ -374,13 +325,8 @@ def _spreads(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, 
     timed = measured.dropna(subset=["lower_quartile_us", "upper_quartile_us"])
     spread = 100 * (timed["upper_quartile_us"] - timed["lower_quartile_us"]) / timed["time_us"]
     ways = [way for way in _WAYS if (timed["way"] == way).any()]
-    drawn = axes.boxplot(
-        [spread[timed["way"] == way] for way in ways],
-        tick_labels=ways,
-        showfliers=False,
-        patch_artist=True,
-        medianprops={"color": GRAY},
-    )
+    look = {"showfliers": False, "patch_artist": True, "medianprops": {"color": GRAY}}
+    drawn = axes.boxplot([spread[timed["way"] == way] for way in ways], tick_labels=ways, **look)
     for box, way in zip(drawn["boxes"], ways, strict=True):
         box.set_facecolor(colors[way])
     axes.grid(visible=False, axis="x")
@@ -392,9 +338,8 @@ def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, fl
     seconds = measured.drop_duplicates("way").set_index("way")["way_seconds"]
     ways = [way for way in _WAYS if way in seconds.index and way != TimingMethod.AGAIN]
     bars = axes.bar(ways, [float(seconds[way]) for way in ways], color=[colors[way] for way in ways], linewidth=0)
-    axes.bar_label(
-        bars, [f"{float(seconds[TimingMethod.SINGLE]) / float(seconds[way]):.3g}x" for way in ways], fontsize="small"
-    )
+    speedups = [f"{float(seconds[TimingMethod.SINGLE]) / float(seconds[way]):.3g}x" for way in ways]
+    axes.bar_label(bars, speedups, fontsize="small")
     axes.margins(y=0.1)  # room for the label of the tallest bar
     axes.set_ylabel("wall time, s")
     axes.grid(visible=False, axis="x")
@@ -402,11 +347,11 @@ def _costs(axes: Axes, measured: pd.DataFrame, colors: dict[str, tuple[float, fl
 
 
 def _caption(table: pd.DataFrame) -> str:
-    first, found = table.iloc[0], summary(table).set_index("way")
+    first, ways = table.iloc[0], summary(table).set_index("way")
     known = ", so that configurations add up but for noise" if first["tier_reality"] == "emulated" else ""
     differences = "; ".join(
         f"{way} {row['median_difference_percent']:.2g} % (90th percentile {row['p90_difference_percent']:.2g} %)"
-        for way, row in found.iterrows()
+        for way, row in ways.iterrows()
         if way != TimingMethod.SINGLE
     )
     recorded = (
@@ -414,7 +359,7 @@ def _caption(table: pd.DataFrame) -> str:
         if RECORDED in set(table["source"])
         else ""
     )
-    quickest = found.index[found["fastest_inside_noise"]]
+    quickest = ways.index[ways["fastest_inside_noise"]]
     verdict = f" The quickest inside the noise: {quickest[0]}." if len(quickest) else ""
     return (
         f"Kernels of {first['network']} (batch {first['batch']}), scale {first['scale']}, each timed in every "

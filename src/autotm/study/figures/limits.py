@@ -20,9 +20,9 @@ from autotm.study.drawing import (
     caption,
     count_bytes,
     finish,
+    gap_text,
     hollow_marks,
     machine_text,
-    near_text,
     optimizer_colors,
     pages_text,
     panels,
@@ -37,11 +37,14 @@ from autotm.study.tables import require_one
 # Figure 10, AutoTM's case study: what a limit on fast memory costs, and what the placements do about it.
 
 _WHOLE_TICKS_FROM = 3.0
-FAST_MEMORY = "fast_memory_bytes"
+"""An axis of slow-downs beyond this one has ticks at whole numbers only."""
+_FAST_MEMORY = "fast_memory_bytes"
+"""Column that x shows: the limit and what it does not count, which is in fast memory too."""
 _OPERANDS = (("dram_input_fraction", "inputs", "o", "-"), ("dram_output_fraction", "outputs", "s", "--"))
 _DIRECTIONS = (("bytes_moved_pmem", "fast → slow", "v", "-"), ("bytes_moved_dram", "slow → fast", "^", "--"))
 _PREDICTED: dict[str, Any] = {"linestyle": (0, (1, 1)), "linewidth": 1.1}
 _ENOUGH: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 0.8}
+_EDGED: dict[str, Any] = {"markeredgecolor": "white", "markeredgewidth": 0.5}
 
 
 def draw_fig10(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -56,25 +59,23 @@ def draw_fig10(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     _draw_traffic(traffic, table, style)
     _draw_movement(movement, table, style)
     for axes in (slowdown, traffic, movement):
-        draw_memory_axis(axes, enough)
+        _draw_memory_axis(axes, enough)
     return figure, caption(table)
 
 
 def with_fast_memory(table: pd.DataFrame) -> tuple[pd.DataFrame, float]:
-    """The runs with what x shows as column `FAST_MEMORY`, bytes, and the x at which the whole step fits.
-
-    Both hold parameters, inputs and results, which are in fast memory whatever the limit, or which it counts.
+    """Return the runs with `_FAST_MEMORY`, bytes, and the bytes of fast memory into which the whole step fits.
 
     Raises:
         BadInputError: the runs are not one case study.
     """
     require_one(table, "network", "batch")
     enough = float((table["peak_live_bytes"] + table["uncounted_bytes"]).iloc[0])
-    return table.assign(**{FAST_MEMORY: table["dram_limit_bytes"] + table["uncounted_bytes"]}), enough
+    return table.assign(**{_FAST_MEMORY: table["dram_limit_bytes"] + table["uncounted_bytes"]}), enough
 
 
-def draw_memory_axis(axes: Axes, enough: float) -> None:
-    """What all panels share along x."""
+def _draw_memory_axis(axes: Axes, enough: float) -> None:
+    """Draw what all panels share along x."""
     axes.axvline(enough, color=GRAY, zorder=1, **_ENOUGH)
     axes.set_xlabel(f"fast memory allowed, with I/O tensors ({count_bytes(axes.xaxis, enough)})")
 
@@ -84,19 +85,11 @@ def _draw_slowdown(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     colors = optimizer_colors(style)
     axes.axhline(1.0, color=GRAY, linewidth=0.6)
     for optimizer, runs in table.groupby("optimizer", sort=False):
-        color = colors[str(optimizer)]
-        sns.lineplot(
-            runs,
-            x=FAST_MEMORY,
-            y="slowdown",
-            marker="o",
-            color=color,
-            label=series_name(str(optimizer)),
-            ax=axes,
-            errorbar=None,
-        )
-        hollow_marks(axes, runs, FAST_MEMORY, "slowdown", marker="o", color=color)
-        axes.plot(runs[FAST_MEMORY], runs["predicted_slowdown"], color=color, **_PREDICTED)
+        color, name = colors[str(optimizer)], series_name(str(optimizer))
+        look: dict[str, Any] = {"marker": "o", "color": color}
+        sns.lineplot(runs, x=_FAST_MEMORY, y="slowdown", label=name, ax=axes, errorbar=None, **look)
+        hollow_marks(axes, runs, _FAST_MEMORY, "slowdown", **look)
+        axes.plot(runs[_FAST_MEMORY], runs["predicted_slowdown"], color=color, **_PREDICTED)
     axes.plot([], [], color=GRAY, label="predicted", **_PREDICTED)
     axes.plot([], [], color=GRAY, label="whole step fits", **_ENOUGH)
     axes.set_ylim(bottom=0.0)
@@ -111,14 +104,8 @@ def _draw_traffic(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     colors = optimizer_colors(style)
     for optimizer, runs in table.groupby("optimizer", sort=False):
         for column, kind, marker, line in _OPERANDS:
-            look = {"marker": marker, "linestyle": line, "color": colors[str(optimizer)], "markeredgecolor": "white"}
-            axes.plot(
-                runs[FAST_MEMORY],
-                runs[column],
-                label=f"{series_name(str(optimizer))}: {kind}",
-                markeredgewidth=0.5,
-                **look,
-            )
+            look = {"marker": marker, "linestyle": line, "color": colors[str(optimizer)], **_EDGED}
+            axes.plot(runs[_FAST_MEMORY], runs[column], label=f"{series_name(str(optimizer))}: {kind}", **look)
     axes.set_ylim(-0.03, 1.03)
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1.0))
     axes.set_ylabel("kernel I/O in fast memory")
@@ -130,8 +117,8 @@ def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
     """Panel c: bytes that synchronous moves copy in one step, by direction."""
     runs = table[table["optimizer"] == MOVER]
     for column, label, marker, line in _DIRECTIONS:
-        look = {"marker": marker, "linestyle": line, "color": optimizer_colors(style)[MOVER]}
-        axes.plot(runs[FAST_MEMORY], runs[column], label=label, markeredgecolor="white", markeredgewidth=0.5, **look)
+        look = {"marker": marker, "linestyle": line, "color": optimizer_colors(style)[MOVER], **_EDGED}
+        axes.plot(runs[_FAST_MEMORY], runs[column], label=label, **look)
     most = float(runs[[column for column, *_ in _DIRECTIONS]].to_numpy().max(initial=1.0))
     axes.set_ylim(0.0, 1.05 * most)
     axes.set_ylabel(f"moved in one step ({count_bytes(axes.yaxis, most)})")
@@ -142,37 +129,18 @@ def _draw_movement(axes: Axes, table: pd.DataFrame, style: StyleConfig) -> None:
 # Figure 10a a point at a time, as one shows it in a talk: the all-fast step, the all-slow one, then all limits.
 
 _STEPS_OF_SLOWDOWN = 0.5
+"""The axis of slow-downs ends at a multiple of it."""
+_LABELS = {str(ALL_FAST): "all in fast memory", str(ALL_SLOW): "all in slow memory", None: series_name(MOVER)}
 
 
-def draw_all_fast(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """The point with everything in fast memory alone.
+def draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None = None) -> Drawn:
+    """Draw the points of synchronous plans, or only the one at `limit`.
 
-    Raises:
-        BadInputError: there is no such run.
-    """
-    return _draw_fig10a(table, style, str(ALL_FAST), "all in fast memory")
-
-
-def draw_all_slow(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """The point with all intermediates in slow memory alone.
+    The axes are those of all points, whatever is shown, so that such pictures follow each other in a talk.
 
     Raises:
         BadInputError: there is no such run.
     """
-    return _draw_fig10a(table, style, str(ALL_SLOW), "all in slow memory")
-
-
-def draw_all_limits(table: pd.DataFrame, style: StyleConfig) -> Drawn:
-    """All points of synchronous plans.
-
-    Raises:
-        BadInputError: there are none.
-    """
-    return _draw_fig10a(table, style, None, series_name(MOVER))
-
-
-def _draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None, label: str) -> Drawn:
-    """One panel; whatever it shows, its axes are those of all points, so that such pictures follow each other."""
     everything, enough = with_fast_memory(table)
     everything = everything[everything["optimizer"] == MOVER]
     shown = everything if limit is None else everything[everything["limit"] == limit]
@@ -181,24 +149,20 @@ def _draw_fig10a(table: pd.DataFrame, style: StyleConfig, limit: str | None, lab
         raise BadInputError(f"figure 10a: no run of optimizer '{MOVER}'{at}; add it to figures.fig10")
     figure, (axes,) = panels(1, style, widen=1.4)
     look = {"marker": "o", "markersize": 5, "color": optimizer_colors(style)[MOVER]}
-    axes.plot(shown[FAST_MEMORY], shown["slowdown"], label=label, **look)
-    hollow_marks(axes, shown, FAST_MEMORY, "slowdown", **look)
+    axes.plot(shown[_FAST_MEMORY], shown["slowdown"], label=_LABELS[limit], **look)
+    hollow_marks(axes, shown, _FAST_MEMORY, "slowdown", **look)
     axes.axhline(1.0, color=GRAY, linewidth=0.6)
-    _fit(axes, everything)
-    draw_memory_axis(axes, enough)
+    most, widest = float(everything["slowdown"].max()), float(everything[_FAST_MEMORY].max())
+    axes.set_ylim(0, _STEPS_OF_SLOWDOWN * math.ceil(1.1 * most / _STEPS_OF_SLOWDOWN))
+    axes.set_xlim(0, 1.05 * widest)
+    _draw_memory_axis(axes, enough)
     axes.set_ylabel("slow-down over all fast\n(lower is better)")
     axes.legend(loc="upper center")
     finish(axes, "", title(str(everything["network"].iloc[0])))
     return figure, f"{caption(shown)} Dashed: the whole step fits."
 
 
-def _fit(axes: Axes, everything: pd.DataFrame) -> None:
-    most, widest = float(everything["slowdown"].max()), float(everything[FAST_MEMORY].max())
-    axes.set_ylim(0, _STEPS_OF_SLOWDOWN * math.ceil(1.1 * most / _STEPS_OF_SLOWDOWN))
-    axes.set_xlim(0, 1.05 * widest)
-
-
-# The picture of a sweep: slow-down against fast memory, with what is proven about it.
+# A sweep: slow-down against fast memory, with what is proven about it.
 
 _X, _MEASURED = "dram_limit_bytes", "measured_slowdown"
 _GUIDE: dict[str, Any] = {"color": GRAY, "linewidth": 0.5, "linestyle": (0, (1, 3)), "zorder": 1}
@@ -240,17 +204,17 @@ def draw_sweep(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 def _sweep_caption(kept: pd.DataFrame, *, is_searched: bool) -> str:
     first = kept.iloc[0]
     uncounted = float(first["uncounted_bytes"])
-    beside = (
+    counted = (
         f"Parameters, inputs and results, {text_in_bytes(uncounted)}, are in fast memory beside the limit. "
         if uncounted
         else "The limit counts parameters, inputs and results too. "
     )
-    proof = f"Plans {near_text(float(kept['gap'].max()))} on the predicted time. " if is_searched else ""
+    proof = f"Plans {gap_text(float(kept['gap'].max()))} on the predicted time. " if is_searched else ""
     ran = kept[_MEASURED].notna().sum()
     runs = f"{ran} of {len(kept)} limits MEASURED, over the all-fast step in turn. " if ran else "Nothing was run. "
     return (
         f"{first['network']} (batch {first['batch']}), scale {first['scale']}; {machine_text(first.to_dict())}. Lines: "
         f"PREDICTED from {kernels_word(kept)} kernels, over the predicted all-fast step "
-        f"({first['all_fast_predicted_s']:.3g} s). {proof}{pages_text(kept)}{runs}{beside}"
+        f"({first['all_fast_predicted_s']:.3g} s). {proof}{pages_text(kept)}{runs}{counted}"
         f"Dotted: 1, 5 and 10 %. Seed {first['seed']}. {first['versions']}."
     )

@@ -12,7 +12,6 @@ from autotm.study.drawing import (
     Drawn,
     caption,
     finish,
-    in_order,
     limits_of,
     network_colors,
     optimizer_colors,
@@ -22,15 +21,29 @@ from autotm.study.drawing import (
     text_in_bytes,
     title,
 )
-from autotm.study.figures.comparisons import bars, values
+from autotm.study.figures.comparisons import network_bars, outline, values
 from autotm.study.setup import FIRST_TOUCH, MOVER
-from autotm.study.tables import DISTURBED, at_limits, marked, require_one
+from autotm.study.tables import DISTURBED, is_disturbed, require_one
+
+
+def _planned(figure: str, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the synchronous runs of a table.
+
+    Raises:
+        BadInputError: there are none; names the figure.
+    """
+    runs = table[table["optimizer"] == MOVER]
+    if runs.empty:
+        raise BadInputError(f"{figure}: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
+    return runs
+
 
 # Figure 9 of AutoTM: performance against the price of memory, as shares of all-fast.
 
 _ORDER = ("vgg19", "densenet264", "resnet200", "inception_v4")
-"""Of the bars, as published."""
+"""Order of the bars in the paper; further networks follow as they come."""
 _MARK_WIDTH = 0.9
+"""Length of a price's mark: about that of a group of bars."""
 
 
 def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -39,23 +52,16 @@ def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     Raises:
         BadInputError: the table has no synchronous runs.
     """
-    runs = table[(table["optimizer"] == MOVER) & table["ratio_price"].notna()]
-    if runs.empty:
-        raise BadInputError(f"figure 9: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
+    runs = _planned("figure 9", table[table["ratio_price"].notna()])
     places = [text for text in limits_of(runs, ends=True) if text != str(ALL_FAST)]
-    networks = in_order(runs["network"], _ORDER)
+    networks = sorted(dict.fromkeys(runs["network"]), key=lambda name: (*_ORDER, name).index(name))
     figure, (axes,) = panels(1, style, widen=1.6)
-    shades = network_colors(style, networks)
-    performance = runs.assign(performance=1.0 / runs["slowdown"])
-    series = [
-        (title(name), values(performance[performance["network"] == name], places, "performance"), shades[name])
-        for name in networks
-    ]
-    bars(axes, places, series, [at_limits(runs[runs["network"] == name], places) for name in networks])
+    runs = runs.assign(performance=1.0 / runs["slowdown"])
+    network_bars(axes, runs, places, networks, "performance", style)
     prices = values(runs, places, "ratio_price")
     left, right = ([place + side * _MARK_WIDTH / 2 for place in range(len(places))] for side in (-1, 1))
     axes.hlines(prices, left, right, color=GRAY, linewidth=1.4, zorder=3, label="price of memory")
-    axes.set_ylim(0, max(1.05, 1.05 * float(performance["performance"].max())))
+    axes.set_ylim(0, max(1.05, 1.05 * float(runs["performance"].max())))
     axes.set_ylabel("share of all fast")
     axes.set_xlabel("slow : fast memory")
     finish(axes, "", f"Performance ({MOVER}) and price of memory")
@@ -67,6 +73,7 @@ def draw_fig9(table: pd.DataFrame, style: StyleConfig) -> Drawn:
 
 _MARKS = ("v", "s", "D", "^", "o", "P", "X", "<", ">", "*")
 _MOST = 1.06
+"""Axes end 6 % beyond the largest value, so that marks are not cut."""
 
 
 def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
@@ -75,9 +82,7 @@ def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     Raises:
         BadInputError: the table has no synchronous runs.
     """
-    runs = table[table["optimizer"] == MOVER]
-    if runs.empty:
-        raise BadInputError(f"price-performance: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
+    runs = _planned("price-performance", table)
     runs = runs.assign(performance=1.0 / runs["slowdown"])
     figure, (axes,) = panels(1, style, widen=1.4)
     networks, limits = list(dict.fromkeys(runs["network"])), limits_of(runs, ends=True)
@@ -88,18 +93,10 @@ def draw_price_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         axes.plot(of_network["pools_price"], of_network["performance"], color=colors[name], label=title(name))
     for number, limit in enumerate(limits):
         at_limit, look = runs[runs["limit"] == limit], {"linestyle": "none", "marker": _MARKS[number % len(_MARKS)]}
-        axes.scatter(
-            at_limit["pools_price"],
-            at_limit["performance"],
-            facecolors=[
-                "white" if is_marked else colors[name]
-                for name, is_marked in zip(at_limit["network"], marked(at_limit), strict=True)
-            ],
-            edgecolors=[colors[name] for name in at_limit["network"]],
-            marker=look["marker"],
-            s=18,
-            zorder=3,
-        )
+        edges = [colors[name] for name in at_limit["network"]]
+        fills = ["white" if is_marked else edge for edge, is_marked in zip(edges, is_disturbed(at_limit), strict=True)]
+        points = at_limit["pools_price"], at_limit["performance"]
+        axes.scatter(*points, facecolors=fills, edgecolors=edges, marker=look["marker"], s=18, zorder=3)
         axes.plot([], [], color=GRAY, label=limit, **look)
     axes.set_xlim(0, _MOST * max(1.0, float(runs["pools_price"].max())))
     axes.set_ylim(0, _MOST * max(1.0, float(runs["performance"].max())))
@@ -122,15 +119,11 @@ def draw_cost_performance(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     Raises:
         BadInputError: the table has no synchronous runs.
     """
-    runs = table[table["optimizer"] == MOVER]
-    if runs.empty:
-        raise BadInputError(f"cost-performance: no run of optimizer '{MOVER}'; add it to the workload's optimizers")
+    runs = _planned("cost-performance", table)
     runs = runs.assign(ratio=runs["pools_price"] * runs["slowdown"])
     places, networks = limits_of(runs, ends=True), list(dict.fromkeys(runs["network"]))
-    colors = network_colors(style, networks)
     figure, (axes,) = panels(1, style, widen=1.4)
-    series = [(title(name), values(runs[runs["network"] == name], places, "ratio"), colors[name]) for name in networks]
-    bars(axes, places, series, [at_limits(runs[runs["network"] == name], places) for name in networks])
+    network_bars(axes, runs, places, networks, "ratio", style)
     axes.axhline(1.0, color=GRAY, linewidth=0.8, label="all fast")
     axes.set_ylim(0, 1.1 * max(1.0, float(runs["ratio"].max())))
     axes.set_ylabel("price over performance\n(lower is better)")
@@ -164,14 +157,17 @@ def draw_front(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         (series_name(MOVER), MOVER, limits[0], colors[MOVER]),
         ("all fast", MOVER, str(ALL_FAST), colors["all-fast"]),
     )
-    runs = [_run(table, optimizer, limit) for _, optimizer, limit, _ in shown]
+    runs = []
+    for _, optimizer, limit, _ in shown:
+        of_point = table[(table["optimizer"] == optimizer) & (table["limit"] == limit)]
+        if of_point.empty:
+            raise BadInputError(f"front figure: no run of optimizer '{optimizer}' at limit \"{limit}\"")
+        runs.append(of_point.iloc[0])
     all_fast_s = float(table["all_fast_runtime_s"].median())
     rates = [_SECONDS_PER_HOUR / (all_fast_s * float(run["slowdown"])) for run in runs]
     figure, (axes,) = panels(1, style, widen=1.4)
     drawn = axes.bar(range(len(shown)), rates, 0.7, color=[color for *_, color in shown], linewidth=0)
-    for bar, run, (*_, color) in zip(drawn, runs, shown, strict=True):
-        if bool(run.get(DISTURBED, False)):
-            bar.set(facecolor="none", edgecolor=color, linewidth=1.0)
+    outline(drawn, [bool(run.get(DISTURBED, False)) for run in runs])
     labels = [f"{name}\n{_memory(run)}" for (name, *_), run in zip(shown, runs, strict=True)]
     axes.set_xticks(range(len(shown)), labels)
     axes.grid(visible=False, axis="x")
@@ -188,13 +184,6 @@ def draw_front(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         "slow-down against the all-fast step of its own minutes. Below: memory taken, parameters, inputs and results "
         "included."
     )
-
-
-def _run(table: pd.DataFrame, optimizer: str, limit: str) -> pd.Series:
-    found = table[(table["optimizer"] == optimizer) & (table["limit"] == limit)]
-    if found.empty:
-        raise BadInputError(f"front figure: no run of optimizer '{optimizer}' at limit \"{limit}\"")
-    return found.iloc[0]
 
 
 def _memory(run: pd.Series) -> str:

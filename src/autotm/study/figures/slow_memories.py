@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
 
 from autotm.memory.device_file import load_device
 from autotm.model.config import StyleConfig
@@ -15,7 +14,7 @@ from autotm.model.errors import BadInputError
 from autotm.model.files import load, load_with_provenance
 from autotm.model.graph import Tier
 from autotm.model.limit import ALL_SLOW
-from autotm.model.links import Link, Links
+from autotm.model.links import Links
 from autotm.model.record import Record
 from autotm.study.drawing import (
     GRAY,
@@ -30,13 +29,12 @@ from autotm.study.drawing import (
     title,
 )
 from autotm.study.figures.comparisons import bars
-from autotm.study.tables import marked, require_one, table_of_records, versions_text
+from autotm.study.tables import is_disturbed, require_one, table_of_records, versions_text
 
 # What a step loses on each of several slow memories: would CXL memory do?
 
-_SLOW = "all-slow"
 _LONG = 9
-"""Characters of a name that fit below its bars."""
+"""Characters of a name that fit below its bars; a longer one takes two lines."""
 
 
 def table_of_devices(records: Sequence[Path], devices: Mapping[str, str]) -> pd.DataFrame:
@@ -50,12 +48,12 @@ def table_of_devices(records: Sequence[Path], devices: Mapping[str, str]) -> pd.
         DamagedFileError: a record cannot be read.
         BadInputError: a machine has no record, or the runs are not of one study, processor and kind of slow memory.
     """
-    found: dict[str, list[Path]] = {name: [] for name in devices}
+    by_machine: dict[str, list[Path]] = {name: [] for name in devices}
     for path in records:
-        found.setdefault(load(path, "record", Record).machine, []).append(path)
-    if unknown := [name for name, of in found.items() if not of or name not in devices]:
+        by_machine.setdefault(load(path, "record", Record).machine, []).append(path)
+    if unknown := [name for name, of in by_machine.items() if not of or name not in devices]:
         raise BadInputError(f"figure devices: machine {unknown[0]} has no record, or is not one that is compared")
-    tables = [table_of_records(of).assign(device=devices[name]) for name, of in found.items()]
+    tables = [table_of_records(of).assign(device=devices[name]) for name, of in by_machine.items()]
     table = pd.concat(tables, ignore_index=True)
     require_one(table, "network", "scale", "counts", "threads", "cpu_model", "tier_reality")
     return table
@@ -73,7 +71,7 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
         raise BadInputError(f"figure devices: runs at one limit between all slow and all fast, not {limits}")
     between = table[table["limit"] == limits[0]]
     colors = optimizer_colors(style)
-    shown = [("all slow", table[table["limit"] == str(ALL_SLOW)], colors[_SLOW])]
+    shown = [("all slow", table[table["limit"] == str(ALL_SLOW)], colors["all-slow"])]
     shown += [
         (f"{series_name(name)} {limits[0]}", between[between["optimizer"] == name], colors[name])
         for name in dict.fromkeys(between["optimizer"])
@@ -81,54 +79,41 @@ def draw_devices(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     names = list(dict.fromkeys(table["device"]))
     figure, (axes,) = panels(1, style, widen=1.6)
     series = [(label, _at(runs, names, "slowdown"), color) for label, runs, color in shown]
-    hollow = [[bool(one) for one in _at(runs.assign(hollow=marked(runs)), names, "hollow")] for _, runs, _ in shown]
-    bars(axes, [_label(name) for name in names], series, hollow)
-    _mark_predictions(axes, [_at(runs, names, "predicted_slowdown") for _, runs, _ in shown])
+    hollow = [
+        [bool(one) for one in _at(runs.assign(hollow=is_disturbed(runs)), names, "hollow")] for _, runs, _ in shown
+    ]
+    bars(axes, [name.replace("-", "-\n", 1) if len(name) > _LONG else name for name in names], series, hollow)
+    middles = [bar.get_x() + bar.get_width() / 2 for container in axes.containers for bar in container]
+    predicted = [height or float("nan") for _, runs, _ in shown for height in _at(runs, names, "predicted_slowdown")]
+    axes.plot(middles, predicted, "_", color="black", markersize=9, label="predicted")
     axes.axhline(1.0, color=GRAY, linewidth=0.8)
     axes.set_xlabel(f"slow memory ({table['tier_reality'].iloc[0]})")
     axes.set_ylabel("slow-down over all fast\n(lower is better)")
     axes.legend()
     finish(axes, "", title(str(table["network"].iloc[0])))
-    machines = ", ".join(dict.fromkeys(table["machine"]))
-    return figure, f"{caption(table.assign(machine=machines))} {_machines(table)}"
-
-
-def _label(name: str) -> str:
-    """Long names take two lines."""
-    return name.replace("-", "-\n", 1) if len(name) > _LONG else name
-
-
-def _mark_predictions(axes: Axes, heights: Sequence[Sequence[float]]) -> None:
-    """A dash at what was predicted of each bar."""
-    bars_of = [list(container) for container in axes.containers]
-    middles = [bar.get_x() + bar.get_width() / 2 for series in bars_of for bar in series]
-    marks = [height or float("nan") for series in heights for height in series]
-    axes.plot(middles, marks, "_", color="black", markersize=9, label="predicted")
-
-
-def _at(runs: pd.DataFrame, names: Sequence[str], column: str) -> list[float]:
-    """The column on each device; 0 where there is no such run."""
-    found = runs.drop_duplicates("device").set_index("device")[column]
-    return [float(found.get(name, 0.0)) for name in names]
-
-
-def _machines(table: pd.DataFrame) -> str:
     pairs = table.drop_duplicates("device")
     others = [f"{row['machine']} has {row['device']}" for _, row in pairs.iterrows() if row["device"] != row["machine"]]
     named = f" ({', '.join(others)})" if others else ""
-    return (
+    return figure, (
+        f"{caption(table.assign(machine=', '.join(dict.fromkeys(table['machine']))))} "
         f"Machines are named by their slow memory{named}. Bars: measured. Line: all fast. What an emulated device "
         "costs, and where its numbers are from, stands in its file in config/devices."
     )
 
 
-# The links between the two memories: what copies of each size reach, beside what the device is said to.
+def _at(runs: pd.DataFrame, names: Sequence[str], column: str) -> list[float]:
+    """Return the column on each device, 0 where there is no such run."""
+    by_device = runs.drop_duplicates("device").set_index("device")[column]
+    return [float(by_device.get(name, 0.0)) for name in names]
+
+
+# The links between the two memories: rates of measured copies by size, beside the published rates of the device.
 
 _TO = {Tier.DRAM: "to fast memory", Tier.PMEM: "to slow memory"}
 _KEYS = {Tier.DRAM: "to_fast_bytes_per_s", Tier.PMEM: "to_slow_bytes_per_s"}
 _MOVES = {"moves": "blocking", "asynchronous_moves": "asynchronous"}
 _TALLER = 1.4
-"""Than other figures: a legend of four lines is below the panels."""
+"""Height over that of other figures: a legend of four lines is below the panels."""
 _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 _COPY, _MOVE, _STRETCHED, _PUBLISHED = "copy", "move", "device", "published"
 
@@ -164,14 +149,9 @@ def _measured(links: Links) -> Iterator[dict[str, object]]:
         look = {"series": _COPY, "team": curve.threads, "stores": "streaming" if curve.streams else "plain"}
         look |= {"ahead_bytes": curve.ahead_bytes}
         yield from _points(curve.destination, curve.points, look)
-    for link in (links.to_fast, links.to_slow):
-        yield from _points(link.destination, link.points, {"series": _MOVE, "mode": "blocking"})
-    for link in _beside(links):
-        yield from _points(link.destination, link.points, {"series": _MOVE, "mode": "asynchronous"})
-
-
-def _beside(links: Links) -> tuple[Link, ...]:
-    return () if links.asynchronous is None else (links.asynchronous.to_fast, links.asynchronous.to_slow)
+    for mode, pair in (("blocking", links), ("asynchronous", links.asynchronous)):
+        for link in () if pair is None else (pair.to_fast, pair.to_slow):
+            yield from _points(link.destination, link.points, {"series": _MOVE, "mode": mode})
 
 
 def _points(to: Tier, points: tuple[tuple[int, int], ...], look: dict[str, object]) -> Iterator[dict[str, object]]:
@@ -198,11 +178,17 @@ def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     """A panel for each direction, sizes against rates."""
     figure, axes_of = panels(len(_TO), style, widen=1.3)
     figure.set_figheight(_TALLER * figure.get_figheight())
+    sizes = sorted(set(table["copied_bytes"]))
+    sizes = sizes[:: max(1, len(sizes) // 4)]
     for letter, axes, (tier, name) in zip("ab", axes_of, _TO.items(), strict=True):
         shown = table[table["to"] == str(tier)]
         for label, look, line in _lines(shown, style):
             axes.plot(line["copied_bytes"], line["bytes_per_s"] / 1e9, label=label, **look)
-        _scale(axes, table)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.set_xticks(sizes, [_binary_text(size) for size in sizes])
+        axes.minorticks_off()
+        axes.set_xlabel("size of the copy")
         axes.set_ylim(0.7 * float(table["bytes_per_s"].min()) / 1e9, 1.4 * float(table["bytes_per_s"].max()) / 1e9)
         finish(axes, letter, name)
     axes_of[0].set_ylabel("GB copied a second")
@@ -211,16 +197,6 @@ def draw_links(table: pd.DataFrame, style: StyleConfig) -> Drawn:
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3)
     return figure, _caption(table)
-
-
-def _scale(axes: Axes, table: pd.DataFrame) -> None:
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    sizes = sorted(set(table["copied_bytes"]))
-    shown = sizes[:: max(1, len(sizes) // 4)]
-    axes.set_xticks(shown, [_binary_text(size) for size in shown])
-    axes.minorticks_off()
-    axes.set_xlabel("size of the copy")
 
 
 def _binary_text(size_bytes: int) -> str:

@@ -32,23 +32,20 @@ def write_trace(path: Path, step: Graph, program: Program, trace: StepTrace, sou
         trace: what was measured.
         source: provenance: machine, threads, versions, seed; `tier_reality` of what ran.
     """
-    document = {
-        "displayTimeUnit": "ns",
-        "otherData": {"measured": _words(step, program, trace, source), **source},
-        "traceEvents": list(trace_events(step, program, trace, source)),
-    }
-    text = json.dumps(document, separators=(",", ":"), allow_nan=False, default=str)
-    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-
-
-def _words(step: Graph, program: Program, trace: StepTrace, source: Mapping[str, Any]) -> str:
     disturbed = " Others held the cores meanwhile: all times are too long." if trace.disturbed else ""
-    return (
+    measured = (
         f"{step.network}, {program.optimizer}, limit {program.limit}: one step, MEASURED; slow memory "
         f"{str(source.get('tier_reality')).upper()}. Of {len(trace.traced_s)} steps the one with the median time, "
         f"{1e3 * median(trace.traced_s):.6g} ms; reading the clock between calls made them {trace.overhead:+.2%} "
         f"longer than the {len(trace.plain_s)} steps run in turn without.{disturbed}"
     )
+    document = {
+        "displayTimeUnit": "ns",
+        "otherData": {"measured": measured, **source},
+        "traceEvents": list(trace_events(step, program, trace, source)),
+    }
+    text = json.dumps(document, separators=(",", ":"), allow_nan=False, default=str)
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def trace_events(step: Graph, program: Program, trace: StepTrace, source: Mapping[str, Any]) -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""Nodes of an ONNX file by themselves: what each gives, and those that ONNX's reference computes, as kernels."""
+"""Single nodes of an ONNX file: what each gives, and those that ONNX's reference computes, as kernels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import math
 import tracemalloc
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, helper, numpy_helper, shape_inference
+from onnx import ModelProto, NodeProto, helper, numpy_helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
@@ -19,17 +17,17 @@ from autotm.kernels.onnx_operators import OnnxOperation, reference_evaluator
 from autotm.kernels.schedules.dispatch import framework_kernel
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass
+from autotm.zoo.network import Array, shape_and_dtype
 from autotm.zoo.onnx.inputs import NUMBERS
+from autotm.zoo.onnx.model_file import inner_graphs
 
 # A node of an ONNX file as a model of its own: what it gives, and what it computes from constants.
-
-Array = npt.NDArray[Any]
 RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Shape of a tensor, and its type as NumPy calls it."""
+    """Shape of a tensor, and its type by NumPy's name."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -38,11 +36,6 @@ class Kind:
     def of(cls, value: Array) -> Kind:
         """Describe an array."""
         return cls(value.shape, str(value.dtype))
-
-    def as_type(self) -> TypeProto:
-        """As ONNX has it."""
-        element = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
-        return helper.make_tensor_type_proto(element, self.shape)
 
 
 def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
@@ -57,7 +50,7 @@ def is_random(node: NodeProto, known: Mapping[str, Array]) -> bool:
 
 
 def names_read(node: NodeProto) -> list[str]:
-    """Names of the tensors that a node reads, those that its inner graphs read from outside among them; each once."""
+    """Return names of the tensors that a node and its inner graphs read from outside, each once."""
     names = [name for name in node.input if name]
     for graph in inner_graphs(node):
         own = {item.name for item in (*graph.input, *graph.initializer)}
@@ -67,27 +60,17 @@ def names_read(node: NodeProto) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def inner_graphs(node: NodeProto) -> list[GraphProto]:
-    """Graphs among the attributes of a node."""
-    return [graph for item in node.attribute for graph in (*item.graphs, *([item.g] if item.HasField("g") else []))]
-
-
 def node_model(
     node: NodeProto, operands: Mapping[str, Kind], known: Mapping[str, Array], results: Collection[str], opset: int
 ) -> ModelProto:
-    """Return a model of one node.
-
-    Args:
-        node: of a file.
-        operands: its tensors whose values the model is fed.
-        known: values of the others, which are initializers.
-        results: names of those of its results that the model gives.
-        opset: version of ONNX's own operators.
-    """
+    """Return a model of one node: it is fed `operands`, holds `known` as initializers, and gives `results`."""
     graph = helper.make_graph(
         [node],
         "node",
-        [helper.make_value_info(name, kind.as_type()) for name, kind in operands.items()],
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind.dtype)), kind.shape)
+            for name, kind in operands.items()
+        ],
         [helper.make_empty_tensor_value_info(name) for name in results],
         [numpy_helper.from_array(value, name) for name, value in known.items()],
     )
@@ -158,18 +141,15 @@ def reference_kernel(
     results: Mapping[str, Kind | None],
     opset: int,
 ) -> dict[str, relax.Expr]:
-    """Emit a kernel that computes a node by ONNX's reference.
+    """Emit a kernel that computes a node by ONNX's reference; return its results by name.
 
     Args:
         builder: of the step.
         node: of the file.
-        operands: its tensors that the step computes or is fed, by name.
+        operands: its tensors that the step computes or is fed.
         known: values of the others.
-        results: names of the results that are wanted, with what is known of each before the reference has run.
+        results: kinds of the results that are wanted, where they are known before the reference has run.
         opset: version of ONNX's own operators.
-
-    Returns:
-        The results by name.
 
     Raises:
         BadInputError: the shape of a result depends on values, or its type is none of numbers.
@@ -192,8 +172,8 @@ def reference_kernel(
 
 
 def kind_of(value: relax.Expr) -> Kind:
-    """Shape and type of a value in the step."""
-    return Kind(tuple(int(extent) for extent in value.ty.shape), str(getattr(value.ty.dtype, "dtype", value.ty.dtype)))
+    """Return shape and type of a value in the step."""
+    return Kind(*shape_and_dtype(value.ty))
 
 
 def _try(model: ModelProto, operands: Mapping[str, Kind], results: Sequence[str]) -> tuple[dict[str, Kind], int]:

@@ -15,13 +15,12 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from autotm.model.errors import AutotmError, BadInputError
 from autotm.zoo.imported import LinedBuilder
+from autotm.zoo.network import Array
 from autotm.zoo.onnx.framework import (
     STORED,
-    Array,
     Kind,
     computed,
     inferred_kinds,
-    inner_graphs,
     is_random,
     kind_of,
     names_read,
@@ -29,7 +28,7 @@ from autotm.zoo.onnx.framework import (
     reference_kernel,
 )
 from autotm.zoo.onnx.inputs import NUMBERS
-from autotm.zoo.onnx.model_file import ModelFile, label, nodes_of, version_of
+from autotm.zoo.onnx.model_file import ModelFile, inner_graphs, label, nodes_of, version_of
 from autotm.zoo.onnx.operators import FIXED, RULES, Node, check_converter
 
 # Checks of an ONNX step's inputs before it runs: indices lie within what they index.
@@ -54,19 +53,14 @@ class IndexChecks:
     """Checks of the indices that a graph computes from its integer inputs alone."""
 
     def __init__(self, opset: int, inputs: Mapping[str, str]) -> None:
-        """Begin with none.
-
-        Args:
-            opset: version of ONNX's operators.
-            inputs: names in the step, by those in the file, of the inputs that hold whole numbers.
-        """
+        """Begin with none; `inputs` are names in the step, by those in the file, of the inputs of whole numbers."""
         self._opset, self._inputs = opset, inputs
         self._names = {name: frozenset({given}) for name, given in inputs.items()}
         self._nodes: dict[str, tuple[NodeProto, Mapping[str, Array]]] = {}
         self._uses: list[_Use] = []
 
     def follow(self, node: NodeProto, known: Mapping[str, Array]) -> None:
-        """Note what a node computes, if it computes from these inputs and constants alone."""
+        """Remember a node, if it computes from these inputs and constants alone."""
         read = [name for name in names_read(node) if name not in known]
         if not is_random(node, known) and all(name in self._names for name in read):
             names = frozenset().union(*(self._names[name] for name in read))
@@ -84,7 +78,7 @@ class IndexChecks:
                 _check(use, known[use.indices], f"'{use.indices}'")
 
     def check_sources(self, node: NodeProto, known: Mapping[str, Array], shape_of: ShapeOf) -> None:
-        """Note the indices of a node that a kernel of ours computes: the inputs behind them are checked.
+        """Remember the indices of a node that a kernel of ours computes: the inputs behind them are checked.
 
         Raises:
             BadInputError: they come from other operators, which may give any.
@@ -110,7 +104,7 @@ class IndexChecks:
         for use in self._uses:
             names = self._names[use.indices]
             if names <= values.keys():
-                _check(use, self._value(use.indices, evaluated), _of(names))
+                _check(use, self._value(use.indices, evaluated), f"input {' and '.join(sorted(names))}")
 
     def _value(self, name: str, evaluated: dict[str, Array]) -> Array:
         if name not in evaluated:
@@ -139,10 +133,6 @@ def _check(use: _Use, indices: Array, what: str) -> None:
         raise BadInputError(
             f"{what}: index {indices[place]} is out of range: {label(use.node)} takes {-extent} to {extent - 1}"
         )
-
-
-def _of(names: Collection[str]) -> str:
-    return f"input {' and '.join(sorted(names))}"
 
 
 # The graph of an ONNX file as a step in Relax.
@@ -232,81 +222,80 @@ class GraphImporter:
                 ) from error
 
     def _write_node(self, node: NodeProto) -> None:
-        known = self._known_of(node)
+        known, opset = self._known_of(node), version_of(node, self._file.opset)
         is_known = len(known) == len(names_read(node))
         if node.op_type == "If" and node.input[0] in known:
-            self._write_branch(node, known[node.input[0]])
+            branch = _attribute(node, "then_branch" if known[node.input[0]].item() else "else_branch")
+            self._known.update({item.name: onnx_frontend.get_numpy(item) for item in branch.initializer})
+            self._write_nodes(branch)
+            for name, inner in zip(node.output, branch.output, strict=True):
+                self._alias(name, inner.name)
         elif node.op_type == "Identity":
             self._alias(node.output[0], node.input[0])
         elif node.op_type in {"Shape", "Size"}:
-            shape = self._shape(node.input[0])
-            start, end = (_attribute(node, name, None) for name in ("start", "end"))
-            self._known[node.output[0]] = np.array(
-                shape[start:end] if node.op_type == "Shape" else int(np.prod(shape)), np.int64
-            )
+            shape = self._kind(node.input[0]).shape
+            start, end = _attribute(node, "start"), _attribute(node, "end")
+            value = shape[start:end] if node.op_type == "Shape" else int(np.prod(shape))
+            self._known[node.output[0]] = np.array(value, np.int64)
         elif is_known and not is_random(node, known):
             names = [name for name in node.output if name]
-            self._known.update(
-                zip(names, computed(node, known, names, version_of(node, self._file.opset)), strict=True)
-            )
+            self._known.update(zip(names, computed(node, known, names, opset), strict=True))
         else:
-            self._convert(node, known)
+            self._convert(node, known, opset)
 
     def _known_of(self, node: NodeProto) -> dict[str, Array]:
-        """Values of the constants that a node reads, by name."""
+        """Return values of the constants that a node reads, by name."""
         return {name: value for name in names_read(node) if (value := self._constant(name)) is not None}
-
-    def _write_branch(self, node: NodeProto, condition: Array) -> None:
-        """Write the one branch that is taken."""
-        branch = _attribute(node, "then_branch" if condition.item() else "else_branch", None)
-        self._known.update({item.name: onnx_frontend.get_numpy(item) for item in branch.initializer})
-        self._write_nodes(branch)
-        for name, inner in zip(node.output, branch.output, strict=True):
-            self._alias(name, inner.name)
 
     def _alias(self, name: str, source: str) -> None:
         self._same[name] = self._same.get(source, source)
         value = self._constant(name)
         self.checks.follow(helper.make_node("Identity", [source], [name]), {} if value is None else {source: value})
 
-    def _convert(self, node: NodeProto, known: Mapping[str, Array]) -> None:
+    def _convert(self, node: NodeProto, known: Mapping[str, Array], opset: int) -> None:
         """Bind the results of a node that depend on the step's arguments: by a kernel of ours, or of ONNX's."""
         if is_random(node, known):
             _refuse_random(node)
         self.checks.check_known(node, known, self._shape)
+        small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
+        fed = {name: self._kind(name) for name in names_read(node) if name not in small}
         names = [name for name in node.output if name in self._read]
-        kinds = self._inferred(node, known, names)
+        kinds = inferred_kinds(node_model(node, fed, small, names, opset))
         if empty := {name: kind for name, kind in kinds.items() if 0 in kind.shape}:
             self._known.update({name: np.zeros(kind.shape, kind.dtype) for name, kind in empty.items()})
             names = [name for name in names if name not in empty]
         if not names:
             return
         try:
-            results = self._by_own_kernels(node, names, kinds)
+            results = self._by_own_kernels(node, names, kinds, opset)
         except Exception as error:
             if self._kernels == "tvm":
                 raise
-            results = self._by_reference(node, known, {name: kinds.get(name) for name in names}, error)
+            if self._is_trained(node):
+                raise BadInputError(
+                    f"has no gradient here, and weights lie before it; infer with it, or train without it ({error})"
+                ) from error
+            operands = {name: self._value(name, known.get(name)) for name in fed}
+            wanted = {name: kinds.get(name) for name in names}
+            try:
+                results = reference_kernel(self.builder, node, operands, small, wanted, opset)
+            except BadInputError as other:
+                why = (
+                    str(error) if isinstance(error, AutotmError) else f"{type(error).__name__}: {error}".splitlines()[0]
+                )
+                raise BadInputError(f"{why}; nor can ONNX's reference compute it in a step: {other}") from error
         self.results.update(results)
         if self._is_trained(node):
             self._trained.update(results)
         self.checks.follow(node, known)
 
-    def _inferred(self, node: NodeProto, known: Mapping[str, Array], names: Sequence[str]) -> dict[str, Kind]:
-        """Shapes and types of a node's results, those that ONNX tells."""
-        operands = {name: self._kind(name) for name in names_read(node) if name not in known}
-        large = {name: Kind.of(value) for name, value in known.items() if value.size > _WRITTEN_OUT}
-        small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
-        opset = version_of(node, self._file.opset)
-        return inferred_kinds(node_model(node, {**operands, **large}, small, names, opset))
-
     def _is_trained(self, node: NodeProto) -> bool:
         return any(self._same.get(name, name) in self._trained for name in names_read(node))
 
     def _by_own_kernels(
-        self, node: NodeProto, names: Collection[str], kinds: Mapping[str, Kind]
+        self, node: NodeProto, names: Collection[str], kinds: Mapping[str, Kind], opset: int
     ) -> dict[str, relax.Expr]:
-        """Results of a node by kernels of ours.
+        """Compute results of a node by kernels of ours.
 
         Raises:
             Exception: there are none, or their results are of other shapes or types than ONNX says.
@@ -320,7 +309,6 @@ class GraphImporter:
             if operand is not None and (dtype := kind_of(operand).dtype) not in NUMBERS:
                 raise BadInputError(f"an operand is {dtype}; kernels compute in float32: export the network so")
         attributes = self._reader._parse_attr(node.attribute)  # noqa: SLF001
-        opset = version_of(node, self._file.opset)
         converted = Node(self.builder, operands, known, attributes, opset)
         check_converter(node.op_type, converted)
         self.checks.check_sources(node, self._known_of(node), self._shape)
@@ -353,35 +341,14 @@ class GraphImporter:
                 if name in kinds and kind_of(variable) != kinds[name]:
                     raise BadInputError(f"its kernel here gives '{name}' as {kind_of(variable)}, not {kinds[name]}")
                 if self._is_trained(node):
-                    self._check_gradient(variable)
+                    value = self.builder.lookup_binding(variable)
+                    while isinstance(value, relax.Var):
+                        value = self.builder.lookup_binding(value)
+                    if isinstance(value, relax.Call) and value.op == _KERNEL:
+                        raise BadInputError("its kernel has no gradient")
         if len(results) < len(names):
             raise BadInputError("its kernel here does not give all its results")
         return results
-
-    def _by_reference(
-        self, node: NodeProto, known: Mapping[str, Array], kinds: Mapping[str, Kind | None], own: Exception
-    ) -> dict[str, relax.Expr]:
-        """Results of a node by a kernel of ONNX's.
-
-        Raises:
-            BadInputError: training needs gradients of them, or their shapes depend on values.
-        """
-        if self._is_trained(node):
-            _refuse_gradient(own)
-        small = {name: value for name, value in known.items() if value.size <= _WRITTEN_OUT}
-        operands = {name: self._value(name, known.get(name)) for name in names_read(node) if name not in small}
-        try:
-            return reference_kernel(self.builder, node, operands, small, kinds, version_of(node, self._file.opset))
-        except BadInputError as error:
-            text = str(own) if isinstance(own, AutotmError) else f"{type(own).__name__}: {own}".splitlines()[0]
-            raise BadInputError(f"{text}; nor can ONNX's reference compute it in a step: {error}") from own
-
-    def _check_gradient(self, variable: relax.Var) -> None:
-        value = self.builder.lookup_binding(variable)
-        while isinstance(value, relax.Var):
-            value = self.builder.lookup_binding(value)
-        if isinstance(value, relax.Call) and value.op == _KERNEL:
-            raise BadInputError("its kernel has no gradient")
 
     def _constant(self, name: str, *, is_fixed: bool = False) -> Array | None:
         source = self._same.get(name, name)
@@ -393,7 +360,7 @@ class GraphImporter:
         return self._kind(name).shape
 
     def _kind(self, name: str) -> Kind:
-        """Shape and type of a tensor; one of a weight makes it no parameter."""
+        """Return shape and type of a tensor; asking for those of a weight makes it no parameter."""
         known = self._constant(name, is_fixed=True)
         return kind_of(self._value(name)) if known is None else Kind.of(known)
 
@@ -427,22 +394,15 @@ class GraphImporter:
         raise BadInputError(f"result '{name}' of another node is not imported; write the network without it")
 
 
-def _refuse_gradient(own: Exception) -> NoReturn:
-    """Refuse a node that ONNX's reference would compute, which has no gradients."""
-    raise BadInputError(
-        f"has no gradient here, and weights lie before it; infer with it, or train without it ({own})"
-    ) from own
-
-
 def _refuse_random(node: NodeProto) -> NoReturn:
     if node.op_type == "Dropout":
         raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
     raise BadInputError("draws random numbers, which is not imported; write the network without it")
 
 
-def _attribute(node: NodeProto, name: str, otherwise: Any) -> Any:
+def _attribute(node: NodeProto, name: str) -> Any:
     found: list[AttributeProto] = [item for item in node.attribute if item.name == name]
-    return helper.get_attribute_value(found[0]) if found else otherwise
+    return helper.get_attribute_value(found[0]) if found else None
 
 
 def _check_result(name: str, variable: relax.Var) -> None:
@@ -457,7 +417,7 @@ def _check_result(name: str, variable: relax.Var) -> None:
             f"the shape of its result '{name}' depends on values; kernels are compiled for fixed shapes: write the "
             "network without it"
         )
-    if (dtype := str(getattr(kind.dtype, "dtype", kind.dtype))) not in NUMBERS:
+    if (dtype := kind_of(variable).dtype) not in NUMBERS:
         raise BadInputError(
             f"its result '{name}' is {dtype}; kernels compute in float32: export the network in float32"
         )

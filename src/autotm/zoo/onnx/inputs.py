@@ -1,4 +1,4 @@
-"""What a step of an ONNX file is fed: shapes without free dimensions, and values where there are any."""
+"""The inputs of a step of an ONNX file: shapes without free dimensions, and values where there are any."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from onnx import GraphProto, TensorProto, ValueInfoProto, helper
 
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Initial
-from autotm.zoo.network import Fill
+from autotm.zoo.network import Array, Fill
 
 Shape = tuple[int, ...]
-InputValues = Mapping[str, Any] | Sequence[Any] | npt.NDArray[Any]
+InputValues = Mapping[str, Any] | Sequence[Any] | Array
 
 NUMBERS = ("float32", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 """What kernels compute with."""
@@ -39,7 +38,7 @@ class Fed:
 
 
 def inputs_of(path: Path, graph: GraphProto, given: InputValues | None, sizes: Mapping[str, int]) -> dict[str, Fed]:
-    """The inputs of a graph by name, in its order; initializers are none.
+    """Return the inputs of a graph by name, in its order; initializers are none.
 
     Args:
         path: of the file, for messages.
@@ -111,7 +110,7 @@ def _dims(item: ValueInfoProto) -> list[int | str]:
 
 
 def _bind(path: Path, item: ValueInfoProto, value: Any, bound: dict[str, int]) -> Shape:
-    """The shape given for an input, whose free dimensions are bound by it."""
+    """Return the shape given for an input, and bind the input's free dimensions by it."""
     is_shape = isinstance(value, tuple | list) and all(isinstance(extent, int) for extent in value)
     shape = tuple(value) if is_shape else np.shape(value)
     dims, what = _dims(item), f"{path}: input '{item.name}'"
@@ -132,7 +131,7 @@ def _bind(path: Path, item: ValueInfoProto, value: Any, bound: dict[str, int]) -
 
 
 def _shape(item: ValueInfoProto, bound: Mapping[str, int]) -> Shape | None:
-    """The shape of an input for which none is given; None while a dimension is free."""
+    """Return the shape of an input for which none is given; None while a dimension is free."""
     if not item.type.tensor_type.HasField("shape"):
         return None
     found = [bound.get(dim) if isinstance(dim, str) else dim for dim in _dims(item)]
@@ -154,7 +153,7 @@ def _fed(graph: GraphProto, item: ValueInfoProto, shape: Shape, value: Any) -> F
 
 
 def _rows(graph: GraphProto, name: str) -> int:
-    """Rows of the smallest table that an input looks up; 2, zeros and ones, where it looks up none."""
+    """Return the rows of the smallest table that an input looks up; 2, zeros and ones, where it looks up none."""
     tables = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     names, found = {name}, []
     for node in graph.node:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, external_data_helper, helper, inliner, numpy_helper
 
 from autotm.model.errors import BadInputError
-
-Array = npt.NDArray[Any]
+from autotm.zoo.network import Array
 
 OWN_DOMAINS = ("", "ai.onnx")
 CONTRIBUTED = {("com.microsoft", name) for name in ("Gelu", "FastGelu", "BiasGelu", "SkipLayerNormalization")}
@@ -25,7 +22,6 @@ EXPANDED = (
 """Operators that ONNX itself defines by others, and TVM's importer lacks."""
 _RESIZING = 11
 """The version since which resizing says how coordinates are computed."""
-_NO_SHAPE = "Field 'shape' of 'type' is required but missing"
 _TOO_WIDE = {TensorProto.DOUBLE: "float64", TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
 
 
@@ -47,7 +43,7 @@ class ModelFile:
 
     @classmethod
     def read(cls, path: Path) -> ModelFile:
-        """The file, if all of it is there and can be imported.
+        """Read a file, if all of it is there and can be imported.
 
         Raises:
             BadInputError: the file is missing, damaged or not ONNX; a file beside it is missing or short; it has
@@ -60,7 +56,12 @@ class ModelFile:
             _check_operator(path, node)
         for tensor in model.graph.initializer:
             _check_initializer(path, tensor)
-        _check_validity(path)
+        try:
+            onnx.checker.check_model(str(path))
+        except Exception as error:
+            # Outputs without a shape are common, and shapes are computed anew.
+            if "Field 'shape' of 'type' is required but missing" not in str(error):
+                raise BadInputError(f"{path}: is not valid ONNX: {_first_line(error)}; export it again") from error
         # The inliner asks for the type of every operand, of those left out and of initializers as well.
         described = {item.name for item in (*model.graph.input, *model.graph.value_info)}
         kinds = {tensor.name: tensor.data_type for tensor in model.graph.initializer if tensor.name not in described}
@@ -77,21 +78,25 @@ class ModelFile:
 
 
 def label(node: NodeProto) -> str:
-    """A node as messages call it: by its name, or by its first result."""
+    """Return the name of a node in messages: its own, or that of its first result."""
     return f"node '{node.name or next((name for name in node.output if name), '?')}' ({node.op_type})"
 
 
 def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
-    """All nodes, those of inner graphs behind the node that they belong to."""
+    """Iterate over all nodes, those of inner graphs behind the node that they belong to."""
     for node in graph.node:
         yield node
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from nodes_of(inner)
+        for inner in inner_graphs(node):
+            yield from nodes_of(inner)
+
+
+def inner_graphs(node: NodeProto) -> list[GraphProto]:
+    """Return the graphs among the attributes of a node."""
+    return [graph for item in node.attribute for graph in (*item.graphs, *([item.g] if item.HasField("g") else []))]
 
 
 def version_of(node: NodeProto, opset: int) -> int:
-    """The version of ONNX's operators by which a node of a file is read, once `ModelFile.read` has rewritten it."""
+    """Return the version of ONNX's operators by which a node is read, once `ModelFile.read` has rewritten it."""
     return max(opset, _RESIZING) if node.op_type == "Resize" else opset
 
 
@@ -131,15 +136,6 @@ def _model(path: Path) -> ModelProto:
     return model
 
 
-def _check_validity(path: Path) -> None:
-    try:
-        onnx.checker.check_model(str(path))
-    except Exception as error:
-        # Outputs without a shape are common, and shapes are computed anew.
-        if _NO_SHAPE not in str(error):
-            raise BadInputError(f"{path}: is not valid ONNX: {_first_line(error)}; export it again") from error
-
-
 def _check_operator(path: Path, node: NodeProto) -> None:
     is_known = node.domain in OWN_DOMAINS and onnx.defs.has(node.op_type)
     if not is_known and (node.domain, node.op_type) not in CONTRIBUTED:
@@ -158,17 +154,17 @@ def _check_initializer(path: Path, tensor: TensorProto) -> None:
     if tensor.data_location != TensorProto.EXTERNAL:
         return
     place = {entry.key: entry.value for entry in tensor.external_data}
-    beside = path.parent / place.get("location", "")
-    if not beside.is_file():
+    data = path.parent / place.get("location", "")
+    if not data.is_file():
         raise BadInputError(
-            f"{path}: the values of '{tensor.name}' are in {beside}, which is missing; keep it beside the ONNX file, "
+            f"{path}: the values of '{tensor.name}' are in {data}, which is missing; keep it beside the ONNX file, "
             "or export with external_data=False"
         )
     needed = int(place.get("offset", 0)) + int(place.get("length", 0))
-    if beside.stat().st_size < needed:
+    if data.stat().st_size < needed:
         raise BadInputError(
-            f"{path}: the values of '{tensor.name}' end at byte {needed} of {beside}, which has "
-            f"{beside.stat().st_size}: it is cut off; copy or export it again"
+            f"{path}: the values of '{tensor.name}' end at byte {needed} of {data}, which has "
+            f"{data.stat().st_size}: it is cut off; copy or export it again"
         )
 
 

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
 from autotm.model.errors import BadInputError, unknown_name
@@ -19,7 +18,7 @@ from autotm.model.graph import Initial
 from autotm.model.training import Sgd, Training, UpdateRule
 from autotm.zoo.imported import Imported, channels_last
 from autotm.zoo.layouts import CONSTANT
-from autotm.zoo.network import Fill, Network, Origin
+from autotm.zoo.network import Array, Network, Origin
 from autotm.zoo.onnx.importer import GraphImporter, Kernels
 from autotm.zoo.onnx.inputs import Fed, InputValues, inputs_of
 from autotm.zoo.onnx.model_file import OWN_DOMAINS, ModelFile, nodes_of
@@ -82,167 +81,12 @@ LOSSES = {
 along the last axis; the mean squared difference."""
 
 
-# What is imported of an ONNX file, as a network with the way back to the file.
+# An ONNX file as a network.
 
-Array = npt.NDArray[Any]
 _DEFAULT = Training(Sgd(0.001))
 _MASKED = 1e9
 """Numbers as large are no weights: masks hold them, or infinity, to make a softmax zero."""
 _TAKEN = {"loss", "output", *LOSSES, *(loss.argument for loss in LOSSES.values())}
-
-
-@dataclass(frozen=True)
-class Options:
-    """Those of `from_onnx`, with what is left out filled in.
-
-    Attributes:
-        inputs, sizes, loss, fixed: as there.
-        training: None for plain SGD.
-        trains: whether the step does.
-        kernels: as there.
-    """
-
-    inputs: InputValues | None
-    sizes: Mapping[str, int]
-    loss: str | None
-    training: Training | None
-    trains: bool
-    fixed: Sequence[str]
-    kernels: Kernels
-
-
-def network_of(path: Path, name: str, options: Options) -> Network:
-    """The network of a file.
-
-    Raises:
-        BadInputError: as `from_onnx`.
-    """
-    if options.loss is not None and options.loss not in LOSSES:
-        raise unknown_name("loss", options.loss, LOSSES)
-    file = ModelFile.read(path)
-    fed = inputs_of(path, file.graph, options.inputs, options.sizes)
-    names = {given: f"input_{given}" if given in _TAKEN or given.startswith("output.") else given for given in fed}
-    as_read = _imported(file, fed, names, options)
-    lying = channels_last(as_read)
-    training = (options.training or _DEFAULT) if options.trains else None
-    batches = [item.shape[0] for item in fed.values() if item.shape]
-    kept = {given: value for given, value in file.initializers.items() if given not in lying.parameters}
-    data = [given for given in lying.inputs if not given.startswith(CONSTANT) and given not in names.values()]
-    origin = Origin(
-        (*names.values(), *data), lying.turned, tuple(lying.parameters), kept=kept, lines=lying.lines,
-        check=as_read.check, reference=_reference(file, fed, names, options, as_read),
-    )  # fmt: skip
-    batch = batches[0] if batches else 1
-    return Network(name, batch, lying.module, lying.inputs, lying.parameters, training, origin=origin)
-
-
-def _reference(
-    file: ModelFile, fed: Mapping[str, Fed], names: Mapping[str, str], options: Options, as_read: Imported
-) -> OnnxReference | None:
-    """What the step is compared with; nothing where ONNX's reference lacks an operator."""
-    if any(node.domain not in OWN_DOMAINS for node in nodes_of(file.graph)):
-        return None
-
-    def outputs(several: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
-        if options.loss is not None:
-            loss = LOSSES[options.loss]
-            return [loss.compute(several[0], values[loss.argument])]
-        return [several[0].reshape(())] if options.trains else several
-
-    def detailed() -> tuple[Imported, list[str]]:
-        results: list[str] = []
-        return channels_last(_imported(file, fed, names, replace(options, loss=None), results)), results
-
-    read = {given: name for given, name in names.items() if name in as_read.inputs}
-    return OnnxReference(file, read, list(as_read.parameters), outputs, detailed)
-
-
-def _imported(
-    file: ModelFile,
-    fed: Mapping[str, Fed],
-    names: Mapping[str, str],
-    options: Options,
-    in_detail: list[str] | None = None,
-) -> Imported:
-    """The file in Relax, and the values of its arguments.
-
-    Where `in_detail` is a list, the outputs are the results of all nodes, whose names are added to it.
-    """
-    empty = {given: np.zeros(item.shape, item.dtype) for given, item in fed.items() if 0 in item.shape}
-    taken = {given: item for given, item in fed.items() if given not in empty}
-    variables = {
-        given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in taken.items()
-    }
-    importer = GraphImporter(
-        file, variables, _weights(file, options), empty, trains=options.trains, kernels=options.kernels
-    )
-    builder, inputs = importer.builder, {names[given]: item.fill for given, item in taken.items()}
-    with builder.function("main"):
-        with builder.dataflow():
-            outputs, arguments = importer.write(file.graph), list(variables.values())
-            builder.place = None
-            if in_detail is not None:
-                in_detail += importer.results
-                outputs = list(importer.results.values())
-            elif options.trains:
-                outputs = [_loss(file, builder, outputs, options.loss, arguments, inputs)]
-            output = builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
-    importer.checks({name: fill for name, fill in inputs.items() if isinstance(fill, np.ndarray)})
-    parameters = {given: file.initializers[given] for given in importer.parameters}
-    return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
-
-
-def _weights(file: ModelFile, options: Options) -> set[str]:
-    """Initializers that become parameters: float32, no scalars or masks, and asked for where values are not fixed."""
-    for pattern in options.fixed:
-        if not any(fnmatchcase(name, pattern) for name in file.initializers):
-            raise unknown_name(f"initializer of {file.path}", pattern, file.initializers)
-    asked, source = set(), {name: name for name in file.initializers}
-    for node in nodes_of(file.graph):
-        if node.op_type == "Identity" and node.input[0] in source:
-            source[node.output[0]] = source[node.input[0]]
-            continue
-        fixed = FIXED.get(node.op_type, ())
-        asked |= {source[name] for index, name in enumerate(node.input) if name in source and index not in fixed}
-    asked |= {source[item.name] for item in file.graph.output if item.name in source}
-    frozen = {name for name in asked if options.trains and any(fnmatchcase(name, item) for item in options.fixed)}
-    return {name for name in asked - frozen if _is_weight(file.initializers[name])}
-
-
-def _is_weight(value: Array) -> bool:
-    is_float = value.dtype == np.float32 and value.ndim > 0 and value.size > 0
-    return is_float and bool(np.all(np.abs(value) < _MASKED))
-
-
-def _loss(
-    file: ModelFile,
-    builder: relax.BlockBuilder,
-    outputs: Sequence[relax.Expr],
-    loss: str | None,
-    arguments: list[relax.Var],
-    inputs: dict[str, Fill],
-) -> relax.Expr:
-    """What the step descends; the input that a loss of ours takes is added to the arguments and inputs."""
-    if loss is not None:
-        chosen = LOSSES[loss]
-        variable = relax.Var(chosen.argument, outputs[0].ty)
-        arguments.append(variable)
-        inputs[chosen.argument] = chosen.initial
-        return chosen.emit(builder, outputs[0], variable)
-    shape = [int(extent) for extent in outputs[0].ty.shape]
-    if len(outputs) > 1 or any(extent != 1 for extent in shape):
-        shapes = ", ".join(str([int(extent) for extent in output.ty.shape]) for output in outputs)
-        raise BadInputError(
-            f"{file.path}: training needs one number to descend, the file's outputs are {shapes}; give loss=, one of "
-            f"{', '.join(LOSSES)}, or export the network with its loss"
-        )
-    return builder.emit(relax.op.reshape(outputs[0], ())) if shape else outputs[0]
-
-
-# An ONNX file as a network.
-
-Mode = Literal["train", "inference"]
 
 
 def from_onnx(
@@ -251,13 +95,13 @@ def from_onnx(
     inputs: InputValues | None = None,
     sizes: Mapping[str, int] | None = None,
     loss: str | None = None,
-    mode: Mode | None = None,
+    mode: Literal["train", "inference"] | None = None,
     training: Training | UpdateRule | None = None,
     fixed: Collection[str] = (),
     kernels: Kernels = "auto",
     name: str | None = None,
 ) -> Network:
-    """The step that infers with an ONNX file, or trains it.
+    """Return the step that infers with an ONNX file, or trains it.
 
     Every initializer that is float32, no scalar and no mask (infinite, or beyond 1e9) is a parameter, by its name in
     the file. What depends on constants alone is computed here. The statistics of batch norm are constants, as in a
@@ -294,10 +138,123 @@ def from_onnx(
     trains = mode == "train" or (mode is None and (loss is not None or training is not None))
     if not trains and (loss is not None or training is not None):
         raise BadInputError(f"{path}: mode='inference' takes neither loss nor training; leave them out")
+    if loss is not None and loss not in LOSSES:
+        raise unknown_name("loss", loss, LOSSES)
+    path = Path(path)
+    file = ModelFile.read(path)
+    fed = inputs_of(path, file.graph, inputs, sizes or {})
+    names = {given: f"input_{given}" if given in _TAKEN or given.startswith("output.") else given for given in fed}
+    step = _Step(file, fed, names, loss, trains, tuple(fixed), kernels)
+    as_read = step.imported()
+    turned = channels_last(as_read)
+    batches = [item.shape[0] for item in fed.values() if item.shape]
+    kept = {given: value for given, value in file.initializers.items() if given not in turned.parameters}
+    data = [given for given in turned.inputs if not given.startswith(CONSTANT) and given not in names.values()]
+    origin = Origin(
+        (*names.values(), *data), turned.turned, tuple(turned.parameters), kept=kept, lines=turned.lines,
+        check=as_read.check, reference=step.reference(as_read),
+    )  # fmt: skip
+    name = name or re.sub(r"[^a-z0-9_]", "_", path.stem.lower())
     rules = training if isinstance(training, Training | None) else Training(training)
-    options = Options(inputs, dict(sizes or {}), loss, rules, trains, tuple(fixed), kernels)
-    return network_of(Path(path), name or _own_name(Path(path)), options)
+    rules = (rules or _DEFAULT) if trains else None
+    batch = batches[0] if batches else 1
+    return Network(name, batch, turned.module, turned.inputs, turned.parameters, rules, origin=origin)
 
 
-def _own_name(path: Path) -> str:
-    return re.sub(r"[^a-z0-9_]", "_", path.stem.lower())
+@dataclass(frozen=True)
+class _Step:
+    """A file and the options by which it is imported; `names` are those of the step by those of the file's inputs."""
+
+    file: ModelFile
+    fed: Mapping[str, Fed]
+    names: Mapping[str, str]
+    loss: str | None
+    trains: bool
+    fixed: Sequence[str]
+    kernels: Kernels
+
+    def imported(self, in_detail: list[str] | None = None) -> Imported:
+        """Return the file in Relax, and the values of its arguments.
+
+        Where `in_detail` is a list, the outputs are the results of all nodes, whose names are added to it.
+        """
+        file, fed, names = self.file, self.fed, self.names
+        empty = {given: np.zeros(item.shape, item.dtype) for given, item in fed.items() if 0 in item.shape}
+        taken = {given: item for given, item in fed.items() if given not in empty}
+        variables = {
+            given: relax.Var(names[given], relax.TensorType(item.shape, item.dtype)) for given, item in taken.items()
+        }
+        weights = self._weights()
+        importer = GraphImporter(file, variables, weights, empty, trains=self.trains, kernels=self.kernels)
+        builder, inputs = importer.builder, {names[given]: item.fill for given, item in taken.items()}
+        with builder.function("main"):
+            with builder.dataflow():
+                outputs, arguments = importer.write(file.graph), list(variables.values())
+                builder.place = None
+                if in_detail is not None:
+                    in_detail += importer.results
+                    outputs = list(importer.results.values())
+                elif self.loss is not None:
+                    loss = LOSSES[self.loss]
+                    arguments.append(relax.Var(loss.argument, outputs[0].ty))
+                    inputs[loss.argument] = loss.initial
+                    outputs = [loss.emit(builder, outputs[0], arguments[-1])]
+                elif self.trains:
+                    outputs = [self._own_loss(builder, outputs)]
+                output = builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+            builder.emit_func_output(output, [*arguments, *importer.parameters.values()])
+        importer.checks({name: fill for name, fill in inputs.items() if isinstance(fill, np.ndarray)})
+        parameters = {given: file.initializers[given] for given in importer.parameters}
+        return Imported(builder.finalize(), inputs, parameters, {}, lines=builder.lines, check=importer.checks)
+
+    def reference(self, as_read: Imported) -> OnnxReference | None:
+        """Return what the step is compared with; None where ONNX's reference lacks an operator."""
+        if any(node.domain not in OWN_DOMAINS for node in nodes_of(self.file.graph)):
+            return None
+
+        def outputs(several: Sequence[Array], values: Mapping[str, Array]) -> Sequence[Array]:
+            if self.loss is not None:
+                loss = LOSSES[self.loss]
+                return [loss.compute(several[0], values[loss.argument])]
+            return [several[0].reshape(())] if self.trains else several
+
+        def detailed() -> tuple[Imported, list[str]]:
+            results: list[str] = []
+            return channels_last(replace(self, loss=None).imported(results)), results
+
+        read = {given: name for given, name in self.names.items() if name in as_read.inputs}
+        return OnnxReference(self.file, read, list(as_read.parameters), outputs, detailed)
+
+    def _weights(self) -> set[str]:
+        """Return initializers that become parameters: read as weights are, not fixed, and such as weights are."""
+        values, graph = self.file.initializers, self.file.graph
+        for pattern in self.fixed:
+            if not any(fnmatchcase(name, pattern) for name in values):
+                raise unknown_name(f"initializer of {self.file.path}", pattern, values)
+        asked, source = set(), {name: name for name in values}
+        for node in nodes_of(graph):
+            if node.op_type == "Identity" and node.input[0] in source:
+                source[node.output[0]] = source[node.input[0]]
+                continue
+            fixed = FIXED.get(node.op_type, ())
+            asked |= {source[name] for index, name in enumerate(node.input) if name in source and index not in fixed}
+        asked |= {source[item.name] for item in graph.output if item.name in source}
+        frozen = {name for name in asked if self.trains and any(fnmatchcase(name, item) for item in self.fixed)}
+        return {name for name in asked - frozen if _is_weight(values[name])}
+
+    def _own_loss(self, builder: relax.BlockBuilder, outputs: Sequence[relax.Expr]) -> relax.Expr:
+        """Return the file's one output, a scalar, which the step descends."""
+        shape = [int(extent) for extent in outputs[0].ty.shape]
+        if len(outputs) > 1 or any(extent != 1 for extent in shape):
+            shapes = ", ".join(str([int(extent) for extent in output.ty.shape]) for output in outputs)
+            raise BadInputError(
+                f"{self.file.path}: training needs one number to descend, the file's outputs are {shapes}; give loss=, "
+                f"one of {', '.join(LOSSES)}, or export the network with its loss"
+            )
+        return builder.emit(op.reshape(outputs[0], ())) if shape else outputs[0]
+
+
+def _is_weight(value: Array) -> bool:
+    """Whether an initializer is float32, no scalar, and no mask."""
+    is_float = value.dtype == np.float32 and value.ndim > 0 and value.size > 0
+    return is_float and bool(np.all(np.abs(value) < _MASKED))

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tvm import relax
 
 from autotm.model.errors import BadInputError
+from autotm.zoo.network import Array, shape_and_dtype
 
-Array = npt.NDArray[Any]
 op = relax.op
 
 
@@ -39,11 +38,11 @@ class Node:
         return self.builder.emit(expression)
 
     def shape(self, index: int = 0) -> list[int]:
-        """Of an operand."""
+        """Return the shape of an operand."""
         return [int(extent) for extent in self.operands[index].ty.shape]
 
     def whole_numbers(self, index: int, attribute: str) -> list[int] | None:
-        """Those of an operand, or of the attribute that older versions have for it."""
+        """Return whole numbers of an operand, or of the attribute that older versions have for it."""
         if len(self.known) > index and self.known[index] is not None:
             return [int(item) for item in self.known[index].ravel()]
         if len(self.operands) > index and self.operands[index] is not None:
@@ -52,14 +51,14 @@ class Node:
         return None if found is None else [int(item) for item in found]
 
     def number(self, index: int, attribute: str, otherwise: float | None = None) -> float | None:
-        """As `whole_numbers`, one number."""
+        """Return one number, as `whole_numbers`."""
         if len(self.known) > index and self.known[index] is not None:
             return float(self.known[index].item())
         return self.attributes.get(attribute, otherwise)
 
 
 def _batch_norm(node: Node) -> relax.Expr:
-    """By the statistics of the file: a scale and a shift of each channel."""
+    """Scale and shift each channel, by the statistics of the file."""
     if node.attributes.get("training_mode"):
         raise BadInputError("is in training mode, which is not imported; export the network with model.eval()")
     if node.known[3] is None or node.known[4] is None:
@@ -76,7 +75,7 @@ def _batch_norm(node: Node) -> relax.Expr:
 
 
 def _clip(node: Node) -> relax.Expr:
-    """First no less than the lower bound, then no more than the upper one, which counts where they cross."""
+    """Apply first the lower bound, then the upper one, which counts where they cross."""
     x, *bounds = (*node.operands, None, None)[:3]
     dtype = str(x.ty.dtype.dtype)
     for index, (name, rule) in enumerate((("min", op.maximum), ("max", op.minimum))):
@@ -94,22 +93,8 @@ def _cumulative_sum(node: Node) -> relax.Expr:
     return op.flip(found, axis) if is_turned else found
 
 
-def _dropout(node: Node) -> relax.Expr:
-    """As in inference: the importer refuses one in training mode."""
-    return node.operands[0]
-
-
-def _concat(node: Node) -> relax.Expr:
-    """Of operands that have elements; the importer leaves the others out."""
-    return op.concat([operand for operand in node.operands if operand is not None], node.attributes["axis"])
-
-
-def _einsum(node: Node) -> relax.Expr:
-    return op.einsum(tuple(node.operands), node.attributes["equation"].decode().replace(" ", ""))
-
-
 def _gather(node: Node) -> relax.Expr:
-    """Rows of a table, or, where their places are known and follow one another, a slice of it."""
+    """Look up rows of a table, or, where their places are known and follow one another, take a slice of it."""
     table, places = node.operands[:2]
     shape = node.shape()
     axis = int(node.attributes.get("axis", 0)) % len(shape)
@@ -129,7 +114,7 @@ def _gather(node: Node) -> relax.Expr:
 
 
 def _group_norm(node: Node) -> relax.Expr:
-    """With scales and shifts of channels, as since version 21, or of groups, as before."""
+    """Normalize with scales and shifts of channels, as since version 21, or of groups, as before."""
     channels, rank = node.shape()[1], len(node.shape())
     scale, shift = (
         operand
@@ -160,29 +145,26 @@ def _pad(node: Node) -> relax.Expr:
 
 
 def _power(node: Node) -> relax.Expr:
-    """With an exponent in the type of the base."""
+    """Cast the exponent to the type of the base, and raise to it."""
     base, exponent = node.operands
     if node.known[1] is not None:
         return op.power(base, relax.const(node.known[1].astype(np.float32)))
     return op.power(base, node.emit(op.astype(exponent, "float32")))
 
 
-def _tile(node: Node) -> relax.Expr:
-    return op.tile(node.operands[0], node.whole_numbers(1, "repeats"))
-
-
 RULES: dict[str, Callable[[Node], relax.Expr]] = {
     "BatchNormalization": _batch_norm,
     "Clip": _clip,
-    "Concat": _concat,
+    # The importer leaves out operands without elements.
+    "Concat": lambda node: op.concat([item for item in node.operands if item is not None], node.attributes["axis"]),
     "CumSum": _cumulative_sum,
-    "Dropout": _dropout,
-    "Einsum": _einsum,
+    "Dropout": lambda node: node.operands[0],  # as in inference: the importer refuses one in training mode
+    "Einsum": lambda node: op.einsum(tuple(node.operands), node.attributes["equation"].decode().replace(" ", "")),
     "Gather": _gather,
     "GroupNormalization": _group_norm,
     "Pad": _pad,
     "Pow": _power,
-    "Tile": _tile,
+    "Tile": lambda node: op.tile(node.operands[0], node.whole_numbers(1, "repeats")),
 }
 """By name of the operator; the others are TVM's."""
 
@@ -215,21 +197,15 @@ def check_converter(name: str, node: Node) -> None:
             raise BadInputError(f"its attribute {attribute} = {value} is not imported")
     if name in _SHAPING and len(node.known) > 1 and node.operands[1] is not None and node.known[1] is None:
         raise BadInputError("its shape depends on the step's inputs; kernels are compiled for fixed shapes")
-    types = [str(getattr(item.ty.dtype, "dtype", item.ty.dtype)) for item in node.operands if item is not None]
+    types = [shape_and_dtype(item.ty)[1] for item in node.operands if item is not None]
     if name in _OF_FLOATS and types[0] != "float32":
         raise BadInputError(f"this operator has no kernel for {types[0]}")
     if name == "Mod" and "float32" in types and not node.attributes.get("fmod"):
         raise BadInputError("of float32, it has no kernel without fmod")
     if name == "PRelu" and node.opset < _BROADCASTING and node.shape(1) not in ([1], []):
         raise BadInputError(f"before version {_BROADCASTING}, it has no kernel for slopes of channels")
-    if name == "Resize":
-        _check_scales(node)
-
-
-def _check_scales(node: Node) -> None:
-    """Refuse scales that are no ratio of extents: TVM's importer takes this ratio, whatever they are."""
-    _, _, scales, *_ = (*node.known, None, None)
-    if scales is not None and scales.size:
+    if name == "Resize" and len(node.known) > 2 and (scales := node.known[2]) is not None and scales.size:  # noqa: PLR2004
+        # TVM's importer takes the ratio of extents, whatever the scales are.
         extents = np.asarray(node.shape()) * scales.astype(np.float64)
         if np.abs(extents - np.round(extents)).max() > _WHOLE:
             raise BadInputError(f"its scales {scales.tolist()} are no ratios of extents")

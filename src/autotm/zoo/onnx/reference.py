@@ -10,20 +10,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from autotm.kernels.onnx_operators import reference_evaluator
-from autotm.zoo.imported import Imported
-from autotm.zoo.network import NotComputedError, ReferenceMode
-from autotm.zoo.onnx.framework import Array, computed, names_read
-from autotm.zoo.onnx.model_file import ModelFile, label, version_of
+from autotm.zoo.imported import NOISE, Imported, difference
+from autotm.zoo.network import Array, NotComputedError, ReferenceMode, output_names
+from autotm.zoo.onnx.framework import computed, names_read
+from autotm.zoo.onnx.model_file import ModelFile, inner_graphs, label, version_of
 
 _LOG = logging.getLogger(__name__)
 Arrays = Mapping[str, Array]
-_ALLOWED, _ROUNDING = 10.0, 1e-4
-"""How far one node may be off: times what roundings make of it in the reference, and of the largest value."""
-_NOISE = 1e-6
-"""Relative noise on a node's operands, some roundings of float32: shows what a sum in another order may give."""
 _ERRORS = 3
 """Of onnxruntime's levels of messages, the one that leaves out its warnings about how a file is written."""
 _TYPES = {"to", "dtype"}
@@ -76,7 +72,7 @@ class OnnxReference:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise NotComputedError(f"{self.name} cannot compute it: {why}") from error
         several = self.outputs(outputs, values)
-        return {"output": several[0]} if len(several) == 1 else {f"output.{n}": out for n, out in enumerate(several)}
+        return dict(zip(output_names(len(several)), several, strict=True))
 
     def _computed(self, model: ModelProto, fed: Arrays, way: ReferenceMode) -> list[Array]:
         runtime = _runtime() if way == "float32" else None
@@ -93,7 +89,7 @@ class OnnxReference:
         return [np.asarray(value) for value in reference_evaluator(model).run(None, dict(fed))]
 
     def _model(self, *, precise: bool) -> ModelProto:
-        """The file's graph with the step's parameters as inputs."""
+        """Return the file's graph with the step's parameters as inputs."""
         graph = GraphProto()
         graph.CopyFrom(self.file.graph)
         del graph.initializer[:], graph.input[:], graph.value_info[:]
@@ -115,12 +111,7 @@ class OnnxReference:
         return self.detailed()
 
     def first_difference(self, values: Arrays, found: Mapping[str, Array]) -> str | None:
-        """Say which node is the first that computes something else than ONNX's reference on the same operands.
-
-        Args:
-            values: of the step's arguments.
-            found: results of nodes here.
-        """
+        """Say which node is the first whose result here differs from ONNX's reference on the same operands."""
         known = {**self.file.initializers, **{name: values[name] for name in self.parameters if name in values}}
         known |= {name: values[given] for name, given in self.names.items() if given in values}
         noise = np.random.default_rng(0)
@@ -132,7 +123,7 @@ class OnnxReference:
             noisy = {name: _noisy(value, noise) for name, value in operands.items()}
             rounded = computed(node, noisy, names, opset)
             for name, exact, other in zip(names, wanted, rounded, strict=True):
-                if name in found and (text := _difference(found[name], exact, other)):
+                if name in found and (text := difference(found[name], exact, [other], "ONNX")):
                     return f"{label(node)}: {text}"
                 known[name] = found.get(name, exact)
         return None
@@ -149,24 +140,7 @@ def _runtime() -> Any:
 def _noisy(value: Array, noise: np.random.Generator) -> Array:
     if value.dtype != np.float32:
         return value
-    return np.asarray(value * (1 + _NOISE * noise.standard_normal(value.shape)), np.float32)
-
-
-def _difference(ours: Array, exact: Array, other: Array) -> str:
-    """How a node's result differs beyond roundings, in words; nothing where it does not."""
-    ours = ours.reshape(exact.shape)
-    if exact.dtype.kind != "f":
-        wrong = ours != exact
-    else:
-        with np.errstate(all="ignore"):
-            size = np.abs(exact[np.isfinite(exact)]).max(initial=0.0)
-            error = np.nan_to_num(np.abs(other - exact), nan=0.0, posinf=0.0).max(initial=0.0)
-            close = np.abs(ours - exact) <= _ALLOWED * error + _ROUNDING * size
-            wrong = ~(close | (ours == exact) | (np.isnan(ours) & np.isnan(exact)))
-    if not wrong.any():
-        return ""
-    place = tuple(np.argwhere(wrong)[0])
-    return f"{ours[place]:.6g} where ONNX has {exact[place]:.6g}, and {int(wrong.sum())} of {wrong.size} numbers so"
+    return np.asarray(value * (1 + NOISE * noise.standard_normal(value.shape)), np.float32)
 
 
 def _widened(value: Array) -> Array:
@@ -178,25 +152,16 @@ def _widen(graph: GraphProto) -> None:
     for item in (*graph.input, *graph.output, *graph.value_info):
         if item.type.tensor_type.elem_type == TensorProto.FLOAT:
             item.type.tensor_type.elem_type = TensorProto.DOUBLE
-    for tensor in graph.initializer:
-        _widen_tensor(tensor)
+    held = [item.t for node in graph.node for item in node.attribute if item.type == AttributeProto.TENSOR]
+    for tensor in (*graph.initializer, *held):
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(numpy_helper.from_array(_widened(numpy_helper.to_array(tensor)), tensor.name))
     for node in graph.node:
-        _widen_node(node)
-
-
-def _widen_node(node: NodeProto) -> None:
-    for attribute in node.attribute:
-        if attribute.name in _TYPES and attribute.i == TensorProto.FLOAT:
-            attribute.i = TensorProto.DOUBLE
-        elif attribute.type == AttributeProto.TENSOR:
-            _widen_tensor(attribute.t)
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            _widen(graph)
-    if node.op_type == "Constant" and node.attribute[0].name in {"value_float", "value_floats"}:
-        value = np.asarray(helper.get_attribute_value(node.attribute[0]), np.float64)
-        node.attribute[0].CopyFrom(helper.make_attribute("value", numpy_helper.from_array(value)))
-
-
-def _widen_tensor(tensor: TensorProto) -> None:
-    if tensor.data_type == TensorProto.FLOAT:
-        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name))
+        for attribute in node.attribute:
+            if attribute.name in _TYPES and attribute.i == TensorProto.FLOAT:
+                attribute.i = TensorProto.DOUBLE
+        for inner in inner_graphs(node):
+            _widen(inner)
+        if node.op_type == "Constant" and node.attribute[0].name in {"value_float", "value_floats"}:
+            value = np.asarray(helper.get_attribute_value(node.attribute[0]), np.float64)
+            node.attribute[0].CopyFrom(helper.make_attribute("value", numpy_helper.from_array(value)))

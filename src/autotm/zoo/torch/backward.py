@@ -16,7 +16,7 @@ from tvm import relax
 from autotm.model.errors import BadInputError
 from autotm.zoo.network import gradient_by, gradient_of
 from autotm.zoo.torch.framework import SAME, source_of
-from autotm.zoo.torch.operators import TrainingImporter
+from autotm.zoo.torch.operators import ForwardImporter
 
 _LINES, _KERNELS = ("NCW", "NCHW", "NCDHW"), ("OIW", "OIHW", "OIDHW")
 _TRANSPOSED = ("IOW", "IOHW", "IODHW")
@@ -24,7 +24,7 @@ _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default, _ATEN.reshape.default)  # noqa: SLF001 - an operator's name
 
 
-class JointImporter(TrainingImporter):
+class JointImporter(ForwardImporter):
     """Forward and backward operators of a joint graph.
 
     Attributes:
@@ -34,7 +34,7 @@ class JointImporter(TrainingImporter):
     products: dict[fx.Node, relax.Var]
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
-        """Conversions by name of PyTorch's operator."""
+        """Return conversions by name of PyTorch's operator."""
         base = super().create_convert_map()
         forwards = {
             name: self._kept(base[name])
@@ -55,7 +55,9 @@ class JointImporter(TrainingImporter):
             "bmm.default": self._batched_product,
             "convolution_backward.default": self._convolution_gradient,
             "embedding_dense_backward.default": self._lookup_gradient,
-            "max_pool2d_with_indices_backward.default": self._maximum_gradient,
+            "max_pool2d_with_indices_backward.default": lambda node: gradient_by(
+                self.block_builder, self.env[node.args[1]], self._forward_of(node.args[-1]), self.env[node.args[0]]
+            ),
             "native_batch_norm_backward.default": self._batch_norm_gradient,
             "native_dropout.default": self._dropout_with_mask,
             "native_dropout_backward.default": self._dropout_gradient,
@@ -141,10 +143,6 @@ class JointImporter(TrainingImporter):
         size = [int(extent) for extent in self.shape_of(dy)][2:]
         return gradient_of(self.block_builder, self._emit(relax.op.nn.adaptive_avg_pool2d(x, size)), dy, [x])[0]
 
-    def _maximum_gradient(self, node: fx.Node) -> relax.Var:
-        dy, x = (self.env[item] for item in node.args[:2])
-        return gradient_by(self.block_builder, x, self._forward_of(node.args[-1]), dy)
-
     def _mean_gradient(self, node: fx.Node) -> relax.Var:
         dy, x, size, strides, padding, is_ceiled, counts, _ = node.args
         slope, x = self.env[dy], self.env[x]
@@ -158,7 +156,7 @@ class JointImporter(TrainingImporter):
         return gradient_by(self.block_builder, x, self.resized(node, x, size, options), self.env[slope])
 
     def _batched_product(self, node: fx.Node) -> relax.Var:
-        """Products of matrices, in the axes that they had before PyTorch made one batch of them.
+        """Multiply matrices in the axes that they had before PyTorch made one batch of them.
 
         A merged batch would have to be copied wherever its axes do not lie side by side.
         """
@@ -174,7 +172,7 @@ class JointImporter(TrainingImporter):
         return self._emit(relax.op.matmul(*(self.env[each] for each in node.args)))
 
     def _viewed(self, node: fx.Node) -> relax.Expr:
-        """A tensor in another shape; a product of matrices in the axes that it was computed in, if these are asked."""
+        """Reshape a tensor; return a product of matrices as it was computed, if it was in that shape."""
         shape, found = tuple(node.meta["val"].shape), self.products.get(node.args[0])
         if found is not None and tuple(map(int, found.ty.shape)) == shape:
             return found

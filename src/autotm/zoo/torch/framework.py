@@ -6,8 +6,8 @@ import functools
 import math
 import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -20,9 +20,12 @@ from autotm.kernels.schedules.dispatch import framework_kernel
 from autotm.kernels.torch_operators import Operation, bound, constant_as_text, encoded
 from autotm.model.errors import BadInputError
 from autotm.model.graph import OpClass
-from autotm.zoo.torch.random_numbers import Draws
+from autotm.zoo.network import shape_and_dtype
 
-# What PyTorch computes although TVM's importer has it: rare operators, and rare cases that TVM has wrong.
+if TYPE_CHECKING:
+    from autotm.zoo.torch.operators import ForwardImporter
+
+# Rare operators, and rare cases that TVM's importer has wrong: PyTorch computes them although TVM has a conversion.
 
 SAME = (torch.ops.aten.alias.default, torch.ops.aten.detach.default, torch.ops.aten.clone.default)
 """Operators whose result equals their operand."""
@@ -48,7 +51,7 @@ def refuse_rare(node: fx.Node) -> None:
 
 
 def argument(node: fx.Node, position: int, name: str, default: Any = None) -> Any:
-    """An argument of a node, by position or name."""
+    """Return an argument of a node, by position or name."""
     return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
 
 
@@ -73,8 +76,7 @@ def source_of(node: Any) -> Any:
     return node
 
 
-_Cases = list[tuple[set[str], str, Callable[[fx.Node], bool]]]
-_CASES: _Cases = [
+_CASES: list[tuple[set[str], str, Callable[[fx.Node], bool]]] = [
     (
         {"add.Tensor", "add.Scalar", "mul.Tensor", "sub.Tensor", "sub.Scalar"}, "arithmetic of truth values",
         lambda node: node.meta["val"].dtype == torch.bool,
@@ -135,15 +137,6 @@ _CLASSES = (
 """What an operator does to memory, by a part of its name; the first that fits. All others pass over their operands."""
 
 
-class Importer(Protocol):
-    """What this file needs of an importer."""
-
-    block_builder: relax.BlockBuilder
-    env: dict[fx.Node, Any]
-    known: Mapping[fx.Node, Any]
-    draws: Draws
-
-
 class FrameworkKernels:
     """The operators of a graph that PyTorch runs.
 
@@ -151,7 +144,7 @@ class FrameworkKernels:
         all_of_them: whether PyTorch runs every operator; views are then part of the operators that read them.
     """
 
-    def __init__(self, importer: Importer, *, all_of_them: bool) -> None:
+    def __init__(self, importer: ForwardImporter, *, all_of_them: bool) -> None:
         """Begin with none."""
         self._importer, self.all_of_them = importer, all_of_them
         self._results: dict[fx.Node, Any] = {}
@@ -196,7 +189,7 @@ class FrameworkKernels:
         if torch.Tag.nondeterministic_seeded in node.target.tags:
             place = self._importer.draws.take_place()
             exprs.append(self._importer.draws.counter)
-        name, arguments, named = self._encoded(node, operands)
+        name, arguments, named = self._call_as_text(node, operands)
         exprs += [self.value(operand) for operand in operands]
         kinds = [_described(operand.meta["val"]) for operand in operands]
         if place is not None:
@@ -215,17 +208,18 @@ class FrameworkKernels:
         if _is_checked(node):
             named["check_errors"] = True
         short = node.target._opname  # noqa: SLF001 - the name without its overload
+        op_class = next((found for part, found in _CLASSES if part in short), OpClass.ELEMENTWISE)
         emitted = framework_kernel(
-            self._importer.block_builder, exprs, [_stored(example) for example in _at(several, kept)], f"torch_{short}",
-            operation.text(), _class_of(short), *costs, FRAMEWORK_CALL,
+            self._importer.block_builder, exprs, [_stored(several[number]) for number, *_ in kept], f"torch_{short}",
+            operation.text(), op_class, *costs, FRAMEWORK_CALL,
         )  # fmt: skip
         if not is_several:
             return emitted[0]
         by_number = {number: value for (number, *_), value in zip(kept, emitted, strict=True)}
         return tuple(by_number.get(number) for number in range(len(several)))
 
-    def _encoded(self, node: fx.Node, operands: dict[fx.Node, int]) -> tuple[str, list[Any], dict[str, Any]]:
-        """An operator's name and arguments as text holds them; tensors are added to the operands."""
+    def _call_as_text(self, node: fx.Node, operands: dict[fx.Node, int]) -> tuple[str, list[Any], dict[str, Any]]:
+        """Return an operator's name and arguments as text holds them; tensors are added to the operands."""
 
         def encode(value: Any) -> Any:
             if isinstance(value, fx.Node):
@@ -256,8 +250,8 @@ class FrameworkKernels:
             return {"tensor": number}
         if _is_item(node):
             source, number = node.args
-            return {"item": [{"operation": list(self._encoded(source, operands))}, number]}
-        return {"operation": list(self._encoded(node, operands))}
+            return {"item": [{"operation": list(self._call_as_text(source, operands))}, number]}
+        return {"operation": list(self._call_as_text(node, operands))}
 
 
 def is_foreign(node: fx.Node) -> bool:
@@ -309,16 +303,14 @@ def is_view(node: fx.Node) -> bool:
         return False
     if node.target in _RESHAPES:
         return True
-    if node.target is _ATEN.as_strided.default and not _base(node).meta["val"].is_contiguous():
-        raise BadInputError("as_strided of a tensor that does not lie contiguous")
+    if node.target is _ATEN.as_strided.default:
+        base = node
+        while base.op == "call_function" and (base.target is _ATEN.as_strided.default or is_view(base)):
+            base = base.args[0]
+        if not base.meta["val"].is_contiguous():
+            raise BadInputError("as_strided of a tensor that does not lie contiguous")
     returns = node.target._schema.returns  # noqa: SLF001 - as PyTorch's own tools read it
     return bool(returns) and all(item.alias_info is not None and not item.alias_info.is_write for item in returns)
-
-
-def _base(node: fx.Node) -> fx.Node:
-    while node.op == "call_function" and (node.target is _ATEN.as_strided.default or is_view(node)):
-        node = node.args[0]
-    return node
 
 
 def _is_item(node: fx.Node) -> bool:
@@ -330,16 +322,12 @@ def _is_checked(node: fx.Node) -> bool:
     return any(_ERRORS in (user.target, *user.args) for item in node.users if _is_item(item) for user in item.users)
 
 
-def _at(several: Sequence[Any], kept: Sequence[tuple[int, list[int], str]]) -> list[torch.Tensor]:
-    return [several[number] for number, *_ in kept]
-
-
 def _described(value: torch.Tensor) -> tuple[list[int], str]:
     return [int(extent) for extent in value.shape], str(value.dtype).removeprefix("torch.")
 
 
 def _stored(value: torch.Tensor) -> tuple[tuple[int, ...], str]:
-    """Shape and type of a tensor as it is stored."""
+    """Return shape and type of a tensor as it is stored."""
     shape, name = _described(value)
     dtype, behind = _STORED_AS.get(value.dtype, (name, ()))
     return (*shape, *behind), dtype
@@ -347,13 +335,7 @@ def _stored(value: torch.Tensor) -> tuple[tuple[int, ...], str]:
 
 def lies_as(kind: relax.Type, example: torch.Tensor) -> bool:
     """Whether a value of this type is stored as a tensor like the example is."""
-    return isinstance(kind, relax.TensorType) and (
-        (tuple(int(extent) for extent in kind.shape), str(getattr(kind.dtype, "dtype", kind.dtype))) == _stored(example)
-    )
-
-
-def _class_of(name: str) -> OpClass:
-    return next((op_class for part, op_class in _CLASSES if part in name), OpClass.ELEMENTWISE)
+    return isinstance(kind, relax.TensorType) and shape_and_dtype(kind) == _stored(example)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import fx
 from tvm import relax
@@ -17,6 +16,7 @@ from autotm.capture import Captured
 from autotm.model.errors import BadInputError
 from autotm.model.graph import Role
 from autotm.zoo.imported import Imported, LinedBuilder
+from autotm.zoo.network import Array
 from autotm.zoo.torch.backward import JointImporter
 from autotm.zoo.torch.framework import (
     FrameworkKernels,
@@ -58,17 +58,14 @@ class IndexChecks:
     """Checks of the indices and assertions that a graph computes from its integer inputs alone."""
 
     def __init__(self, graph: fx.Graph, inputs: Mapping[str, str], known: Mapping[fx.Node, Any]) -> None:
-        """Collect them from a graph.
-
-        Args:
-            graph: of PyTorch's operators.
-            inputs: the name of the input behind a placeholder, by the placeholder's.
-            known: the values of nodes that depend on no argument.
-        """
+        """Collect them; `inputs` are names by that of the placeholder, `known` values depend on no argument."""
         self._known, self._inputs = known, inputs
         self._names: dict[fx.Node, frozenset[str]] = dict.fromkeys(known, frozenset())
         for node in graph.nodes:
-            if node in known or not _is_whole(node):
+            value = node.meta.get("val")
+            if node in known or not isinstance(value, torch.Tensor):
+                continue
+            if value.is_floating_point() or value.is_complex():
                 continue
             if node.op == "placeholder" and node.name in inputs:
                 self._names[node] = frozenset({inputs[node.name]})
@@ -138,28 +135,22 @@ def _of(names: Iterable[str]) -> str:
     return f"input {' and '.join(sorted(names))}"
 
 
-def _is_whole(node: fx.Node) -> bool:
-    """Whether it gives one tensor of whole numbers or truth values."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
-
-
 def _uses(node: fx.Node) -> Iterator[_Use]:
-    """The indices among a node's arguments."""
+    """Iterate over the indices among a node's arguments."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):  # noqa: SLF001 - no other name
         return
     name = node.target.overloadpacket.__name__
     if name == "embedding":
         table, indices = node.args[:2]
-        yield _use(node, indices, _shape(table)[0], is_signed=False)
+        yield _Use(indices, node, 0, _shape(table)[0] - 1)
     elif name in _ALONG_AN_AXIS:
         tensor, axis, indices = node.args[:3]
-        yield _use(node, indices, _shape(tensor)[axis] if _shape(tensor) else 1, is_signed=False)
+        yield _Use(indices, node, 0, (_shape(tensor)[axis] if _shape(tensor) else 1) - 1)
     elif name in _FROM_THE_END_TOO:
         tensor, several = node.args[:2]
         for axis, indices in enumerate(several):
             if isinstance(indices, fx.Node) and indices.meta["val"].dtype != torch.bool:
-                yield _use(node, indices, _shape(tensor)[axis], is_signed=True)
+                yield _Use(indices, node, -_shape(tensor)[axis], _shape(tensor)[axis] - 1)
 
 
 def _is_rank(node: fx.Node, extent: int) -> bool:
@@ -178,22 +169,17 @@ def _name(node: Any) -> str:
     return str(getattr(getattr(target, "overloadpacket", target), "__name__", ""))
 
 
-def _use(node: fx.Node, indices: Any, extent: int, *, is_signed: bool) -> _Use:
-    return _Use(indices, node, -extent if is_signed else 0, extent - 1)
-
-
 def _shape(node: Any) -> Sequence[int]:
     return [int(extent) for extent in node.meta["val"].shape]
 
 
 # A captured step in Relax.
 
-Array = npt.NDArray[Any]
 Kernels = Literal["auto", "tvm", "torch"]
 
 
 def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Imported:
-    """A captured step in Relax, with its parameters, running averages and inputs.
+    """Write a captured step in Relax, with its parameters, running averages and inputs.
 
     Args:
         captured: by `capture`.
@@ -220,43 +206,35 @@ def imported_step(captured: Captured, *, trains: bool, kernels: Kernels) -> Impo
             fixed[node] = value.detach()
         elif node.users or used_as is Role.STATE:
             kinds[used_as][name] = value
-            variables[node] = _variable(name, value)
+            kind = relax.TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch."))
+            variables[node] = relax.Var(name, kind)
     order = [node for role in kinds for node in variables if captured.arguments[node][1] in kinds[role]]
-    importer = JointImporter()
-    importer.draws, importer.forwards, importer.products = Draws(), {}, {}
-    framework = None if kernels == "tvm" else FrameworkKernels(importer, all_of_them=kernels == "torch")
-    known = importer.known = constant_values(captured.graph, fixed)
-    checks = IndexChecks(
-        captured.graph,
-        {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT},
-        known,
-    )
-    builder = importer.block_builder = LinedBuilder.empty()
-    places: dict[str, tuple[int, bool]] = {}
+    known = constant_values(captured.graph, fixed)
+    names = {node.name: name for node, (role, name) in captured.arguments.items() if role is Role.INPUT}
+    translation = _Translation(captured.graph, known, IndexChecks(captured.graph, names, known), kernels)
+    builder, draws = translation.builder, translation.importer.draws
     gradients = {name: node for name, node in captured.gradients.items() if name in kinds[Role.PARAMETER]}
-    states = {name: _array(value) for name, value in kinds[Role.STATE].items()}
+    arrays = {role: {name: _array(value) for name, value in values.items()} for role, values in kinds.items()}
+    states = arrays[Role.STATE]
     with builder.function("main"):
         with builder.dataflow():
             wanted = [*captured.outputs, *(updates[name] for name in states), *gradients.values()]
-            returned = _translate(captured.graph, importer, framework, checks, variables, wanted, places)
-            if importer.draws.is_used:
-                returned.insert(len(returned) - len(gradients), importer.draws.next_counter(builder))
+            returned = translation.results(variables, wanted)
+            if draws.places:
+                returned.insert(len(returned) - len(gradients), draws.next_counter(builder))
                 states[COUNTER] = np.zeros(1, np.int32)
             output = builder.emit_output(returned[0] if len(returned) == 1 else relax.Tuple(returned))
-        counter = [importer.draws.counter] if importer.draws.is_used else []
+        counter = [draws.counter] if draws.places else []
         builder.emit_func_output(output, [*(variables[node] for node in order), *counter])
-    inputs, parameters = (
-        {name: _array(value) for name, value in kinds[role].items()} for role in (Role.INPUT, Role.PARAMETER)
-    )
     return Imported(
-        builder.finalize(), inputs, parameters, states, lines=builder.lines, check=checks,
-        gradients=tuple(gradients) if trains else None, counters=counters,
-        places=places,
+        builder.finalize(), arrays[Role.INPUT], arrays[Role.PARAMETER], states, lines=builder.lines,
+        check=translation.checks, gradients=tuple(gradients) if trains else None, counters=counters,
+        places=translation.places,
     )  # fmt: skip
 
 
 def _added(graph: fx.Graph, node: fx.Node) -> int | None:
-    """What a step adds to a state whose new value a node is, if that is all that is done with the state.
+    """Return what a step adds to a state whose new value a node is, if that is all that is done with the state.
 
     Batch norm counts its steps so, for nobody: a kernel for that would be a waste.
     """
@@ -271,14 +249,10 @@ def _added(graph: fx.Graph, node: fx.Node) -> int | None:
 
 
 def _role(role: Role, value: torch.Tensor, *, trains: bool, changes: bool) -> Role:
-    """What a tensor of the module is to the step: what a step that trains leaves as it is becomes a constant."""
+    """Return what a tensor of the module is to the step: a constant where a step that trains leaves it as it is."""
     if role is Role.STATE and not changes:
         return Role.CONSTANT if trains or not value.is_floating_point() else Role.PARAMETER
     return Role.CONSTANT if role is Role.PARAMETER and trains and not value.requires_grad else role
-
-
-def _variable(name: str, value: torch.Tensor) -> relax.Var:
-    return relax.Var(name, relax.TensorType(tuple(value.shape), str(value.dtype).removeprefix("torch.")))
 
 
 def _array(value: torch.Tensor) -> Array:
@@ -286,40 +260,92 @@ def _array(value: torch.Tensor) -> Array:
     return array
 
 
-def _translate(
-    graph: fx.Graph,
-    importer: JointImporter,
-    framework: FrameworkKernels | None,
-    checks: IndexChecks,
-    variables: Mapping[fx.Node, relax.Var],
-    wanted: Sequence[fx.Node],
-    places: dict[str, tuple[int, bool]],
-) -> list[relax.Expr]:
-    """The results that are wanted of a graph; notes the places where it draws random numbers."""
-    importer._check_unsupported_func_type = lambda _nodes: None  # noqa: SLF001  (we name the line of each)
-    importer.env |= variables
-    needed, known = _needed(graph, wanted), importer.known
-    for node in graph.nodes:
-        if node not in needed or node in variables:
-            continue
-        if node in known:
-            if node in wanted or any(user in needed and user not in known for user in node.users):
-                value = known[node]
-                importer.env[node] = importer.constant(value) if isinstance(value, torch.Tensor) else value
-        elif framework is not None and framework.all_of_them and node not in wanted and is_view(node):
-            continue
-        elif node.op == "call_function":
-            importer.block_builder.place = partial(where, node)
-            drawn = importer.draws.places
-            importer.env[node] = _converted(importer, framework, checks, node)
-            if importer.draws.places > drawn:
-                places[node.name] = drawn + 1, drawn + 1 in importer.draws.own
-    missing = [node for node in wanted if importer.env.get(node) is None]
-    if missing and framework is None:
-        raise _refused(missing[0], BadInputError("its kernel here leaves it out"))
-    # What kernels of ours leave out, places of maxima say, PyTorch computes.
-    importer.env |= {node: framework.value(node) for node in missing if framework is not None}
-    return [importer.env[node] for node in wanted]
+class _Translation:
+    """Operators of a graph as kernels of ours or of PyTorch, one after the other.
+
+    Attributes:
+        importer: converts operators that have kernels here.
+        builder: where kernels are written.
+        checks: of the values of inputs that are indices.
+        places: where the graph draws random numbers, as `Imported.places`.
+    """
+
+    def __init__(self, graph: fx.Graph, known: Mapping[fx.Node, Any], checks: IndexChecks, kernels: Kernels) -> None:
+        """Begin with no operator; `known` are the values of nodes that depend on no argument."""
+        self._graph, self.checks = graph, checks
+        self.importer = importer = JointImporter()
+        importer.draws, importer.known, importer.forwards, importer.products = Draws(), known, {}, {}
+        importer._check_unsupported_func_type = lambda _nodes: None  # noqa: SLF001  (we name the line of each)
+        self.builder = importer.block_builder = LinedBuilder.empty()
+        self._framework = None if kernels == "tvm" else FrameworkKernels(importer, all_of_them=kernels == "torch")
+        self.places: dict[str, tuple[int, bool]] = {}
+
+    def results(self, variables: Mapping[fx.Node, relax.Var], wanted: Sequence[fx.Node]) -> list[relax.Expr]:
+        """Write what some nodes depend on, from the variables of arguments on; return their values."""
+        importer, known, framework = self.importer, self.importer.known, self._framework
+        importer.env |= variables
+        needed = _needed(self._graph, wanted)
+        for node in self._graph.nodes:
+            if node not in needed or node in variables:
+                continue
+            if node in known:
+                if node in wanted or any(user in needed and user not in known for user in node.users):
+                    value = known[node]
+                    importer.env[node] = importer.constant(value) if isinstance(value, torch.Tensor) else value
+            elif framework is not None and framework.all_of_them and node not in wanted and is_view(node):
+                continue
+            elif node.op == "call_function":
+                self.builder.place = partial(where, node)
+                drawn = importer.draws.places
+                importer.env[node] = self._converted(node)
+                if importer.draws.places > drawn:
+                    self.places[node.name] = drawn + 1, drawn + 1 in importer.draws.own
+        missing = [node for node in wanted if importer.env.get(node) is None]
+        if missing and framework is None:
+            raise _refused(missing[0], BadInputError("its kernel here leaves it out"))
+        # What kernels of ours leave out, places of maxima say, PyTorch computes.
+        importer.env |= {node: framework.value(node) for node in missing if framework is not None}
+        return [importer.env[node] for node in wanted]
+
+    def _converted(self, node: fx.Node) -> Any:
+        """Compute a node by kernels of ours or of PyTorch."""
+        own: Exception | None = None
+        framework = self._framework
+        if framework is None or not (framework.all_of_them or is_foreign(node) or is_degenerate(node)):
+            try:
+                return self._own(node)
+            except Exception as error:
+                if framework is None:
+                    raise _refused(node, error) from error
+                own = error
+        try:
+            return framework.convert(node)
+        except BadInputError as error:
+            raise _refused(node, own or error, error) from own
+
+    def _own(self, node: fx.Node) -> Any:
+        if is_foreign(node):
+            raise BadInputError("it takes or gives numbers of a type that no kernel here computes with: call .float()")
+        name, importer = node.target.__name__, self.importer
+        if name == "getitem" and isinstance(parts := importer.env[node.args[0]], tuple | list):
+            return parts[node.args[1]]
+        if name not in importer.convert_map:
+            raise BadInputError("it has no kernel here")
+        refuse_rare(node)
+        if not name.startswith("scatter."):  # These compare indices with places: no index leads elsewhere.
+            self.checks.check_sources(node)
+        results = importer.convert_map[name](node)
+        if isinstance(results, tuple | list):
+            types = [getattr(item, "ty", None) for item in results]
+        else:
+            kind = getattr(results, "ty", None)
+            types = list(kind.fields) if isinstance(kind, relax.TupleType) else [kind]
+        examples = node.meta["val"]
+        examples = list(examples) if isinstance(examples, tuple | list) else [examples]
+        for kind, example in zip(types, examples, strict=False):
+            if kind is not None and isinstance(example, torch.Tensor) and not lies_as(kind, example):
+                raise BadInputError(f"its kernel here gives {kind}")
+        return results
 
 
 def _needed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
@@ -328,50 +354,6 @@ def _needed(graph: fx.Graph, wanted: Sequence[fx.Node]) -> set[fx.Node]:
         if node in needed:
             needed.update(node.all_input_nodes)
     return needed
-
-
-def _converted(importer: JointImporter, framework: FrameworkKernels | None, checks: IndexChecks, node: fx.Node) -> Any:
-    """What a node computes, by kernels of ours or of PyTorch."""
-    own: Exception | None = None
-    if framework is None or not (framework.all_of_them or is_foreign(node) or is_degenerate(node)):
-        try:
-            return _own(importer, checks, node)
-        except Exception as error:
-            if framework is None:
-                raise _refused(node, error) from error
-            own = error
-    try:
-        return framework.convert(node)
-    except BadInputError as error:
-        raise _refused(node, own or error, error) from own
-
-
-def _own(importer: JointImporter, checks: IndexChecks, node: fx.Node) -> Any:
-    if is_foreign(node):
-        raise BadInputError("it takes or gives numbers of a type that no kernel here computes with: call .float()")
-    name = node.target.__name__
-    if name == "getitem" and isinstance(parts := importer.env[node.args[0]], tuple | list):
-        return parts[node.args[1]]
-    if name not in importer.convert_map:
-        raise BadInputError("it has no kernel here")
-    refuse_rare(node)
-    if not name.startswith("scatter."):  # These compare indices with places: no index leads elsewhere.
-        checks.check_sources(node)
-    results = importer.convert_map[name](node)
-    types = [getattr(item, "ty", None) for item in results] if isinstance(results, tuple | list) else _types(results)
-    examples = node.meta["val"]
-    examples = list(examples) if isinstance(examples, tuple | list) else [examples]
-    for kind, example in zip(types, examples, strict=False):
-        if kind is not None and isinstance(example, torch.Tensor) and not lies_as(kind, example):
-            raise BadInputError(f"its kernel here gives {kind}")
-    return results
-
-
-def _types(value: Any) -> list[Any]:
-    """Types of the parts of a value."""
-    if not isinstance(value, relax.Expr):
-        return []
-    return list(value.ty.fields) if isinstance(value.ty, relax.TupleType) else [value.ty]
 
 
 def _refused(node: fx.Node, error: Exception, by_pytorch: Exception | None = None) -> BadInputError:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils._pytree import tree_leaves
 
 from autotm.model.errors import BadInputError, unknown_name
 from autotm.model.graph import Initial
@@ -22,7 +20,7 @@ from autotm.zoo.layouts import CONSTANT
 from autotm.zoo.network import Network, Origin
 from autotm.zoo.torch.framework import restored
 from autotm.zoo.torch.importer import Kernels, imported_step
-from autotm.zoo.torch.program import Inputs, Loss, Mode, arguments_of, captured_step
+from autotm.zoo.torch.program import Inputs, Loss, Mode, captured_step
 from autotm.zoo.torch.random_numbers import COUNTER
 from autotm.zoo.torch.reference import TorchReference
 
@@ -34,9 +32,9 @@ _REFUSED = ("maximize", "amsgrad", "differentiable")
 
 
 def training_of(
-    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, found: Imported
+    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, imported: Imported
 ) -> Training:
-    """The rules by which the parameters of a step are trained.
+    """Return the rules by which the parameters of a step are trained.
 
     Raises:
         BadInputError: an optimizer that has no rule here, or that leaves a parameter of the step out.
@@ -48,7 +46,7 @@ def training_of(
     names = {
         id(parameter): name
         for name, parameter in module.named_parameters(remove_duplicate=False)
-        if name in found.parameters
+        if name in imported.parameters
     }
     rules = {
         names[id(parameter)]: _rule(given, group)
@@ -56,7 +54,7 @@ def training_of(
         for parameter in group["params"]
         if id(parameter) in names
     }
-    if left := sorted(set(found.parameters) - set(rules)):
+    if left := sorted(set(imported.parameters) - set(rules)):
         raise BadInputError(
             f"{type(given).__name__}: does not train {left[0]} ({len(left)} such parameters), but their gradients are "
             "asked for; give it all parameters, or call requires_grad_(False) on those"
@@ -66,9 +64,9 @@ def training_of(
 
 
 def rule_states_of(
-    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, found: Imported
+    given: Training | UpdateRule | torch.optim.Optimizer, module: torch.nn.Module, imported: Imported
 ) -> dict[str, npt.NDArray[Any]]:
-    """What an optimizer of PyTorch keeps after the steps that it has taken, by the names that a step here has for it.
+    """Return the state that an optimizer of PyTorch has after its steps so far, by the names of a step's states.
 
     Raises:
         BadInputError: it has taken more steps for one parameter than for another, which one counter cannot say.
@@ -79,7 +77,7 @@ def rule_states_of(
     steps: dict[int, str] = {}
     counts = any("betas" in group or group["dampening"] for group in given.param_groups)
     for name, parameter in module.named_parameters():
-        if name not in (found.gradients or ()):
+        if name not in (imported.gradients or ()):
             continue
         kept = given.state.get(parameter, {})
         # SGD counts no steps. A step here only asks whether it is the first, whose gradient is not dampened.
@@ -87,7 +85,7 @@ def rule_states_of(
         for key, value in kept.items():
             if key in _KEPT and value is not None:
                 array = value.detach().cpu().numpy()
-                order = found.turned.get(name, tuple(range(array.ndim)))
+                order = imported.turned.get(name, tuple(range(array.ndim)))
                 states[f"{name}.{_KEPT[key]}"] = np.ascontiguousarray(array.transpose(order))
     if counts and len(steps) > 1:
         (few, first), *_, (many, second) = sorted(steps.items())
@@ -106,10 +104,10 @@ def _rule(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> UpdateRule
     rate, decay = float(group["lr"]), float(group["weight_decay"])
     if kind is torch.optim.SGD:
         return Sgd(rate, float(group["momentum"]), float(group["dampening"]), decay, bool(group["nesterov"]))
-    if kind is torch.optim.AdamW or (kind is torch.optim.Adam and group.get("decoupled_weight_decay")):
-        return AdamW(rate, tuple(map(float, group["betas"])), float(group["eps"]), decay)  # type: ignore[arg-type]
-    if kind is torch.optim.Adam:
-        return Adam(rate, tuple(map(float, group["betas"])), float(group["eps"]), decay)  # type: ignore[arg-type]
+    if kind in {torch.optim.Adam, torch.optim.AdamW}:
+        is_apart = kind is torch.optim.AdamW or group.get("decoupled_weight_decay")
+        betas = tuple(map(float, group["betas"]))
+        return (AdamW if is_apart else Adam)(rate, betas, float(group["eps"]), decay)  # type: ignore[arg-type]
     raise BadInputError(f"{kind.__name__} has no rule here; SGD, Adam and AdamW have")
 
 
@@ -131,7 +129,7 @@ def from_torch(
     kernels: Kernels = "auto",
     name: str | None = None,
 ) -> Network:
-    """The step that trains a module, or infers with it, at the shapes of the inputs.
+    """Return the step that trains a module, or infers with it, at the shapes of the inputs.
 
     Weights, running averages and inputs begin with the values they have. The module itself is left as it is. Parts of
     a module in training mode that are in evaluation mode, frozen batch norms say, are imported so.
@@ -160,87 +158,50 @@ def from_torch(
     if kernels not in get_args(Kernels):
         raise unknown_name("value of kernels", kernels, get_args(Kernels))
     trains = mode == "train"
-    positional, named = arguments_of(inputs)
-    names, values = _leaves(_input_names(module, inputs, len(targets)), [*positional, *named.values(), *targets])
-    captured = captured_step(module, inputs, targets, loss, mode, names, values, decomposed=kernels != "torch")
-    found = imported_step(captured, trains=trains, kernels=kernels)
-    found.check({name: value for name, value in found.inputs.items() if np.issubdtype(value.dtype, np.integer)})
+    captured, names = captured_step(module, inputs, targets, loss, mode, decomposed=kernels != "torch")
+    imported = imported_step(captured, trains=trains, kernels=kernels)
+    imported.check({name: value for name, value in imported.inputs.items() if np.issubdtype(value.dtype, np.integer)})
     reference = TorchReference(
         captured,
-        found,
+        imported,
         lambda detailed: channels_last(imported_step(detailed, trains=trains, kernels=kernels)),
-        None if found.places else captured.eager,
+        None if imported.places else captured.eager,
     )
-    found = channels_last(found)
-    rules = training_of(training or _DEFAULT, module, found) if trains else None
-    kept = rule_states_of(training or _DEFAULT, module, found) if trains else {}
+    imported = channels_last(imported)
+    rules = training_of(training or _DEFAULT, module, imported) if trains else None
+    kept = rule_states_of(training or _DEFAULT, module, imported) if trains else {}
     examples = [node.meta["val"] for node in captured.outputs]
 
     def outputs(several: Sequence[torch.Tensor]) -> Any:
         return captured.nested([restored(value, one) for value, one in zip(several, examples, strict=True)])
 
-    origin = replace(_origin(module, names, found, outputs), reference=reference)
-    return _network(name or _own_name(module), found, rules, origin, kept)
-
-
-def _network(
-    name: str, found: Imported, training: Training | None, origin: Origin, kept: Mapping[str, npt.NDArray[Any]]
-) -> Network:
-    data = (value for name, value in found.inputs.items() if not name.startswith(CONSTANT))
+    data = (value for name, value in imported.inputs.items() if not name.startswith(CONSTANT))
     batches = [value.shape[0] for value in data if value.shape]
     counter = {COUNTER: Initial("integers", _COUNTS)}
-    states = {name: counter.get(name, value) for name, value in found.states.items()}
-    batch = batches[0] if batches else 1
+    states = {name: counter.get(name, value) for name, value in imported.states.items()}
+    origin = replace(_origin(module, names, imported), outputs=outputs, reference=reference)
     return Network(
-        name, batch, found.module, found.inputs, found.parameters, training, states, origin, found.gradients, kept
-    )
+        name or re.sub(r"[^a-z0-9_]", "_", type(module).__name__.lower()), batches[0] if batches else 1,
+        imported.module,
+        imported.inputs, imported.parameters, rules, states, origin, imported.gradients, kept,
+    )  # fmt: skip
 
 
-def _origin(
-    module: torch.nn.Module, names: Sequence[str], found: Imported, nested: Callable[[Sequence[Any]], Any]
-) -> Origin:
-    """The way back to the module's own state."""
+def _origin(module: torch.nn.Module, names: Sequence[str], imported: Imported) -> Origin:
+    """Return the way back to the module's own state."""
     state = module.state_dict(keep_vars=True)
-    tensors = tuple(name for name in (*found.parameters, *found.states) if name in state)
+    tensors = tuple(name for name in (*imported.parameters, *imported.states) if name in state)
     by_tensor = {id(state[name]): name for name in tensors}
     same = {name: by_tensor[id(item)] for name, item in state.items() if name not in tensors and id(item) in by_tensor}
     kept = {name: item for name, item in state.items() if name not in tensors and name not in same}
     return Origin(
         tuple(names),
-        found.turned,
+        imported.turned,
         tensors,
         same,
         {name: item.detach().cpu().numpy().copy() for name, item in kept.items()},
-        {name: added for name, added in found.counters.items() if name in kept},
+        {name: added for name, added in imported.counters.items() if name in kept},
         is_torch=True,
-        lines=found.lines,
-        check=found.check,
-        outputs=nested,
+        lines=imported.lines,
+        check=imported.check,
     )
-
-
-def _leaves(names: Sequence[str], values: Sequence[Any]) -> tuple[list[str], list[Any]]:
-    """Each tensor of the inputs with a name: those within tuples, lists and mappings are numbered."""
-    found: list[tuple[str, Any]] = []
-    for name, value in zip(names, values, strict=True):
-        if isinstance(value, tuple | list | dict):
-            found += [(f"{name}.{index}", leaf) for index, leaf in enumerate(tree_leaves(value))]
-        else:
-            found.append((name, value))
-    return [name for name, _ in found], [leaf for _, leaf in found]
-
-
-def _own_name(module: torch.nn.Module) -> str:
-    return re.sub(r"[^a-z0-9_]", "_", type(module).__name__.lower())
-
-
-def _input_names(module: torch.nn.Module, inputs: Inputs, targets: int) -> list[str]:
-    """Names of the step's inputs: as the module calls them."""
-    positional, named = arguments_of(inputs)
-    parameters = inspect.signature(module.forward).parameters.values()
-    known = [item.name for item in parameters if item.kind is not item.VAR_POSITIONAL][: len(positional)]
-    known += [f"input_{index}" for index in range(len(known), len(positional))]
-    found = [*known, *named]
-    found += ["target"] if targets == 1 else [f"target_{index}" for index in range(targets)]
-    taken = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} | {"loss", "output"}
-    return [f"input_{name}" if name in taken else name for name in found]

@@ -17,22 +17,25 @@ from autotm.zoo.network import gradient_by
 from autotm.zoo.torch.framework import argument, has_own_type, stored_constant
 from autotm.zoo.torch.random_numbers import Draws
 
-# Operators that TVM's importer lacks, or computes otherwise than PyTorch.
+_NEGATIVE = torch.tensor(-1)
+"""Stands for indices whose values are not known before the step: they may be negative."""
 
 
-class Formulas(ExportedProgramImporter):
-    """TVM's importer, with PyTorch's formulas.
+class ForwardImporter(ExportedProgramImporter):
+    """TVM's importer, with PyTorch's formulas, and with operators as they are in training.
 
     Attributes:
         draws: the places of the step that draw random numbers.
         known: the values of nodes that depend on no argument.
+        forwards: results of operators whose gradients need them.
     """
 
     draws: Draws
     known: Mapping[fx.Node, Any]
+    forwards: dict[fx.Node, relax.Var]
 
     def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
-        """Conversions by name of PyTorch's operator."""
+        """Return conversions by name of PyTorch's operator."""
         base = super().create_convert_map()
         return {
             **base,
@@ -40,13 +43,46 @@ class Formulas(ExportedProgramImporter):
             "amax.default": self._extremum(relax.op.max),
             "amin.default": self._extremum(relax.op.min),
             "constant_pad_nd.default": self._padded,
-            "cumsum.default": self._running_sum,
+            # Truth values are counted, not joined.
+            "cumsum.default": lambda node: self._emit(
+                relax.op.cumsum(self._argument_as(node.args[0], dtype_of(node)), node.args[1])
+            ),
             "linalg_vector_norm.default": self._norm,
             "max_pool2d_with_indices.default": self._largest_of_windows,
             "native_group_norm.default": self._group_norm_any,
             "roll.default": self._rolled,
-            "upsample_bilinear2d.default": self._resized,
-            "upsample_nearest2d.default": self._resized,
+            **dict.fromkeys(
+                ("upsample_bilinear2d.default", "upsample_nearest2d.default"),
+                lambda node: self.resized(node, self.env[node.args[0]], node.args[1], node.args[2:]),
+            ),
+            "as_strided.default": lambda node: self._strided(node, node.args[0], node.args[0], *node.args[1:]),
+            "as_strided_scatter.default": lambda node: self._strided(node, *node.args),
+            "index.Tensor": lambda node: self._entries_at(self.env[node.args[0]], node.args[1]),
+            "index_put.default": self._index_added,
+            "new_empty_strided.default": lambda node: self.zeros(node.meta["val"].shape, dtype_of(node)),
+            "scatter.src": self._put_in_lines,
+            "scatter.value": self._put_in_lines,
+            "scatter_add.default": self._scatter_added,
+            "select.int": self._selected,
+            "select_scatter.default": self._slice_put,
+            "slice_scatter.default": self._slice_put,
+            "_safe_softmax.default": self._safe_softmax,
+            "_native_batch_norm_legit_functional.default": self._batch_norm_training,
+            # Without running averages: the batch's own statistics, in training and after it.
+            "_native_batch_norm_legit.no_stats": lambda node: (
+                self._normalised(node, *node.args[:3], node.args[5])[0],
+                None,
+                None,
+            ),
+            "_native_batch_norm_legit_no_training.default": lambda node: (
+                self._batch_norm_by(*node.args[:5], node.args[-1]),
+                None,
+                None,
+            ),
+            "bernoulli.p": self._bernoulli,
+            "cat.default": self._concat,
+            "embedding.default": self._lookup,
+            "native_layer_norm.default": lambda node: (self._layer_norm_any(node), None, None),
         }
 
     def _emit(self, expression: relax.Expr) -> relax.Var:
@@ -56,14 +92,14 @@ class Formulas(ExportedProgramImporter):
         return relax.const(value, str(like.ty.dtype.dtype))
 
     def _argument_as(self, argument: Any, dtype: str) -> relax.Expr:
-        """An argument of a node, a tensor or a number, in that type."""
+        """Cast an argument of a node, a tensor or a number, to a type."""
         if not isinstance(argument, fx.Node):
             return relax.const(argument, dtype)
         value = self.env[argument]
         return value if str(value.ty.dtype.dtype) == dtype else self._emit(relax.op.astype(value, dtype))
 
     def _with_alpha(self, convert: Callable[[fx.Node], Any]) -> Callable[[fx.Node], Any]:
-        """A sum or difference whose second argument may have a factor."""
+        """Convert a sum or difference whose second argument may have a factor."""
 
         def converted(node: fx.Node) -> Any:
             alpha = argument(node, 2, "alpha", 1)
@@ -77,7 +113,7 @@ class Formulas(ExportedProgramImporter):
         return converted
 
     def _largest_of_windows(self, node: fx.Node) -> tuple[relax.Var, None]:
-        """The largest of windows of images; where they are is for their gradient alone."""
+        """Take the maximum of windows of images; only its gradient needs the places."""
         x, size = self.env[node.args[0]], node.args[1]
         padding = argument(node, 3, "padding", (0, 0))
         y = relax.op.nn.max_pool2d(
@@ -87,7 +123,7 @@ class Formulas(ExportedProgramImporter):
         return self._emit(y), None
 
     def _padded(self, node: fx.Node) -> relax.Var:
-        """Constants around a tensor; of a negative width, which gradients of padding have, less of the tensor."""
+        """Pad with constants; a negative width, as in gradients of padding, cuts the tensor."""
         x, widths = self.env[node.args[0]], node.args[1]
         extents = [int(extent) for extent in self.shape_of(x)]
         pairs = [(0, 0)] * (len(extents) - len(widths) // 2) + list(zip(widths[-2::-2], widths[::-2], strict=True))
@@ -105,7 +141,7 @@ class Formulas(ExportedProgramImporter):
         return (self._emit(relax.op.nn.group_norm(self.env[x], scale, shift, groups, 1, axes, epsilon)), None, None)
 
     def _whole(self, node: fx.Node | None, shape: list[int], value: float) -> relax.Expr:
-        """A scale or shift, or ones or zeros in place of none."""
+        """Return a scale or shift, or ones or zeros in place of none."""
         if node is not None:
             return self.env[node]
         return self._emit(relax.op.full(list(shape), relax.const(value, "float32"), "float32"))
@@ -118,21 +154,13 @@ class Formulas(ExportedProgramImporter):
         return converted
 
     def _norm(self, node: fx.Node) -> relax.Var:
-        """The Euclidean norm."""
+        """Compute the Euclidean norm."""
         x, order, axes, keeps, *_ = (*node.args, *(2, None, False)[len(node.args) - 1 :])
         if order != 2:  # noqa: PLR2004 - the Euclidean norm
             raise BadInputError(f"a norm of order {order} has no kernel here")
         squares = self._emit(relax.op.multiply(self.env[x], self.env[x]))
         total = self._emit(relax.op.sum(squares, list(axes) if axes else None, keepdims=bool(keeps)))
         return self._emit(relax.op.sqrt(total))
-
-    def _running_sum(self, node: fx.Node) -> relax.Var:
-        """Truth values are counted, not joined."""
-        return self._emit(relax.op.cumsum(self._argument_as(node.args[0], dtype_of(node)), node.args[1]))
-
-    def _resized(self, node: fx.Node) -> relax.Var:
-        x, size, *options = node.args
-        return self.resized(node, self.env[x], size, options)
 
     def resized(self, node: fx.Node, x: relax.Expr, size: Sequence[int], options: Sequence[Any]) -> relax.Var:
         """Resize images as a node's operator does, forward or backward, by its arguments behind the sizes."""
@@ -149,7 +177,7 @@ class Formulas(ExportedProgramImporter):
         return self._emit(relax.op.image.resize2d(x, size, layout="NCHW", **how))
 
     def _rolled(self, node: fx.Node) -> relax.Var:
-        """Along each axis, the last places before the first ones."""
+        """Put the last places of each axis before the first ones."""
         x, shifts, axes = node.args
         rolled = self.env[x]
         for shift, axis in zip(shifts, axes, strict=True):
@@ -162,41 +190,10 @@ class Formulas(ExportedProgramImporter):
                 rolled = self._emit(relax.op.concat(parts, axis % len(self.shape_of(rolled))))
         return rolled
 
+    # Parts of tensors that indices name: read, and put among zeros as their gradients are.
 
-def dtype_of(node: fx.Node) -> str:
-    """The element type of what a node gives, by TVM's name."""
-    return str(node.meta["val"].dtype).removeprefix("torch.")
-
-
-# Parts of tensors that indices and slices name: read, and put among zeros as their gradients are.
-
-_NEGATIVE = torch.tensor(-1)
-"""Stands for indices whose values are not known before the step: they may be negative."""
-
-
-class Places(Formulas):
-    """TVM's importer, with reading and writing of parts as PyTorch does both."""
-
-    def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
-        """Conversions by name of PyTorch's operator."""
-        return {
-            **super().create_convert_map(),
-            "as_strided.default": lambda node: self._strided(node, node.args[0], node.args[0], *node.args[1:]),
-            "as_strided_scatter.default": lambda node: self._strided(node, *node.args),
-            "index.Tensor": lambda node: self._entries_at(self.env[node.args[0]], node.args[1]),
-            "index_put.default": self._index_added,
-            "new_empty_strided.default": lambda node: self.zeros(node.meta["val"].shape, dtype_of(node)),
-            "scatter.src": self._put_in_lines,
-            "scatter.value": self._put_in_lines,
-            "scatter_add.default": self._scatter_added,
-            "select.int": self._selected,
-            "select_scatter.default": self._slice_put,
-            "slice_scatter.default": self._slice_put,
-        }
-
-    # --- indices -----------------------------------------------------------------------------------------------------
     def _entries_at(self, x: relax.Expr, several: Sequence[fx.Node | None]) -> relax.Var:
-        """Entries that indices name, along some axes together; from the end where an index is negative."""
+        """Read entries that indices name, along some axes together; from the end where an index is negative."""
         axes = [axis for axis, item in enumerate(several) if item is not None]
         if any(several[axis].meta["val"].dtype == torch.bool for axis in axes):
             raise BadInputError("a mask has no kernel here")
@@ -214,7 +211,7 @@ class Places(Formulas):
         return self._emit(relax.op.permute_dims(found, [*order, *range(rank + axes[0], rank + len(others))]))
 
     def _index_added(self, node: fx.Node) -> relax.Var:
-        """Values added to the entries that indices name."""
+        """Add values to the entries that indices name."""
         tensor, several, values = node.args[:3]
         if not argument(node, 3, "accumulate"):
             raise BadInputError("accumulate=False has no kernel here")
@@ -224,7 +221,7 @@ class Places(Formulas):
         return self._added(tensor, gradient_by(self.block_builder, x, read, slope))
 
     def _put_in_lines(self, node: fx.Node) -> relax.Var:
-        """A value put into each line along an axis, where an index names the place: safe for every index."""
+        """Put a value into each line along an axis where an index names the place: safe for every index."""
         tensor, axis, indices, source = node.args[:4]
         shape = list(tensor.meta["val"].shape)
         one_each = [*shape[:axis], 1, *shape[axis:][1:]]
@@ -238,7 +235,7 @@ class Places(Formulas):
         return self._emit(relax.op.where(is_here, value, rest))
 
     def _scatter_added(self, node: fx.Node) -> relax.Var:
-        """Values added where there is an index for each along an axis."""
+        """Add values along an axis, at an index for each."""
         tensor, axis, indices, source = node.args
         if source.meta["val"].shape != indices.meta["val"].shape:
             raise BadInputError("fewer indices than values have no kernel here")
@@ -246,9 +243,10 @@ class Places(Formulas):
         read = self._emit(relax.op.gather_elements(x, self.env[indices], axis))
         return self._added(tensor, gradient_by(self.block_builder, x, read, self.env[source]))
 
-    # --- slices ------------------------------------------------------------------------------------------------------
+    # Parts of tensors that slices name.
+
     def _selected(self, node: fx.Node) -> relax.Var:
-        """One place of an axis, as a slice: where an axis lies does not matter to it."""
+        """Select one place of an axis by a slice, which works in every order of axes."""
         x, axis, place = self.env[node.args[0]], node.args[1], node.args[2]
         shape = [int(extent) for extent in self.shape_of(x)]
         axis, place = axis % len(shape), place % shape[axis]
@@ -256,7 +254,7 @@ class Places(Formulas):
         return self._emit(relax.op.reshape(part, [*shape[:axis], *shape[axis + 1 :]]))
 
     def _slice_put(self, node: fx.Node) -> relax.Var:
-        """A part in the place of another, or among zeros, as the gradient of a slice is."""
+        """Put a part in the place of another, or among zeros, as the gradient of a slice is."""
         tensor, part, axis, *bounds = (*node.args, *[0][len(node.args) - 2 :])
         shape = [int(extent) for extent in tensor.meta["val"].shape]
         axis, value = axis % len(shape), self.env[part]
@@ -284,16 +282,15 @@ class Places(Formulas):
         self, node: fx.Node, tensor: fx.Node, part: fx.Node, size: Sequence[int], stride: Sequence[int],
         offset: int | None = None,
     ) -> relax.Var:  # fmt: skip
-        """A tensor's elements by strides, or a part in their place: of all of them in their order, a reshape."""
+        """Reshape a tensor that is read, or written, by strides: only all elements in their order can be."""
         lying = tensor.meta["val"]
         is_same = _runs(lying.shape, lying.stride()) == _runs(size, stride)
         if not is_same or offset not in (None, lying.storage_offset()):
             raise BadInputError("other strides have no kernel here")
         return self._emit(relax.op.reshape(self.env[part], list(node.meta["val"].shape)))
 
-    # --- zeros -------------------------------------------------------------------------------------------------------
     def zeros(self, shape: Sequence[int], dtype: str = "float32") -> relax.Var:
-        """A tensor of zeros; where only its shape is asked for, it is never computed."""
+        """Return a tensor of zeros; where only its shape is asked for, it is never computed."""
         return self._emit(relax.op.full([int(extent) for extent in shape], relax.const(0, dtype), dtype))
 
     def _is_zero(self, node: fx.Node) -> bool:
@@ -301,49 +298,13 @@ class Places(Formulas):
         return node in self.known and not self.known[node].any()
 
     def _added(self, node: fx.Node, more: relax.Var) -> relax.Var:
-        """A node's value and something more."""
+        """Add something to a node's value."""
         return more if self._is_zero(node) else self._emit(relax.op.add(self.env[node], more))
 
-
-def _runs(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
-    """Extents and strides of as few axes as have the same elements in the same order."""
-    runs: list[tuple[int, int]] = []
-    for extent, stride in zip(shape, strides, strict=True):
-        if runs and runs[-1][1] == extent * stride:
-            runs[-1] = (runs[-1][0] * extent, stride)
-        elif extent != 1:
-            runs.append((extent, stride))
-    return runs
-
-
-# What TVM's importer leaves out of training: running averages, norms, softmax of masked scores, lookups.
-
-
-class TrainingImporter(Places):
-    """TVM's importer, with operators as they are in training.
-
-    Attributes:
-        forwards: what operators gave whose gradients need it.
-    """
-
-    forwards: dict[fx.Node, relax.Var]
-
-    def create_convert_map(self) -> dict[str, Callable[[fx.Node], Any]]:
-        """Conversions by name of PyTorch's operator."""
-        return {
-            **super().create_convert_map(),
-            "_safe_softmax.default": self._safe_softmax,
-            "_native_batch_norm_legit_functional.default": self._batch_norm_training,
-            "_native_batch_norm_legit.no_stats": self._batch_norm_of_batch,
-            "_native_batch_norm_legit_no_training.default": self._batch_norm_fixed,
-            "bernoulli.p": self._bernoulli,
-            "cat.default": self._concat,
-            "embedding.default": self._lookup,
-            "native_layer_norm.default": lambda node: (self._layer_norm_any(node), None, None),
-        }
+    # Operators as they are in training: running averages, norms, softmax of masked scores, lookups.
 
     def _batch_norm_training(self, node: fx.Node) -> tuple[Any, ...]:
-        """(y, _, _, new running mean, new running variance)."""
+        """Return (y, _, _, new running mean, new running variance)."""
         x, weight, bias, mean, variance, training, momentum, epsilon = node.args
         if not training:
             fixed = self._batch_norm_by(x, weight, bias, mean, variance, epsilon)
@@ -358,13 +319,8 @@ class TrainingImporter(Places):
         new = self._emit(new)
         return (y, None, None, *(self._emit(relax.TupleGetItem(new, index)) for index in range(2)))
 
-    def _batch_norm_of_batch(self, node: fx.Node) -> tuple[Any, ...]:
-        """Without running averages: the batch's own statistics, in training and after it."""
-        x, weight, bias, _training, _momentum, epsilon = node.args
-        return (self._normalised(node, x, weight, bias, epsilon)[0], None, None)
-
     def _normalised(self, node: fx.Node, x: fx.Node, weight: Any, bias: Any, epsilon: float) -> tuple[relax.Var, ...]:
-        """(y, mean, 1 / sqrt(variance + epsilon)): what our rules make of a batch norm without running averages."""
+        """Return (y, mean, 1 / sqrt(variance + epsilon)) of a batch norm without running averages."""
         channels = int(self.shape_of(self.env[x])[1])
         scale, shift = (self._whole(item, [channels], value) for item, value in ((weight, 1.0), (bias, 0.0)))
         zero, one = (self._whole(None, [channels], value) for value in (0.0, 1.0))
@@ -374,12 +330,8 @@ class TrainingImporter(Places):
         self.forwards[node] = found
         return tuple(self._emit(relax.TupleGetItem(found, index)) for index in range(3))
 
-    def _batch_norm_fixed(self, node: fx.Node) -> tuple[Any, ...]:
-        """By given statistics: a scale and a shift of each channel."""
-        x, weight, bias, mean, variance, *rest = node.args
-        return (self._batch_norm_by(x, weight, bias, mean, variance, rest[-1]), None, None)
-
     def _batch_norm_by(self, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, epsilon: float) -> relax.Var:
+        """Scale and shift each channel by given statistics."""
         op, data = relax.op, self.env[x]
         inverse = self._emit(op.rsqrt(self._emit(op.add(self.env[variance], relax.const(epsilon, "float32")))))
         scale = inverse if weight is None else self._emit(op.multiply(self.env[weight], inverse))
@@ -397,25 +349,23 @@ class TrainingImporter(Places):
         return self._emit(relax.op.nn.layer_norm(self.env[x], scale, shift, axes=axes, epsilon=epsilon))
 
     def _concat(self, node: fx.Node) -> relax.Var:
-        """Without the empty parts, which PyTorch takes in any shape."""
+        """Concatenate without the empty parts, which PyTorch takes in any shape."""
         parts = [self.env[part] for part in node.args[0] if math.prod(part.meta["val"].shape)]
-        axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
-        return parts[0] if len(parts) == 1 else self._emit(relax.op.concat(parts, axis))
+        return parts[0] if len(parts) == 1 else self._emit(relax.op.concat(parts, argument(node, 1, "dim", 0)))
 
     def _lookup(self, node: fx.Node) -> relax.Var:
-        """Rows of a table."""
+        """Look up rows of a table."""
         table, indices = (self.env[argument] for argument in node.args[:2])
         if indices.ty.dtype != "int32":
             indices = self._emit(relax.op.astype(indices, "int32"))
         return self._emit(relax.op.take(table, indices, axis=0, mode="fast"))
 
     def _bernoulli(self, node: fx.Node) -> relax.Var:
-        share = node.args[1] if len(node.args) > 1 else node.kwargs["p"]
-        drawn = self.draws.at_least(self.block_builder, tuple(node.meta["val"].shape), 1 - share)
+        drawn = self.draws.at_least(self.block_builder, tuple(node.meta["val"].shape), 1 - argument(node, 1, "p"))
         return self._emit(relax.op.astype(drawn, "float32"))
 
     def _safe_softmax(self, node: fx.Node) -> relax.Var:
-        """Softmax; zeros where all numbers that share an axis are -inf."""
+        """Compute softmax; zeros where all numbers that share an axis are -inf."""
         x, axis, op = self.env[node.args[0]], node.args[1], relax.op
         shares = self._emit(op.nn.softmax(x, axis=axis))
         if axis in (-1, len(self.shape_of(x)) - 1) and self._is_attending(node.args[0]):
@@ -436,7 +386,7 @@ class TrainingImporter(Places):
         return name.startswith("bmm")
 
     def constant(self, value: torch.Tensor) -> relax.Expr:
-        """A tensor known before the step; where all its elements are equal, it takes no memory."""
+        """Return a tensor known before the step; where all its elements are equal, it takes no memory."""
         if not has_own_type(value):
             return stored_constant(value)
         if value._is_zerotensor():  # noqa: SLF001 - no other name
@@ -447,3 +397,19 @@ class TrainingImporter(Places):
         if array.size and (array == array.flat[0]).all():
             return self._emit(relax.op.full(list(array.shape), relax.const(array.flat[0], dtype), dtype))
         return relax.const(array, dtype)
+
+
+def dtype_of(node: fx.Node) -> str:
+    """Return the element type of a node's value, by TVM's name."""
+    return str(node.meta["val"].dtype).removeprefix("torch.")
+
+
+def _runs(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """Return extents and strides of as few axes as have the same elements in the same order."""
+    runs: list[tuple[int, int]] = []
+    for extent, stride in zip(shape, strides, strict=True):
+        if runs and runs[-1][1] == extent * stride:
+            runs[-1] = (runs[-1][0] * extent, stride)
+        elif extent != 1:
+            runs.append((extent, stride))
+    return runs

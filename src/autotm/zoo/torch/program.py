@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,12 +28,10 @@ def captured_step(
     targets: Sequence[Any],
     loss: Loss | None,
     mode: Mode,
-    names: Sequence[str],
-    leaves: Sequence[Any],
     *,
     decomposed: bool = True,
-) -> Captured:
-    """The step of a module, captured by PyTorch.
+) -> tuple[Captured, list[str]]:
+    """Capture the step of a module by PyTorch; return it with the names of all leaves of inputs and targets.
 
     Args:
         module: in any mode; it is in `mode` for as long as it is captured.
@@ -40,19 +39,21 @@ def captured_step(
         targets: what the loss takes behind the module's output.
         loss: of the output and the targets; None if the module returns its loss itself.
         mode: `train`, or `inference`.
-        names: of every leaf of inputs and targets.
-        leaves: these leaves.
         decomposed: whether operators that have no kernels here are taken apart.
 
     Raises:
         BadInputError: the module has tensors that no kernel takes (float64, bfloat16, on another device); it fails, or
             its control flow depends on data; its result is no loss.
     """
-    if mode == "train":
-        _check_hooks(module)
-    positional, named = arguments_of(inputs)
-    _check(module, [*positional, *named.values(), *targets])
-    _, spec = tree_flatten((tuple(positional), named, tuple(targets)))
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    positional, named = ((), dict(inputs)) if isinstance(inputs, Mapping) else (tuple(inputs), {})
+    given = [*positional, *named.values(), *targets]
+    _check(module, given, mode)
+    leaves, spec = tree_flatten((positional, named, tuple(targets)))
+    names = []
+    for name, value in zip(_input_names(module, positional, named, len(targets)), given, strict=True):
+        own = tree_leaves(value)
+        names += [name] if own and own[0] is value else [f"{name}.{index}" for index in range(len(own))]
     tensors = {
         name: leaf.detach().clone() for name, leaf in zip(names, leaves, strict=True) if isinstance(leaf, torch.Tensor)
     }
@@ -81,12 +82,12 @@ def captured_step(
         with _in_mode(module, mode):
             return eager_step(module, call, list(tensors.values()), trains=mode == "train")
 
-    return replace(found, eager=eager)
+    return replace(found, eager=eager), names
 
 
 @contextmanager
 def _in_mode(module: torch.nn.Module, mode: Mode) -> Iterator[None]:
-    """The module in that mode, its parts as they are where it is in that mode already; then as it was before."""
+    """Put a module into a mode, its parts too unless it is in that mode already; afterwards put all back."""
     before = {part: part.training for part in module.modules()}
     if mode == "inference" or not module.training:
         module.train(mode == "train")
@@ -97,17 +98,28 @@ def _in_mode(module: torch.nn.Module, mode: Mode) -> Iterator[None]:
             part.training = was_training
 
 
-def arguments_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments of a module's call."""
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,), {}
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return tuple(inputs), {}
+def _input_names(
+    module: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any], targets: int
+) -> list[str]:
+    """Return names of the step's inputs: as the module calls them."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    known = [item.name for item in parameters if item.kind is not item.VAR_POSITIONAL][: len(positional)]
+    known += [f"input_{index}" for index in range(len(known), len(positional))]
+    names = [*known, *named]
+    names += ["target"] if targets == 1 else [f"target_{index}" for index in range(targets)]
+    taken = {name for name, _ in (*module.named_parameters(), *module.named_buffers())} | {"loss", "output"}
+    return [f"input_{name}" if name in taken else name for name in names]
 
 
-def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
+def _check(module: torch.nn.Module, values: Sequence[Any], mode: Mode) -> None:
     what = type(module).__name__
+    for name, parameter in module.named_parameters() if mode == "train" else ():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no other name
+            # Only PyTorch's own backward pass hands gradients to them.
+            raise BadInputError(
+                f"{what}: {name} has a hook on its gradient, which a step here would leave out; "
+                "change the gradient by a hook on a tensor in forward, or by the optimizer's options"
+            )
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if torch.nn.parameter.is_lazy(tensor):
             raise BadInputError(f"{what}: {name} has no shape yet; call the module once with these inputs")
@@ -116,16 +128,6 @@ def _check(module: torch.nn.Module, values: Sequence[Any]) -> None:
         for leaf in tree_leaves(value):
             if isinstance(leaf, torch.Tensor):
                 _check_tensor(f"{what}: input {number}", leaf)
-
-
-def _check_hooks(module: torch.nn.Module) -> None:
-    """Hooks on parameters see gradients that only PyTorch's own backward pass hands them."""
-    for name, parameter in module.named_parameters():
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # noqa: SLF001 - no other name
-            raise BadInputError(
-                f"{type(module).__name__}: {name} has a hook on its gradient, which a step here would leave out; "
-                "change the gradient by a hook on a tensor in forward, or by the optimizer's options"
-            )
 
 
 def _check_tensor(what: str, tensor: torch.Tensor, *, is_trained: bool = False) -> None:
@@ -164,7 +166,7 @@ def _why_not(what: str, error: Exception) -> str:
 
 
 def where(node: fx.Node) -> str:
-    """The innermost line of the user's code that a node comes from; where there is none, its operator."""
+    """Return the innermost line of the user's code that a node comes from; where there is none, its operator."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines()]
     places = [(place, lines[index + 1 : index + 2]) for index, place in enumerate(lines) if place.startswith("File ")]
     outside = [item for item in places if not is_own(item[0].split('"')[1])]
@@ -180,12 +182,7 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 
 
 def constant_values(graph: fx.Graph, given: Mapping[fx.Node, torch.Tensor]) -> dict[fx.Node, Any]:
-    """The value of every node of the graph that depends on no argument of the step, or holds nothing.
-
-    Args:
-        graph: of PyTorch's operators.
-        given: tensors that training does not change, by placeholder.
-    """
+    """Return the value of every node that depends on none of the step's arguments but those `given`, or is empty."""
     found: dict[fx.Node, Any] = {}
     with torch.no_grad():
         for node in graph.nodes:

@@ -6,7 +6,7 @@ The generator is Philox2x32-10 (Salmon, Moraes, Dror and Shaw: Parallel random n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -22,30 +22,22 @@ _UNIT = 2.0**-24
 
 
 class Draws:
-    """The places of a step that draw random numbers, each its own stream; `is_used` once there is one.
+    """The places of a step that draw random numbers, each its own stream.
 
     Attributes:
+        counter: the state that counts steps, an argument of the step where any place draws.
+        places: how many places there are; they are numbered from 1.
         own: places that draw here; a generator of PyTorch's draws at the others.
     """
 
     def __init__(self) -> None:
         """Begin with no place."""
         self.counter = relax.Var(COUNTER, relax.TensorType((1,), "int32"))
-        self._places = 0
+        self.places = 0
         self.own: set[int] = set()
 
-    @property
-    def places(self) -> int:
-        """How many places there are."""
-        return self._places
-
-    @property
-    def is_used(self) -> bool:
-        """Whether any place draws."""
-        return self._places > 0
-
     def at_least(self, builder: relax.BlockBuilder, shape: Sequence[int], share: float) -> relax.Var:
-        """Whether numbers in [0, 1), others at every place and in every step, are at least `share`: a byte each."""
+        """Say whether numbers in [0, 1), others at every place and in every step, are at least `share`, as bytes."""
         place, extents = self.take_place(), [int(extent) for extent in shape]
         self.own.add(place)
         # Behind a contraction it would be drawn element by element, and again in the backward pass.
@@ -54,20 +46,15 @@ class Draws:
 
     def take_place(self) -> int:
         """Take the next number of a place, for one that draws with a generator of its own."""
-        self._places += 1
-        return self._places
+        self.places += 1
+        return self.places
 
     def next_counter(self, builder: relax.BlockBuilder) -> relax.Var:
-        """The counter of the next step."""
+        """Compute the counter of the next step."""
         return builder.emit(relax.op.add(self.counter, relax.const(1, "int32")))
 
 
 def _at_least(counter: te.Tensor, shape: list[int], place: int, share: float) -> te.Tensor:
-    drawn = _drawn_at(counter, shape, place)
-    return te.compute(shape, lambda *at: drawn(*at) >= tirx.const(share, "float32"), name="uniform_at_least")
-
-
-def _drawn_at(counter: te.Tensor, shape: list[int], place: int) -> Callable[..., tirx.Expr]:
     def wide(value: int) -> tirx.Expr:
         return tirx.const(value, "uint64")
 
@@ -82,13 +69,14 @@ def _drawn_at(counter: te.Tensor, shape: list[int], place: int) -> Callable[...,
             product = left * wide(_MULTIPLIER)
             bumped = (key + wide(step * _WEYL % 2**32)) & wide(_WORD)
             left, right = (product >> wide(32)) ^ bumped ^ right, product & wide(_WORD)
-        return (left >> wide(8)).astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
+        drawn = (left >> wide(8)).astype("int32").astype("float32") * tirx.const(_UNIT, "float32")
+        return drawn >= tirx.const(share, "float32")
 
-    return element
+    return te.compute(shape, element, name="uniform_at_least")
 
 
 def uniform_numbers(counter: int, shape: Sequence[int], place: int) -> npt.NDArray[np.float32]:
-    """What a step draws at its `place` (from 1 on) when its counter is `counter`: the reference for tests."""
+    """Return what a step draws at its `place` (from 1 on) when its counter is `counter`: the reference for tests."""
     index = np.arange(math.prod(shape), dtype=np.uint64)
     left, right = index & np.uint64(_WORD), np.full_like(index, place)
     key = np.uint64(counter % 2**32)

@@ -1,4 +1,4 @@
-"""A captured step as PyTorch computes it: what a step here is compared with before it is timed."""
+"""A captured step as PyTorch computes it: a step here is compared with it before the step is timed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import fx
 from torch.utils._pytree import tree_map
@@ -18,17 +17,11 @@ from torch.utils._pytree import tree_map
 from autotm.capture import Captured, array_of
 from autotm.kernels.torch_operators import seeded
 from autotm.model.graph import Role
-from autotm.zoo.imported import Imported
-from autotm.zoo.network import ReferenceMode
+from autotm.zoo.imported import NOISE, Imported, difference
+from autotm.zoo.network import Array, ReferenceMode, output_names
 from autotm.zoo.torch.framework import has_own_type
 from autotm.zoo.torch.program import where
 from autotm.zoo.torch.random_numbers import COUNTER, uniform_numbers
-
-Array = npt.NDArray[Any]
-_ALLOWED, _ROUNDING = 10.0, 1e-4
-"""How far one operator may be off: times what roundings make of it in PyTorch, and of the largest value."""
-_NOISE = 1e-6
-"""Relative noise on an operator's operands, some roundings of float32: shows what a sum in another order may give."""
 
 
 @dataclass(frozen=True)
@@ -59,33 +52,29 @@ class TorchReference:
             Its results by the names that they have here: `output`, `output.0`, `w.gradient`, `mean.new`; but for those
             of types that NumPy lacks.
         """
-        names = {**self._outputs(), **self._others()}
+        outputs = self.captured.outputs
+        names = dict(zip(output_names(len(outputs)), outputs, strict=True))
+        names |= {f"{name}.gradient": self.captured.gradients[name] for name in self.imported.gradients or ()}
+        names |= {f"{name}.new": self.captured.updates[name] for name in self.imported.states if name != COUNTER}
         with _without_onednn() if way == "another order" else contextlib.nullcontext():
             found = _Run(self, values, torch.float64 if way == "float64" else torch.float32).results()
         return {name: found[node] for name, node in names.items() if node in found}
 
-    def _outputs(self) -> dict[str, fx.Node]:
-        several = self.captured.outputs
-        return {"output": several[0]} if len(several) == 1 else {f"output.{n}": node for n, node in enumerate(several)}
-
-    def _others(self) -> dict[str, fx.Node]:
-        gradients = {f"{name}.gradient": self.captured.gradients[name] for name in self.imported.gradients or ()}
-        states = {f"{name}.new": self.captured.updates[name] for name in self.imported.states if name != COUNTER}
-        return gradients | states
-
     def in_detail(self) -> tuple[Imported, list[fx.Node]]:
         """Import the step with the value of every operator among its outputs; gives these operators too."""
-        nodes = [node for node in self.captured.graph.nodes if node.op == "call_function" and _is_kept(node)]
+        nodes = [
+            node
+            for node in self.captured.graph.nodes
+            if node.op == "call_function"
+            and isinstance(value := node.meta.get("val"), torch.Tensor)
+            and value.numel() > 0
+            and has_own_type(value)
+        ]
         return self.detailed(replace(self.captured, outputs=nodes, gradients={}, updates={})), nodes
 
     def first_difference(self, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> str | None:
-        """Say which operator is the first that computes something else than PyTorch's on the same operands.
-
-        Args:
-            values: of the step's arguments.
-            found: what operators gave here.
-        """
-        return _Judge(self, values, found).verdict()
+        """Say which operator is the first whose result here differs from PyTorch's on the same operands."""
+        return _Comparison(self, values, found).first_difference()
 
 
 @contextlib.contextmanager
@@ -128,17 +117,17 @@ class _Run(fx.Interpreter):
         return value.to(dtype or self._dtype) if is_real else value
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph."""
+        """Return a constant of the graph."""
         return self._in(super().get_attr(target, args, kwargs))
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An operator; what it names as float32 is in this run's precision."""
+        """Compute an operator; what it names as float32 is in this run's precision."""
         if self._dtype is torch.float64:
             args, kwargs = tree_map(lambda item: torch.float64 if item is torch.float32 else item, (args, kwargs))
         return super().call_function(target, args, kwargs)
 
     def run_node(self, node: fx.Node) -> Any:
-        """A node; one that draws draws what it draws here."""
+        """Compute a node; one that draws random numbers draws those of a step here."""
         if node.name not in self._places:
             return super().run_node(node)
         place, is_own = self._places[node.name]
@@ -150,7 +139,7 @@ class _Run(fx.Interpreter):
             return tree_map(self._in, node.target(*args, **named))
 
     def _drawn(self, node: fx.Node, counter: int, place: int, args: Any, named: Any) -> Any:
-        """What dropout, or else Bernoulli's numbers, are drawn here."""
+        """Draw for dropout, or else Bernoulli's numbers, what a step here draws."""
         example = node.meta["val"]
         shape = [int(extent) for extent in (example[0] if isinstance(example, tuple) else example).shape]
         numbers = torch.from_numpy(uniform_numbers(counter, shape, place)).to(self._dtype)
@@ -160,7 +149,7 @@ class _Run(fx.Interpreter):
         return torch.where(numbers >= share, x * (1 / (1 - share) if share < 1 else 0.0), 0.0), numbers >= share
 
 
-class _Judge(_Run):
+class _Comparison(_Run):
     """A run in which each operator has the operands that it had here, and its result is compared."""
 
     def __init__(self, reference: TorchReference, values: Mapping[str, Array], found: Mapping[fx.Node, Array]) -> None:
@@ -169,8 +158,8 @@ class _Judge(_Run):
         self._rounded: dict[fx.Node, tuple[Any, Any]] = {}
         self._noise = torch.Generator().manual_seed(0)
 
-    def verdict(self) -> str | None:
-        """The first operator that is off, with the user's line."""
+    def first_difference(self) -> str | None:
+        """Return the first operator that differs, with the user's line."""
         try:
             self.results()
         except Exception:
@@ -180,36 +169,21 @@ class _Judge(_Run):
         return self._first or None
 
     def run_node(self, node: fx.Node) -> Any:
-        """An operator on the operands that it had here; its result here is what others read."""
+        """Compute an operator on the operands that it had here; its result here is what others read."""
         exact = super().run_node(node)
         if node.op == "call_function" and not self._first:
             self._rounded[node] = self._with_roundings(node, exact)
         if node not in self._found:
             return exact
         ours = torch.from_numpy(np.array(self._found[node])).reshape(exact.shape)
-        if not self._first and node.op == "call_function" and (text := self._difference(node, ours, exact)):
-            self._first = f"{where(node)}: operator {node.target}: {text}"
+        if not self._first and node.op == "call_function":
+            rounded = [other.double().numpy() for other in self._rounded[node]]
+            if text := difference(ours.numpy(), exact.numpy(), rounded, "PyTorch"):
+                self._first = f"{where(node)}: operator {node.target}: {text}"
         return ours.to(exact.dtype)
 
-    def _difference(self, node: fx.Node, ours: torch.Tensor, exact: torch.Tensor) -> str:
-        if not exact.is_floating_point():
-            wrong = (ours != exact).flatten()
-        else:
-            size = exact[exact.isfinite()].abs().max() if exact.isfinite().any() else torch.tensor(0.0)
-            error = max((other.double() - exact).abs().nan_to_num(0.0, 0.0, 0.0).max() for other in self._rounded[node])
-            close = (ours.double() - exact).abs() <= _ALLOWED * error + _ROUNDING * size
-            same = (ours.double() == exact) | (ours.isnan() & exact.isnan())
-            wrong = ~(close | same).flatten()
-        if not wrong.any():
-            return ""
-        place = int(wrong.nonzero()[0])
-        return (
-            f"{ours.flatten()[place].item():.6g} where PyTorch has {exact.flatten()[place].item():.6g}, and "
-            f"{int(wrong.sum())} of {wrong.numel()} numbers so"
-        )
-
     def _with_roundings(self, node: fx.Node, exact: Any) -> tuple[Any, Any]:
-        """What PyTorch gives in float32, and in float64 for operands with noise."""
+        """Return PyTorch's results in float32, and in float64 for operands with noise."""
         if node.name in self._places:
             return exact, exact
         if node.target is operator.getitem:
@@ -226,10 +200,4 @@ class _Judge(_Run):
     def _noisy(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or not value.is_floating_point():
             return value
-        return value * (1 + _NOISE * torch.randn(value.shape, generator=self._noise, dtype=value.dtype))
-
-
-def _is_kept(node: fx.Node) -> bool:
-    """Whether a node gives one tensor that a step here can return."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.numel() > 0 and has_own_type(value)
+        return value * (1 + NOISE * torch.randn(value.shape, generator=self._noise, dtype=value.dtype))

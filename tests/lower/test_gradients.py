@@ -1,0 +1,336 @@
+"""Gradients of single operators against central differences, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from central_differences import Operator, assert_gradients, differentiated
+from tvm import relax
+
+op, nn = relax.op, relax.op.nn
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def constant(value: float) -> relax.Constant:
+    return relax.const(value, "float64")
+
+
+def indices(values: object, dtype: str = "int64") -> relax.Constant:
+    return relax.const(np.array(values), dtype)
+
+
+# Operators of one tensor, element by element.
+
+ELEMENTWISE = {
+    "gelu": op.nn.gelu,
+    "gelu_tanh": op.nn.gelu_tanh,
+    "erf": op.erf,
+    "leakyrelu": lambda x: op.nn.leakyrelu(x, 0.2),
+    "clip": lambda x: op.clip(x, -1, 0.5),
+    "floor": op.floor,
+    "round": op.round,
+}
+POSITIVE = {
+    "rsqrt": op.rsqrt,
+    "square root of": lambda x: op.power(x, constant(0.5)),
+    "square": lambda x: op.power(x, constant(2.0)),
+    "cube": lambda x: op.power(x, constant(3.0)),
+    "fourth power": lambda x: op.power(x, constant(4.0)),
+    "power to": lambda x: op.power(constant(2.0), x),
+    "squared": op.square,
+    "tangent": lambda x: op.tan(op.multiply(x, constant(0.3))),
+    "sinh": op.sinh,
+    "cosh": op.cosh,
+    "arc sine": lambda x: op.asin(op.multiply(x, constant(0.3))),
+    "arc cosine": lambda x: op.acos(op.multiply(x, constant(0.3))),
+    "arc tangent": op.atan,
+    "arsinh": op.asinh,
+    "arcosh": lambda x: op.acosh(op.add(x, constant(1.0))),
+    "artanh": lambda x: op.atanh(op.multiply(x, constant(0.3))),
+    "selu": lambda x: op.nn.selu(op.subtract(x, constant(1.7))),
+    "abs": lambda x: op.abs(op.subtract(x, constant(1.7))),
+    "silu": op.nn.silu,
+    "log": op.log,
+    "remainder": lambda x: op.floor_mod(x, constant(0.75)),
+    "whole part": lambda x: op.multiply(x, op.floor_divide(x, constant(0.75))),
+    "at least": lambda x: op.maximum(x, constant(1.7)),
+    "at most": lambda x: op.minimum(constant(1.7), x),
+    "through integers": lambda x: op.multiply(
+        x, op.astype(op.add(op.astype(x, "int64"), relax.const(3, "int64")), "float64")
+    ),
+}
+SHAPE = (2, 1, 3, 5)
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_elementwise(name: str) -> None:
+    assert_gradients(ELEMENTWISE[name], [np.random.default_rng(0).standard_normal(SHAPE) * 1.5])
+
+
+@pytest.mark.parametrize("name", POSITIVE)
+def test_elementwise_of_positive_numbers(name: str) -> None:
+    assert_gradients(POSITIVE[name], [np.random.default_rng(0).uniform(0.5, 3, (3, 5))])
+
+
+# Operators of two tensors that are broadcast.
+
+PAIRS = {
+    "power": op.power,
+    "maximum": op.maximum,
+    "minimum": op.minimum,
+    "remainder": op.floor_mod,
+    "angle": op.atan2,
+    "log of sum": op.log_add_exp,
+    "choice": lambda x, y: op.where(op.greater(x, constant(1.7)), x, y),
+    "choice of a number": lambda x, y: op.multiply(op.where(op.greater(x, constant(1.7)), x, constant(4.0)), y),
+}
+BOTH_WAYS = ((2, 3, 1), (3, 4))
+BROADCAST = [((3, 4), (3, 4)), ((3, 4), (4,)), ((1, 4), (3, 1)), ((4,), (2, 4))]
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes"), [*((name, BOTH_WAYS) for name in PAIRS), *(("power", shapes) for shapes in BROADCAST)], ids=str
+)
+def test_pairs(name: str, shapes: Shapes) -> None:
+    generator = np.random.default_rng(0)
+    assert_gradients(PAIRS[name], [generator.uniform(0.5, 3, shape) for shape in shapes])
+
+
+# Operators that move values, reduce them, read and write at places, or slide windows.
+
+MOVEMENT = {
+    "broadcast": (lambda x: op.broadcast_to(x, (2, 3, 4)), [(3, 1)]),
+    "broadcast to itself": (lambda x: op.broadcast_to(x, (3, 1)), [(3, 1)]),
+    "collapsed": (lambda x: op.collapse_sum_to(x, (3, 1)), [(2, 3, 4)]),
+    "flattened": (op.flatten, [(2, 3, 4)]),
+    "lower triangle": (lambda x: op.tril(x, 1), [(2, 3, 4)]),
+    "upper triangle": (lambda x: op.triu(x, -1), [(4, 3)]),
+    "shuffled pixels": (lambda x: op.nn.pixel_shuffle(x, 2), [(2, 8, 3, 2)]),
+    "grid": (lambda x, y: op.multiply(op.meshgrid([x, y])[0], op.meshgrid([x, y])[1]), [(3,), (4,)]),
+    "outer product": (op.outer, [(3,), (4,)]),
+    "split": (lambda x: op.multiply(op.split(x, [1, 3], 1)[1], op.split(x, [1, 3], 1)[1]), [(2, 5)]),
+    "reflected": (lambda x: op.nn.pad(x, (0, 0, 2, 3, 1, 0), pad_mode="reflect"), [(2, 4, 3)]),
+    "replicated": (lambda x: op.nn.pad(x, (0, 0, 2, 5, 1, 0), pad_mode="replicate"), [(2, 4, 3)]),
+    "circular": (lambda x: op.nn.pad(x, (0, 0, 2, 3, 1, 0), pad_mode="circular"), [(2, 4, 3)]),
+}
+PLACES = {
+    "take of axis 1": (lambda x: op.take(x, indices([2, 0, 2, 1]), 1), [(3, 4, 2)]),
+    "take of the last axis": (lambda x: op.take(x, indices([3, 3], "int32"), -1), [(2, 4)]),
+    "take by a matrix": (lambda x: op.take(x, indices([[0, 2], [1, 1]]), 1), [(3, 4, 2)]),
+    "take of one": (lambda x: op.take(x, relax.const(2, "int64"), 1), [(3, 4, 2)]),
+    "take of the last": (lambda x: op.take(x, relax.const(-1, "int64"), 0), [(3, 4)]),
+    "take from everything": (lambda x: op.take(x, indices([5, 1, 5])), [(12,)]),
+    "lookup": (lambda x: op.take(x, indices([[0, 2], [1, 1]]), 0), [(3, 4)]),
+    "many gathered": (lambda x: op.gather_elements(x, indices([[0, 2, 1, 1, 0, 2]] * 2), 1), [(2, 4)]),
+    "many gathered rows": (lambda x: op.gather_elements(x, indices([[0, 2]] * 6), 0), [(3, 2)]),
+    "two indices": (lambda x: op.index_tensor(x, (indices([[0], [2]]), indices([1, 1, -1]))), [(3, 4, 2)]),
+    "no axis": (lambda x: op.index_tensor(x, (indices(1), indices([0, 3]))), [(3, 4)]),
+    "gathered points": (lambda x: op.gather_nd(x, indices([[0, 1], [2, 2], [0, 1]])), [(3, 4, 2)]),
+    "scattered": (lambda x, y: op.scatter_elements(x, indices([[0, 2], [1, 0]]), y, 1), [(2, 4), (2, 2)]),
+    "scattered and added": (
+        lambda x, y: op.scatter_elements(x, indices([[0, 0], [1, 0]]), y, 1, "add"),
+        [(2, 4), (2, 2)],
+    ),
+    "scattered points": (lambda x, y: op.scatter_nd(x, indices([[0, 1], [2, 2]]), y), [(3, 4), (2,)]),
+    "gathered": (lambda x: op.gather_elements(x, indices([[0, 2], [2, 2]]), 1), [(2, 4)]),
+    "gathered rows": (lambda x: op.gather_elements(x, indices([[3, 0, 3]]), 0), [(4, 5)]),
+    "one index": (lambda x: op.index_tensor(x, (indices([2, 0, 2]),)), [(3, 4)]),
+    "two indices, one a column": (
+        lambda x: op.index_tensor(x, (indices([[1], [2]]), indices([0, 3, -1]))),
+        [(3, 4, 2)],
+    ),
+}
+SUMS = {
+    "prelu": (lambda x, a: op.nn.prelu(x, a, 1), [(2, 4, 3), (4,)]),
+    "running sum": (lambda x: op.cumsum(x, 1), [(3, 5, 2)]),
+    "running sum without itself": (lambda x: op.cumsum(x, -1, exclusive=True), [(3, 5)]),
+    "running sum of everything": (op.cumsum, [(3, 4)]),
+    "product": (lambda x: op.prod(x, 1), [(3, 4)]),
+    "deviation": (lambda x: op.std(x, [0, 2]), [(3, 4, 2)]),
+    "variance": (lambda x: op.variance(x, [1], keepdims=True), [(3, 4, 2)]),
+}
+CONVOLUTIONS = {
+    "lines": (lambda x, w: nn.conv1d(x, w, 2, 1), [(2, 3, 9), (4, 3, 3)]),
+    "lines, grouped and dilated": (lambda x, w: nn.conv1d(x, w, 1, (2, 1), 2, 2, "NWC", "WIO"), [(1, 8, 4), (3, 2, 6)]),
+    "images in NCHW": (lambda x, w: nn.conv2d(x, w, 2, 1), [(1, 2, 5, 6), (3, 2, 3, 3)]),
+    "dilated": (lambda x, w: nn.conv2d(x, w, 1, (2, 1, 0, 3), (2, 3), 1, "NHWC", "HWIO"), [(2, 7, 6, 2), (3, 2, 2, 3)]),
+    "dilated with a stride": (
+        lambda x, w: nn.conv2d(x, w, (2, 3), 2, (2, 1), 2, "NHWC", "HWIO"),
+        [(1, 7, 6, 2), (3, 2, 1, 4)],
+    ),
+    "dilated, each channel by itself": (
+        lambda x, w: nn.conv2d(x, w, 1, 2, 2, 3, "NHWC", "HWIO"),
+        [(1, 6, 5, 3), (3, 3, 1, 3)],
+    ),
+    "transposed": (lambda x, w: nn.conv2d_transpose(x, w, 2, 1, 1), [(2, 3, 3, 2), (3, 2, 3, 3)]),
+    "transposed, grouped": (
+        lambda x, w: nn.conv2d_transpose(x, w, (2, 1), (0, 1, 1, 0), 0, 1, 2),
+        [(1, 4, 3, 3), (4, 3, 2, 3)],
+    ),
+    "transposed and dilated": (
+        lambda x, w: nn.conv2d_transpose(x, w, 1, 1, 0, 2, 1, "NHWC", "HWOI"),
+        [(1, 3, 4, 2), (2, 3, 3, 2)],
+    ),
+    "transposed lines": (lambda x, w: nn.conv1d_transpose(x, w, 2, 1, 1), [(2, 3, 4), (3, 2, 3)]),
+    "volumes": (lambda x, w: nn.conv3d(x, w, (2, 1, 2), 1), [(1, 2, 4, 3, 4), (3, 2, 3, 2, 3)]),
+    "volumes, grouped and dilated": (
+        lambda x, w: nn.conv3d(x, w, 1, (1, 0, 1, 0, 1, 1), (2, 1, 2), 2, "NDHWC", "DHWIO"),
+        [(1, 5, 3, 4, 4), (2, 2, 2, 2, 2)],
+    ),
+}
+POOLS = {
+    "largest in NCHW": (lambda x: nn.max_pool2d(x, 3, 2, 1), [(1, 2, 5, 6)]),
+    "largest, to the end": (lambda x: nn.max_pool2d(x, 3, 2, 0, 1, True, layout="NHWC"), [(1, 6, 5, 2)]),
+    "largest, dilated": (lambda x: nn.max_pool2d(x, (2, 3), (1, 2), (1, 2), (3, 2), layout="NHWC"), [(2, 7, 8, 1)]),
+    "largest of lines": (lambda x: nn.max_pool1d(x, 3, 2, 1), [(2, 3, 8)]),
+    "mean, padding counted": (
+        lambda x: nn.avg_pool2d(x, 3, 2, 1, layout="NHWC", count_include_pad=True),
+        [(1, 5, 6, 2)],
+    ),
+    "mean, to the end, padding counted": (
+        lambda x: nn.avg_pool2d(x, 3, 2, 1, 1, True, layout="NCHW", count_include_pad=True),
+        [(1, 2, 6, 7)],
+    ),
+    "mean, to the end": (lambda x: nn.avg_pool2d(x, (3, 2), (2, 3), 1, 1, True), [(1, 2, 6, 7)]),
+    "mean of lines": (lambda x: nn.avg_pool1d(x, 3, 2, 1, count_include_pad=True), [(2, 3, 8)]),
+    "adaptive of lines": (lambda x: nn.adaptive_avg_pool1d(x, 3), [(2, 3, 8)]),
+    "adaptive of images": (lambda x: nn.adaptive_avg_pool2d(x, (3, 4)), [(2, 2, 7, 5)]),
+    "adaptive, divisible": (lambda x: nn.adaptive_avg_pool2d(x, (3, 2), layout="NHWC"), [(2, 6, 8, 2)]),
+    "adaptive, the same": (lambda x: nn.adaptive_avg_pool2d(x, (3, 2), layout="NHWC"), [(2, 3, 2, 2)]),
+    "adaptive of volumes": (lambda x: nn.adaptive_avg_pool3d(x, (1, 2, 3)), [(1, 2, 3, 4, 5)]),
+    "adaptive mean": (lambda x: op.nn.adaptive_avg_pool2d(x, (2, 3)), [(1, 2, 4, 6)]),
+    "adaptive mean, uneven": (lambda x: op.nn.adaptive_avg_pool2d(x, (3, 2), layout="NHWC"), [(2, 7, 5, 2)]),
+    "adaptive mean, all": (lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1), layout="NHWC"), [(2, 3, 5, 2)]),
+    "adaptive mean, larger": (lambda x: op.nn.adaptive_avg_pool2d(x, (5, 5)), [(1, 2, 3, 2)]),
+}
+CASES = {**MOVEMENT, **PLACES, **SUMS, **CONVOLUTIONS, **POOLS}
+assert len(CASES) == len(MOVEMENT) + len(PLACES) + len(SUMS) + len(CONVOLUTIONS) + len(POOLS)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_of_random_numbers(name: str) -> None:
+    operator, shapes = CASES[name]
+    generator = np.random.default_rng(0)
+    assert_gradients(operator, [generator.standard_normal(shape) for shape in shapes])
+
+
+# Operators that compare values: of distinct ones.
+
+DISTINCT = {
+    "squeeze": (op.squeeze, [(3, 1, 4, 1)]),
+    "squeeze one axis": (lambda x: op.squeeze(x, [1]), [(3, 1, 4, 1)]),
+    "slice": (lambda x: op.strided_slice(x, [1], [2], [5]), [(3, 7, 2)]),
+    "slice with a stride": (lambda x: op.strided_slice(x, [0, 2], [1, 0], [8, 5], [3, 2]), [(8, 2, 5)]),
+    "slice from the end": (lambda x: op.strided_slice(x, [-1], [-3], [9]), [(2, 7)]),
+    "flip": (lambda x: op.flip(x, 1), [(3, 4)]),
+    "stack": (lambda x, y: op.stack([x, y], 1), [(3, 4), (3, 4)]),
+    "stack last": (lambda x, y, z: op.stack([x, y, z], -1), [(3,), (3,), (3,)]),
+    "pad": (lambda x: op.nn.pad(x, (1, 2, 0, 3)), [(3, 4)]),
+    "repeat": (lambda x: op.repeat(x, 3, 1), [(2, 4, 2)]),
+    "tile": (lambda x: op.tile(x, (2, 3)), [(4, 2)]),
+    "tile fewer axes": (lambda x: op.tile(x, (2,)), [(3, 4)]),
+    "tile more axes": (lambda x: op.tile(x, (2, 1, 3)), [(4, 2)]),
+    "max": (lambda x: op.max(x, 1), [(3, 5, 2)]),
+    "max of all": (op.max, [(3, 5)]),
+    "min, axis kept": (lambda x: op.min(x, [0, 2], keepdims=True), [(3, 5, 2)]),
+    "largest": (lambda x: op.topk(x, 3, -1, "values"), [(2, 7)]),
+    "smallest of an outer axis": (lambda x: op.topk(x, 2, 0, "values", largest=False), [(6, 3)]),
+    "largest, with places": (lambda x: op.topk(x, 5, 1, "both")[0], [(2, 7)]),
+}
+
+
+@pytest.mark.parametrize("name", DISTINCT)
+def test_of_distinct_numbers(name: str) -> None:
+    operator, shapes = DISTINCT[name]
+    generator = np.random.default_rng(0)
+    assert_gradients(
+        operator,
+        [generator.permutation(np.arange(np.prod(shape), dtype=np.float64)).reshape(shape) for shape in shapes],
+    )
+
+
+def test_a_product_of_zeros() -> None:
+    values = np.array([[2.0, 0.0, 3.0], [0.0, 0.0, 5.0], [1.0, 2.0, 4.0]])
+    assert_gradients(lambda x: op.prod(x, 1), [values])
+
+
+def test_what_is_equally_large_shares_the_gradient() -> None:
+    machine, _ = differentiated(lambda x: op.max(x, 1), [(1, 4)])
+    arrays = [np.array([6.0]), np.array([[2.0, 5.0, 5.0, 1.0]])]
+    _, (gradient,) = machine["main_adjoint"](*(tvm.runtime.tensor(array) for array in arrays))
+    np.testing.assert_array_equal(gradient.numpy(), [[0, 3, 3, 0]])
+
+
+# Resized images.
+
+TALLER, *SIZES = [((4, 5), (7, 3)), ((4, 5), (8, 10)), ((6, 4), (3, 1)), ((1, 3), (5, 3))]
+METHODS = [
+    ("linear", "half_pixel"),
+    ("linear", "align_corners"),
+    ("nearest_neighbor", "half_pixel"),
+    ("nearest_neighbor", "asymmetric"),
+    ("cubic", "half_pixel"),
+    ("cubic", "align_corners"),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "mode", "size", "wanted"),
+    [
+        *((*method, *TALLER) for method in METHODS),
+        *((*method, *size) for method in [("linear", "align_corners"), ("cubic", "half_pixel")] for size in SIZES),
+    ],
+    ids=str,
+)
+def test_resized(method: str, mode: str, size: tuple[int, int], wanted: tuple[int, int]) -> None:
+    values = np.random.default_rng(0).standard_normal((2, *size, 2))
+    assert_gradients(
+        lambda x: op.image.resize2d(x, wanted, layout="NHWC", method=method, coordinate_transformation_mode=mode),
+        [values],
+    )
+
+
+# Normalizations, against formulas.
+
+RMS_NORM = [((3, 2, 5), (-1,), 1e-5), ((3, 2, 5), (-2, -1), 0.1)]
+
+
+@pytest.mark.parametrize(("shape", "axes", "epsilon"), RMS_NORM)
+def test_rms_norm(shape: tuple[int, ...], axes: tuple[int, ...], epsilon: float) -> None:
+    def exact(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(axes, keepdims=True) + epsilon) * weight
+
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape), generator.standard_normal([shape[axis] for axis in axes])]
+    assert_gradients(lambda x, weight: op.nn.rms_norm(x, weight, list(axes), epsilon), arrays, exact)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "channel", "spatial"),
+    [((2, 6, 3, 2), 2, 1, [2, 3]), ((2, 3, 2, 6), 3, 3, [1, 2]), ((1, 4, 5), 4, 1, [2]), ((2, 4, 3), 1, 1, [2])],
+)
+def test_group_norm(shape: tuple[int, ...], groups: int, channel: int, spatial: list[int]) -> None:
+    def exact(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray:
+        front = np.moveaxis(x, channel, 1)
+        apart = front.reshape(len(x), groups, -1)
+        normed = (apart - apart.mean(2, keepdims=True)) / np.sqrt(apart.var(2, keepdims=True) + 1e-5)
+        along = (-1, *(1,) * (x.ndim - 2))
+        return np.moveaxis(normed.reshape(front.shape) * gamma.reshape(along) + beta.reshape(along), 1, channel)
+
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape), *generator.standard_normal((2, shape[channel]))]
+    assert_gradients(lambda x, gamma, beta: op.nn.group_norm(x, gamma, beta, groups, channel, spatial), arrays, exact)
+
+
+@pytest.mark.parametrize(
+    ("operator", "reason"),
+    [
+        (lambda x: op.strided_slice(x, [0], [3], [0], [-1]), "positive strides"),
+        (lambda x: op.repeat(x, 2), "along an axis"),
+        (lambda x: op.nn.rms_norm(op.reshape(op.concat([x] * 4, 0), (4, 4)), x, 0), "last axes"),
+    ],
+)
+def test_what_has_no_gradient_says_so(operator: Operator, reason: str) -> None:
+    with pytest.raises(NotImplementedError, match=reason):
+        differentiated(operator, [(4,)])

@@ -1,0 +1,408 @@
+"""What `autotm doctor` finds on machines written into a folder, and on this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from recorded_nvml import NVMLError_LibraryNotFound, Recorded
+from vendor_cases import installed, missing
+
+from autotm.cli.main import main
+from autotm.memory.gpu.facts import GpuFacts, gpu_facts
+from autotm.model.errors import AutotmError, BadInputError
+from autotm.model.machine import DaxTier, MachineFile, NumaTier, load_machine
+from autotm.model.provenance import slow_memory_facts, slow_memory_text
+from autotm.model.system import SystemMemory
+from autotm.study import doctor
+from autotm.study.doctor import (
+    Finding,
+    Use,
+    findings,
+    found_slow,
+    gpu_findings,
+    probe_here,
+    vendor_findings,
+    write_machine_file,
+)
+
+# What is found on machines: this one, and others whose /sys and /proc are written here.
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def written(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text, encoding="utf-8")
+    return root
+
+
+def meminfo(node: int, total_kb: int, free_kb: int) -> str:
+    return f"Node {node} MemTotal: {total_kb} kB\nNode {node} MemFree: {free_kb} kB\n"
+
+
+NODE = "sys/devices/system/node/node"
+CXL = {
+    f"{NODE}0/meminfo": meminfo(0, 1_000_000, 600_000),
+    f"{NODE}0/cpulist": "0-3\n",
+    f"{NODE}0/distance": "10 28\n",
+    f"{NODE}1/meminfo": meminfo(1, 4_000_000, 4_000_000),
+    f"{NODE}1/cpulist": "\n",
+    f"{NODE}1/distance": "28 10\n",
+    f"{NODE}2/meminfo": meminfo(2, 0, 0),
+    f"{NODE}2/cpulist": "4-7\n",
+    "proc/sys/kernel/numa_balancing": "2\n",
+    "sys/kernel/mm/numa/demotion_enabled": "true\n",
+    "sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n",
+    "proc/meminfo": "MemTotal: 5000000 kB\nHugePages_Total:      12\n",
+    "proc/mounts": "/dev/pmem0 /mnt/pmem xfs rw,dax=always,attr2 0 0\n/dev/sda1 / ext4 rw,dax=never 0 0\n"
+    "none /sys/fs/cgroup cgroup2 rw 0 0\n",
+    "proc/self/cgroup": "0::/\n",
+    "sys/fs/cgroup/memory.max": "2000000000\n",
+    "sys/fs/cgroup/cpu.max": "50000 100000\n",
+    "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
+    "proc/driver/nvidia/gpus/0000:01:00.0/information": "Model: a GPU\n",
+}
+
+
+def by_name(found: list[Any]) -> dict[str, Any]:
+    return {one.what: one for one in found}
+
+
+def test_a_second_memory_is_told_with_what_stands_in_its_way(tmp_path: Path) -> None:
+    root = written(tmp_path, CXL)
+    (root / "sys/bus/dax/devices/dax0.0").mkdir(parents=True)
+    found = by_name(findings(tmp_path, root))
+    assert found["memory node 0"].found == "1.024 GB, 0.6144 GB free, beside cores"
+    assert found["memory node 1"].use is Use.UNUSED
+    assert "distance 28 from node 0" in found["memory node 1"].found
+    assert "demotion_enabled" in found["memory node 1"].why
+    assert "memory node 2" not in found, "a node without memory is no memory"
+    assert found["folder /mnt/pmem"].use is Use.UNUSED, "the fast pool would not stay where it is"
+    assert "folder /" not in found
+    assert "DAX device dax0.0" in found
+    assert "GPU" in found
+    cared = {name for name, one in found.items() if one.use is Use.CARE}
+    assert cared >= {"NUMA balancing", "page demotion", "clock governor", "CPU quota", "memory limit"}
+    assert found["transparent huge pages"].found == "madvise"
+    assert found["reserved huge pages"].found == "12"
+
+
+def test_a_system_that_tells_nothing_has_one_memory(tmp_path: Path) -> None:
+    root = written(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemAvailable: 5000 kB\n"})
+    assert [(node.total_bytes, node.free_bytes, node.cpus) for node in SystemMemory(root).nodes] == [
+        (8_192_000, 5_120_000, "all")
+    ]
+    assert SystemMemory(root).limit_bytes is None
+    assert not SystemMemory(root).balances
+    assert not SystemMemory(root).demotes
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, (16_000 << 10, 9_000 << 10)),
+        ({f"{NODE}1/meminfo": meminfo(1, 4_000, 4_000)}, (6_000 << 10, 2_000 << 10)),
+    ],
+    ids=["one node", "two"],
+)
+def test_of_one_node_the_whole_system_is_believed_where_it_has_more(
+    tmp_path: Path, more: dict[str, str], expected: tuple[int, int]
+) -> None:
+    told = {"proc/meminfo": "MemTotal: 16000 kB\nMemAvailable: 9000 kB\n", f"{NODE}0/meminfo": meminfo(0, 6_000, 2_000)}
+    found = SystemMemory(written(tmp_path, told | more)).nodes[0]
+    assert (found.total_bytes, found.free_bytes) == expected
+
+
+def test_this_machine_can_run_a_study(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["doctor", "--results", str(tmp_path / "new" / "results"), "--json"]) == 0
+    found = {one["what"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["cores"]["use"] == found["C compiler"]["use"] == found["TVM"]["use"] == "used"
+    assert found[f"folder {tmp_path / 'new' / 'results'}"]["found"].endswith("GB free")
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_nothing_works_without_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    assert main(["doctor"]) == 1
+    assert "C compiler" in capsys.readouterr().out
+    assert "C compiler: none: kernels are linked with one: sudo apt-get install g++" in caplog.text
+
+
+def test_a_first_machine_file_is_one_that_loads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shutil.copytree(CONFIG / "devices", tmp_path / "devices")
+    arguments = ("doctor", "--write", "mine", "--folder", str(tmp_path / "machines"))
+    assert main(arguments) == 0
+    file = tmp_path / "machines" / "mine.yaml"
+    assert load_machine(file).name == "mine"
+    assert yaml.safe_load(file.read_text(encoding="utf-8"))["slow_tier"]["kind"] == "emulated"
+    assert main(arguments) == 1
+    assert "there is such a machine" in caplog.text
+    assert main(["doctor", "--write", "../mine"]) == 2
+
+
+def test_a_tool_that_hangs_or_is_not_there_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "_PATIENCE_S", 0.05)
+    assert doctor._output("sleep", "5") == ""
+    assert doctor._output("no-such-program") == ""
+    file = tmp_path / "file"
+    file.touch()
+    (folder,) = (one for one in findings(file / "results") if one.what.startswith("folder"))
+    assert (folder.found, folder.use) == (f"{file} is no folder", Use.MISSING)
+
+
+# What could be slow memory on a laptop, a guest with three nodes, a server with persistent memory, in a container.
+
+
+def node(number: int, total_kb: int, cpus: str, distances: str) -> dict[str, str]:
+    return {
+        f"{NODE}{number}/meminfo": f"Node {number} MemTotal: {total_kb} kB\nNode {number} MemFree: {total_kb} kB\n",
+        f"{NODE}{number}/cpulist": f"{cpus}\n",
+        f"{NODE}{number}/distance": f"{distances}\n",
+    }
+
+
+LAPTOP = node(0, 16_000_000, "0-63", "10")
+GUEST = (
+    node(0, 1_000_000, "0-63", "10 28 40")
+    | node(1, 500_000, "", "28 10 40")
+    | node(2, 450_000, "", "40 40 10")
+    | {
+        f"{NODE}1/access0/initiators/read_bandwidth": "20480\n",
+        f"{NODE}1/access0/initiators/read_latency": "300\n",
+        f"{NODE}1/access0/initiators/write_latency": "0\n",
+        "proc/mounts": "/dev/pmem0 /mnt/pmem xfs rw,relatime,dax=always 0 0\n",
+        "sys/class/block/pmem0/size": "1000000\n",
+        "proc/self/status": "Mems_allowed_list:\t0-2\n",
+        "sys/kernel/mm/numa/demotion_enabled": "false\n",
+    }
+)
+SERVER = LAPTOP | {
+    "proc/mounts": "/dev/sda1 / ext4 rw 0 0\n/dev/pmem0p1 /data\\040one ext4 rw,relatime 0 0\n",
+    "sys/class/block/pmem0/size": "2000000\n",
+    "sys/class/block/pmem0p1/size": "2000000\n",
+    "sys/class/block/pmem1/size": "1953125\n",
+    "sys/bus/dax/devices/dax0.0/size": "2000000000\n",
+    "sys/bus/dax/devices/dax1.0/size": "2000000000\n",
+    "dev/dax0.0": "",
+}
+EPERM = "mbind: Operation not permitted (EPERM); containers forbid it by default: docker run --cap-add SYS_NICE"
+
+
+def usable(_: NumaTier | DaxTier) -> None:
+    """As on a machine where nothing stands in the way."""
+
+
+def test_a_laptop_has_no_second_memory(tmp_path: Path) -> None:
+    root = written(tmp_path, LAPTOP)
+    assert found_slow(root, usable) == []
+    told = {one.what: one for one in findings(tmp_path, root, usable)}
+    assert told["second memory"].use is Use.UNUSED
+    assert "slow memory is emulated" in told["second memory"].why
+    assert told["memory node 0"].use is Use.USED
+
+
+def test_a_guest_of_three_nodes_can_use_two_of_them_and_a_folder(tmp_path: Path) -> None:
+    root = written(tmp_path, GUEST)
+    found = by_name(found_slow(root, usable))
+    assert list(found) == ["memory node 1", "memory node 2", "folder /mnt/pmem"]
+    assert found["memory node 1"].line == "slow_tier: {kind: numa, fast_nodes: [0], slow_nodes: [1]}"
+    assert "distance 28 from node 0, 20480 MB/s read (HMAT), 300 ns read (HMAT)" in found["memory node 1"].found
+    assert found["folder /mnt/pmem"].line == "slow_tier: {kind: dax, path: /mnt/pmem, fast_nodes: [0]}"
+    told = {one.what: one for one in findings(tmp_path, root, usable)}
+    assert told["memory node 2"].use is Use.USABLE
+    assert found["memory node 2"].line in told["memory node 2"].why
+    for one in found.values():
+        text = f"description: as told\n{one.line}\n"
+        assert MachineFile.model_validate(yaml.safe_load(text)).slow_tier == one.tier
+
+
+def cpu(number: int, node: int) -> dict[str, str]:
+    """A core of its own next to a node, as /sys tells."""
+    folder = f"sys/devices/system/cpu/cpu{number}"
+    return {
+        f"{folder}/topology/core_id": f"{number}\n",
+        f"{folder}/topology/physical_package_id": f"{node}\n",
+        f"{folder}/node{node}/here": "",
+    }
+
+
+def test_each_node_with_cores_can_be_fast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = node(0, 1_000_000, "0", "10 21 24") | node(1, 1_000_000, "1", "21 10 14") | node(2, 500_000, "", "24 14 10")
+    root = written(tmp_path, tree | cpu(0, 0) | cpu(1, 1))
+    monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0, 1))
+    found = by_name(found_slow(root, usable))
+    lines = {name: one.line.removeprefix("slow_tier: ") for name, one in found.items()}
+    assert lines == {
+        "memory node 0": "{kind: numa, fast_nodes: [1], slow_nodes: [0]}",
+        "memory node 1": "{kind: numa, fast_nodes: [0], slow_nodes: [1]}",
+        "memory node 2": "{kind: numa, fast_nodes: [1], slow_nodes: [2]}, or fast_nodes: [0]",
+    }, "of two nodes with cores, the nearer one first"
+    told = [(one.what, one.use) for one in findings(tmp_path, root, usable) if "fast memory" in one.why]
+    assert told == [("memory node 0", Use.USED), ("memory node 1", Use.USABLE)]
+    monkeypatch.setattr("autotm.study.doctor.usable_cpus", lambda: (0,))
+    barred = [one.why for one in findings(tmp_path, root, usable) if one.what == "memory node 1"]
+    assert "may not use its cores 1 (cpuset, taskset)" in barred[0]
+
+
+def test_what_the_system_does_to_pages_stands_in_the_way(tmp_path: Path) -> None:
+    root = written(tmp_path, GUEST | {"sys/kernel/mm/numa/demotion_enabled": "true\n"})
+    assert all("demotion_enabled" in one.why_not and not one.line for one in found_slow(root, usable))
+    written(root, {"sys/kernel/mm/numa/demotion_enabled": "false\n", "proc/self/status": "Mems_allowed_list:\t0-1\n"})
+    found = by_name(found_slow(root, usable))
+    assert "cpuset.mems" in found["memory node 2"].why_not
+    assert found["memory node 1"].line
+
+
+def test_a_container_without_permission_is_told_so(tmp_path: Path) -> None:
+    root = written(tmp_path, GUEST)
+    found = found_slow(root, lambda _: EPERM)
+    assert {one.why_not for one in found} == {EPERM}
+    told = {one.what: one for one in findings(tmp_path, root, lambda _: EPERM)}
+    assert told["memory node 1"].use is Use.UNUSED
+    assert told["memory node 1"].why == f"not as slow memory: {EPERM}"
+
+
+def test_persistent_memory_where_pages_cannot_be_bound_is_offered_without_nodes(tmp_path: Path) -> None:
+    root = written(tmp_path, GUEST)
+    found = by_name(found_slow(root, lambda tier: EPERM if tier.fast_nodes else None))
+    folder = found["folder /mnt/pmem"]
+    assert folder.line == "slow_tier: {kind: dax, path: /mnt/pmem}"
+    assert folder.found.endswith(f"beside memory that cannot be bound: {EPERM}")
+    assert found["memory node 1"].why_not == EPERM
+
+
+def test_persistent_memory_that_is_not_set_up_is_told_how(tmp_path: Path) -> None:
+    root = written(tmp_path, SERVER)
+    found = by_name(found_slow(root, usable))
+    assert "mounted without dax" in found["folder /data one"].why_not
+    assert "folder /" not in found
+    assert "not mounted: make a file system if it holds no data" in found["persistent memory pmem1"].why_not
+    assert found["persistent memory pmem1"].found == "1 GB"
+    assert "persistent memory pmem0" not in found, "a part of it is mounted"
+    assert found["DAX device dax0.0"].line == "slow_tier: {kind: dax, path: /dev/dax0.0, fast_nodes: [0]}"
+    assert found["DAX device dax0.0"].caution == "runs overwrite its contents"
+    assert "/dev/dax1.0 is not there" in found["DAX device dax1.0"].why_not
+    driver = root / "sys/bus/dax/devices/dax0.0/driver"
+    driver.symlink_to("../../drivers/kmem")
+    assert "DAX device dax0.0" not in by_name(found_slow(root, usable)), "it is a memory node now"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_device_of_others_is_told(tmp_path: Path) -> None:
+    root = written(tmp_path, SERVER)
+    (root / "dev/dax0.0").chmod(0)
+    assert "may not write to /dev/dax0.0" in by_name(found_slow(root, usable))["DAX device dax0.0"].why_not
+
+
+def test_a_machine_file_names_the_first_that_is_usable_and_no_device(tmp_path: Path) -> None:
+    for name, tree, kind in (("guest", GUEST, "numa"), ("server", SERVER, "emulated"), ("laptop", LAPTOP, "emulated")):
+        file = tmp_path / f"{name}.yaml"
+        write_machine_file(file, found_slow(written(tmp_path / name, tree), usable))
+        assert yaml.safe_load(file.read_text(encoding="utf-8"))["slow_tier"]["kind"] == kind
+    with pytest.raises(BadInputError, match="there is such a machine"):
+        write_machine_file(file, [])
+
+
+def test_facts_and_captions_name_the_memory(tmp_path: Path) -> None:
+    system = SystemMemory(written(tmp_path, GUEST | {"proc/sys/kernel/numa_balancing": "0\n"}))
+    facts = slow_memory_facts(NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(1, 2)), system)
+    assert (facts["distance"], facts["hmat"]) == (40, {"1": {"read_mb_per_s": 20480, "read_ns": 300}})
+    assert (facts["numa_balancing"], facts["demotion"]) == ("0", False)
+    assert slow_memory_text({"slow_memory": facts}) == (
+        "memory nodes 1, 2, distance 40, HMAT of node 1: 20480 MB/s read 300 ns read"
+    )
+    facts = slow_memory_facts(DaxTier(kind="dax", path="/mnt/pmem/sub"), system)
+    assert slow_memory_text({"slow_memory": facts}) == (
+        "DAX at /mnt/pmem/sub (/dev/pmem0, xfs, rw,relatime,dax=always)"
+    )
+    assert slow_memory_text({}) == ""
+
+
+def test_here_a_node_that_does_not_exist_and_a_folder_without_dax_are_refused(tmp_path: Path) -> None:
+    assert probe_here(NumaTier(kind="numa", fast_nodes=(0,), slow_nodes=(999,))) is not None
+    assert "do not have DAX" in (probe_here(DaxTier(kind="dax", path=str(tmp_path))) or "")
+
+
+# GPUs as `autotm doctor` tells of them: usable, refused, shared, or none, each with a remedy.
+
+
+def gpu_told(nvml: Recorded, root: Path, *, context_bytes: int | None = 500_000_000) -> list[Finding]:
+    def measured(facts: GpuFacts) -> tuple[int, int]:
+        if context_bytes is None:
+            raise AutotmError(f"{facts.uuid} is busy")
+        return 3, context_bytes
+
+    return list(gpu_findings(root, lambda: gpu_facts(nvml), measured))
+
+
+def test_a_gpu_is_usable_by_a_line_of_a_machine_file(tmp_path: Path) -> None:
+    (found,) = gpu_told(Recorded(), tmp_path)
+    assert found.use is Use.USABLE
+    assert "sm_90, 85.52 GB, 84.92 GB free, driver 580.65.06 (CUDA 13.0); a context takes 0.5 GB" in found.found
+    assert found.why == "fast memory, in a machine file: slow_tier: {kind: cuda, device_index: 3}"
+
+
+def test_what_the_paper_had_is_told_of_a_small_one(tmp_path: Path) -> None:
+    memory = SimpleNamespace(total=8_000_000_000, reserved=0, used=0, free=8_000_000_000)
+    (found,) = gpu_told(Recorded(memory=memory, capability=(8, 6)), tmp_path)
+    assert "less than the 10.2 GB" in found.why
+
+
+@pytest.mark.parametrize(
+    ("nvml", "said"), [(Recorded(cuda=12040), "580 or later"), (Recorded(capability=(6, 1)), "2018 or later")]
+)
+def test_one_that_cannot_be_used(tmp_path: Path, nvml: Recorded, said: str) -> None:
+    (found,) = gpu_told(nvml, tmp_path)
+    assert found.use is Use.UNUSED
+    assert said in found.why
+
+
+def test_one_that_cannot_be_opened(tmp_path: Path) -> None:
+    (found,) = gpu_told(Recorded(), tmp_path, context_bytes=None)
+    assert found.why == "it cannot be opened: GPU-0 is busy"
+
+
+def test_others_on_it(tmp_path: Path) -> None:
+    first, _, second, shared = gpu_told(
+        Recorded(names=("one", "other"), processes=(SimpleNamespace(pid=7, usedGpuMemory=1),)), tmp_path
+    )
+    assert (first.what, second.what) == ("GPU 0", "GPU 1")
+    assert (shared.what, shared.found, shared.use) == ("GPU 1's processes", "7", Use.CARE)
+
+
+def test_none_and_one_whose_driver_is_missing(tmp_path: Path) -> None:
+    missing = Recorded(init=NVMLError_LibraryNotFound(""))
+    (found,) = gpu_told(missing, tmp_path)
+    assert (found.found, found.use) == ("none", Use.UNUSED)
+    assert "no NVIDIA driver" in found.why
+    (tmp_path / "proc/driver/nvidia/gpus/0000:01:00.0").mkdir(parents=True)
+    assert gpu_told(missing, tmp_path)[0].found == "0000:01:00.0"
+
+
+def test_libraries_beside_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = gpu_told(Recorded(), tmp_path)
+    played = installed(monkeypatch)
+    usable = {one.what: (one.found, one.use) for one in vendor_findings(gpus)}
+    assert usable == {"cudnn": ("9.28.1", Use.USABLE), "cublas": ("13.10.0", Use.USABLE)}
+
+    def fails() -> None:
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(played.cudnn, "create_handle", fails)
+    first, _ = vendor_findings(gpus)
+    assert (first.use, "(no memory)" in first.why) == (Use.UNUSED, True)
+    missing(monkeypatch)
+    for one in vendor_findings(gpus):
+        assert (one.found, one.use) == ("not installed", Use.UNUSED)
+        assert "pip install 'autotm[nvidia]'" in one.why
+    assert not list(vendor_findings([Finding("GPU", "none", Use.UNUSED)])), "nothing could be asked of them"

@@ -1,0 +1,154 @@
+"""The report on a step's kernels: sums, shares and best times of hand-made profiles, and what it says of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import small_step
+
+from autotm.model.files import hash_of
+from autotm.model.graph import Graph, Kernel, OpClass, ScheduleKind, all_fast
+from autotm.model.links import MachineRates
+from autotm.model.profile import Profile, Timing
+from autotm.study.columns import MEANINGS
+from autotm.study.kernel_report import (
+    KernelReport,
+    moved_bytes,
+    report_kernels,
+    report_text,
+    shapes,
+    write_kernel_csv,
+)
+
+STEP = small_step.graph(batch=32, width=64)
+RATES = MachineRates(flop_per_s=1e9, copy_bytes_per_s=1e9)
+"""A multiply-add takes 2 ns, a byte 1 ns."""
+ROWS, SQUARE = 32 * 64 * 4, 64 * 64 * 4
+GENERATED = {kernel.function: ScheduleKind.GENERATED for kernel in STEP.kernels}
+
+
+def profile(times_us: dict[str, float], step: Graph = STEP, disturbed: str = "") -> Profile:
+    """A profile with these times by operation, 10 us for the others."""
+
+    def timing(kernel: Kernel) -> Timing:
+        time_ns = round(1e3 * times_us.get(kernel.op, 10.0))
+        return Timing(time_ns, time_ns, time_ns, time_ns, 9, disturbed=kernel.op == disturbed)
+
+    timings = {(kernel.identity, "default", all_fast(kernel)): timing(kernel) for kernel in step.kernels}
+    return Profile(hash_of(step), timings, {"machine": "desk-1t", "threads": 1, "cpu_model": "a processor"})
+
+
+def report(times_us: dict[str, float], **schedules: ScheduleKind) -> KernelReport:
+    return report_kernels(STEP, profile(times_us), RATES, GENERATED | schedules)
+
+
+def by_name(found: KernelReport, function: str) -> object:
+    return next(kernel for kernel in found.kernels if kernel.function == function)
+
+
+def test_times_add_up_and_calls_of_one_function_are_one_kernel() -> None:
+    found = report({"relu": 30.0})
+    assert found.time_us == 8 * 10 + 2 * 30
+    relu = by_name(found, "relu")
+    assert (relu.calls, relu.time_us, relu.share) == (2, 60.0, 60 / 140)
+    for kernels in (found.kernels, found.by_class, found.by_op, found.by_schedule):
+        assert sum(kernel.calls for kernel in kernels) == len(STEP.kernels)
+        assert sum(kernel.time_us for kernel in kernels) == pytest.approx(found.time_us)
+        assert sum(kernel.share for kernel in kernels) == pytest.approx(1.0)
+        assert [kernel.time_us for kernel in kernels] == sorted((k.time_us for k in kernels), reverse=True)
+
+
+def test_a_contraction_is_set_by_multiply_adds_and_a_map_by_copies() -> None:
+    flops, moved = 2 * 32 * 64 * 64, 2 * ROWS + SQUARE
+    found = report({"hidden": 2 * flops / 1e3, "relu": 4 * 2 * ROWS / 1e3})
+    hidden, relu = by_name(found, "hidden"), by_name(found, "relu")
+    assert (hidden.flops, hidden.moved_bytes, hidden.best_us, hidden.set_by) == (
+        flops,
+        moved,
+        flops / 1e3,
+        "multiply-adds",
+    )
+    assert hidden.of_best == pytest.approx(0.5)
+    assert hidden.beyond_best_us == pytest.approx(flops / 1e3)
+    assert (relu.flops, relu.moved_bytes, relu.set_by) == (0, 2 * 2 * ROWS, "copies")
+    assert relu.of_best == pytest.approx(0.25)
+
+
+def test_a_contraction_on_few_values_is_set_by_copies() -> None:
+    found = report_kernels(STEP, profile({}), replace(RATES, flop_per_s=1e12), GENERATED)
+    assert {kernel.set_by for kernel in found.kernels} == {"copies"}
+
+
+def test_groups_hold_what_their_kernels_need_against_what_the_machine_can_do() -> None:
+    found = report({})
+    matmul = next(group for group in found.by_class if group.name == OpClass.MATMUL)
+    kernels = [kernel for kernel in found.kernels if kernel.op_class is OpClass.MATMUL]
+    assert matmul.of_multiply_adds == pytest.approx(sum(k.flops for k in kernels) / 1e3 / matmul.time_us)
+    assert matmul.of_copies == pytest.approx(sum(k.moved_bytes for k in kernels) / 1e3 / matmul.time_us)
+    assert matmul.of_best == pytest.approx(sum(k.best_us for k in kernels) / matmul.time_us)
+    elementwise = next(group for group in found.by_class if group.name == OpClass.ELEMENTWISE)
+    assert elementwise.of_multiply_adds is None
+
+
+def test_workspaces_are_no_part_of_what_has_to_be_moved() -> None:
+    kernel = next(kernel for kernel in STEP.kernels if kernel.op == "grad_act")
+    assert kernel.workspaces
+    assert moved_bytes(STEP, kernel) == 3 * ROWS + SQUARE
+    assert shapes(kernel) == "32x64,64x64,32x64->32x64"
+
+
+def test_the_worst_kernels_are_those_that_lose_most_time_not_those_that_take_most() -> None:
+    flops = 2 * 32 * 64 * 64
+    found = report({"hidden": flops / 1e3 + 1, "relu": 100.0})
+    assert by_name(found, "hidden").time_us > by_name(found, "relu").time_us
+    assert found.worst(1)[0].function == "relu"
+    assert found.worst(100)[-1].beyond_best_us > 0
+
+
+def test_what_was_compiled_as_written_is_flagged_with_its_share() -> None:
+    found = report({"loss": 110.0}, loss=ScheduleKind.AS_WRITTEN)
+    assert [kernel.function for kernel in found.as_written] == ["loss"]
+    told = report_text(found, "desk-1t")
+    assert "WARNING: 1 kernels had no schedule that works" in told
+    assert "they take 55.0% of the time" in told
+    assert "loss_4: loss 32x64,32x64->32x64,1, 110.0 us, 55.0%" in told
+    assert "WARNING" not in report_text(report({}), "desk-1t")
+
+
+def test_the_text_says_what_is_measured_and_where() -> None:
+    told = report_text(report({}), "desk-1t", worst=3)
+    assert told.startswith("small (test) on desk-1t: 10 kernels, 9 distinct, 100.0 us a step. MEASURED")
+    assert "multiply-adds in registers 1 GF/s, copies 1 GB/s" in told
+    assert "No kernel takes longer than its best." in told
+    slow = report_text(report({"loss": 20_000.0, "relu": 1000.0, "out": 500.0}), "desk-1t", worst=2)
+    assert "22.56 ms a step" in slow
+    worst = slow.split("machine needs:\n")[1].split("\n\n")[0].splitlines()
+    assert [line.split()[0] for line in worst] == ["kernel", "loss_4", "relu_1"]
+
+
+def test_without_rates_there_are_shares_but_nothing_to_judge_by() -> None:
+    found = report_kernels(STEP, profile({}), None, {})
+    assert {kernel.best_us for kernel in found.kernels} == {None}
+    assert {group.of_copies for group in found.by_op} == {None}
+    told = report_text(found, "desk-1t")
+    assert "To measure it: autotm calibrate" in told
+    assert "does not say where schedules come from" in told
+
+
+def test_a_kernel_that_was_timed_among_others_is_marked() -> None:
+    found = report_kernels(STEP, profile({"loss": 500.0}, disturbed="loss"), RATES, GENERATED)
+    assert "loss_4*" in report_text(found, "desk-1t")
+    assert "its time is too long" in report_text(found, "desk-1t")
+
+
+def test_the_file_holds_the_same(tmp_path: Path) -> None:
+    found, source = report({"loss": 50.0}), profile({}).provenance
+    write_kernel_csv(tmp_path / "kernels.csv", found, source)
+    table = pd.read_csv(tmp_path / "kernels.csv")
+    assert set(table) <= set(MEANINGS)
+    assert list(table["function"]) == [kernel.function for kernel in found.kernels]
+    assert set(table["machine"]) == {"desk-1t"}
+    assert table["time_us"].sum() == pytest.approx(found.time_us)

@@ -1,0 +1,223 @@
+"""The records of a study: as a table, verified or not, and the headline numbers."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from synthetic_records import PROVENANCE, record
+
+from autotm.model.cache import CacheCounts
+from autotm.model.errors import BadInputError
+from autotm.model.files import save
+from autotm.model.plan import RUN_RIVALS
+from autotm.model.record import Record
+from autotm.study.records import (
+    UnverifiedError,
+    describe,
+    headlines,
+    table_of_runs,
+    verify_records,
+    wanted_records,
+    write_runs,
+)
+from autotm.study.setup import Study, load_study, optimizer_names
+from autotm.study.tables import read_table, table_of_records
+from autotm.zoo import networks
+
+# All runs in one table: a row each, every scalar of the record, readable from both kinds of file.
+
+SEVERAL = {
+    "pages_by_node", "pages_by_node_before",
+    "samples_s", "all_fast_samples_s", "waited_s", "all_fast_waited_s",
+    "kernel_times_us", "implementations", "tensor_size_map", "config_map", "cache", "pages",
+}  # fmt: skip
+"""Fields that hold more than one value."""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    counts = CacheCounts(4096, 5, 6, 7, 20480, 24576, 28672)
+    cached = replace(record("memory-mode", "4:1"), cache=counts, waited_s=(0.1, 0.3, 0.2))
+    found = []
+    for number, one in enumerate([record("static", "4:1"), cached, record("linux-balancing", "4:1")]):
+        found.append(tmp_path / f"{number}.json")
+        save(found[-1], "record", replace(one, tensor_size_map={"a": 1}), PROVENANCE)
+    return found
+
+
+def test_a_row_a_run_and_every_scalar_a_column(paths: list[Path]) -> None:
+    table = table_of_runs(paths)
+    assert list(table["optimizer"]) == ["static", "memory-mode", "linux-balancing"]
+    assert {each.name for each in fields(Record)} - SEVERAL <= set(table.columns)
+    assert not SEVERAL & set(table.columns)
+    assert list(table["samples"]) == [3, 3, 3]
+    assert list(table["all_fast_runtime_median_s"]) == [1.0, 1.0, 1.0]
+    assert list(table["drift_s"]) == pytest.approx([-0.04, -0.04, -0.04])
+    assert table["waited_median_s"].fillna(-1).tolist() == [-1, 0.2, -1], "older records do not know"
+    assert list(table["optimization_times"]) == [sum(record("static", "4:1").optimization_times)] * 3
+    assert table["cache_dirty_misses"].isna().tolist() == [True, False, True]
+    assert table["cache_dirty_miss_bytes"][1] == 28672
+    assert table["pages_placed_by"].fillna("").tolist() == ["", "", "simulated"]
+    assert set(table["cpu_model"]) == {PROVENANCE["cpu_model"]}
+
+
+def test_both_files_hold_the_table(paths: list[Path], tmp_path: Path) -> None:
+    table = table_of_runs(paths)
+    for name, read in (("runs.csv", pd.read_csv), ("runs.parquet", pd.read_parquet)):
+        write_runs(table, tmp_path / name)
+        back = read(tmp_path / name)
+        assert list(back.columns) == list(table.columns)
+        assert list(back["actual_runtime_s"]) == list(table["actual_runtime_s"])
+    with pytest.raises(BadInputError, match=r"\.parquet"):
+        write_runs(table, tmp_path / "runs.xlsx")
+
+
+# The table of verified programs fails when a program ran without being compared.
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def study_verifying(**verification: object) -> Study:
+    raw = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))
+    changed = raw | {"scale": "tiny", "threads": 1, "verification": raw["verification"] | verification}
+    return load_study(changed, "test", CONFIG, Path("results"))
+
+
+def verified_records(folder: Path, *verified_steps: int) -> list[Path]:
+    paths = []
+    for number, steps in enumerate(verified_steps):
+        paths.append(folder / f"{number}.json")
+        one = replace(record("static", "4:1", network=f"net{number}"), verified_steps=steps)
+        save(paths[-1], "record", one, PROVENANCE | {"program_hash": "0123"})
+    return paths
+
+
+def test_a_row_a_program_with_what_was_verified(tmp_path: Path) -> None:
+    verify_records(verified_records(tmp_path, 2, 1), tmp_path / "verification.csv")
+    table = read_table(tmp_path / "verification.csv")
+    assert list(table["network"]) == ["net0", "net1"]
+    assert table["is_verified"].all()
+    assert list(table["verified_steps"]) == [2, 1]
+
+
+def test_an_unverified_program_fails_by_name_after_the_table_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UnverifiedError, match="1 of 2 programs ran unverified: net1 static 4:1"):
+        verify_records(verified_records(tmp_path, 2, 0), tmp_path / "verification.csv")
+    assert list(read_table(tmp_path / "verification.csv")["is_verified"]) == [True, False]
+
+
+def test_what_exceeds_its_limit_did_not_run_and_is_no_failure(tmp_path: Path) -> None:
+    paths = verified_records(tmp_path, 2)
+    unfit = replace(record("swap-all", "4:1", network="net1"), verified_steps=0, fits=False)
+    save(tmp_path / "unfit.json", "record", unfit, PROVENANCE)
+    table = verify_records([*paths, tmp_path / "unfit.json"], tmp_path / "verification.csv")
+    assert list(table["is_verified"]) == [True, False]
+
+
+def test_every_network_meets_every_optimizer() -> None:
+    found = study_verifying()
+    pairs = {(path.parents[2].name, path.parents[1].name) for path in found.verification_records()}
+    able = found.runnable(optimizer_names())
+    assert pairs == {(network, optimizer) for network in found.scale.networks for optimizer in able}
+    assert {*optimizer_names()} - {*able} == {*RUN_RIVALS}, "what others do on a GPU needs one"
+    assert {network for network, _ in pairs} == set(networks()), "the tiny scale leaves no network out"
+    limits = {(path.parents[1].name == "all-fast", path.parent.name) for path in found.verification_records()}
+    assert limits == {(True, "0to1"), (False, "4to1")}
+
+
+def test_config_narrows_it_down() -> None:
+    found = study_verifying(networks=["mlp"], optimizers=["numa", "static"], limit="8:1").verification_records()
+    assert [path.parts[-4:-1] for path in found] == [("mlp", "numa", "8to1"), ("mlp", "static", "8to1")]
+    with pytest.raises(BadInputError, match="verification: unknown network"):
+        study_verifying(networks=["mpl"]).verification_records()
+    with pytest.raises(BadInputError, match="verification: unknown optimizer"):
+        study_verifying(optimizers=["statik"]).verification_records()
+
+
+# The headline numbers, recomputed by hand; what is missing is named with its command.
+
+WORKLOAD = {"networks": ["mlp", "vgg19"], "optimizers": ["synchronous"], "limits": ["1:0", "4:1", "1:1", "0:1"]}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    raw = yaml.safe_load((CONFIG / "config.yaml").read_text(encoding="utf-8"))
+    changed = raw | {"scale": "tiny", "threads": 1, "workloads": raw["workloads"] | {"two": WORKLOAD}}
+    return load_study(changed, "test", CONFIG, tmp_path / "results")
+
+
+def write(study: Study, leave_out: str = "none") -> list[Path]:
+    """Synthetic records of all that is wanted: slow-downs at 4:1 are 1 + t x 0.64 with t 1.4 or, first touch, 4.2."""
+    paths = [path for path in wanted_records(study, "two") if leave_out not in str(path)]
+    for path in paths:
+        network, optimizer, slug = path.parts[-4:-1]
+        step_s = 1.0 if network == "mlp" else 2.0
+        save(path, "record", record(optimizer, slug.replace("to", ":"), network=network, step_s=step_s), PROVENANCE)
+    return paths
+
+
+def test_losses_and_speed_ups_are_geometric_means(study: Study) -> None:
+    found = {str(one.limit): one for one in headlines(table_of_records(write(study)))}
+    assert list(found) == ["1:1", "4:1"], "the ends are what the others are compared with"
+    at = found["4:1"]
+    assert at.losses["synchronous"].value == pytest.approx(1 - 1 / (1 + 1.4 * 0.64))
+    assert at.losses["numa"].value == pytest.approx(1 - 1 / (1 + 4.2 * 0.64))
+    assert at.losses["numa"].networks == ("mlp", "vgg19")
+    assert at.speed_ups["numa"].value == pytest.approx((1 + 4.2 * 0.64) / (1 + 1.4 * 0.64))
+    assert set(at.speed_ups) == {"numa", "memory-mode"}
+
+
+def test_networks_of_different_slow_downs_are_averaged_geometrically(study: Study) -> None:
+    paths = write(study)
+    slower = next(path for path in paths if path.parts[-4:-1] == ("vgg19", "synchronous", "4to1"))
+    save(slower, "record", record("static", "4:1", network="vgg19", step_s=2.0), PROVENANCE)
+    table = table_of_records(paths)
+    table.loc[(table["network"] == "vgg19") & (table["optimizer"] == "static"), "optimizer"] = "synchronous"
+    at = {str(one.limit): one for one in headlines(table)}["4:1"]
+    one, other = 1 + 1.4 * 0.64, 1 + 3.5 * 0.64
+    assert at.losses["synchronous"].value == pytest.approx(1 - (one * other) ** -0.5)
+    numa = 1 + 4.2 * 0.64
+    assert at.speed_ups["numa"].value == pytest.approx(numa / (one * other) ** 0.5)
+
+
+def test_what_was_run_is_told_beside_what_was_published(study: Study) -> None:
+    write(study)
+    text = describe(study, "two")
+    assert "synchronous loses 47.3 % against all fast (mlp, vgg19)" in text
+    assert "synchronous is 1.95 times as fast as first touch (numa) (mlp, vgg19)" in text
+    assert "27.7 %" in text
+    assert "71.9 %" in text
+    assert "missing" not in text
+
+
+def test_what_is_missing_is_named_with_its_command(study: Study) -> None:
+    write(study, leave_out="vgg19/memory-mode")
+    text = describe(study, "two")
+    assert "memory mode (2LM) (mlp)" in text, "a speed-up is told for the networks that have both"
+    assert "missing: 2 of 14 records" in text
+    assert "snakemake --cores 1 \\\n" in text
+    assert "vgg19/memory-mode/4to1/record.json" in text
+
+
+def test_without_an_all_fast_step_there_are_speed_ups_but_no_losses(study: Study) -> None:
+    for path in write(study, leave_out="vgg19/synchronous/0to1"):
+        if "vgg19" in str(path):
+            network, optimizer, slug = path.parts[-4:-1]
+            alone = record(optimizer, slug.replace("to", ":"), network=network, step_s=2.0, side_by_side=False)
+            save(path, "record", alone, PROVENANCE)
+    text = describe(study, "two")
+    assert "synchronous loses 47.3 % against all fast (mlp)" in text
+    assert "synchronous is 1.95 times as fast as first touch (numa) (mlp, vgg19)" in text
+    assert "vgg19/synchronous/0to1" in text
+    with pytest.raises(BadInputError, match="workload"):
+        describe(study, "too")
+
+
+def test_with_no_record_at_all_only_the_command_is_left(study: Study) -> None:
+    text = describe(study, "two")
+    assert "missing: 14 of 14" in text
+    assert "loses 27.7 %" in text

@@ -1,0 +1,300 @@
+"""The tables that figures are drawn from: of records, of disturbed runs, of modelled steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import random_graphs
+from matplotlib.figure import Figure
+from synthetic_figures import QUICK, SOURCE, tables
+from synthetic_records import IO_BYTES, LIMITS, PEAK_BYTES, PROVENANCE, record, write_study
+
+from autotm.model.config import StyleConfig
+from autotm.model.errors import BadInputError, DamagedFileError
+from autotm.model.files import load, save
+from autotm.model.limit import Limit
+from autotm.model.plan import Plan
+from autotm.model.record import Record
+from autotm.solve.placing import solve_and_pack
+from autotm.stages.figures import figure_8_stage
+from autotm.study.columns import MEANINGS
+from autotm.study.drawing import caption, disturbed_text, styled
+from autotm.study.figures import comparisons
+from autotm.study.figures.figures import FIGURES
+from autotm.study.figures.limits import with_fast_memory
+from autotm.study.records import headlines
+from autotm.study.tables import (
+    DISTURBED,
+    DISTURBED_BEFORE,
+    _row,
+    disturbed_at,
+    is_disturbed,
+    read_table,
+    table_of_plans,
+    table_of_records,
+)
+
+# Records as a tidy table: a row a run, with the promised columns.
+
+REQUIRED = {
+    "network", "scale", "machine", "tier_reality", "threads", "optimizer", "limit", "dram_limit_bytes", "io_bytes",
+    "predicted_runtime_s", "bound_s", "gap", "actual_runtime_s", "actual_runtime_median_s", "slowdown",
+    "dram_input_fraction", "dram_output_fraction", "bytes_moved_dram", "bytes_moved_pmem",
+}  # fmt: skip
+
+
+def test_a_row_a_run_with_the_promised_columns(tmp_path: Path) -> None:
+    table = table_of_records(write_study(tmp_path))
+    assert len(table) == 2 * len(LIMITS)
+    assert set(table.columns) >= REQUIRED
+    assert not table[sorted(REQUIRED)].isna().any().any()
+
+
+def test_rows_follow_optimizer_then_limit(tmp_path: Path) -> None:
+    table = table_of_records(write_study(tmp_path)[::-1])
+    assert list(dict.fromkeys(table["optimizer"])) == ["synchronous", "static"]
+    for _, runs in table.groupby("optimizer"):
+        assert list(runs["dram_limit_bytes"]) == sorted(runs["dram_limit_bytes"])
+
+
+def test_a_run_is_compared_with_the_all_fast_steps_beside_it(tmp_path: Path) -> None:
+    paths = write_study(tmp_path)
+    save(tmp_path / "static" / "1to1" / "record.json", "record", record("static", "1:1", step_s=1.2), PROVENANCE)
+    table = table_of_records(paths).set_index(["optimizer", "limit"])
+    assert table.loc[("static", "1:1"), "all_fast_runtime_s"] == 1.2
+    assert table.loc[("static", "1:1"), "slowdown"] == pytest.approx(1 + 3.5 * 0.25), "a slower machine cancels out"
+    assert table.loc[("static", "0:1"), "slowdown"] == 1.0
+
+
+def test_without_steps_beside_it_the_all_fast_runs_are_pooled(tmp_path: Path) -> None:
+    paths = write_study(tmp_path, side_by_side=False)
+    slower = record("static", "0:1", step_s=1.2, side_by_side=False)
+    save(tmp_path / "static" / "0to1" / "record.json", "record", slower, PROVENANCE)
+    table = table_of_records(paths)
+    # Samples are 0.98, 1, 1.05 and 1.176, 1.2, 1.26 seconds: their median lies between the two runs.
+    assert table["all_fast_runtime_s"].unique() == pytest.approx([(1.05 + 1.176) / 2])
+    all_fast = table[(table["limit"] == "0:1") & (table["optimizer"] == "synchronous")]
+    assert all_fast["slowdown"].item() == pytest.approx(1.0 / 1.113)
+
+
+def test_values_are_the_records(tmp_path: Path) -> None:
+    table = table_of_records(write_study(tmp_path)).set_index(["optimizer", "limit"])
+    row = table.loc[("static", "1:1")]
+    assert row["dram_limit_bytes"] == PEAK_BYTES // 2
+    assert row["io_bytes"] == IO_BYTES
+    assert row["slowdown"] == pytest.approx(1 + 3.5 * 0.25)
+    assert row["dram_output_fraction"] == pytest.approx(0.5)
+    assert row["predicted_slowdown"] == pytest.approx(1 + 1.04 * 3.5 * 0.25), "what is added is predicted 4 % too long"
+    assert "apache-tvm 0.27.0.post1" in row["versions"]
+
+
+def test_what_the_limit_counts_is_not_counted_again(tmp_path: Path) -> None:
+    paths = write_study(tmp_path)
+    assert set(table_of_records(paths)["uncounted_bytes"]) == {IO_BYTES}
+    for path in paths:
+        run = replace(record(path.parts[-3], path.parts[-2]), counts="all")
+        save(path, "record", run, PROVENANCE)
+    table = table_of_records(paths)
+    assert set(table["uncounted_bytes"]) == {0}
+    _, enough = with_fast_memory(table[table["optimizer"] == "static"])
+    assert enough == PEAK_BYTES
+
+
+def test_without_an_all_fast_run_there_is_no_slowdown(tmp_path: Path) -> None:
+    with pytest.raises(BadInputError, match="no all-fast run"):
+        table_of_records(write_study(tmp_path, ("1:0", "1:1"), side_by_side=False))
+
+
+def test_records_that_were_timed_beside_the_all_fast_step_need_no_other(tmp_path: Path) -> None:
+    paths = write_study(tmp_path, ("1:0", "1:1"))
+    table = table_of_records(paths)
+    assert table["predicted_slowdown"].tolist() == pytest.approx((1 + 1.04 * (table["slowdown"] - 1)).tolist())
+    older = replace(record("static", "1:0"), all_fast_predicted_s=None)
+    save(paths[0], "record", older, PROVENANCE)
+    with pytest.raises(BadInputError, match="no all-fast run"):
+        table_of_records(paths)
+
+
+def test_runs_of_two_studies_do_not_mix(tmp_path: Path) -> None:
+    paths = write_study(tmp_path)
+    save(paths[0], "record", record("static", "1:0", scale="tiny"), PROVENANCE)
+    with pytest.raises(BadInputError, match="records of one scale make a figure; got laptop, tiny"):
+        table_of_records(paths)
+
+
+def test_a_cut_record_is_named(tmp_path: Path) -> None:
+    paths = write_study(tmp_path)
+    text = paths[3].read_text(encoding="utf-8")
+    paths[3].write_text(text[: len(text) // 2], encoding="utf-8")
+    with pytest.raises(DamagedFileError, match=str(paths[3])):
+        table_of_records(paths)
+
+
+# Runs that others disturbed are hollow in figures, named in captions, and left out of the headline numbers.
+
+OF_RUNS = (
+    "fig7", "fig8", "fig9", "fig10", "fig10a_all_slow", "fig10a_synchronous", "fig11", "front", "price_performance",
+    "cost_performance", "devices",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def all_tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
+    return tables(tmp_path_factory.mktemp("figures"))
+
+
+def one_disturbed(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.Series]:
+    """The table with one of its synchronous runs marked, between the ends if there is one."""
+    of_planned = table[table["optimizer"] == "synchronous"]
+    between = of_planned[~of_planned["limit"].isin(["1:0", "0:1"])]
+    index = between.index[0] if "4:1" in set(table["limit"]) or "5:2" in set(table["limit"]) else of_planned.index[0]
+    return table.assign(**{DISTURBED: table.index == index}), table.loc[index]
+
+
+def hollow_shapes(figure: Figure) -> int:
+    """Bars without a filling, and marks filled with white."""
+    count = 0
+    for axes in figure.axes:
+        count += sum(bar.get_facecolor()[3] == 0 and bar.get_edgecolor()[3] > 0 for bar in axes.patches)
+        lines = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+        count += sum(len(line.get_xdata()) for line in lines)
+        for marks in axes.collections:
+            count += sum(tuple(color[:3]) == (1.0, 1.0, 1.0) for color in marks.get_facecolors())
+    return count
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_a_disturbed_run_is_hollow_and_named(name: str, all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables[name]
+    if name == "fig10a_all_slow":
+        marked_table, run = table.assign(**{DISTURBED: table["limit"] == "1:0"}), table[table["limit"] == "1:0"].iloc[0]
+    else:
+        marked_table, run = one_disturbed(table)
+    with styled(StyleConfig()):
+        sound, text = FIGURES[name](table, StyleConfig())
+        shown, named = FIGURES[name](marked_table, StyleConfig())
+    assert hollow_shapes(sound) == 0
+    assert hollow_shapes(shown) >= 1
+    assert "Hollow" not in text
+    assert f"{run['network']} " in named.split("Hollow, too slow: ")[1]
+
+
+def test_where_all_slow_was_disturbed_all_speed_ups_over_it_are(all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables["fig7"]
+    network = table["network"].iloc[0]
+    slow = table.assign(**{DISTURBED: (table["network"] == network) & (table["limit"] == "1:0")})
+    with styled(StyleConfig()):
+        figure, _ = FIGURES["fig7"](slow, StyleConfig())
+    bars = [bar for bar in figure.axes[0].patches if bar.get_height() > 0]
+    assert hollow_shapes(figure) == len(bars) > 0
+
+
+def test_solution_times_do_not_depend_on_who_held_the_cores(all_tables: dict[str, pd.DataFrame]) -> None:
+    table, _ = one_disturbed(all_tables["ilp_times"])
+    with styled(StyleConfig()):
+        _, text = FIGURES["ilp_times"](table, StyleConfig())
+    assert "Hollow" not in text
+
+
+def test_captions_name_all_of_them(all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables["fig7"]
+    table = table.assign(**{DISTURBED: table["limit"].isin(["4:1", "1:1"]) & (table["optimizer"] == "static")})
+    assert caption(table).count(" static ") == is_disturbed(table).sum() == 2 * table["network"].nunique()
+
+
+def test_captions_name_what_plans_were_made_from(all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables["fig10"]
+    sound = "predictions are made from"
+    assert sound not in caption(table)
+    found = caption(table.assign(**{DISTURBED_BEFORE: "kernels of inception_v4; copies"}))
+    assert found.count("kernels of inception_v4; copies. ") == 1
+    assert "Hollow" not in found
+
+
+def test_a_table_from_before_has_none(all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables["fig7"].drop(columns=[DISTURBED, DISTURBED_BEFORE])
+    assert not is_disturbed(table).any()
+    assert disturbed_text(table) == ""
+    assert disturbed_at(table, ["4:1", "none"]) == [False, False]
+
+
+def test_headlines_are_those_of_sound_runs(all_tables: dict[str, pd.DataFrame]) -> None:
+    table = all_tables["fig7"]
+    network = table["network"].iloc[0]
+    table = table.assign(**{DISTURBED: (table["network"] == network) & (table["limit"] == "4:1")})
+    at = {str(one.limit): one for one in headlines(table[~is_disturbed(table)])}["4:1"]
+    assert network not in at.losses["synchronous"].networks
+    assert len(at.losses["synchronous"].networks) == table["network"].nunique() - 1
+
+
+def test_a_record_says_whether_its_disturbed_steps_count(made_record: Record) -> None:
+    assert _row(made_record, {})[DISTURBED] is False
+    assert _row(replace(made_record, disturbed_steps=9, disturbed_steps_count=True), {})[DISTURBED] is True
+    assert _row(replace(made_record, disturbed_steps=9), {})[DISTURBED] is False, "they were left out"
+
+
+@pytest.fixture
+def made_record() -> Record:
+    from synthetic_records import record
+
+    return record("static", "4:1")
+
+
+# Steps too large to run: a table of predictions that says so.
+
+EXTRAPOLATED = {"batches": [2, 4, 8], "step_error": -0.031, "kernel_error": 0.012}
+MODELLED = SOURCE | {"tier_reality": "modelled", "extrapolated": EXTRAPOLATED}
+OPTIMIZERS = ("memory-mode", "static", "synchronous")
+
+
+LAYERS = 4
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], list[Path]]:
+    """Plans of a modelled step, and its graph."""
+    folder, case = tmp_path_factory.mktemp("modelled"), random_graphs.training_step_case(LAYERS)
+    graph = folder / "graph.json"
+    save(graph, "graph", case.graph, MODELLED)
+    plans = []
+    for optimizer in OPTIMIZERS:
+        plan, _ = solve_and_pack(case.graph, case.profile, case.links, optimizer, Limit.parse("5:2"), QUICK)
+        plans.append(folder / optimizer / "plan.json")
+        save(plans[-1], "plan", plan, SOURCE)
+    return plans, [graph]
+
+
+def test_figure_8_of_modelled_steps_divides_predictions(files: tuple[list[Path], list[Path]]) -> None:
+    plans, graphs = files
+    predicted = {path.parent.name: load(path, "plan", Plan).objective_us for path in plans}
+    table = table_of_plans(plans, graphs)
+    assert set(table) <= set(MEANINGS)
+    found = comparisons.speedups(table).set_index("optimizer")["speedup"]
+    for optimizer in ("static", "synchronous"):
+        assert found[optimizer] == pytest.approx(predicted["memory-mode"] / predicted[optimizer])
+
+
+def test_its_caption_says_what_is_not_measured(files: tuple[list[Path], list[Path]], tmp_path: Path) -> None:
+    plans, graphs = files
+    csv = tmp_path / "figures" / "fig8.csv"
+    figure_8_stage(StyleConfig(), records=[], plans=plans, graphs=graphs, csv=csv)
+    _, text = comparisons.draw_fig8(read_table(csv), StyleConfig())
+    for part in ("MODELLED, not run", "batches 2 4 8", "-3.1 %", "single kernels 1.2 %", "slow memory MODELLED"):
+        assert part in text
+        assert part.encode() in csv.with_suffix(".png").read_bytes()
+
+
+def test_steps_that_were_not_modelled_or_are_others_are_refused(
+    files: tuple[list[Path], list[Path]], tmp_path: Path
+) -> None:
+    plans, _ = files
+    other, run = tmp_path / "other.json", tmp_path / "run.json"
+    save(other, "graph", random_graphs.training_step_case(2).graph, MODELLED)
+    with pytest.raises(BadInputError, match="made for another graph"):
+        table_of_plans(plans, [other])
+    save(run, "graph", random_graphs.training_step_case(LAYERS).graph, SOURCE)
+    with pytest.raises(BadInputError, match="was not modelled"):
+        table_of_plans(plans, [run])

@@ -1,0 +1,195 @@
+"""Modules of PyTorch that cannot be taken end before anything is compiled, with what and where."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the modules are PyTorch's: make test-torch installs it")
+
+from autotm.model.errors import BadInputError  # noqa: E402
+from autotm.zoo import from_torch  # noqa: E402
+
+nn, F = torch.nn, torch.nn.functional
+X = torch.randn(4, 6)
+
+
+class Function(nn.Module):
+    """A layer and a function of its output."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(6, 6), function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self.layer(x))
+
+
+def decided(y: torch.Tensor) -> torch.Tensor:
+    return y.sum() if y.sum() > 0 else y.mean()
+
+
+def total(y: torch.Tensor) -> torch.Tensor:
+    return y.sum()
+
+
+class Assigning(nn.Module):
+    """Keeps what it computed last, as no buffer."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = x * 2
+        return self.last.sum()
+
+
+class Writing(nn.Module):
+    """Writes into its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.mul_(2)).sum()
+
+
+def hooked() -> nn.Module:
+    module = Function(total)
+    module.layer.weight.register_hook(lambda slope: 2 * slope)
+    return module
+
+
+class Picked(nn.Module):
+    """Entries of a layer's output, by the indices of some operator."""
+
+    def __init__(self, pick: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.pick = nn.Linear(6, 6), pick
+
+    def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        return self.pick(self.layer(x), places).sum()
+
+
+PICKS = {
+    "lookup": (lambda y, i: F.embedding(i, y), 4, r"takes 0 to 3"),
+    "lookup before the first": (lambda y, i: F.embedding(i, y), -1, r"takes 0 to 3"),
+    "past what 32 bits hold": (lambda y, i: F.embedding(i, y), 2**32 + 1, r"takes 0 to 3"),
+    "gathered": (lambda y, i: y.gather(1, i[:, None]), 6, r"takes 0 to 5"),
+    "selected": (lambda y, i: y.index_select(1, i), 6, r"takes 0 to 5"),
+    "indexed": (lambda y, i: y[i], 4, r"takes -4 to 3"),
+    "indexed from the end": (lambda y, i: y[:, i], -7, r"takes -6 to 5"),
+    "computed": (lambda y, i: y[2 * i + 1], 2, r"index 5 is out of range: .*takes -4 to 3"),
+    "scattered": (lambda y, i: torch.zeros(4, 6).scatter_add(1, i[:, None], y[:, :1]), 6, r"takes 0 to 5"),
+    "labels": (F.cross_entropy, 6, r"takes 0 to 5"),
+    "one hot": (lambda y, i: y * F.one_hot(i, 6), 6, "Class values must be smaller than num_classes"),
+}
+
+
+@pytest.mark.parametrize("name", PICKS)
+def test_an_index_out_of_range_is_named_with_its_input_and_range(name: str) -> None:
+    pick, wrong, message = PICKS[name]
+    places = torch.tensor([0, 1, 1, 0])
+    network = from_torch(Picked(pick), (X, places))
+    network.origin.check({"places": places.numpy()})
+    places[2] = wrong
+    with pytest.raises(BadInputError, match=rf"^input places: .*{message}"):
+        network.origin.check({"places": places.numpy()})
+    with pytest.raises(BadInputError, match=message):
+        from_torch(Picked(pick), (X, places))
+
+
+def test_the_last_indices_and_those_that_count_for_nothing_are_taken() -> None:
+    places = torch.tensor([0, 5, -100, -100])
+    from_torch(Picked(F.cross_entropy), (X, places))
+    from_torch(Picked(lambda y, i: y[i % 4]), (X, places))
+    from_torch(Picked(lambda y, i: y[i]), (X, torch.tensor([-4, 3])))
+
+
+FAULTS: dict[str, tuple[Callable[[], object], str]] = {
+    "no module": (lambda: from_torch(total, X), "function is no torch.nn.Module"),
+    "float64": (lambda: from_torch(nn.Linear(6, 6).double(), X), r"Linear: weight is float64; .*call .float\(\)"),
+    "bfloat16": (lambda: from_torch(nn.Linear(6, 6).bfloat16(), X), "weight is bfloat16"),
+    "bfloat16 inputs": (lambda: from_torch(nn.Linear(6, 6), X.bfloat16()), "input 0 is bfloat16"),
+    "complex inputs": (lambda: from_torch(nn.Linear(6, 6), X + 1j), "input 0 is complex"),
+    "a lazy module": (lambda: from_torch(nn.LazyLinear(5), X), "LazyLinear: weight has no shape yet; call the module"),
+    "unknown kernels": (lambda: from_torch(Function(total), X, kernels="oneDNN"), "unknown value of kernels 'oneDNN'"),
+    "nothing to compute": (
+        lambda: from_torch(Function(lambda y: y[:, 6:]), X, mode="inference"),
+        "no tensor that holds anything",
+    ),
+    "half precision": (
+        lambda: from_torch(Function(lambda y: y.half().float().sum()), X, kernels="tvm"),
+        r"test_torch_bad_input.py.*of a type that no kernel here computes with",
+    ),
+    "indices that a step computes": (
+        lambda: from_torch(Function(lambda y: y[y[0].long().abs()].sum()), X, kernels="tvm"),
+        r"test_torch_bad_input.py.*its indices, .*, are computed in the step, where nothing checks them",
+    ),
+    "control flow": (lambda: from_torch(Function(decided), X), "control flow depends on values of tensors"),
+    "wrong shape": (lambda: from_torch(nn.Linear(5, 6), X), "Linear: PyTorch cannot trace it: RuntimeError"),
+    "no loss": (lambda: from_torch(nn.Linear(6, 6), X), r"its step returns \(4, 6\); give a loss"),
+    "two losses": (lambda: from_torch(Function(lambda y: (y.sum(), y.mean())), X), r"returns \(\), \(\)"),
+    "no tensor": (lambda: from_torch(Function(lambda _: 3.0), X), "returns"),
+    "a hook on a parameter": (lambda: from_torch(hooked(), X), "layer.weight has a hook on its gradient"),
+    "an attribute that forward assigns": (
+        lambda: from_torch(Assigning(), X),
+        "forward assigns the tensor last, which a step would lose; make it a buffer",
+    ),
+    "an input that forward writes": (lambda: from_torch(Writing(), X), "the step overwrites its input x"),
+    "unknown mode": (lambda: from_torch(Function(total), X, mode="eval"), "mode: 'eval' is neither"),
+    "an operator": (
+        lambda: from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm"),
+        r"test_torch_bad_input.py.*linalg_svd.* cannot be imported",
+    ),
+    "an option of an operator": (
+        lambda: from_torch(
+            nn.Embedding(6, 3, scale_grad_by_freq=True), torch.tensor([1, 2]), loss=total, kernels="tvm"
+        ),
+        r"aten.embedding.default cannot be imported here: scale_grad_by_freq=True has no kernel here",
+    ),
+    "places of maxima": (
+        lambda: from_torch(
+            Function(lambda y: (F.max_pool1d(y, 2, return_indices=True)[1] * y[:, :3]).sum()), X, kernels="tvm"
+        ),
+        r"test_torch_bad_input.py.*return_indices=True has no kernel here",
+    ),
+    "averages of pixels": (
+        lambda: from_torch(
+            Function(lambda y: F.interpolate(y[None, None], size=(2, 3), mode="bilinear", antialias=True).sum()),
+            X,
+            kernels="tvm",
+        ),
+        r"test_torch_bad_input.py.*_upsample_bilinear2d_aa.* cannot be imported",
+    ),
+    "an optimizer": (
+        lambda: from_torch((module := Function(total)), X, training=torch.optim.Adagrad(module.parameters())),
+        "Adagrad has no rule here; SGD, Adam and AdamW have",
+    ),
+    "an option": (
+        lambda: from_torch(
+            (module := Function(total)), X, training=torch.optim.SGD(module.parameters(), maximize=True)
+        ),
+        "SGD: maximize=True has no rule here",
+    ),
+    "not all parameters": (
+        lambda: from_torch((module := Function(total)), X, training=torch.optim.SGD([module.layer.bias])),
+        "SGD: does not train layer.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_it_is_named(name: str) -> None:
+    fault, message = FAULTS[name]
+    with pytest.raises(BadInputError, match=message):
+        fault()
+
+
+def test_an_operator_without_a_gradient_is_named_with_its_line() -> None:
+    with pytest.raises(BadInputError, match=r"test_torch_bad_input.py.*avg_pool3d_backward.* it has no kernel here"):
+        from_torch(Function(lambda y: F.adaptive_avg_pool3d(y[None, None, None], (1, 2, 3)).sum()), X, kernels="tvm")
+
+
+def test_a_refusal_says_nothing_beside_its_message(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(BadInputError):
+        from_torch(Function(lambda y: torch.linalg.svdvals(y).sum()), X, kernels="tvm")
+    assert capfd.readouterr().err == ""
