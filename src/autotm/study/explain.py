@@ -14,6 +14,7 @@ from autotm.check.plan import proven_bound_us
 from autotm.model.errors import BadInputError
 from autotm.model.files import load_with_provenance
 from autotm.model.graph import Tensor, Tier
+from autotm.model.limit import Limit
 from autotm.model.plan import Move, Plan, Status, Stay
 from autotm.model.record import Record
 from autotm.study.columns import columns, shorten
