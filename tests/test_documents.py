@@ -56,10 +56,13 @@ def test_targets_of_make_exist(document: Path) -> None:
 
 
 def test_files_that_the_architecture_names_exist() -> None:
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
-    house = ROOT / "src" / "autotm"
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.(?:py|c|smk|yaml)))`", text)
+    package = ROOT / "src" / "autotm"
     lost = [
-        name for name in named if not any((at / name).exists() for at in (house, ROOT)) and not [*house.rglob(name)]
+        name
+        for name in named
+        if not any((folder / name).exists() for folder in (package, ROOT)) and not [*package.rglob(name)]
     ]
     assert not lost
 
