@@ -31,7 +31,8 @@ def commands() -> set[str]:
 @BY_NAME
 def test_commands_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    named = set(re.findall(r"`autotm ([a-z-]+)", text)) | set(re.findall(r"^autotm ([a-z-]+)", text, re.MULTILINE))
+    blocks = "".join(re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"`autotm ([a-z-]+)", text)) | set(re.findall(r"^autotm ([a-z-]+)", blocks, re.MULTILINE))
     assert named <= commands()
 
 
