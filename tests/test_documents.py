@@ -31,7 +31,8 @@ def commands() -> set[str]:
 @BY_NAME
 def test_commands_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    named = set(re.findall(r"`autotm ([a-z-]+)", text)) | set(re.findall(r"^autotm ([a-z-]+)", text, re.MULTILINE))
+    blocks = "".join(re.findall(r"^```.*?^```", text, re.MULTILINE | re.DOTALL))
+    named = set(re.findall(r"`autotm ([a-z-]+)", text)) | set(re.findall(r"^autotm ([a-z-]+)", blocks, re.MULTILINE))
     assert named <= commands()
 
 
@@ -56,10 +57,13 @@ def test_targets_of_make_exist(document: Path) -> None:
 
 
 def test_files_that_the_architecture_names_exist() -> None:
-    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.py))`", (ROOT / "docs" / "architecture.md").read_text("utf-8"))
-    house = ROOT / "src" / "autotm"
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:/|\.(?:py|c|smk|yaml)))`", text)
+    package = ROOT / "src" / "autotm"
     lost = [
-        name for name in named if not any((at / name).exists() for at in (house, ROOT)) and not [*house.rglob(name)]
+        name
+        for name in named
+        if not any((folder / name).exists() for folder in (package, ROOT)) and not [*package.rglob(name)]
     ]
     assert not lost
 
