@@ -50,12 +50,7 @@ def conv2d(x: te.Tensor, w: te.Tensor, stride: Stride, padding: Padding, groups:
 
 
 def conv2d_data_gradient(
-    dy: te.Tensor,
-    w: te.Tensor,
-    x_shape: tuple[int, int, int, int],
-    stride: Stride,
-    padding: Padding,
-    groups: int = 1,
+    dy: te.Tensor, w: te.Tensor, x_shape: tuple[int, int, int, int], stride: Stride, padding: Padding, groups: int = 1
 ) -> te.Tensor:
     """Gradient with respect to the input: (N,P,Q,K) with (R,S,C/G,K) gives `x_shape`, (N,H,W,C).
 
@@ -65,10 +60,7 @@ def conv2d_data_gradient(
     rows, columns, width_of_group, features = extents(w)
     batch, height, width, channels = x_shape
     spread = _spread(
-        dy,
-        stride,
-        (rows - 1 - padding[0], columns - 1 - padding[1]),
-        (height + rows - 1, width + columns - 1),
+        dy, stride, (rows - 1 - padding[0], columns - 1 - padding[1]), (height + rows - 1, width + columns - 1)
     )
     part = features // groups
 
@@ -91,12 +83,7 @@ def conv2d_data_gradient(
 
 
 def conv2d_weight_gradient(
-    x: te.Tensor,
-    dy: te.Tensor,
-    w_shape: tuple[int, int, int, int],
-    stride: Stride,
-    padding: Padding,
-    groups: int = 1,
+    x: te.Tensor, dy: te.Tensor, w_shape: tuple[int, int, int, int], stride: Stride, padding: Padding, groups: int = 1
 ) -> te.Tensor:
     """Gradient with respect to the weights: (N,H,W,C) with (N,P,Q,K) gives `w_shape`, (R,S,C/G,K)."""
     batch, height, width, _ = extents(x)

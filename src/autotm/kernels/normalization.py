@@ -71,9 +71,7 @@ def running_averages(
 def normalise(x: te.Tensor, gamma: te.Tensor, beta: te.Tensor, mean: te.Tensor, inverse: te.Tensor) -> te.Tensor:
     """(x - mean) * inverse * gamma + beta."""
     return te.compute(
-        x.shape,
-        lambda *i: (x(*i) - mean[i[-1]]) * (inverse[i[-1]] * gamma[i[-1]]) + beta[i[-1]],
-        name="batch_norm",
+        x.shape, lambda *i: (x(*i) - mean[i[-1]]) * (inverse[i[-1]] * gamma[i[-1]]) + beta[i[-1]], name="batch_norm"
     )
 
 

@@ -81,10 +81,7 @@ def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[rel
         return embedding_concat([tuple(itertools.islice(rest, length)) for length in lengths])
 
     return builder.call_te(
-        kernel,
-        *itertools.chain.from_iterable(parts),
-        primfunc_name_hint="embedding_concat",
-        primfunc_attrs=OPAQUE,
+        kernel, *itertools.chain.from_iterable(parts), primfunc_name_hint="embedding_concat", primfunc_attrs=OPAQUE
     )
 
 
@@ -105,7 +102,7 @@ def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
             return tir.sequence(copies)
 
         is_parallel = 2 * 4 * count * begins[-1] >= PARALLEL_BYTES
-        return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+        return tir.parallel(count, row, "row", when=is_parallel)
 
     return te.extern(
         [(count, begins[-1])],
@@ -220,7 +217,7 @@ class UpdateLoops:
         def of_thread(thread: tir.Index) -> tirx.Stmt:
             return self.rows(lanes, lambda row: tirx.truncmod(row, tir.number(threads)) == thread)
 
-        return tir.loop(threads, of_thread, "thread", tirx.ForKind.PARALLEL)
+        return tir.parallel(threads, of_thread, "thread")
 
     def rows(
         self, lanes: int, mine: Callable[[tirx.Expr], tirx.Expr] | None = None, column: tirx.Expr | None = None
@@ -338,10 +335,7 @@ def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int
         [dy, *indices],
         body,
         dtype=[dy.dtype],
-        in_buffers=[
-            tirx.decl_buffer(tensor.shape, tensor.dtype, f"operand{slot}", layout=None)
-            for slot, tensor in enumerate((dy, *indices))
-        ],
+        in_buffers=[_buffer(tensor, f"operand{slot}") for slot, tensor in enumerate((dy, *indices))],
         out_buffers=[tirx.decl_buffer(tuple(shape), dy.dtype, "sums", layout=None)],
         name="scatter_sum",
         attrs={
@@ -393,33 +387,27 @@ class ScatterLoops:
 
     def shared(self, lanes: int, threads: int) -> tirx.Stmt:
         """Threads share the outer indices where there are enough of them, else columns, else places."""
-        scatter, parallel = self.scatter, tirx.ForKind.PARALLEL
+        scatter = self.scatter
         if scatter.outer >= threads:
+            tasks = (threads, scatter.outer)
+            return tir.in_tasks(*tasks, lambda outer, _: self.part(outer, 0, scatter.inner, lanes), "outer")
 
-            def part(index: tir.Index) -> tirx.Stmt:
-                first, last = tir.share(index, threads, scatter.outer)
-                one = lambda outer: self.part(outer, 0, scatter.inner, lanes)  # noqa: E731
-                return tir.loop(last - first, one, "outer", start=first)
+        def each_outer(part: Callable[[tir.Index], tirx.Stmt]) -> tirx.Stmt:
+            return tir.loop(scatter.outer, part, "outer")
 
-            return tir.loop(threads, part, "thread", parallel)
         if scatter.inner % (threads * lanes) == 0:
             width = scatter.inner // threads
 
             def columns(index: tir.Index) -> tirx.Stmt:
-                one = lambda outer: self.part(outer, index * width, width, lanes)  # noqa: E731
-                return tir.loop(scatter.outer, one, "outer")
+                return each_outer(lambda outer: self.part(outer, index * width, width, lanes))
 
-            return tir.loop(threads, columns, "thread", parallel)
+            return tir.parallel(threads, columns, "thread")
 
         def places(index: tir.Index) -> tirx.Stmt:
-            first, last = tir.share(index, threads, scatter.places)
+            first, last = (tir.number(place) for place in tir.share(index, threads, scatter.places))
+            return each_outer(lambda outer: self.part(outer, 0, scatter.inner, lanes, (first, last)))
 
-            def one(outer: tir.Index) -> tirx.Stmt:
-                return self.part(outer, 0, scatter.inner, lanes, (tir.number(first), tir.number(last)))
-
-            return tir.loop(scatter.outer, one, "outer")
-
-        return tir.loop(threads, places, "thread", parallel)
+        return tir.parallel(threads, places, "thread")
 
     def part(
         self,
@@ -439,16 +427,25 @@ class ScatterLoops:
             at = (outer * scatter.places + first + place) * scatter.inner + column
             return tir.spans(width, lanes, lambda i, size: tir.store(self.sums, at + i, tir.splat(zero, size), size))
 
-        def add(entry: tir.Index) -> tirx.Stmt:
+        def add(entry: tir.Index, column: tir.Index, width: int, place: tirx.Expr) -> tirx.Stmt:
             def to(place: tir.Index) -> tirx.Stmt:
                 change = self._add(outer, entry, place, column, width, lanes)
                 return change if mine is None else tir.choose(tirx.all(place >= mine[0], place < mine[1]), change, None)
 
-            if scatter.is_each:
-                return tir.loop(width, lambda i: self._add_one(outer, entry, column + i, mine), "column")
-            return tir.bind(self._place(entry), to, "place")
+            return tir.bind(place, to, "place")
 
-        return tir.sequence([tir.loop(count, clear, "place"), tir.loop(scatter.entries, add, "entry")])
+        def each(entry: tir.Index) -> tirx.Stmt:
+            if not scatter.is_each:
+                return add(entry, column, width, self._place(entry))
+
+            def one(i: tir.Index) -> tirx.Stmt:
+                origin = (outer * scatter.entries + entry) * scatter.inner + column + i
+                place = _counted(tir.load(self.indices[0], origin), scatter.extents[0])
+                return add(entry, column + i, 1, place)
+
+            return tir.loop(width, one, "column")
+
+        return tir.sequence([tir.loop(count, clear, "place"), tir.loop(scatter.entries, each, "entry")])
 
     def _add(
         self, outer: tir.Index, entry: tir.Index, place: tir.Index, column: tir.Index, width: int, lanes: int
@@ -462,20 +459,6 @@ class ScatterLoops:
             return tir.store(self.sums, to + i, total, size)
 
         return tir.spans(width, lanes, vector)
-
-    def _add_one(
-        self, outer: tir.Index, entry: tir.Index, column: tir.Index, mine: tuple[tirx.Expr, tirx.Expr] | None
-    ) -> tirx.Stmt:
-        """One element, with an index of its own."""
-        scatter = self.scatter
-        origin = (outer * scatter.entries + entry) * scatter.inner + column
-
-        def to(place: tir.Index) -> tirx.Stmt:
-            at = (outer * scatter.places + place) * scatter.inner + column
-            change = tir.store(self.sums, at, tir.load(self.sums, at) + tir.load(self.dy, origin))
-            return change if mine is None else tir.choose(tirx.all(place >= mine[0], place < mine[1]), change, None)
-
-        return tir.bind(_counted(tir.load(self.indices[0], origin), scatter.extents[0]), to, "place")
 
     def _place(self, entry: tir.Index) -> tirx.Expr:
         scatter = self.scatter

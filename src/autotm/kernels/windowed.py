@@ -253,12 +253,7 @@ def avg_pool2d(x: te.Tensor, pool: Pair, stride: Pair, padding: Padding, counted
 
 
 def avg_pool2d_gradient(
-    dy: te.Tensor,
-    x_shape: Sequence[int],
-    pool: Pair,
-    stride: Pair,
-    padding: Padding,
-    counted: Padding = (0, 0, 0, 0),
+    dy: te.Tensor, x_shape: Sequence[int], pool: Pair, stride: Pair, padding: Padding, counted: Padding = (0, 0, 0, 0)
 ) -> te.Tensor:
     """Gradient of x, shape `x_shape`: the sum of dy / positions that count over the windows that cover it."""
     grid = Grid.of(x_shape, pool, stride, padding, counted=counted)

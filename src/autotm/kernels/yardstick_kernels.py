@@ -64,7 +64,7 @@ def multiply_add_loop(target: tvm.target.Target, threads: int) -> tuple[tirx.Pri
             ]
         )
 
-    body = tir.loop(threads, task, "task", tirx.ForKind.PARALLEL)
+    body = tir.parallel(threads, task, "task")
     function = tirx.PrimFunc([result], body).with_attr("global_symbol", "main")
     return function, 2 * threads * chains * info.lanes * _STEPS
 

@@ -32,12 +32,7 @@ from autotm.kernels.tir import Index, variables_of
 # Sums are in float32, added in an order that depends on shapes and device facts only: results are the same every time.
 
 Combine = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
-_COMBINES: dict[str, Combine] = {
-    "Add": lambda a, b: a + b,
-    "Mul": lambda a, b: a * b,
-    "Max": tirx.max,
-    "Min": tirx.min,
-}
+_COMBINES: dict[str, Combine] = {"Add": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Max": tirx.max, "Min": tirx.min}
 _THREADS = 256
 _FEW_TERMS = 64
 _TERMS_OF_A_THREAD = 16

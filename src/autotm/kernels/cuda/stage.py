@@ -243,10 +243,7 @@ class Loops:
 
     def at(self, spatial: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
         """Values of the block's variables at row-major positions among its data-parallel and its reduced axes."""
-        return {
-            **self._values(self.nest.spatial, spatial),
-            **self._values(self.nest.reduction, reduced),
-        }
+        return {**self._values(self.nest.spatial, spatial), **self._values(self.nest.reduction, reduced)}
 
     def in_row(self, axes: int, row: tir.Index, inner: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
         """As `at`, with the first data-parallel axes at `row` and the others at `inner`."""

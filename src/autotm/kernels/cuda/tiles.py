@@ -349,8 +349,7 @@ class _FloatPanel(Panel):
             value = load_vector(self.registers, register, vector)
             return store_vector(self.memory, step * stride + own, value, vector)
         return unrolled(
-            vector,
-            lambda i: tir.store(self.memory, (step + i) * stride + own, tir.load(self.registers, register + i)),
+            vector, lambda i: tir.store(self.memory, (step + i) * stride + own, tir.load(self.registers, register + i))
         )
 
 

@@ -87,9 +87,8 @@ class ChannelSums:
         def parts_of(part: Index, c: Index, lanes: int) -> list[tirx.Expr]:
             return [tir.load(partial, place(part, number) + c, lanes) for number in range(self.count)]
 
-        kind = tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL
         together = self._each_group(info, (0, parts), parts_of, self.finish)
-        return Code(tir.sequence([tir.loop(parts, sum_part, "part", kind), together]), (partial,))
+        return Code(tir.sequence([tir.parallel(parts, sum_part, "part", when=is_parallel), together]), (partial,))
 
     def _each_group(
         self,
@@ -186,10 +185,7 @@ def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, 
     def finish(c: Index, lanes: int, sums: list[tirx.Expr]) -> tirx.Stmt:
         total, product = sums
         return tir.sequence(
-            [
-                tir.store(dgamma, c, product * tir.load(inverse, c, lanes), lanes),
-                tir.store(dbeta, c, total, lanes),
-            ]
+            [tir.store(dgamma, c, product * tir.load(inverse, c, lanes), lanes), tir.store(dbeta, c, total, lanes)]
         )
 
     ChannelSums(rows, channels, 2, terms, finish).replace_body(sch, info, threads)

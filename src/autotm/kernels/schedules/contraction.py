@@ -95,10 +95,7 @@ class _Groups:
     def copy_in(self, one: Problem, block: Index) -> list[tirx.Stmt]:
         """Both operands of one block."""
         right = self._columns if one.kind == "conv2d_weight_gradient" else self._diagonal
-        return [
-            self._columns(self.problem.left, one.left, block),
-            right(self.problem.right, one.right, block),
-        ]
+        return [self._columns(self.problem.left, one.left, block), right(self.problem.right, one.right, block)]
 
     def copy_out(self, one: Problem, block: Index) -> tirx.Stmt:
         """The product of one block, through the epilogue, to the outputs."""
@@ -385,7 +382,7 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     source, operand = Source(turned, 0, 0, 0, pitch, 0), RowMajor(problem.right, steps, features)
     pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
     made = contract_strips([pixels], problem, info, threads)
-    turning = tir.loop(parts.count, part, "part", tirx.ForKind.PARALLEL)
+    turning = tir.parallel(parts.count, part, "part")
     return Code(tir.sequence([turning, made.body]), (turned, *made.workspaces))
 
 

@@ -139,12 +139,7 @@ _NAMED = {
     "running_sum": OpClass.DATA_MOVEMENT,
 }
 """Main blocks by name, the one that names a fused function first."""
-CONTRACTIONS = {
-    OpClass.CONV_FORWARD,
-    OpClass.CONV_DATA_GRADIENT,
-    OpClass.CONV_WEIGHT_GRADIENT,
-    OpClass.MATMUL,
-}
+CONTRACTIONS = {OpClass.CONV_FORWARD, OpClass.CONV_DATA_GRADIENT, OpClass.CONV_WEIGHT_GRADIENT, OpClass.MATMUL}
 _Generator = Callable[[Schedule, SBlockRV, TargetInfo, int], tuple[str, ...] | None]
 _GENERATED: dict[str, _Generator] = {
     **{name: schedule_contraction for name, op_class in _NAMED.items() if op_class in CONTRACTIONS},

@@ -10,6 +10,7 @@ from tvm import ir, tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV, ScheduleError
 
+from autotm.kernels import tir
 from autotm.kernels.target import Parallelism, divisor_near
 from autotm.kernels.tir import Access, Nest, read_nest, top_blocks, variables_of
 
@@ -36,7 +37,8 @@ _ERF_END = 4.0
 _EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 """Of the library Cephes: (exp(r) - 1 - r) / r^2 for |r| <= log(2) / 2."""
 _LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
-_EXP_LEAST, _EXP_MOST = -87.33, 88.37
+EXP_LEAST, EXP_MOST = -87.33, 88.37
+"""Beyond, exp(x) is no normal float32."""
 
 
 def write_out(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -57,22 +59,40 @@ def _number(value: float) -> tirx.Expr:
     return tirx.FloatImm("float32", value)
 
 
-def _polynomial(x: tirx.Expr, coefficients: Sequence[float]) -> tirx.Expr:
-    value = _number(coefficients[0])
-    for coefficient in coefficients[1:]:
-        value = value * x + _number(coefficient)
+def _polynomial(x: tirx.Expr, coefficients: Sequence[float], lanes: int = 1) -> tirx.Expr:
+    value, *rest = (tir.splat(_number(coefficient), lanes) for coefficient in coefficients)
+    for coefficient in rest:
+        value = value * x + coefficient
     return value
 
 
+def exponential(x: tirx.Expr, inside: tirx.Expr, lanes: int = 1) -> tirx.Expr:
+    """exp(x) of a vector as 2^n exp(r) with x = n log 2 + r; `inside` is x as `within_exp` returns it, and gives n.
+
+    log 2 comes in two parts, so that r is exact; |r| <= log(2) / 2. Where x is NaN, r is too.
+    """
+
+    def constant(value: float) -> tirx.Expr:
+        return tir.splat(_number(value), lanes)
+
+    n = tirx.floor(inside * constant(1 / math.log(2)) + constant(0.5))
+    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
+    value = _polynomial(r, _EXP, lanes) * r * r + r + constant(1.0)
+    suffix = "" if lanes == 1 else f"x{lanes}"
+    bias, shift = (tir.splat(tirx.IntImm("int32", bits), lanes) for bits in (127, 1 << 23))
+    return value * tirx.reinterpret(f"float32{suffix}", (tirx.Cast(f"int32{suffix}", n) + bias) * shift)
+
+
+def within_exp(x: tirx.Expr, lanes: int = 1) -> tirx.Expr:
+    """The nearest value whose exponential is a normal float32."""
+    least, most = (tir.splat(_number(bound), lanes) for bound in (EXP_LEAST, EXP_MOST))
+    return tirx.max(tirx.min(x, most), least)
+
+
 def _exp(x: tirx.Expr) -> tirx.Expr:
-    """2^n exp(r) with x = n log 2 + r."""
-    inside = tirx.max(tirx.min(x, _number(_EXP_MOST)), _number(_EXP_LEAST))
-    n = tirx.floor(inside * _number(1 / math.log(2)) + _number(0.5))
-    r = inside - n * _number(_LOG2_HIGH) - n * _number(_LOG2_LOW)
-    exponent = (tirx.Cast("int32", n) + tirx.IntImm("int32", 127)) * tirx.IntImm("int32", 1 << 23)
-    value = (_polynomial(r, _EXP) * r * r + r + _number(1.0)) * tirx.reinterpret("float32", exponent)
-    below = tirx.Select(x >= _number(_EXP_LEAST), value, _number(0.0))
-    return tirx.Select(x <= _number(_EXP_MOST), below, x * tirx.max_value("float32"))
+    inside = within_exp(x)
+    below = tirx.Select(x >= _number(EXP_LEAST), exponential(inside, inside), _number(0.0))
+    return tirx.Select(x <= _number(EXP_MOST), below, x * tirx.max_value("float32"))
 
 
 def _sigmoid(x: tirx.Expr) -> tirx.Expr:
@@ -127,19 +147,13 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
 
 def _is_result(nest: Nest, outputs: Sequence[tirx.Buffer]) -> bool:
     (store,) = nest.stores
-    return not nest.reduction and _is_own(store, nest) and any(store.buffer.same_as(output) for output in outputs)
+    return not nest.reduction and tir.is_own(store.indices, nest.variables) and any(store.buffer.same_as(output) for output in outputs)
 
 
 def _is_read(part: Nest, nest: Nest) -> bool:
     """Whether `nest` reads what `part` writes, at its own element only."""
     reads = [access for access in nest.loads if access.buffer.same_as(part.stores[0].buffer)]
-    return bool(reads) and all(_is_own(access, nest) for access in reads)
-
-
-def _is_own(access: Access, nest: Nest) -> bool:
-    return len(access.indices) == len(nest.variables) and all(
-        index.same_as(variable) for index, variable in zip(access.indices, nest.variables, strict=True)
-    )
+    return bool(reads) and all(tir.is_own(access.indices, nest.variables) for access in reads)
 
 
 # The schedule of a block without reduction: contiguous axes fused, vectorised, the rest shared among threads.
@@ -522,9 +536,5 @@ def _epilogue(schedule: Schedule, block: SBlockRV, nest: Nest) -> SBlockRV | Non
         return None
     result = nest.stores[0].buffer
     reads = [access for access in other.loads if access.buffer.same_as(result)]
-    straight = all(
-        len(access.indices) == len(other.variables)
-        and all(index.same_as(variable) for index, variable in zip(access.indices, other.variables, strict=True))
-        for access in (*reads, *other.stores)
-    )
+    straight = all(tir.is_own(access.indices, other.variables) for access in (*reads, *other.stores))
     return consumers[0] if straight else None

@@ -255,9 +255,7 @@ def fill(buffer: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt
 def copy(source: tirx.Buffer, origin: Index, target: tirx.Buffer, start: Index, count: int, lanes: int) -> tirx.Stmt:
     """`count` elements from one flat place to another."""
     return tir.spans(
-        count,
-        lanes,
-        lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width),
+        count, lanes, lambda at, width: tir.store(target, start + at, tir.load(source, origin + at, width), width)
     )
 
 
@@ -306,7 +304,7 @@ class RegisterTile:
                 known = position(m, at) if position is not None else None
                 return problem.finish(coordinates(m, at), lambda: self.sums.get(m, at), known)
 
-            return tir.loop(lanes, lane, "lane", tirx.ForKind.VECTORIZED)
+            return tir.vector(lanes, lane)
 
         return self._each(vector)
 

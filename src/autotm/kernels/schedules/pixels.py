@@ -303,11 +303,8 @@ class _Emitter:
     def code(self, strips: tirx.Buffer, panels: tirx.Buffer) -> tirx.Stmt:
         used = panels if self.panel_size else None
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.blocks * self.groups)
-            return tir.loop(last - first, lambda unit: self._unit(unit, index, strips, used), "unit", start=first)
-
-        return tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        units = self.blocks * self.groups
+        return tir.in_tasks(self.tasks, units, lambda unit, task: self._unit(unit, task, strips, used), "unit")
 
     def _unit(self, unit: Index, task: Index, strips: tirx.Buffer, panels: tirx.Buffer | None) -> tirx.Stmt:
         """One block of pixel rows, for one group of features."""

@@ -117,12 +117,9 @@ class _BatchedEmitter:
         self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
 
     def code(self) -> Code:
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.units)
-            panel = index * self.panel_size
-            return tir.loop(last - first, lambda unit: self._unit(unit, panel), "unit", start=first)
-
-        body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        body = tir.in_tasks(
+            self.tasks, self.units, lambda unit, task: self._unit(unit, task * self.panel_size), "unit"
+        )
         return Code(body, () if self.in_place else (self.panels,))
 
     def _unit(self, unit: Index, panel: Index) -> tirx.Stmt:
@@ -275,7 +272,7 @@ def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
         return each_block(blocks, steps, partial, block)
 
-    return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
+    return Code(tir.parallel(tasks, task, "task"), workspaces)
 
 
 def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
@@ -297,7 +294,7 @@ def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
 
         return tir.pick(widths, index, width)
 
-    return Code(tir.loop(widths.count, task, "task", tirx.ForKind.PARALLEL), ())
+    return Code(tir.parallel(widths.count, task, "task"), ())
 
 
 class _Dots:
@@ -396,7 +393,7 @@ class _LongRowsEmitter:
                 statements.append(self._block(end, rest, tiles, panel))
             return tir.sequence(statements)
 
-        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panels, *workspaces))
+        return Code(tir.parallel(self.tasks, task, "task"), (self.panels, *workspaces))
 
     def _block(self, block: Block, steps: int, tiles: tuple[Index, Index], panel: Index) -> tirx.Stmt:
         heights = self.tiles.columns

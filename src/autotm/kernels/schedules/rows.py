@@ -10,6 +10,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels import tir
+from autotm.kernels.schedules import memory_bound
+from autotm.kernels.schedules.memory_bound import EXP_LEAST
 from autotm.kernels.target import PARALLEL_BYTES, TargetInfo
 from autotm.kernels.tir import Code, Index, parameters, replace_body
 
@@ -44,11 +46,10 @@ class Rows:
     def each(self, body: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
         """The body for the flat offset of every row."""
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.count)
-            return tir.loop(last - first, lambda row: tir.bind(row * self.width, body, "origin"), "row", start=first)
+        def row(number: Index, _task: Index) -> tirx.Stmt:
+            return tir.bind(number * self.width, body, "origin")
 
-        return tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL if self.tasks > 1 else tirx.ForKind.SERIAL)
+        return tir.in_tasks(self.tasks, self.count, row, "row", when=self.tasks > 1)
 
     def walk(self, body: Each) -> tirx.Stmt:
         """The body for every vector of a row."""
@@ -123,36 +124,9 @@ def fold(
 
 
 def exponential(x: tirx.Expr, lanes: int) -> tirx.Expr:
-    """exp(x) for a vector, to about one unit in the last place; exactly zero where the result would be denormal.
-
-    2^n exp(r) with r = x - n log 2 in [-log(2)/2, log(2)/2], log 2 in two parts, and the polynomial of the Cephes
-    library's `expf` for exp(r). LLVM would call the C library for each lane.
-    """
-
-    def constant(value: float) -> tirx.Expr:
-        return tir.splat(tirx.FloatImm("float32", value), lanes)
-
-    integers = "int32" if lanes == 1 else f"int32x{lanes}"
-    floats = "float32" if lanes == 1 else f"float32x{lanes}"
-    inside = tirx.max(tirx.min(x, constant(_LARGEST)), constant(_SMALLEST))
-    n = tirx.floor(inside * constant(1.0 / math.log(2.0)) + constant(0.5))
-    # Not of `inside`, which is a number where x is NaN.
-    r = x - n * constant(_LOG2_HIGH) - n * constant(_LOG2_LOW)
-    value = constant(_POLYNOMIAL[0])
-    for coefficient in _POLYNOMIAL[1:]:
-        value = value * r + constant(coefficient)
-    value = value * r * r + r + constant(1.0)
-    exponent = (tirx.Cast(integers, n) + tir.splat(tirx.IntImm("int32", 127), lanes)) * tir.splat(
-        tirx.IntImm("int32", 1 << 23), lanes
-    )
-    scaled = value * tirx.reinterpret(floats, exponent)
-    return tirx.Select(x < constant(_SMALLEST), constant(0.0), scaled)
-
-
-_LARGEST, _SMALLEST = 88.37, -87.33
-"""Beyond, exp(x) is no normal float32."""
-_LOG2_HIGH, _LOG2_LOW = 0.693359375, -2.12194440e-4
-_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+    """exp(x) of a vector, exactly zero where the result would be denormal; x is at most `EXP_MOST`, or NaN."""
+    least, zero = (tir.splat(tirx.FloatImm("float32", value), lanes) for value in (EXP_LEAST, 0.0))
+    return tirx.Select(x < least, zero, memory_bound.exponential(x, memory_bound.within_exp(x, lanes), lanes))
 
 
 # Generated code of layer normalization and its gradient: one row at a time, its statistics where they are used.
@@ -204,8 +178,7 @@ def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Targ
 
         return tir.sequence([clear(base), tir.loop(last - first, row, "row", start=first)])
 
-    kind = tirx.ForKind.PARALLEL if rows.tasks > 1 else tirx.ForKind.SERIAL
-    body = [tir.loop(blocks, block, "block", kind)]
+    body = [tir.parallel(blocks, block, "block", when=rows.tasks > 1)]
     for offset, result in zip((0, rows.width), sums, strict=True):
         body.append(_gather(rows, partial, offset, blocks, result))
     replace_body(sch, Code(tir.sequence(body), (partial,)))
@@ -402,7 +375,8 @@ def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Tar
 
         def row(origin: Index) -> tirx.Stmt:
             def store(column: Index) -> tirx.Stmt:
-                at = [*_unravel(origin // rows.width, dx), tir.number(column)]
+                outer = tir.unravel(origin // rows.width, tir.extents(dx)[:-1])
+                at = [*map(tir.number, outer), tir.number(column)]
                 return tirx.BufferStore(dx, element(at), at)
 
             fill = tir.lanewise(rows.width, rows.lanes, store)
@@ -425,15 +399,6 @@ def _producer(sch: s_tir.Schedule, main: SBlockRV, buffer: tirx.Buffer) -> Calla
     return lambda at: tir.rewrite(value, dict(zip(axes, at, strict=True)), {})
 
 
-def _unravel(row: Index, buffer: tirx.Buffer) -> list[tirx.Expr]:
-    """Indices of a row in all axes but the last."""
-    indices: list[tirx.Expr] = []
-    for extent in reversed([int(extent) for extent in buffer.shape[:-1]]):
-        indices.insert(0, row % extent)
-        row = row // extent
-    return indices
-
-
 def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     y, dy, dx = buffers
     summed = total(rows)
@@ -448,8 +413,4 @@ def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index)
     )
 
 
-_ROWS: dict[str, _Row] = {
-    "softmax": _softmax,
-    "softmax_gradient": _softmax_gradient,
-    "log_softmax": _log_softmax,
-}
+_ROWS: dict[str, _Row] = {"softmax": _softmax, "softmax_gradient": _softmax_gradient, "log_softmax": _log_softmax}

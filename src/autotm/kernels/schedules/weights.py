@@ -113,7 +113,7 @@ class _BlockedEmitter:
 
             return each_portion(tir.share(index, tasks, self.count), most, size, portion)
 
-        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), (partial,))
+        return Code(tir.parallel(tasks, task, "task"), (partial,))
 
     def by_tiles(self) -> Code:
         partial, workspaces = partial_sums(self.problem, self.weights.size, self.blocks)
@@ -123,7 +123,7 @@ class _BlockedEmitter:
             tiles = tir.share(index, tasks, self.count)
             return each_block(self.blocks, self.weights.lines, partial, lambda block: self._block(block, *tiles))
 
-        return Code(tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL), workspaces)
+        return Code(tir.parallel(tasks, task, "task"), workspaces)
 
     def by_pixels(self) -> Code:
         lines, size = self.weights.lines, self.weights.size
@@ -139,7 +139,7 @@ class _BlockedEmitter:
 
             return tir.loop(blocks, block, "block")
 
-        body = tir.loop(shares, task, "task", tirx.ForKind.PARALLEL)
+        body = tir.parallel(shares, task, "task")
         return Code(tir.sequence([body, self._gather(partial, shares)]), (partial,))
 
     def _gather(self, partial: tirx.Buffer, shares: int) -> tirx.Stmt:
@@ -159,7 +159,7 @@ class _BlockedEmitter:
 
             return tir.lanewise(weights.features, self.info.lanes, element)
 
-        return tir.loop(weights.taps * weights.run, row, "row", tirx.ForKind.PARALLEL)
+        return tir.parallel(weights.taps * weights.run, row, "row")
 
     def _block(self, block: Block, first: Index, last: Index, apart: int = 0) -> tirx.Stmt:
         """Tiles [first, last) of the result; their sums wait `apart` elements from each other, or at their place."""
@@ -290,7 +290,7 @@ class _GatheredEmitter:
 
             return each_block(self.blocks, self.lines, partial, block)
 
-        body = tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL)
+        body = tir.parallel(self.tasks, task, "task")
         return Code(body, (self.panel, *workspaces))
 
     @property
@@ -320,7 +320,7 @@ class _GatheredEmitter:
 
             return each_portion(tir.share(index, self.tasks, units), most, size, portion)
 
-        return Code(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL), (self.panel, partial))
+        return Code(tir.parallel(self.tasks, task, "task"), (self.panel, partial))
 
     def _unit(self, block: Block, unit: Index, base: Index, *, own: bool = False) -> tirx.Stmt:
         """One panel; its sums wait at their place of the result, or one behind the other in memory of their `own`."""

@@ -134,7 +134,7 @@ class Squares:
                 at = image, row, column, feature + index
                 return self.problem.finish(at, lambda: values.get(number, index), first + index)
 
-            return tir.loop(n, lane, "lane", tirx.ForKind.VECTORIZED)
+            return tir.vector(n, lane)
 
         outside = [row < rows] if below and rows % RESULTS else []
         outside += [column < columns] if beside and columns % RESULTS else []
@@ -294,11 +294,7 @@ class _Winograd:
             spaces.append(self.turned)
         statements += [self._transform_weights(each) for each in self.classes]
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, self.tasks, self.blocks)
-            return tir.loop(last - first, lambda block: self._block(block, index), "block", start=first)
-
-        statements.append(tir.loop(self.tasks, task, "task", tirx.ForKind.PARALLEL))
+        statements.append(tir.in_tasks(self.tasks, self.blocks, self._block, "block"))
         return Code(tir.sequence(statements), tuple(spaces))
 
     # --- weights -----------------------------------------------------------------------------------------------------
@@ -309,7 +305,7 @@ class _Winograd:
             feature = tiles.start + index // operand.parts * width
             return operand.fill(index % operand.parts, feature, width, turned, feature * operand.steps, self.lanes)
 
-        return tir.loop(tiles.count * operand.parts, part, "part", tirx.ForKind.PARALLEL)
+        return tir.parallel(tiles.count * operand.parts, part, "part")
 
     def _transform_weights(self, tiles: _Class) -> tirx.Stmt:
         """G g G' of every channel, for the feature tiles of one class."""
@@ -332,7 +328,7 @@ class _Winograd:
 
             return tir.sequence([vector(offset, n) for offset, n in tir.segments(width, self.lanes)])
 
-        return tir.loop(tiles.count * self.channels, unit, "channel", tirx.ForKind.PARALLEL)
+        return tir.parallel(tiles.count * self.channels, unit, "channel")
 
     # --- blocks ------------------------------------------------------------------------------------------------------
     def _block(self, block: Index, task: Index) -> tirx.Stmt:
@@ -471,7 +467,7 @@ class _Weights:
 
             return tir.spans(self.size, self.lanes, vector)
 
-        clear = tir.loop(ELEMENTS, zeros, "element", tirx.ForKind.PARALLEL)
+        clear = tir.parallel(ELEMENTS, zeros, "element")
         body = tir.sequence([clear, tir.loop(batches, self._batch, "batch"), self._finish()])
         return Code(body, (self.sums, self.sources, self.gradients))
 
@@ -537,17 +533,12 @@ class _Weights:
     def _multiply(self, count: Index) -> tirx.Stmt:
         """Add the products of a batch to the sums: threads share elements and tiles of features."""
         units = ELEMENTS * self.tiles.count
-        tasks = min(self.threads, units)
 
-        def unit(index: Index) -> tirx.Stmt:
+        def unit(index: Index, _task: Index) -> tirx.Stmt:
             element, tile = index // self.tiles.count, index % self.tiles.count
             return tir.pick(self.tiles, tile, lambda first, size: self._channels(element, first, size, count))
 
-        def task(index: Index) -> tirx.Stmt:
-            first, last = tir.share(index, tasks, units)
-            return tir.loop(last - first, unit, "unit", start=first)
-
-        return tir.loop(tasks, task, "task", tirx.ForKind.PARALLEL)
+        return tir.in_tasks(min(self.threads, units), units, unit, "unit")
 
     def _channels(self, element: Index, first: Index, vectors: int, count: Index) -> tirx.Stmt:
         """Sums of all channels and the features of `vectors` vectors; those past the last channel are never read."""
@@ -601,7 +592,7 @@ class _Weights:
 
             return tir.spans(self.features, self.lanes, vector)
 
-        return tir.loop(self.channels, channel, "channel", tirx.ForKind.PARALLEL)
+        return tir.parallel(self.channels, channel, "channel")
 
     def _store(self, channel: Index, at: Index, number: int, values: tir.Registers, n: int) -> tirx.Stmt:
         tap = divmod(number, WINDOW)
@@ -610,7 +601,7 @@ class _Weights:
             where = *tap, channel, at + index
             return self.problem.finish(where, lambda: values.get(number, index), self.problem.position(where))
 
-        return tir.loop(n, lane, "lane", tirx.ForKind.VECTORIZED)
+        return tir.vector(n, lane)
 
 
 def _spread(y: list[tirx.Expr], lanes: int) -> list[tirx.Expr]:
