@@ -507,6 +507,7 @@ def is_own(indices: Sequence[tirx.Expr], variables: Sequence[tirx.Var]) -> bool:
 
 # --- code that takes the place of a function's blocks ---
 
+
 @dataclass(frozen=True)
 class Code:
     """Generated statements and the root-level buffers they use."""

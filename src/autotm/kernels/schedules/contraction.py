@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from autotm.kernels import tir
-from autotm.kernels.schedules.panels import Grid, Padding, RowMajor, Taps, Turned, copy, fill, turn_rows
+from autotm.kernels.schedules.panels import Grid, Operand, Padding, RowMajor, Taps, Turned, copy, fill, turn_rows
 from autotm.kernels.schedules.pixels import Pixels, Source, contract_strips
 from autotm.kernels.schedules.problem import Output, Problem, problem_of
 from autotm.kernels.schedules.products import (
@@ -162,7 +162,7 @@ class _Groups:
 
     def _rows(self, count: int, width: int, row: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
         is_parallel = self._threads > 1 and 8 * count * width >= PARALLEL_BYTES
-        return tir.loop(count, row, "row", tirx.ForKind.PARALLEL if is_parallel else tirx.ForKind.SERIAL)
+        return tir.parallel(count, row, "row", when=is_parallel)
 
     def _buffer(self, whole: tirx.Buffer, name: str, *, diagonal: bool = False) -> tirx.Buffer:
         *outer, width = tir.extents(whole)
@@ -222,19 +222,21 @@ def product(problem: Problem, info: TargetInfo, threads: int) -> Code:
     rows, steps = tir.extents(problem.left)
     if rows <= FEW_ROWS:
         return few_rows_product(problem, info, threads)
-    features = problem.shape[1]
-    source = Source(problem.left, 0, 0, 0, steps, 0)
-    operand = RowMajor(problem.right, steps, features)
-    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
+    return _rows_times(problem.left, steps, RowMajor(problem.right, steps, problem.shape[1]), problem, info, threads)
+
+
+def _rows_times(
+    left: tirx.Buffer, pitch: int, right: Operand, problem: Problem, info: TargetInfo, threads: int
+) -> Code:
+    """The product of rows of `left`, `pitch` elements apart, and the (steps, features) operand."""
+    rows, features = problem.shape
+    source = Source(left, 0, 0, 0, pitch, 0)
+    pixels = Pixels(1, 1, rows, features, (1, 1), right.steps, source, right, lambda _n, _i, j, k: (j, k))
     return contract_strips([pixels], problem, info, threads)
 
 
 def _same(n: Index, i: Index, j: Index, k: Index) -> tuple[Index, ...]:
     return n, i, j, k
-
-
-def _matrix(_n: Index, _i: Index, j: Index, k: Index) -> tuple[Index, ...]:
-    return j, k
 
 
 def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -314,12 +316,9 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
         return few_rows_product_nt(problem, info)
     if long_product_pays(problem, info, threads):
         return long_product_nt(problem, info, threads)
-    features = problem.shape[1]
-    source = Source(problem.left, 0, 0, 0, steps, 0)
     tap = Taps(0, 1, 1)
-    operand = Turned(problem.right, (1, 1, features, steps), tap, tap)
-    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    return contract_strips([pixels], problem, info, threads)
+    operand = Turned(problem.right, (1, 1, problem.shape[1], steps), tap, tap)
+    return _rows_times(problem.left, steps, operand, problem, info, threads)
 
 
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
@@ -379,9 +378,7 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
         return tir.pick(parts, index, columns)
 
-    source, operand = Source(turned, 0, 0, 0, pitch, 0), RowMajor(problem.right, steps, features)
-    pixels = Pixels(1, 1, rows, features, (1, 1), steps, source, operand, _matrix)
-    made = contract_strips([pixels], problem, info, threads)
+    made = _rows_times(turned, pitch, RowMajor(problem.right, steps, features), problem, info, threads)
     turning = tir.parallel(parts.count, part, "part")
     return Code(tir.sequence([turning, made.body]), (turned, *made.workspaces))
 

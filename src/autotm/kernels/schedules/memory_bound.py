@@ -147,7 +147,11 @@ def merge_chains(schedule: Schedule) -> dict[str, list[Nest]]:
 
 def _is_result(nest: Nest, outputs: Sequence[tirx.Buffer]) -> bool:
     (store,) = nest.stores
-    return not nest.reduction and tir.is_own(store.indices, nest.variables) and any(store.buffer.same_as(output) for output in outputs)
+    return (
+        not nest.reduction
+        and tir.is_own(store.indices, nest.variables)
+        and any(store.buffer.same_as(output) for output in outputs)
+    )
 
 
 def _is_read(part: Nest, nest: Nest) -> bool:

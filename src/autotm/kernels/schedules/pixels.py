@@ -69,20 +69,38 @@ class Pixels:
         return self.batch * self.rows * self.columns
 
 
-def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[tuple[int, int, int]]:
-    """(first tile, number of tiles, width in features) of each class of feature tiles, in order."""
+@dataclass(frozen=True)
+class FeatureTiles:
+    """Neighbouring tiles of equally many features.
+
+    Attributes:
+        first: number of the first tile.
+        count: of tiles.
+        start: the first tile's first feature.
+        width: features of a tile.
+    """
+
+    first: int
+    count: int
+    start: int
+    width: int
+
+
+def feature_tiles(pixels: Pixels, info: TargetInfo) -> list[FeatureTiles]:
+    """The feature tiles by their width, in order: the last one may hold part of a vector."""
     vectors = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info).vectors
     tail = pixels.features % info.lanes
-    classes = []
     whole = vectors.count - (1 if tail else 0)
     longer = min(vectors.longer, whole)
-    if longer:
-        classes.append((0, longer, vectors.size * info.lanes))
-    if whole > longer:
-        classes.append((longer, whole - longer, (vectors.size - 1) * info.lanes))
+    counts = [(longer, vectors.size * info.lanes), (whole - longer, (vectors.size - 1) * info.lanes)]
     if tail:
         last = vectors.size if vectors.longer == vectors.count else vectors.size - 1
-        classes.append((whole, 1, (last - 1) * info.lanes + tail))
+        counts.append((1, (last - 1) * info.lanes + tail))
+    classes, first, start = [], 0, 0
+    for count, width in counts:
+        if count:
+            classes.append(FeatureTiles(first, count, start, width))
+            first, start = first + count, start + count * width
     return classes
 
 
@@ -100,7 +118,7 @@ class PixelTiles:
         self.tiles = register_tiles(pixels.rows, pixels.columns, pixels.features, pixels.steps, info)
         self.classes = feature_tiles(pixels, info)
         self.places = pixels.batch * self.tiles.rows.count * self.tiles.columns.count
-        self.panel_size = pixels.steps * max(width for _, _, width in self.classes)
+        self.panel_size = pixels.steps * max(each.width for each in self.classes)
 
     @property
     def reads_in_place(self) -> bool:
@@ -116,16 +134,18 @@ class PixelTiles:
         Each panel is made at `own` of `panels` when it is needed; without that, the operand is read in place.
         """
         (low, high), (first, last) = tiles, places
-        operand, statements, start = self.pixels.operand, [], 0
-        for begin, count, width in self.classes:
-            if isinstance(low, int) and isinstance(high, int):
-                from_tile, to_tile = max(low, begin), min(high, begin + count)
-            else:
-                from_tile = tirx.max(tir.number(low), tir.number(begin))
-                to_tile = tirx.min(tir.number(high), tir.number(begin + count))
+        operand = self.pixels.operand
 
-            def body(tile: Index, begin: int = begin, width: int = width, start: int = start) -> tirx.Stmt:
-                feature = start + (tile - begin) * width
+        def features(tiles: FeatureTiles) -> tirx.Stmt:
+            end = tiles.first + tiles.count
+            if isinstance(low, int) and isinstance(high, int):
+                from_tile, to_tile = max(low, tiles.first), min(high, end)
+            else:
+                from_tile = tirx.max(tir.number(low), tir.number(tiles.first))
+                to_tile = tirx.min(tir.number(high), tir.number(end))
+
+            def body(tile: Index) -> tirx.Stmt:
+                feature, width = tiles.start + (tile - tiles.first) * tiles.width, tiles.width
                 panel = feature if panels is None else own
                 each = tir.loop(
                     last - first, lambda p: self._place(panels, p, feature, width, panel), "place", start=first
@@ -138,9 +158,9 @@ class PixelTiles:
 
                 return tir.sequence([tir.loop(operand.parts, fill, "part"), each])
 
-            statements.append(tir.loop(to_tile - from_tile, body, "features", start=from_tile))
-            start += count * width
-        return tir.sequence(statements)
+            return tir.loop(to_tile - from_tile, body, "features", start=from_tile)
+
+        return tir.sequence([features(tiles) for tiles in self.classes])
 
     def _place(self, panels: tirx.Buffer | None, place: Index, feature: Index, width: int, panel: Index) -> tirx.Stmt:
         tiles = self.tiles

@@ -117,9 +117,7 @@ class _BatchedEmitter:
         self.panels = tir.workspace(self.panel_size * self.tasks, "panels")
 
     def code(self) -> Code:
-        body = tir.in_tasks(
-            self.tasks, self.units, lambda unit, task: self._unit(unit, task * self.panel_size), "unit"
-        )
+        body = tir.in_tasks(self.tasks, self.units, lambda unit, task: self._unit(unit, task * self.panel_size), "unit")
         return Code(body, () if self.in_place else (self.panels,))
 
     def _unit(self, unit: Index, panel: Index) -> tirx.Stmt:

@@ -9,7 +9,7 @@ from tvm import tirx
 
 from autotm.kernels import tir
 from autotm.kernels.schedules.panels import Grid, RegisterTile, RowMajor, Taps, Turned
-from autotm.kernels.schedules.pixels import Pixels, Source, feature_tiles
+from autotm.kernels.schedules.pixels import FeatureTiles, Pixels, Source, feature_tiles
 from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, register_tiles
 from autotm.kernels.tir import Code, Index
@@ -81,10 +81,7 @@ class Squares:
         return tir.load(self.source.buffer, begin + step, n)
 
     def _inner(self, begin: Index, at: Index, put: Put, n: int) -> tirx.Stmt:
-        def stored(element: int, value: tirx.Expr) -> tirx.Stmt:
-            return put(element, at, value, n)
-
-        return both_ways((SIDE, SIDE), differences, lambda number: self._pixel(begin, number, n), stored, n)
+        return both_ways((SIDE, SIDE), differences, lambda number: self._pixel(begin, number, n), _at(put, at, n), n)
 
     def _border(self, corner: tuple[Index, Index], begin: Index, at: Index, put: Put, n: int) -> tirx.Stmt:
         pixels = tir.Registers(ELEMENTS, n)
@@ -94,11 +91,8 @@ class Squares:
             fetched = pixels.set(number, 0, self._pixel(begin, number, n), n)
             return tir.choose(exists, fetched, pixels.set(number, 0, tir.zeros(n), n))
 
-        def stored(element: int, value: tirx.Expr) -> tirx.Stmt:
-            return put(element, at, value, n)
-
-        transformed = both_ways((SIDE, SIDE), differences, lambda number: pixels.get(number, 0, n), stored, n)
-        return tir.sequence([pixels.declare(), *(fetch(number) for number in range(ELEMENTS)), transformed])
+        transformed = both_ways((SIDE, SIDE), differences, lambda number: pixels.get(number, 0, n), _at(put, at, n), n)
+        return tir.sequence([pixels.declare(), *map(fetch, range(ELEMENTS)), transformed])
 
     # --- the results -------------------------------------------------------------------------------------------------
     def finish(self, square: Index, feature: Index, width: int, product: Get, lanes: int) -> tirx.Stmt:
@@ -141,6 +135,10 @@ class Squares:
         exists = tirx.all(*outside) if outside else True
         position = self.problem.position((image, row, column, feature))
         return tir.choose(exists, tir.bind(position, lanes, "first"), None)
+
+
+def _at(put: Put, at: Index, n: int) -> Callable[[int, tirx.Expr], tirx.Stmt]:
+    return lambda element, value: put(element, at, value, n)
 
 
 def both_ways(
@@ -231,16 +229,6 @@ def winograd_data_gradient(problem: Problem, info: TargetInfo, threads: int) -> 
     return _Winograd(squares, info, threads, shape[3], operand).code()
 
 
-@dataclass(frozen=True)
-class _Class:
-    """Tiles of equally many features."""
-
-    start: int
-    """The first feature of the first."""
-    count: int
-    width: int
-
-
 class _Winograd:
     def __init__(
         self, squares: Squares, info: TargetInfo, threads: int, channels: int, operand: RowMajor | Turned
@@ -249,28 +237,22 @@ class _Winograd:
         self.channels, self.operand = channels, operand
         self.features = squares.problem.shape[3]
         self.abreast = register_tiles(1, squares.count, self.features, channels, info).columns.size
-        self.classes = self._classes()
+        # Feature tiles as those of one of the 16 matrix products.
+        product = Pixels(
+            *(1, 1, squares.count, self.features, (1, 1), channels, Source(squares.problem.left, 0, 0, 0, 0, 0)),
+            RowMajor(squares.problem.right, channels, self.features),
+            lambda n, i, j, k: (n, i, j, k),
+        )
+        self.classes = feature_tiles(product, info)
         self.widest = max(each.width for each in self.classes)
         self.block = self._block_squares()
         self.blocks = -(-squares.count // self.block)
         self.tasks = min(threads, self.blocks)
-        lanes, element = info.lanes, self.channels * self.features
-        self.weights = tir.workspace(ELEMENTS * element, "weights")
+        self.lanes = info.lanes
+        self.weights = tir.workspace(ELEMENTS * channels * self.features, "weights")
         self.turned = tir.workspace(operand.steps * self.features, "turned") if isinstance(operand, Turned) else None
         self.sources = tir.workspace(self.tasks * ELEMENTS * self.block * channels, "sources")
         self.products = tir.workspace(self.tasks * ELEMENTS * self.block * self.widest, "products")
-        self.lanes = lanes
-
-    def _classes(self) -> list[_Class]:
-        """Feature tiles as those of one of the 16 matrix products."""
-        problem, extents = self.squares.problem, (1, 1, self.squares.count, self.features, (1, 1), self.channels)
-        source, operand = Source(problem.left, 0, 0, 0, 0, 0), RowMajor(problem.right, self.channels, self.features)
-        product = Pixels(*extents, source, operand, lambda n, i, j, k: (n, i, j, k))
-        found, start = [], 0
-        for _, count, width in feature_tiles(product, self.info):
-            found.append(_Class(start, count, width))
-            start += count * width
-        return found
 
     def _block_squares(self) -> int:
         """Squares of a block: as many as half the second-level cache holds, or a few tiles of them; equal shares."""
@@ -298,7 +280,7 @@ class _Winograd:
         return Code(tir.sequence(statements), tuple(spaces))
 
     # --- weights -----------------------------------------------------------------------------------------------------
-    def _turn(self, turned: tirx.Buffer, tiles: _Class) -> tirx.Stmt:
+    def _turn(self, turned: tirx.Buffer, tiles: FeatureTiles) -> tirx.Stmt:
         operand, width = self.operand, tiles.width
 
         def part(index: Index) -> tirx.Stmt:
@@ -307,7 +289,7 @@ class _Winograd:
 
         return tir.parallel(tiles.count * operand.parts, part, "part")
 
-    def _transform_weights(self, tiles: _Class) -> tirx.Stmt:
+    def _transform_weights(self, tiles: FeatureTiles) -> tirx.Stmt:
         """G g G' of every channel, for the feature tiles of one class."""
         width, turned = tiles.width, self.turned
         source, pitch = (self.operand.buffer, self.features) if turned is None else (turned, width)
@@ -351,7 +333,7 @@ class _Winograd:
             return body(self.block)
         return tir.bind(tirx.min(tir.number(self.block), count - first), body, "squares")
 
-    def _features(self, first: Index, squares: Index, own: tuple[Index, Index], tiles: _Class) -> tirx.Stmt:
+    def _features(self, first: Index, squares: Index, own: tuple[Index, Index], tiles: FeatureTiles) -> tirx.Stmt:
         """The products and results of a block, for the feature tiles of one class."""
         groups = (squares + (self.abreast - 1)) // self.abreast
         width = tiles.width
@@ -475,9 +457,7 @@ class _Weights:
         first = number * self.batch
 
         def body(count: Index) -> tirx.Stmt:
-            transformed = tir.loop(
-                count, lambda place: self._transform(first + place, place), "square", tirx.ForKind.PARALLEL
-            )
+            transformed = tir.parallel(count, lambda place: self._transform(first + place, place), "square")
             return tir.sequence([transformed, self._multiply(count)])
 
         if self.squares.count % self.batch == 0:
