@@ -12,7 +12,7 @@ from autotm.kernels import tir
 from autotm.kernels.cuda.device import WARP, CudaDevice
 from autotm.kernels.cuda.product import Conditions, Operand, Product, product_of, vector_of
 from autotm.kernels.cuda.stage import Stage, device_memory, each, local
-from autotm.kernels.cuda.tiles import COLUMNS, PACKED, ROWS, Finish, Tile, WarpTile, part_steps, tiled, warp_tiled
+from autotm.kernels.cuda.tiles import COLUMNS, PACKED, ROWS, Tile, WarpTile, part_steps, tiled
 from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.tir import Index
 from autotm.model.graph import DEFAULT_IMPLEMENTATION
@@ -190,7 +190,7 @@ def by_tiles(problem: Problem, product: Product, way: Tiling) -> Stages:
     """A product by tiles; split sums are added up in the order of their parts by a second stage."""
     size = product.groups * product.rows * product.columns
     if way.parts == 1:
-        return [_tiled(product, way, lambda _, *at: _finish(problem, product, *at))], []
+        return [tiled(product, way.tile, way.parts, lambda _, *at: _finish(problem, product, *at))], []
     partial = device_memory((way.parts, size), "float32", "partial")
 
     def keep(part: Index, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
@@ -198,36 +198,25 @@ def by_tiles(problem: Problem, product: Product, way: Tiling) -> Stages:
         return tir.store(partial, at, value)
 
     def add_up(index: tirx.Expr) -> tirx.Stmt:
-        total = local(1, "float32", "total")
-
-        def add(part: Index) -> tirx.Stmt:
+        def add(total: tirx.Buffer, part: Index) -> tirx.Stmt:
             return tir.store(total, 0, tir.load(total, 0) + tir.load(partial, part * size + index))
 
-        return tir.sequence([tirx.AllocBuffer(total), _clear(total), tir.loop(way.parts, add, "part"),
-                             _at(problem, product, index, tir.load(total, 0))])  # fmt: skip
+        return _summed(problem, product, index, "part", way.parts, add)
 
-    return [_tiled(product, way, keep), each(size, 256, add_up)], [partial]
-
-
-def _tiled(product: Product, way: Tiling, finish: Finish) -> Stage:
-    if isinstance(way.tile, Tile):
-        return tiled(product, way.tile, way.parts, finish)
-    return warp_tiled(product, way.tile, way.parts, finish)
+    return [tiled(product, way.tile, way.parts, keep), each(size, 256, add_up)], [partial]
 
 
 def _direct(problem: Problem, product: Product, _: CudaDevice) -> Stages:
     def one(index: tirx.Expr) -> tirx.Stmt:
-        total = local(1, "float32", "total")
-        group, m, n = _unraveled(product, index)
+        group, m, n = tir.unravel(index, [product.groups, product.rows, product.columns])
 
-        def term(k: Index) -> tirx.Stmt:
+        def add(total: tirx.Buffer, k: Index) -> tirx.Stmt:
             (left, inside), (right, _) = product.left.at(group, m, k), product.right.at(group, n, k)
             factors = tir.load(product.left.buffer, left) * tir.load(product.right.buffer, right)
-            add = tir.store(total, 0, tir.load(total, 0) + factors)
-            return tir.choose(tirx.all(*inside), add, None) if inside else add
+            step = tir.store(total, 0, tir.load(total, 0) + factors)
+            return tir.choose(tirx.all(*inside), step, None) if inside else step
 
-        return tir.sequence([tirx.AllocBuffer(total), _clear(total), tir.loop(product.steps, term, "k"),
-                             _at(problem, product, index, tir.load(total, 0))])  # fmt: skip
+        return _summed(problem, product, index, "k", product.steps, add)
 
     return [each(product.groups * product.rows * product.columns, 256, one)], []
 
@@ -262,17 +251,21 @@ def _unfolded(problem: Problem, product: Product, device: CudaDevice) -> Stages:
     return [each(product.groups * rows * steps, 256, lay), *stages], [matrix, *workspaces]
 
 
-def _clear(total: tirx.Buffer) -> tirx.Stmt:
-    return tir.store(total, 0, tirx.FloatImm("float32", 0.0))
-
-
-def _unraveled(product: Product, index: Index) -> list[Index]:
-    return tir.unravel(index, [product.groups, product.rows, product.columns])
-
-
-def _at(problem: Problem, product: Product, index: Index, value: tirx.Expr) -> tirx.Stmt:
-    group, m, n = _unraveled(product, index)
-    return _finish(problem, product, group, m, n, value)
+def _summed(
+    problem: Problem,
+    product: Product,
+    index: Index,
+    name: str,
+    count: int,
+    add: Callable[[tirx.Buffer, Index], tirx.Stmt],
+) -> tirx.Stmt:
+    """Finish the result at a flat position: a sum in registers, to which `add` adds `count` terms of that name."""
+    total = local(1, "float32", "total")
+    group, m, n = tir.unravel(index, [product.groups, product.rows, product.columns])
+    summed = tir.loop(count, lambda term: add(total, term), name)
+    clear = tir.store(total, 0, tirx.FloatImm("float32", 0.0))
+    stored = _finish(problem, product, group, m, n, tir.load(total, 0))
+    return tir.sequence([tirx.AllocBuffer(total), clear, summed, stored])
 
 
 def _finish(problem: Problem, product: Product, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
