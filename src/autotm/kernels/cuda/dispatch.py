@@ -23,7 +23,6 @@ from autotm.kernels.cuda.source import CudaKernel, Facts, kernel_of
 from autotm.kernels.cuda.stage import (
     Ids,
     Loops,
-    Place,
     Stage,
     all_loops,
     device_memory,
@@ -104,8 +103,7 @@ def copies(body: tirx.Stmt) -> list[Stage]:
     Raises:
         ValueError: nothing says which loops are independent.
     """
-    statements = list(body) if isinstance(body, tirx.SeqStmt) else [body]
-    return [_copy(statement) for statement in statements]
+    return [_copy(statement) for statement in (body if isinstance(body, tirx.SeqStmt) else [body])]
 
 
 def single_thread(func: tirx.PrimFunc) -> tuple[list[Stage], list[tirx.Buffer]]:
@@ -115,8 +113,11 @@ def single_thread(func: tirx.PrimFunc) -> tuple[list[Stage], list[tirx.Buffer]]:
     bare = s_tir.SBlock([], [], [], root.name_hint, root.body, root.init, [], [], root.annotations)
     whole = tirx.PrimFunc([*func.params, *inner], s_tir.SBlockRealize([], True, bare), func.ret_type, func.attrs)
     lowered = tvm.transform.Sequential(_UNBLOCKED)(tvm.IRModule({"main": whole}))["main"]
-    operands = dict(zip(lowered.params, [*func.params, *inner], strict=True))
-    body = substituted(_serial(lowered.body), {}, {new: _instead(old) for new, old in operands.items()})
+    places = {
+        new: lambda indices, old=old: (old, indices)
+        for new, old in zip(lowered.params, [*func.params, *inner], strict=True)
+    }
+    body = substituted(_serial(lowered.body), {}, places)
     return [launch([1], [1], lambda _, __: body)], inner
 
 
@@ -125,10 +126,6 @@ _UNBLOCKED = [
     s_tir.transform.ConvertBlocksToOpaque(),
     s_tir.transform.LowerOpaqueBlock(),
 ]
-
-
-def _instead(buffer: tirx.Buffer) -> Place:
-    return lambda indices: (buffer, indices)
 
 
 def _copy(statement: tirx.Stmt) -> Stage:
@@ -231,9 +228,9 @@ def cuda_kernel(
             raise ValueError(message)
         problem = problem_of(sch, sch.get_sblock(op))
         (stages, workspaces), done = contraction_stages(problem, device, implementation, products)
-        facts = Facts(op, op_class, flops, (), ScheduleKind.GENERATED, done)
+        facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=done)
         return kernel_of(stages, parameters, workspaces, facts, device)
-    facts = Facts(op, op_class, flops, (), ScheduleKind.AS_WRITTEN)
+    facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.AS_WRITTEN)
     try:
         stages, workspaces, facts = _scheduled(sch, facts, device, products)
     except Exception as error:  # noqa: BLE001  (TVM's checks raise anything; a slow kernel is better than none)
@@ -413,7 +410,7 @@ class VendorProblem:
                 place = ((feature * shape[0] + row) * shape[1] + column) * shape[2] + channel
             return self.contraction.finish(at, lambda: tir.load(product, place), index)
 
-        facts = Facts(f"{self.op}_finish", self.op_class, 0, (), ScheduleKind.GENERATED)
+        facts = Facts(op=f"{self.op}_finish", op_class=self.op_class, flops=0, kind=ScheduleKind.GENERATED)
         return kernel_of([each(math.prod(shape), 256, one)], self.parameters, [product], facts, self.device)
 
 

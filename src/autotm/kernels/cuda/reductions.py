@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,6 @@ from autotm.kernels.cuda.stage import (
     barrier,
     device_memory,
     each,
-    elements,
     launch,
     local,
     shared,
@@ -52,13 +52,19 @@ class Reducer:
 def reducer_of(block: Loops) -> Reducer | None:
     """How a block combines its terms; None if it is no plain sum, product, maximum or minimum."""
     combine, value = _COMBINES.get(block.nest.combines), block.store.value
-    if isinstance(value, tirx.Select) and block.init is not None and is_own_load(value.true_value, block):
+
+    def is_own_load(expression: tirx.Expr) -> bool:
+        """Whether an expression is the block's own result so far."""
+        source = getattr(expression, "source", None)
+        return source is not None and source.same_as(block.result)
+
+    if isinstance(value, tirx.Select) and block.init is not None and is_own_load(value.true_value):
         combine = _extremum(value)
         if combine is not None and not any(variables_of(block.init.value)):
             return Reducer(combine, block.init.value, value.false_value, str(block.result.dtype))
     if combine is None or block.init is None:
         return None
-    own = [is_own_load(side, block) for side in (value.a, value.b)]
+    own = [is_own_load(side) for side in (value.a, value.b)]
     if sum(own) != 1 or any(variables_of(block.init.value)):
         return None
     term = value.b if own[0] else value.a
@@ -72,12 +78,6 @@ def _extremum(value: tirx.Select) -> Combine | None:
         return None
     is_largest = isinstance(order, tirx.GT)
     return lambda a, b: tirx.Select(tirx.any(a > b if is_largest else a < b, tirx.isnan(a)), a, b)
-
-
-def is_own_load(expression: tirx.Expr, block: Loops) -> bool:
-    """Whether an expression is the block's own result so far."""
-    source = getattr(expression, "source", None)
-    return source is not None and source.same_as(block.result)
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _walks_along(block: Loops) -> bool:
     loads = [access for access in block.nest.loads if access.indices and not access.buffer.same_as(block.result)]
     if not loads:
         return False
-    largest = max(loads, key=lambda access: math.prod(int(extent) for extent in access.buffer.shape))
+    largest = max(loads, key=lambda access: tir.elements(access.buffer))
     return bool(variables_of(largest.indices[-1]) & reduced)
 
 
@@ -217,13 +217,13 @@ def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buff
     def finish(column: tirx.Expr, part: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
         if partial is not None:
             return tir.store(partial, part * results + column, value)
-        indices = [substituted(index, block.at(column)) for index in block.store.indices]
-        return tirx.BufferStore(block.result, value, indices)
+        return _store_result(block, column, value)
 
     return launch([columns, split.parts], [split.across, split.along], one)
 
 
 def _combined(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
+    """The stage that combines the parts of each result, in their order."""
     results = math.prod(block.spatial_extents)
 
     def one(index: tirx.Expr) -> tirx.Stmt:
@@ -233,17 +233,16 @@ def _combined(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer) 
             value = tir.load(partial, part * results + index)
             return tir.store(total, 0, found.combine(tir.load(total, 0), value))
 
-        indices = [substituted(each_, block.at(index)) for each_ in block.store.indices]
-        return tir.sequence(
-            [
-                tirx.AllocBuffer(total),
-                tir.store(total, 0, found.identity),
-                tir.loop(split.parts, add, "part"),
-                tirx.BufferStore(block.result, tir.load(total, 0), indices),
-            ]
-        )
+        clear, combined = tir.store(total, 0, found.identity), tir.loop(split.parts, add, "part")
+        stored = _store_result(block, index, tir.load(total, 0))
+        return tir.sequence([tirx.AllocBuffer(total), clear, combined, stored])
 
     return each(results, 128, one)
+
+
+def _store_result(block: Loops, column: tirx.Expr, value: tirx.Expr) -> tirx.Stmt:
+    indices = [substituted(index, block.at(column)) for index in block.store.indices]
+    return tirx.BufferStore(block.result, value, indices)
 
 
 # Functions that work row by row (softmax, norms): a thread block for each row, what lies between in shared memory.
@@ -285,14 +284,14 @@ def _are_rows(blocks: Sequence[Loops], axes: int, intermediates: Sequence[tirx.B
     """Whether each row of every result depends on the same row of the others only."""
     leading = blocks[0].spatial_extents[:axes]
     written = {block.result for block in blocks}
-    least = min(elements(block.result) for block in blocks if block.result not in set(intermediates))
+    least = min(tir.elements(block.result) for block in blocks if block.result not in set(intermediates))
     for block in blocks:
         if block.spatial_extents[:axes] != leading:
             return False
         variables = block.nest.variables[:axes]
         for access in (*block.nest.loads, *block.nest.stores):
             # An operand as large as a result may be the memory that the result is written to.
-            matters = access.buffer in written or elements(access.buffer) >= least
+            matters = access.buffer in written or tir.elements(access.buffer) >= least
             if matters and not all(
                 index.same_as(variable) for index, variable in zip(access.indices[:axes], variables, strict=False)
             ):
@@ -308,8 +307,8 @@ def _placed(
     """By intermediate, the shared memory that holds a row of it; and those that there is no room for."""
     inner: dict[tirx.Buffer, tirx.Buffer] = {}
     outside, taken = [], 0
-    for buffer in sorted(intermediates, key=elements):
-        size = math.prod(int(extent) for extent in buffer.shape[axes:])
+    for buffer in sorted(intermediates, key=tir.elements):
+        size = math.prod(tir.extents(buffer)[axes:])
         width = size * int(buffer.dtype.itemsize)
         if str(buffer.dtype) not in _SHARED_DTYPES or taken + width > _MOST_SHARED_BYTES:
             outside.append(buffer)
@@ -344,30 +343,29 @@ class _Rows:
         ]
         for block in self.blocks:
             found, dtype = reducer_of(block), str(block.result.dtype)
-            if not block.nest.reduction or found is None:
-                steps.append(
-                    strided(self._width(block), threads, thread, lambda at, b=block: self._element(b, row, at))
-                )
-            elif self._width(block) == 1:
+            if found is not None and block.nest.reduction and self._width(block) == 1:
                 steps.append(self._reduced(block, found, row, (thread, threads), (slots[dtype], totals[dtype])))
             else:
-                steps.append(strided(self._width(block), threads, thread, lambda at, b=block: self._serial(b, row, at)))
+                one = self._serial if found is not None and block.nest.reduction else self._element
+                steps.append(strided(self._width(block), threads, thread, functools.partial(one, block, row)))
             steps.append(barrier())
         return tir.sequence(steps)
 
     def _places(self) -> dict[tirx.Buffer, Place]:
-        return {buffer: self._place(buffer, memory) for buffer, memory in self.inner.items()}
+        """By intermediate in shared memory, where its elements of this row are there."""
 
-    def _place(self, buffer: tirx.Buffer, memory: tirx.Buffer) -> Place:
-        extents = [int(extent) for extent in buffer.shape]
+        def place_of(buffer: tirx.Buffer, memory: tirx.Buffer) -> Place:
+            extents = tir.extents(buffer)[self.axes :]
 
-        def place(indices: Ids) -> tuple[tirx.Buffer, Ids]:
-            position: Index = tir.number(0)
-            for extent, index in zip(extents[self.axes :], indices[self.axes :], strict=True):
-                position = position * extent + index
-            return memory, [position]
+            def place(indices: Ids) -> tuple[tirx.Buffer, Ids]:
+                position: Index = tir.number(0)
+                for extent, index in zip(extents, indices[self.axes :], strict=True):
+                    position = position * extent + index
+                return memory, [position]
 
-        return place
+            return place
+
+        return {buffer: place_of(buffer, memory) for buffer, memory in self.inner.items()}
 
     def _element(self, block: Loops, row: Index, at: Index) -> tirx.Stmt:
         return substituted(block.store, block.in_row(self.axes, row, at), self._places())

@@ -21,7 +21,7 @@ from tvm import s_tir, tirx
 from autotm.kernels.cuda.device import CudaDevice
 from autotm.kernels.cuda.stage import Stage, device_function, used_buffers
 from autotm.kernels.cuda.tiles import functions_in
-from autotm.kernels.tir import Workspace
+from autotm.kernels.tir import Workspace, extents
 from autotm.model.errors import AutotmError
 from autotm.model.graph import OpClass, ScheduleKind
 from autotm.model.launch import Launch
@@ -50,8 +50,29 @@ _TYPES = "#define uint unsigned int\n#define uchar unsigned char\n#define ushort
 _FUNCTION = 'extern "C" __global__'
 
 
-@dataclass(frozen=True)
-class CudaKernel:
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a kernel is besides its code.
+
+    Attributes:
+        op: name of the main block.
+        op_class: what the kernel does to memory.
+        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
+        others: names of implementations that would be other code.
+        kind: where its schedule comes from.
+        products: what the factors of its products are rounded to; `float32`: to nothing.
+    """
+
+    op: str
+    op_class: OpClass
+    flops: int
+    others: tuple[str, ...] = ()
+    kind: ScheduleKind
+    products: Products = "float32"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CudaKernel(Facts):
     """A function of a step, ready for nvcc.
 
     Attributes:
@@ -59,27 +80,15 @@ class CudaKernel:
             `symbol_1`, ...
         launches: in the order of execution, on one stream.
         workspaces: shape and dtype of each workspace, in order.
-        op: name of the main block.
-        op_class: what the kernel does to memory.
-        flops: floating-point operations of one call; of a contraction, those of its products and sums only.
-        others: names of implementations that would be other code.
-        kind: where its schedule comes from.
         source: its device functions, CUDA C++.
         operands: dtype and shape of inputs, outputs and workspaces.
-        products: what the factors of its products are rounded to; `float32`: to nothing.
     """
 
     symbol: str
     launches: tuple[Launch, ...]
     workspaces: tuple[Workspace, ...]
-    op: str
-    op_class: OpClass
-    flops: int
-    others: tuple[str, ...]
-    kind: ScheduleKind
     source: str
     operands: tuple[tuple[str, tuple[int, ...]], ...]
-    products: Products = "float32"
 
     @property
     def identity(self) -> str:
@@ -87,18 +96,6 @@ class CudaKernel:
         named = [(launch.arguments, launch.grid, launch.block, launch.shared_bytes) for launch in self.launches]
         text = functions_in(self.source) + self.source.replace(self.symbol, "")
         return hashlib.sha256(f"{text}\n{named}\n{self.operands}".encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a kernel is besides its code: as in `CudaKernel`."""
-
-    op: str
-    op_class: OpClass
-    flops: int
-    others: tuple[str, ...]
-    kind: ScheduleKind
-    products: Products = "float32"
 
 
 def kernel_of(
@@ -126,7 +123,7 @@ def kernel_of(
         texts.append(_written(device_function(stage, [operands[i] for i in arguments], name, device.target), name))
         launches.append(Launch(name, arguments, stage.grid, stage.block))
     source = "".join(texts)
-    shapes = tuple((str(buffer.dtype), tuple(int(extent) for extent in buffer.shape)) for buffer in operands)
+    shapes = tuple((str(buffer.dtype), extents(buffer)) for buffer in operands)
     described = f"{source}\n{launches}\n{shapes}"
     name = facts.op if facts.products == "float32" else f"{facts.op}_{facts.products}"
     symbol = f"{name}_{hashlib.sha256(described.encode()).hexdigest()[:12]}"
@@ -138,12 +135,7 @@ def kernel_of(
         workspaces=tuple((shape, dtype) for dtype, shape in shapes[len(parameters) :]),
         source=source.replace("KERNEL_", f"{symbol}_"),
         operands=shapes,
-        op=facts.op,
-        op_class=facts.op_class,
-        flops=facts.flops,
-        others=facts.others,
-        kind=facts.kind,
-        products=facts.products,
+        **vars(facts),
     )
 
 

@@ -14,7 +14,8 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels import tir
-from autotm.kernels.tir import Access, Index, Nest, read_nest, top_blocks
+from autotm.kernels.cuda.device import WARP
+from autotm.kernels.tir import Index, Nest, read_nest, top_blocks
 
 # One launch as TIR: blocks and threads, what one of them does, and the words to write that with.
 #
@@ -68,7 +69,7 @@ def _three(extents: Sequence[int]) -> tuple[int, int, int]:
 
 def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> Stage:
     """`write(index)` for each of `total` indices, a thread each."""
-    threads = min(threads, _up(total, 32))
+    threads = min(threads, math.ceil(total / WARP) * WARP)
     blocks = math.ceil(total / threads)
 
     def one(block: Ids, thread: Ids) -> tirx.Stmt:
@@ -76,10 +77,6 @@ def each(total: int, threads: int, write: Callable[[tirx.Expr], tirx.Stmt]) -> S
         return tir.choose(total % threads == 0 or index < tir.number(total), write(index), None)
 
     return launch([blocks], [threads], one)
-
-
-def _up(value: int, multiple: int) -> int:
-    return math.ceil(value / multiple) * multiple
 
 
 def barrier() -> tirx.Stmt:
@@ -162,14 +159,9 @@ def substituted(
     return tvm_ffi.structural_mutate(node, [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, variable)])
 
 
-def elements(buffer: tirx.Buffer) -> int:
-    """Elements of a dense buffer of constant shape."""
-    return math.prod(int(extent) for extent in buffer.shape)
-
-
 def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
     """Row-major positions in one buffer for indices of another."""
-    extents = [int(extent) for extent in buffer.shape]
+    extents = tir.extents(buffer)
 
     def place(indices: Sequence[tirx.Expr]) -> tuple[tirx.Buffer, Sequence[tirx.Expr]]:
         *outer, last = indices or [tir.number(0)]
@@ -200,7 +192,7 @@ def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, ta
     pointers = [tirx.Var(f"p{i}", PointerType(PrimType(str(b.dtype)), "global")) for i, b in enumerate(operands)]
     # Anew: fused functions give some operands an offset that nobody knows. And flat, by positions of 64 bits, which
     # TVM narrows where they fit into 32: those that it makes itself overflow on tensors of more than 2³¹ elements.
-    own = [device_memory((tir.number(max(1, elements(b))),), str(b.dtype), f"b{i}") for i, b in enumerate(operands)]
+    own = [device_memory((tir.number(max(1, tir.elements(b))),), str(b.dtype), f"b{i}") for i, b in enumerate(operands)]
     declared = [tirx.DeclBuffer(b, data=pointer) for b, pointer in zip(own, pointers, strict=True)]
     body = substituted(stage.body, {}, {old: _flat(old, new) for old, new in zip(operands, own, strict=True)})
     attributes = {
@@ -243,7 +235,7 @@ class Loops:
 
     def at(self, spatial: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
         """Values of the block's variables at row-major positions among its data-parallel and its reduced axes."""
-        return {**self._values(self.nest.spatial, spatial), **self._values(self.nest.reduction, reduced)}
+        return self.in_row(0, 0, spatial, reduced)
 
     def in_row(self, axes: int, row: tir.Index, inner: tir.Index, reduced: tir.Index = 0) -> dict[tirx.Var, tirx.Expr]:
         """As `at`, with the first data-parallel axes at `row` and the others at `inner`."""
@@ -292,19 +284,14 @@ def _joins(group: Sequence[Loops], block: Loops) -> bool:
     if any(item.nest.reduction or item.nest.extents != block.nest.extents for item in together):
         return False
     written = {item.result for item in together}
-    least = min(elements(item.result) for item in together)
+    least = min(tir.elements(item.result) for item in together)
     # A result may lie in an operand's memory: then each thread must be alone with its element. An operand that is
     # smaller than every result cannot be such memory.
     return all(
-        _is_own(access, item.nest) or (access.buffer not in written and elements(access.buffer) < least)
+        tir.is_own(access.indices, item.nest.variables)
+        or (access.buffer not in written and tir.elements(access.buffer) < least)
         for item in together
         for access in (*item.nest.loads, *item.nest.stores)
-    )
-
-
-def _is_own(access: Access, nest: Nest) -> bool:
-    return len(access.indices) == len(nest.variables) and all(
-        index.same_as(variable) for index, variable in zip(access.indices, nest.variables, strict=True)
     )
 
 
