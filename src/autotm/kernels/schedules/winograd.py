@@ -14,7 +14,7 @@ from autotm.kernels.schedules.problem import Problem
 from autotm.kernels.target import CHAIN_STEPS, TargetInfo, cut, register_tiles
 from autotm.kernels.tir import Code, Index
 
-# Squares of Winograd's F(2x2, 3x3): where they lie, and how they are transformed; see `contraction_winograd`.
+# Squares of Winograd's F(2x2, 3x3): where they lie, and how they are transformed; what for, is said below.
 
 WINDOW, SIDE, RESULTS = 3, 4, 2
 """Sides of the weights, of a square of the source, and of its results."""
@@ -25,6 +25,7 @@ Put = Callable[[int, Index, tirx.Expr, int], tirx.Stmt]
 Get = Callable[[int, Index, int], tirx.Expr]
 """A vector of an element of a square's products: (element, first feature of the tile, lanes)."""
 Transform = Callable[[list[tirx.Expr]], list[tirx.Expr]]
+Exists = Callable[[int], tirx.Expr | bool]
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,19 @@ class Squares:
         begin = image * source.image + row * source.row + column * source.channels
 
         def channels(row: Index, column: Index, begin: Index) -> tirx.Stmt:
-            inner = tir.spans(source.channels, lanes, lambda at, n: self._inner(begin + at, at, put, n))
-            border = tir.spans(
-                source.channels, lanes, lambda at, n: self._border((row, column), begin + at, at, put, n)
-            )
+            def vectors(exists: Exists | None) -> tirx.Stmt:
+                def vector(at: Index, n: int) -> tirx.Stmt:
+                    def pixel(number: int) -> tirx.Expr:
+                        step = number // SIDE * source.row + number % SIDE * source.channels
+                        return tir.load(source.buffer, begin + at + step, n)
+
+                    stored = lambda element, value: put(element, at, value, n)  # noqa: E731
+                    return both_ways((SIDE, SIDE), differences, pixel, stored, n, exists)
+
+                return tir.spans(source.channels, lanes, vector)
+
+            inner = vectors(None)
+            border = vectors(lambda number: self._inside(row + number // SIDE, column + number % SIDE))
             return tir.choose(self._inside(row, column, SIDE), inner, border)
 
         return tir.bind_all((row, column, begin), "row column begin", channels)
@@ -76,45 +86,23 @@ class Squares:
         source = self.source
         return tirx.all(row >= 0, row <= source.rows - side, column >= 0, column <= source.columns - side)
 
-    def _pixel(self, begin: Index, number: int, n: int) -> tirx.Expr:
-        step = number // SIDE * self.source.row + number % SIDE * self.source.channels
-        return tir.load(self.source.buffer, begin + step, n)
-
-    def _inner(self, begin: Index, at: Index, put: Put, n: int) -> tirx.Stmt:
-        return both_ways((SIDE, SIDE), differences, lambda number: self._pixel(begin, number, n), _at(put, at, n), n)
-
-    def _border(self, corner: tuple[Index, Index], begin: Index, at: Index, put: Put, n: int) -> tirx.Stmt:
-        pixels = tir.Registers(ELEMENTS, n)
-
-        def fetch(number: int) -> tirx.Stmt:
-            exists = self._inside(corner[0] + number // SIDE, corner[1] + number % SIDE)
-            fetched = pixels.set(number, 0, self._pixel(begin, number, n), n)
-            return tir.choose(exists, fetched, pixels.set(number, 0, tir.zeros(n), n))
-
-        transformed = both_ways((SIDE, SIDE), differences, lambda number: pixels.get(number, 0, n), _at(put, at, n), n)
-        return tir.sequence([pixels.declare(), *map(fetch, range(ELEMENTS)), transformed])
-
     # --- the results -------------------------------------------------------------------------------------------------
     def finish(self, square: Index, feature: Index, width: int, product: Get, lanes: int) -> tirx.Stmt:
         """A' m A of one square, and the epilogue of those of its results that exist."""
         image, i, j = self.place(square)
 
         def vectors(row: Index, column: Index) -> tirx.Stmt:
-            return tir.sequence(
-                [vector((image, row, column, feature + at), at, n) for at, n in tir.segments(width, lanes)]
-            )
+            def vector(at: int, n: int) -> tirx.Stmt:
+                where = image, row, column, feature + at
+                return finished(
+                    (SIDE, RESULTS),
+                    sums,
+                    lambda number: product(number, at, n),
+                    lambda number, values: self._result(where, number, values, n),
+                    n,
+                )
 
-        def vector(where: tuple[Index, ...], at: int, n: int) -> tirx.Stmt:
-            values = tir.Registers(RESULTS * RESULTS, n)
-            gathered = both_ways(
-                (SIDE, RESULTS),
-                sums,
-                lambda number: product(number, at, n),
-                lambda number, value: values.set(number, 0, value, n),
-                n,
-            )
-            stores = [self._result(where, number, values, n) for number in range(RESULTS * RESULTS)]
-            return tir.sequence([values.declare(), gathered, *stores])
+            return tir.sequence([vector(at, n) for at, n in tir.segments(width, lanes)])
 
         return tir.bind_all((i * RESULTS, j * RESULTS), "row column", vectors)
 
@@ -137,19 +125,28 @@ class Squares:
         return tir.choose(exists, tir.bind(position, lanes, "first"), None)
 
 
-def _at(put: Put, at: Index, n: int) -> Callable[[int, tirx.Expr], tirx.Stmt]:
-    return lambda element, value: put(element, at, value, n)
-
-
 def both_ways(
     sides: tuple[int, int],
     transform: Transform,
     get: Callable[[int], tirx.Expr],
     put: Callable[[int, tirx.Expr], tirx.Stmt],
     lanes: int,
+    exists: Exists | None = None,
 ) -> tirx.Stmt:
-    """Transform the columns, then the rows, of a square of vectors: from side `sides[0]` to side `sides[1]`."""
+    """Transform the columns, then the rows, of a square of vectors: from side `sides[0]` to side `sides[1]`.
+
+    `get` and `put` take a vector's number; zeros stand for vectors that do not exist.
+    """
     before, after = sides
+    if exists is not None:
+        values = tir.Registers(before**2, lanes)
+
+        def fetch(number: int) -> tirx.Stmt:
+            fetched, nothing = (values.set(number, 0, value, lanes) for value in (get(number), tir.zeros(lanes)))
+            return tir.choose(exists(number), fetched, nothing)
+
+        from_registers = both_ways(sides, transform, lambda number: values.get(number, 0, lanes), put, lanes)
+        return tir.sequence([values.declare(), *map(fetch, range(before**2)), from_registers])
     half = tir.Registers(after * before, lanes)
     statements = [half.declare()]
     for column in range(before):
@@ -159,6 +156,19 @@ def both_ways(
         values = transform([half.get(row * before + column, 0, lanes) for column in range(before)])
         statements += [put(row * after + column, value) for column, value in enumerate(values)]
     return tir.sequence(statements)
+
+
+def finished(
+    sides: tuple[int, int],
+    transform: Transform,
+    get: Callable[[int], tirx.Expr],
+    store: Callable[[int, tir.Registers], tirx.Stmt],
+    lanes: int,
+) -> tirx.Stmt:
+    """Transform as `both_ways` to registers, then store each result, given its number and the registers of all."""
+    values = tir.Registers(sides[1] ** 2, lanes)
+    gathered = both_ways(sides, transform, get, lambda number, value: values.set(number, 0, value, lanes), lanes)
+    return tir.sequence([values.declare(), gathered, *(store(number, values) for number in range(sides[1] ** 2))])
 
 
 def differences(d: list[tirx.Expr]) -> list[tirx.Expr]:
@@ -483,31 +493,29 @@ class _Weights:
         gradient = self.gradient
         begin = image * gradient.image + i * (RESULTS * gradient.row) + j * (RESULTS * gradient.channels)
 
-        def vector(begin: Index, below: tirx.Expr | bool, beside: tirx.Expr | bool, at: Index, n: int) -> tirx.Stmt:
-            pixels = tir.Registers(RESULTS * RESULTS, n)
+        def vectors(begin: Index) -> tirx.Stmt:
+            below = i * RESULTS + 1 < gradient.rows if gradient.rows % RESULTS else True
+            beside = j * RESULTS + 1 < gradient.columns if gradient.columns % RESULTS else True
 
-            def fetch(number: int) -> tirx.Stmt:
+            def exists(number: int) -> tirx.Expr | bool:
                 down, across = divmod(number, RESULTS)
-                value = tir.load(gradient.buffer, begin + at + (down * gradient.row + across * gradient.channels), n)
                 wanted = [c for c, used in ((below, down), (beside, across)) if used and not isinstance(c, bool)]
-                exists = tirx.all(*wanted) if wanted else True
-                return tir.choose(exists, pixels.set(number, 0, value, n), pixels.set(number, 0, tir.zeros(n), n))
+                return tirx.all(*wanted) if wanted else True
 
-            def put(element: int, value: tirx.Expr) -> tirx.Stmt:
-                return tir.store(self.gradients, self._panel(element, self.across, place, at), value, n)
+            def vector(at: Index, n: int) -> tirx.Stmt:
+                def pixel(number: int) -> tirx.Expr:
+                    down, across = divmod(number, RESULTS)
+                    step = down * gradient.row + across * gradient.channels
+                    return tir.load(gradient.buffer, begin + at + step, n)
 
-            transformed = both_ways(
-                (RESULTS, SIDE), lambda values: _spread(values, n), lambda number: pixels.get(number, 0, n), put, n
-            )
-            return tir.sequence([pixels.declare(), *(fetch(number) for number in range(RESULTS**2)), transformed])
+                def put(element: int, value: tirx.Expr) -> tirx.Stmt:
+                    return tir.store(self.gradients, self._panel(element, self.across, place, at), value, n)
 
-        below = i * RESULTS + 1 < gradient.rows if gradient.rows % RESULTS else True
-        beside = j * RESULTS + 1 < gradient.columns if gradient.columns % RESULTS else True
-        return tir.bind(
-            begin,
-            lambda start: tir.spans(self.features, self.lanes, lambda at, n: vector(start, below, beside, at, n)),
-            "begin",
-        )
+                return both_ways((RESULTS, SIDE), lambda values: _spread(values, n), pixel, put, n, exists)
+
+            return tir.spans(self.features, self.lanes, vector)
+
+        return tir.bind(begin, vectors, "begin")
 
     # --- products ----------------------------------------------------------------------------------------------------
     def _multiply(self, count: Index) -> tirx.Stmt:
@@ -559,16 +567,13 @@ class _Weights:
 
         def channel(c: Index) -> tirx.Stmt:
             def vector(at: Index, n: int) -> tirx.Stmt:
-                values = tir.Registers(WINDOW * WINDOW, n)
-                gathered = both_ways(
+                return finished(
                     (SIDE, WINDOW),
                     _gathered,
                     lambda number: tir.load(self.sums, number * self.size + c * pitch + at, n),
-                    lambda number, value: values.set(number, 0, value, n),
+                    lambda number, values: self._store(c, at, number, values, n),
                     n,
                 )
-                stores = [self._store(c, at, number, values, n) for number in range(WINDOW * WINDOW)]
-                return tir.sequence([values.declare(), gathered, *stores])
 
             return tir.spans(self.features, self.lanes, vector)
 
