@@ -77,20 +77,12 @@ class _Groups:
 
     def one_block(self) -> Problem:
         """The contraction of one block, on buffers of its own."""
-        weights_first = self.problem.kind == "conv2d_weight_gradient"
+        weights_last = self.problem.kind == "conv2d_weight_gradient"
         left = self._buffer(self.problem.left, "left")
-        right = self._buffer(self.problem.right, "right", diagonal=not weights_first)
-        product = self._buffer(self.problem.product, "product", diagonal=weights_first)
-        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
-        return dataclasses.replace(
-            self.problem,
-            left=left,
-            right=right,
-            product=product,
-            groups=1,
-            shape=tir.extents(product),
-            outputs=(Output(product, axes, axes, tirx.BufferLoad(product, list(axes))),),
-        )
+        right = self._buffer(self.problem.right, "right", diagonal=not weights_last)
+        product = self._buffer(self.problem.product, "product", diagonal=weights_last)
+        changed = {"left": left, "right": right, "product": product, "shape": tir.extents(product)}
+        return dataclasses.replace(self.problem, **changed, groups=1, outputs=(Output.plain(product),))
 
     def copy_in(self, one: Problem, block: Index) -> list[tirx.Stmt]:
         """Both operands of one block."""
@@ -111,18 +103,13 @@ class _Groups:
 
         def diagonal(position: Index) -> tirx.Stmt:
             r, s, c = tir.unravel(position, (rows, columns, own))
-            return tir.sequence(
-                [
-                    self._finish(
-                        one,
-                        (r, s, c),
-                        block * features + group * part,
-                        ((r * columns + s) * channels + group * own + c) * features + group * part,
-                        part,
-                    )
-                    for group in range(self.merged)
-                ]
-            )
+
+            def finish(group: int) -> tirx.Stmt:
+                column = group * part
+                place = ((r * columns + s) * channels + group * own + c) * features + column
+                return self._finish(one, (r, s, c), block * features + column, place, part)
+
+            return tir.sequence([finish(group) for group in range(self.merged)])
 
         return self._rows(rows * columns * own, features, diagonal)
 
@@ -181,10 +168,6 @@ _LEAST_RUN = 128
 """Shorter runs of neighbouring taps are taken as one."""
 
 
-def _grid(buffer: tirx.Buffer) -> Grid:
-    return Grid(buffer, *tir.extents(buffer))
-
-
 def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding | None]:
     """Where pixels would lie in the padded grid, and the padding if there is any."""
     if not any(sides):
@@ -196,11 +179,9 @@ def _padded(grid: Grid, sides: tuple[int, int, int, int]) -> tuple[Grid, Padding
 def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     """Convolution: pixels of the padded input times weights."""
     taps, columns, channels, features = tir.extents(problem.right)
-    grid, padding = _padded(_grid(problem.left), problem.padding)
+    grid, padding = _padded(Grid.of(problem.left), problem.padding)
     batch, rows, width, _ = problem.shape
-    source = Source(
-        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
-    )
+    source = _strided(grid, problem.stride)
     if taps == 1 and columns == 1 and problem.stride == (1, 1) and problem.flattens and padding is None:
         source = Source(grid.buffer, 0, 0, 0, grid.channels, 0)
         batch, rows, width = 1, 1, batch * rows * width
@@ -208,6 +189,10 @@ def forward(problem: Problem, info: TargetInfo, threads: int) -> Code:
     operand = RowMajor(problem.right, taps * columns * channels, features)
     pixels = Pixels(batch, rows, width, features, *reduction, source, operand, _same)
     return contract_strips([pixels], problem, info, threads, padding)
+
+
+def _strided(grid: Grid, stride: tuple[int, int]) -> Source:
+    return Source(grid.buffer, 0, grid.image, stride[0] * grid.row, stride[1] * grid.channels, grid.row)
 
 
 def _reduction(rows: int, columns: int, channels: int, source: Source) -> tuple[tuple[tuple[int, int], int], Source]:
@@ -244,7 +229,7 @@ def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     shape = tir.extents(problem.right)
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
     horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
-    grid = _grid(problem.left)
+    grid = Grid.of(problem.left)
     margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
     sides = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
     grid, padding = _padded(grid, sides)
@@ -324,18 +309,18 @@ def product_nt(problem: Problem, info: TargetInfo, threads: int) -> Code:
 def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
     """Gradient with respect to a convolution's weights: a reduction over pixels."""
     taps, columns, channels, features = problem.shape
-    windows = Windows(_grid(problem.left), _grid(problem.right), (taps, columns), problem.stride, problem.padding[:2])
+    windows = Windows(
+        Grid.of(problem.left), Grid.of(problem.right), (taps, columns), problem.stride, problem.padding[:2]
+    )
     if gathering_pays(windows, info, threads) or (lean and any(problem.padding)):
         return contract_windows(windows, problem, info, threads, lean=lean)
-    grid, code, spaces = _grid(problem.left), [], []
+    grid, code, spaces = Grid.of(problem.left), [], []
     if any(problem.padding):
         grid, filled = Padding(grid, problem.padding).whole("padded", info.lanes)
         code, spaces = [filled], [grid.buffer]
-    right = _grid(problem.right)
+    right = Grid.of(problem.right)
     batch, rows, width = right.batch, right.rows, right.columns
-    source = Source(
-        grid.buffer, 0, grid.image, problem.stride[0] * grid.row, problem.stride[1] * grid.channels, grid.row
-    )
+    source = _strided(grid, problem.stride)
     other = Source(right.buffer, 0, right.image, right.row, right.channels, 0)
     if taps == 1 and columns == 1 and problem.stride == (1, 1):
         source = Source(grid.buffer, 0, 0, grid.channels, 0, 0)

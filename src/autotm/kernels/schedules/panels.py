@@ -178,6 +178,11 @@ class Grid:
     columns: int
     channels: int
 
+    @classmethod
+    def of(cls, buffer: tirx.Buffer) -> Grid:
+        """A buffer of shape (batch, rows, columns, channels)."""
+        return cls(buffer, *tir.extents(buffer))
+
     @property
     def row(self) -> int:
         """Elements from one row to the next."""
@@ -199,8 +204,7 @@ class Padding:
 
     def within(self, buffer: tirx.Buffer) -> Grid:
         """The padded grid, if it lay in `buffer`."""
-        top, left, bottom, right = self.sides
-        grid = self.grid
+        (top, left, bottom, right), grid = self.sides, self.grid
         return Grid(buffer, grid.batch, grid.rows + top + bottom, grid.columns + left + right, grid.channels)
 
     def whole(self, name: str, lanes: int) -> tuple[Grid, tirx.Stmt]:
@@ -214,8 +218,7 @@ class Padding:
 
     def line(self, index: Index, target: Grid, to: Index, lanes: int) -> tirx.Stmt:
         """Fill line `index`, counted over all images, at `to` of the target's buffer."""
-        top, left, bottom, right = self.sides
-        grid = self.grid
+        (top, left, bottom, right), grid = self.sides, self.grid
         kept = grid.columns + min(left, 0) + min(right, 0)
         image, row = index // target.rows, index % target.rows
         origin = image * grid.image + (row - top) * grid.row + max(-left, 0) * grid.channels
@@ -254,9 +257,9 @@ class RegisterTile:
         self.vectors = tir.segments(width, lanes)
         self.sums = tir.Registers(rows, width)
 
-    def declare(self) -> tirx.Stmt:
-        """Reserve the sums."""
-        return self.sums.declare()
+    def start(self) -> tirx.Stmt:
+        """Reserve the sums, and set every one to zero."""
+        return tir.sequence([self.sums.declare(), self.clear()])
 
     def clear(self) -> tirx.Stmt:
         """Set every sum to zero."""
@@ -420,8 +423,7 @@ def sum_block(
         save = tile.save(block.partial, lambda m, o: block.base + waits(m, o))
     return tir.sequence(
         [
-            tile.declare(),
-            tile.clear(),
+            tile.start(),
             reduce,
             tir.choose(block.is_first, nothing, gather),
             tir.choose(block.is_last, tile.finish(problem, coordinates, place), save),
@@ -439,7 +441,7 @@ def sum_chains(
     """
     if taps * run <= 2 * CHAIN_STEPS:
         whole = [tir.loop(taps, lambda tap: chain(tap, 0, run), "tap")] if taps * run else []
-        return [tile.declare(), tile.clear(), *whole], tile
+        return [tile.start(), *whole], tile
     total = RegisterTile(tile.rows, tile.width, tile.lanes)
     links = -(-run // CHAIN_STEPS)
 
@@ -447,4 +449,4 @@ def sum_chains(
         return tir.sequence([tile.clear(), chain(tap, *tir.share(index, links, run)), total.add(tile.sums.get)])
 
     each = tir.loop(taps, lambda tap: tir.loop(links, lambda index: link(tap, index), "link"), "tap")
-    return [tile.declare(), total.declare(), total.clear(), each], total
+    return [tile.sums.declare(), total.start(), each], total

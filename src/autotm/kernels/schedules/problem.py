@@ -45,6 +45,12 @@ class Output:
     indices: tuple[tirx.Expr, ...]
     value: tirx.Expr
 
+    @classmethod
+    def plain(cls, product: tirx.Buffer) -> Output:
+        """The contraction's elements themselves."""
+        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
+        return cls(product, axes, axes, tirx.BufferLoad(product, list(axes)))
+
     @cached_property
     def loads(self) -> tuple[TensorLoad, ...]:
         """Every load in the value."""
@@ -158,8 +164,7 @@ def problem_of(sch: s_tir.Schedule, main: s_tir.schedule.SBlockRV) -> Problem:
             )
     outputs = _epilogue(sch, main, parameters)
     if product in parameters:
-        axes = tuple(tirx.Var(f"x{i}", "int64") for i in range(len(product.shape)))
-        outputs.insert(0, Output(product, axes, axes, tirx.BufferLoad(product, list(axes))))
+        outputs.insert(0, Output.plain(product))
 
     def integers(key: str, default: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(int(value) for value in block.annotations.get(key, default))

@@ -69,8 +69,7 @@ class _Product:
         axes = [_Axis(*item) for item in zip(extents, scalar, vector, strict=True)]
         alone = [index for index in range(last) if axes[index].scalars and not axes[index].vectors]
         if not alone or axes[last].scalars or not all(axis.scalars and axis.vectors for axis in axes[last + 1 :]):
-            message = "no batched product of matrices"
-            raise ValueError(message)
+            raise ValueError("no batched product of matrices")
         scalars, vectors = (problem.right, problem.left) if swapped else (problem.left, problem.right)
         return cls(scalars, vectors, tuple(axes[: last + 1]), alone[-1], axes[-1])
 
@@ -275,18 +274,16 @@ def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
 def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
     """A Bᵀ; threads share the rows of B."""
-    (rows, features), steps = problem.shape, int(problem.left.shape[1])
+    rows, features = problem.shape
     heights = cut(rows, _ROWS)
     widths = cut(features, max(1, (info.registers - 1) // heights.size - 1))
-
-    def tile(m: Index, k: Index, size: tuple[int, int]) -> tirx.Stmt:
-        dots = _Dots(problem, info, size, steps)
-        return dots.code(m, k)
 
     def task(index: Index) -> tirx.Stmt:
         def width(k: Index, breadth: int) -> tirx.Stmt:
             def height(number: Index) -> tirx.Stmt:
-                return tir.pick(heights, number, lambda m, count: tile(m, k, (count, breadth)))
+                return tir.pick(
+                    heights, number, lambda m, count: _dot_products(problem, info.lanes, (m, k), (count, breadth))
+                )
 
             return tir.loop(heights.count, height, "rows")
 
@@ -295,49 +292,35 @@ def few_rows_product_nt(problem: Problem, info: TargetInfo) -> Code:
     return Code(tir.parallel(widths.count, task, "task"), ())
 
 
-class _Dots:
-    """Dot products of `size[0]` rows of A with `size[1]` rows of B."""
+def _dot_products(problem: Problem, lanes: int, where: tuple[Index, Index], size: tuple[int, int]) -> tirx.Stmt:
+    """Dot products of `size[0]` rows of A with `size[1]` rows of B, from rows `where` on."""
+    (m, k), steps = where, int(problem.left.shape[1])
+    spots = [(i, j) for i in range(size[0]) for j in range(size[1])]
+    sums = tir.Registers(size[0], size[1] * lanes)
 
-    def __init__(self, problem: Problem, info: TargetInfo, size: tuple[int, int], steps: int) -> None:
-        self.problem, self.lanes, self.size, self.steps = problem, info.lanes, size, steps
-        self.sums = tir.Registers(size[0], size[1] * info.lanes)
-
-    def code(self, m: Index, k: Index) -> tirx.Stmt:
-        lanes, whole = self.lanes, self.steps // self.lanes
-        clear = [self.sums.set(i, j * lanes, tir.zeros(lanes), lanes) for i, j in self._each()]
-        statements = [self.sums.declare(), *clear]
-        if whole:
-            statements.append(tir.loop(whole, lambda v: self._multiply(m, k, v * lanes, lanes), "step"))
-        tail = tir.segments(self.steps - whole * lanes, lanes)
-        statements += [self._multiply(m, k, whole * lanes + offset, width) for offset, width in tail]
-        statements += self._fold()
-
-        def finish(i: int, j: int) -> tirx.Stmt:
-            return self.problem.finish((m + i, k + j), lambda: self.sums.get(i, j * lanes))
-
-        return tir.sequence([*statements, *(finish(i, j) for i, j in self._each())])
-
-    def _each(self) -> list[tuple[int, int]]:
-        return [(i, j) for i in range(self.size[0]) for j in range(self.size[1])]
-
-    def _multiply(self, m: Index, k: Index, at: Index, lanes: int) -> tirx.Stmt:
+    def multiply(at: Index, width: int) -> tirx.Stmt:
         updates = []
-        for i, j in self._each():
-            left = tir.load(self.problem.left, (m + i) * self.steps + at, lanes)
-            right = tir.load(self.problem.right, (k + j) * self.steps + at, lanes)
-            place = j * self.lanes
-            updates.append(self.sums.set(i, place, self.sums.get(i, place, lanes) + left * right, lanes))
+        for i, j in spots:
+            left = tir.load(problem.left, (m + i) * steps + at, width)
+            right = tir.load(problem.right, (k + j) * steps + at, width)
+            updates.append(sums.set(i, j * lanes, sums.get(i, j * lanes, width) + left * right, width))
         return tir.sequence(updates)
 
-    def _fold(self) -> list[tirx.Stmt]:
-        """Add the upper half of the lanes to the lower one until one is left."""
-        folds, width = [], self.lanes // 2
-        while width:
-            for i, j in self._each():
-                low, high = (self.sums.get(i, j * self.lanes + o, width) for o in (0, width))
-                folds.append(self.sums.set(i, j * self.lanes, low + high, width))
-            width //= 2
-        return folds
+    whole = steps // lanes
+    statements = [sums.declare(), *(sums.set(i, j * lanes, tir.zeros(lanes), lanes) for i, j in spots)]
+    statements += [tir.loop(whole, lambda v: multiply(v * lanes, lanes), "step")] if whole else []
+    statements += [multiply(whole * lanes + at, width) for at, width in tir.segments(steps % lanes, lanes)]
+    width = lanes // 2
+    while width:  # Add the upper half of the lanes to the lower one until one is left.
+        for i, j in spots:
+            low, high = (sums.get(i, j * lanes + o, width) for o in (0, width))
+            statements.append(sums.set(i, j * lanes, low + high, width))
+        width //= 2
+
+    def finish(i: int, j: int) -> tirx.Stmt:
+        return problem.finish((m + i, k + j), lambda: sums.get(i, j * lanes))
+
+    return tir.sequence([*statements, *(finish(i, j) for i, j in spots)])
 
 
 # A Bᵀ with long rows: taken in blocks of steps, so that a turned block of B stays in the second-level cache.

@@ -43,7 +43,7 @@ class Squares:
     def of(cls, problem: Problem, origin: tuple[int, int]) -> Squares:
         """Those of all results; the source is the problem's left operand."""
         _, rows, columns, _ = problem.shape
-        source = Grid(problem.left, *tir.extents(problem.left))
+        source = Grid.of(problem.left)
         return cls(problem, source, origin, -(-rows // RESULTS), -(-columns // RESULTS))
 
     @property
@@ -385,7 +385,7 @@ class _Winograd:
 
         summed = tir.loop(self.channels, step, "step")
         saved = tile.save(self.products, lambda m, offset: to + m * width + offset)
-        return tir.sequence([tile.declare(), tile.clear(), summed, saved])
+        return tir.sequence([tile.start(), summed, saved])
 
 
 # Gradients of 3x3 weights, stride one, by Winograd's F(3x3, 2x2): 16 products instead of 36.
@@ -423,8 +423,8 @@ def winograd_weight_gradient(problem: Problem, info: TargetInfo, threads: int) -
 
 def _squares(problem: Problem) -> Squares:
     """One square of the source for each 2x2 gradients of results."""
-    gradient = Grid(problem.right, *tir.extents(problem.right))
-    source = Grid(problem.left, *tir.extents(problem.left))
+    gradient = Grid.of(problem.right)
+    source = Grid.of(problem.left)
     down, across = -(-gradient.rows // RESULTS), -(-gradient.columns // RESULTS)
     return Squares(problem, source, (problem.padding[0], problem.padding[1]), down, across)
 
@@ -434,7 +434,7 @@ class _Weights:
 
     def __init__(self, problem: Problem, info: TargetInfo, threads: int) -> None:
         self.problem, self.lanes, self.threads = problem, info.lanes, threads
-        self.gradient = Grid(problem.right, *tir.extents(problem.right))
+        self.gradient = Grid.of(problem.right)
         self.squares = _squares(problem)
         _, _, self.channels, self.features = problem.shape
         self.batch = -(-self.squares.count // -(-self.squares.count // _BATCH))
@@ -558,7 +558,7 @@ class _Weights:
 
         added = tile.add(lambda m, offset, n: tir.load(self.sums, place(m, offset), n))
         summed = tir.loop(count, step, "step")
-        return tir.sequence([tile.declare(), tile.clear(), summed, added, tile.save(self.sums, place)])
+        return tir.sequence([tile.start(), summed, added, tile.save(self.sums, place)])
 
     # --- results -----------------------------------------------------------------------------------------------------
     def _finish(self) -> tirx.Stmt:
