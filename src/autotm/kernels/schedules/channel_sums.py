@@ -49,11 +49,6 @@ class ChannelSums:
         self, sch: s_tir.Schedule, info: TargetInfo, threads: int, before: tirx.Stmt | None = None
     ) -> None:
         """Let the function in `sch` compute the sums, after `before`."""
-        code = self._code(info, threads)
-        first = [before] if before is not None else []
-        replace_body(sch, Code(tir.sequence([*first, code.body]), code.workspaces))
-
-    def _code(self, info: TargetInfo, threads: int) -> Code:
         block_rows = min(max(_BLOCK_BYTES // (4 * self.channels * self.operands), _LEAST_ROWS), _MOST_ROWS)
         blocks = -(-self.rows // block_rows)
         parts = min(blocks, -(-math.isqrt(blocks) // threads) * threads)
@@ -88,7 +83,9 @@ class ChannelSums:
             return [tir.load(partial, place(part, number) + c, lanes) for number in range(self.count)]
 
         together = self._each_group(info, (0, parts), parts_of, self.finish)
-        return Code(tir.sequence([tir.parallel(parts, sum_part, "part", when=is_parallel), together]), (partial,))
+        first = [before] if before is not None else []
+        body = tir.sequence([*first, tir.parallel(parts, sum_part, "part", when=is_parallel), together])
+        replace_body(sch, Code(body, (partial,)))
 
     def _each_group(
         self,
@@ -196,7 +193,7 @@ def schedule_gradient_sums(sch: s_tir.Schedule, _main: s_tir.schedule.SBlockRV, 
 
 def bias_gradient(dy: te.Tensor) -> te.Tensor:
     """Shape (..., channels) gives (channels,); the code is generated, known by the block's name."""
-    *leading, channels = (int(extent) for extent in dy.shape)
+    *leading, channels = tir.extents(dy)
     axes = [te.reduce_axis((0, extent)) for extent in leading]
     return te.compute((channels,), lambda c: te.sum(dy(*axes, c), axis=axes), name="bias_gradient")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -95,10 +96,6 @@ def _exp(x: tirx.Expr) -> tirx.Expr:
     return tirx.Select(x <= _number(EXP_MOST), below, x * tirx.max_value("float32"))
 
 
-def _sigmoid(x: tirx.Expr) -> tirx.Expr:
-    return _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x))
-
-
 def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[tirx.Expr], tirx.Expr]:
     """An odd function that is 1 from `end` on, as x P(x^2) / Q(x^2)."""
 
@@ -113,7 +110,7 @@ def _odd(odd: Sequence[float], even: Sequence[float], end: float) -> Callable[[t
 
 _FORMS: dict[str, Callable[[tirx.Expr], tirx.Expr]] = {
     "tirx.exp": _exp,
-    "tirx.sigmoid": _sigmoid,
+    "tirx.sigmoid": lambda x: _number(1.0) / (_number(1.0) + _exp(_number(0.0) - x)),
     "tirx.tanh": _odd(_TANH_ODD, _TANH_EVEN, _TANH_END),
     "tirx.erf": _odd(_ERF_ODD, _ERF_EVEN, _ERF_END),
 }
@@ -196,7 +193,7 @@ def _turned_axis(nest: Nest) -> int | None:
     """The axis along which something as large as the result is contiguous that is not the result's last; if any."""
     last = len(nest.extents) - 1
     for access in nest.loads:
-        if not access.indices or math.prod(int(extent) for extent in access.buffer.shape) < nest.iterations:
+        if not access.indices or tir.elements(access.buffer) < nest.iterations:
             continue
         found = [axis for axis in range(last) if access.indices[-1].same_as(nest.variables[axis])]
         if found and min(nest.extents[found[0]], nest.extents[last]) >= _LEAST_TURNED:
@@ -224,17 +221,16 @@ def _schedule_turned(schedule: Schedule, block: SBlockRV, nest: Nest, turned: in
 
 def contiguous_from(nest: Nest) -> int:
     """The first axis of the longest run of last axes that every access walks as one contiguous axis, or not at all."""
+
+    def is_contiguous(start: int) -> bool:
+        run = nest.variables[start:]
+        accesses = (*nest.loads, *nest.stores)
+        return not nest.free_uses & set(run) and all(_walks(access, run, nest.extents[start:]) for access in accesses)
+
     start = len(nest.extents) - 1
-    while start > 0 and _is_contiguous(nest, start - 1):
+    while start > 0 and is_contiguous(start - 1):
         start -= 1
     return start
-
-
-def _is_contiguous(nest: Nest, start: int) -> bool:
-    run = nest.variables[start:]
-    if nest.free_uses & set(run):
-        return False
-    return all(_walks(access, run, nest.extents[start:]) for access in (*nest.loads, *nest.stores))
 
 
 def _walks(access: Access, run: tuple[tirx.Var, ...], extents: tuple[int, ...]) -> bool:
@@ -244,10 +240,9 @@ def _walks(access: Access, run: tuple[tirx.Var, ...], extents: tuple[int, ...]) 
     if len(access.indices) < len(run) or any(used[: -len(run)]):
         return False
     last = access.indices[-len(run) :]
-    shape = [int(extent) for extent in access.buffer.shape][-len(run) :]
-    exact = all(
-        index.same_as(variable) and size == extent
-        for index, variable, size, extent in zip(last[1:], run[1:], shape[1:], extents[1:], strict=True)
+    exact = (
+        tir.is_own(last[1:], run[1:])
+        and tir.extents(access.buffer)[len(access.indices) - len(run) + 1 :] == extents[1:]
     )
     return exact and used[-len(run)] == {run[0]} and _is_shifted(last[0], run[0])
 
@@ -315,20 +310,16 @@ def schedule_reduction(
     count = nest.extent(nest.reduction)
     extents = [nest.extents[axis] for axis in nest.spatial]
     is_parallel = machine.is_parallel(nest.touched_bytes)
-    if _is_row_reduction(nest) and count >= machine.lanes:
+    # Whether the terms of one sum lie next to each other in the largest operand.
+    largest = max(nest.loads, key=lambda access: tir.elements(access.buffer)).indices
+    is_row = bool(largest) and nest.variables[nest.reduction[-1]] in variables_of(largest[-1])
+    if is_row and count >= machine.lanes:
         _by_lanes(schedule, block, extents, _fuse(schedule, terms), count, is_parallel, machine)
     elif count > _SHORT and extents:
         _long(schedule, block, spatial, extents, _fuse(schedule, terms), count, is_parallel, machine)
     elif extents:
         writer = epilogue if epilogue is not None else schedule.cache_write(block, 0, "global")
         _short(schedule, block, writer, spatial, extents, terms, count, is_parallel, machine)
-
-
-def _is_row_reduction(nest: Nest) -> bool:
-    """Whether the terms of one sum lie next to each other in the largest operand."""
-    last = nest.variables[nest.reduction[-1]]
-    largest = max(nest.loads, key=lambda access: math.prod(int(extent) for extent in access.buffer.shape))
-    return bool(largest.indices) and last in variables_of(largest.indices[-1])
 
 
 def _short(
@@ -513,12 +504,9 @@ def inline_intermediates(schedule: Schedule) -> None:
     """
     for block in top_blocks(schedule):
         nest = read_nest(schedule, block)
-        if nest is None or nest.reduction or _is_costly(schedule, block, nest):
-            continue
-        try:
-            schedule.compute_inline(block)
-        except ScheduleError:
-            continue
+        if nest is not None and not nest.reduction and not _is_costly(schedule, block, nest):
+            with contextlib.suppress(ScheduleError):
+                schedule.compute_inline(block)
 
 
 def _is_costly(schedule: Schedule, block: SBlockRV, nest: Nest) -> bool:

@@ -21,8 +21,8 @@ from autotm.kernels.tir import Code, Index, parameters, replace_body
 
 _VECTORS = 4
 """Vectors of partial sums."""
-Each = Callable[[Index, int], tirx.Stmt]
-"""What to do with the vector of so many lanes at an offset of the row."""
+Terms = tuple[list[tirx.Stmt], list[tirx.Expr]]
+"""Statements to run, then a vector for each fold of a row."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Rows:
     @classmethod
     def of(cls, buffer: tirx.Buffer, buffers: int, info: TargetInfo, threads: int) -> Rows:
         """The rows along the last axis of `buffer`, one of `buffers` equally large ones that the kernel touches."""
-        *leading, width = (int(extent) for extent in buffer.shape)
+        *leading, width = tir.extents(buffer)
         count = math.prod(leading)
         is_parallel = threads > 1 and 4 * count * width * buffers >= PARALLEL_BYTES
         return cls(count, width, info.lanes, min(threads, count) if is_parallel else 1)
@@ -51,8 +51,8 @@ class Rows:
 
         return tir.in_tasks(self.tasks, self.count, row, "row", when=self.tasks > 1)
 
-    def walk(self, body: Each) -> tirx.Stmt:
-        """The body for every vector of a row."""
+    def walk(self, body: Callable[[Index, int], tirx.Stmt]) -> tirx.Stmt:
+        """`body(offset, lanes)` for every vector of a row."""
         return tir.spans(self.width, self.lanes, body)
 
 
@@ -101,9 +101,7 @@ def largest(rows: Rows) -> Fold:
     return Fold(rows, tirx.max, tirx.FloatImm("float32", 0.0) - tirx.infinity("float32"))
 
 
-def fold(
-    rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], tuple[Sequence[tirx.Stmt], Sequence[tirx.Expr]]]
-) -> tirx.Stmt:
+def fold(rows: Rows, folds: Sequence[Fold], body: Callable[[Index, int], Terms]) -> tirx.Stmt:
     """One pass over a row: `body(offset, lanes)` gives statements to run, then a vector for each of `folds`."""
     lanes, group = rows.lanes, _VECTORS * rows.lanes
 
@@ -139,7 +137,7 @@ def schedule_layer_norm(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, t
     """Replace the body of the function in `sch`, which holds nothing but the operator."""
     x, gamma, beta, y = parameters(sch)
     rows = Rows.of(x, 2, info, threads)
-    epsilon = _epsilon(sch, main)
+    epsilon = float(sch.get(main).annotations["epsilon"])
 
     def row(origin: Index) -> tirx.Stmt:
         normal = _Normal(rows, x, origin, epsilon)
@@ -159,7 +157,7 @@ def schedule_layer_norm_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Targ
     rows = Rows.of(x, 3, info, threads)
     blocks = min(rows.count, max(rows.tasks, -(-rows.count // _ROWS_PER_BLOCK)))
     partial = tir.workspace(blocks * 2 * rows.width, "partial_sums")
-    epsilon = _epsilon(sch, main)
+    epsilon = float(sch.get(main).annotations["epsilon"])
 
     def clear(base: Index) -> tirx.Stmt:
         flat = replace(rows, width=2 * rows.width)
@@ -192,14 +190,8 @@ def _gather(rows: Rows, partial: tirx.Buffer, offset: int, blocks: int, result: 
             term = tir.load(partial, block * (2 * rows.width) + offset + at, lanes)
             return sums.set(0, 0, sums.get(0, 0, lanes) + term, lanes)
 
-        return tir.sequence(
-            [
-                sums.declare(),
-                sums.set(0, 0, tir.zeros(lanes), lanes),
-                tir.loop(blocks, add, "block"),
-                tir.store(result, at, sums.get(0, 0, lanes), lanes),
-            ]
-        )
+        clear, added = sums.set(0, 0, tir.zeros(lanes), lanes), tir.loop(blocks, add, "block")
+        return tir.sequence([sums.declare(), clear, added, tir.store(result, at, sums.get(0, 0, lanes), lanes)])
 
     return rows.walk(vector)
 
@@ -216,7 +208,7 @@ def _gradient_row(
     def add(at: Index, value: tirx.Expr, lanes: int) -> tirx.Stmt:
         return tir.store(sums, base + at, tir.load(sums, base + at, lanes) + value, lanes)
 
-    def gather(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def gather(at: Index, lanes: int) -> Terms:
         outer = tir.load(dy, origin + at, lanes)
         slope = outer * tir.load(gamma, at, lanes)
         n = normal.vector(at, lanes)
@@ -256,14 +248,14 @@ class _Normal:
         one, epsilon = (tirx.FloatImm("float32", value) for value in (1.0, self._epsilon))
         plain, squares = total(self._rows), total(self._rows)
 
-        def square(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+        def square(at: Index, lanes: int) -> Terms:
             distance = self._distance(at, lanes)
             return [], [distance * distance]
 
         return tir.sequence(
             [
                 self._values.declare(),
-                fold(self._rows, [plain], lambda at, lanes: ([], [tir.load(self._x, self._origin + at, lanes)])),
+                fold(self._rows, [plain], _values(self._x, self._origin)),
                 self._values.set(0, 0, _mean(plain, self._rows)),
                 fold(self._rows, [squares], square),
                 self._values.set(1, 0, one / tirx.sqrt(_mean(squares, self._rows) + epsilon)),
@@ -282,10 +274,6 @@ def _mean(fold: Fold, rows: Rows) -> tirx.Expr:
     return fold.value * tirx.FloatImm("float32", 1.0 / rows.width)
 
 
-def _epsilon(sch: s_tir.Schedule, main: SBlockRV) -> float:
-    return float(sch.get(main).annotations["epsilon"])
-
-
 # Generated code of softmax, its logarithm, and their gradients: one row at a time.
 
 _Row = Callable[[Rows, list[tirx.Buffer], Index], tirx.Stmt]
@@ -301,34 +289,31 @@ def schedule_softmax(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, thre
 
 def _softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     x, y = buffers
-    peak, summed = largest(rows), total(rows)
+    peak, summed, factor = largest(rows), total(rows), tir.Registers(1, 1)
 
-    def exponentials(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def exponentials(at: Index, lanes: int) -> Terms:
         value = exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)
         return [tir.store(y, origin + at, value, lanes)], [tir.load(y, origin + at, lanes)]
-
-    factor = tir.Registers(1, 1)
 
     def scale(at: Index, lanes: int) -> tirx.Stmt:
         value = tir.load(y, origin + at, lanes) * tir.splat(factor.get(0, 0), lanes)
         return tir.store(y, origin + at, value, lanes)
 
-    return tir.sequence(
-        [
-            fold(rows, [peak], lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])),
-            fold(rows, [summed], exponentials),
-            factor.declare(),
-            factor.set(0, 0, tirx.FloatImm("float32", 1.0) / summed.value),
-            rows.walk(scale),
-        ]
-    )
+    inverse = tirx.FloatImm("float32", 1.0) / summed.value
+    folds = [fold(rows, [peak], _values(x, origin)), fold(rows, [summed], exponentials)]
+    return tir.sequence([*folds, factor.declare(), factor.set(0, 0, inverse), rows.walk(scale)])
+
+
+def _values(x: tirx.Buffer, origin: Index) -> Callable[[Index, int], Terms]:
+    """The elements of a row as terms of one fold."""
+    return lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])
 
 
 def _softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     y, dy, dx = buffers
     summed = total(rows)
 
-    def product(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def product(at: Index, lanes: int) -> Terms:
         return [], [tir.load(y, origin + at, lanes) * tir.load(dy, origin + at, lanes)]
 
     def slope(at: Index, lanes: int) -> tirx.Stmt:
@@ -340,26 +325,17 @@ def _softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> 
 
 def _log_softmax(rows: Rows, buffers: list[tirx.Buffer], origin: Index) -> tirx.Stmt:
     x, y = buffers
-    peak, summed = largest(rows), total(rows)
+    peak, summed, shift = largest(rows), total(rows), tir.Registers(1, 1)
 
-    def exponentials(at: Index, lanes: int) -> tuple[list[tirx.Stmt], list[tirx.Expr]]:
+    def exponentials(at: Index, lanes: int) -> Terms:
         return [], [exponential(tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes), lanes)]
-
-    shift = tir.Registers(1, 1)
 
     def subtract(at: Index, lanes: int) -> tirx.Stmt:
         value = tir.load(x, origin + at, lanes) - tir.splat(peak.value, lanes) - tir.splat(shift.get(0, 0), lanes)
         return tir.store(y, origin + at, value, lanes)
 
-    return tir.sequence(
-        [
-            fold(rows, [peak], lambda at, lanes: ([], [tir.load(x, origin + at, lanes)])),
-            fold(rows, [summed], exponentials),
-            shift.declare(),
-            shift.set(0, 0, tirx.log(summed.value)),
-            rows.walk(subtract),
-        ]
-    )
+    folds = [fold(rows, [peak], _values(x, origin)), fold(rows, [summed], exponentials)]
+    return tir.sequence([*folds, shift.declare(), shift.set(0, 0, tirx.log(summed.value)), rows.walk(subtract)])
 
 
 def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: TargetInfo, threads: int) -> None:
@@ -408,9 +384,7 @@ def _log_softmax_gradient(rows: Rows, buffers: list[tirx.Buffer], origin: Index)
         value = tir.load(dy, origin + at, lanes) - probability * tir.splat(summed.value, lanes)
         return tir.store(dx, origin + at, value, lanes)
 
-    return tir.sequence(
-        [fold(rows, [summed], lambda at, lanes: ([], [tir.load(dy, origin + at, lanes)])), rows.walk(slope)]
-    )
+    return tir.sequence([fold(rows, [summed], _values(dy, origin)), rows.walk(slope)])
 
 
 _ROWS: dict[str, _Row] = {"softmax": _softmax, "softmax_gradient": _softmax_gradient, "log_softmax": _log_softmax}

@@ -70,7 +70,8 @@ def contract_weights(weights: Weights, problem: Problem, info: TargetInfo, threa
     emitter = _BlockedEmitter(weights, problem, info, threads)
     if lean and emitter.blocks > 1 and not problem.plain:
         return emitter.by_portions()
-    return emitter.by_pixels() if emitter.few_tiles else emitter.by_tiles()
+    is_uneven = -(-emitter.count // threads) * threads > 1.25 * emitter.count
+    return emitter.by_pixels() if is_uneven and weights.lines >= 4 * threads else emitter.by_tiles()
 
 
 class _BlockedEmitter:
@@ -84,11 +85,6 @@ class _BlockedEmitter:
         pixels = -(-weights.lines // self.blocks) * weights.columns
         self.tiles = register_tiles(1, weights.run, weights.features, pixels, info)
         self.count = weights.taps * self.tiles.columns.count * self.tiles.vectors.count
-
-    @property
-    def few_tiles(self) -> bool:
-        rounds = -(-self.count // self.threads)
-        return rounds * self.threads > 1.25 * self.count and self.weights.lines >= 4 * self.threads
 
     def by_portions(self) -> Code:
         tile_size = self.tiles.columns.size * self.tiles.vectors.size * self.info.lanes
@@ -344,12 +340,8 @@ class _GatheredEmitter:
 
     def _never_outside(self) -> bool:
         windows, x, dy = self.windows, self.windows.x, self.windows.dy
-        reach = [
-            (count - 1) * step + window - before <= extent
-            for count, step, window, before, extent in zip(
-                (dy.rows, dy.columns), windows.stride, windows.window, windows.origin, (x.rows, x.columns), strict=True
-            )
-        ]
+        axes = zip((dy.rows, dy.columns), windows.stride, windows.window, (x.rows, x.columns), strict=True)
+        reach = [(count - 1) * step + window <= extent for count, step, window, extent in axes]
         return not any(windows.origin) and all(reach)
 
     def _tiles(self, block: Block, tap: Index, channel: Index, width: int, base: Index, *, own: bool) -> tirx.Stmt:
@@ -385,7 +377,6 @@ class _GatheredEmitter:
         tap, channel, row, k = where
         windows, dy = self.windows, self.windows.dy
         tile = RegisterTile(*size, self.info.lanes)
-        begin = block.first * dy.row
 
         def pixels(left: Index, right: Index) -> tirx.Stmt:
             def pixel(p: Index) -> tirx.Stmt:
@@ -402,7 +393,9 @@ class _GatheredEmitter:
         def coordinates(m: int, o: Index) -> tuple[Index, ...]:
             return tap // windows.window[1], tap % windows.window[1], channel + row + m, k + o
 
-        reduce = tir.bind(base + row, lambda a: tir.bind(begin + k, lambda b: pixels(a, b), "right"), "left")
+        reduce = tir.bind(
+            base + row, lambda a: tir.bind(block.first * dy.row + k, lambda b: pixels(a, b), "right"), "left"
+        )
 
         def waiting(m: int, o: int) -> Index:
             return (row + m) * dy.channels + k + o
