@@ -88,21 +88,17 @@ def call_embedding_concat(builder: relax.BlockBuilder, parts: Sequence[tuple[rel
 def embedding_concat(parts: Sequence[tuple[te.Tensor, ...]]) -> te.Tensor:
     """The kernel of `call_embedding_concat`, already scheduled."""
     tensors = list(itertools.chain.from_iterable(parts))
-    widths = [int(part[0].shape[1]) for part in parts]
-    count = int(parts[0][-1].shape[0])
-    begins = list(itertools.accumulate(widths, initial=0))
+    count, *_ = tir.extents(parts[0][-1])
+    begins = list(itertools.accumulate((int(part[0].shape[1]) for part in parts), initial=0))
 
     def body(ins: list[tirx.Buffer], outs: list[tirx.Buffer]) -> tirx.Stmt:
-        def row(at: tir.Index) -> tirx.Stmt:
-            rest = iter(ins)
-            copies = []
-            for part, begin in zip(parts, begins, strict=False):
-                source, *indices = itertools.islice(rest, len(part))
-                copies.append(_copy_row(outs[0], at, begin, source, *indices))
-            return tir.sequence(copies)
+        rest = iter(ins)
+        places = [(begin, *itertools.islice(rest, len(part))) for part, begin in zip(parts, begins, strict=False)]
 
-        is_parallel = 2 * 4 * count * begins[-1] >= PARALLEL_BYTES
-        return tir.parallel(count, row, "row", when=is_parallel)
+        def row(at: tir.Index) -> tirx.Stmt:
+            return tir.sequence([_copy_row(outs[0], at, *place) for place in places])
+
+        return tir.parallel(count, row, "row", when=2 * 4 * count * begins[-1] >= PARALLEL_BYTES)
 
     return te.extern(
         [(count, begins[-1])],
@@ -294,8 +290,7 @@ class Scatter:
     def of_axis(cls, dy: Sequence[int], shape: Sequence[int], axis: int, indices: Sequence[int]) -> Scatter:
         """Of a `take` along an axis: `dy` has the indices' axes in place of it."""
         entries = math.prod(indices)
-        inner = math.prod(shape[axis + 1 :])
-        return cls(math.prod(dy[:axis]), entries, inner, (shape[axis],), ((1,),), (entries,))
+        return cls(math.prod(dy[:axis]), entries, math.prod(shape[axis + 1 :]), (shape[axis],), ((1,),), (entries,))
 
     @classmethod
     def of_elements(cls, dy: Sequence[int], shape: Sequence[int], axis: int) -> Scatter:
@@ -310,18 +305,17 @@ class Scatter:
         padded = [(1,) * (rank - len(index)) + tuple(index) for index in indices]
         entries = tuple(max(extents) for extents in zip(*padded, strict=True))
         inner = math.prod(shape[len(indices) :])
-        strides = tuple(_strides(index) for index in padded)
+        # None where an index is broadcast.
+        strides = tuple(
+            tuple(0 if extent == 1 else math.prod(index[axis + 1 :]) for axis, extent in enumerate(index))
+            for index in padded
+        )
         return cls(1, math.prod(entries), inner, tuple(shape[: len(indices)]), strides, entries)
 
     @property
     def places(self) -> int:
         """Places of one outer index."""
         return math.prod(self.extents)
-
-
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Elements from one index to the next along each axis; none where it is broadcast."""
-    return tuple(0 if extent == 1 else math.prod(shape[axis + 1 :]) for axis, extent in enumerate(shape))
 
 
 def scatter_sum(dy: te.Tensor, indices: Sequence[te.Tensor], shape: Sequence[int], scatter: Scatter) -> te.Tensor:

@@ -208,17 +208,6 @@ def _decoded(value: Any, operands: Sequence[torch.Tensor]) -> Any:
     return _DECODERS[kind](held, operands) if kind in _DECODERS else getattr(torch, held)
 
 
-def _operated(held: Any, operands: Sequence[torch.Tensor]) -> Any:
-    name, arguments, named = held
-    return operator_of(name)(
-        *_decoded(arguments, operands), **{key: _decoded(value, operands) for key, value in named.items()}
-    )
-
-
-def _strided(operand: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    return torch.empty_strided(operand.shape, strides, dtype=operand.dtype).copy_(operand)
-
-
 def _constant(values: list[Any], shape: Sequence[int], kind: str) -> torch.Tensor:
     dtype = getattr(torch, kind)
     if dtype.is_complex:
@@ -228,8 +217,12 @@ def _constant(values: list[Any], shape: Sequence[int], kind: str) -> torch.Tenso
 
 _DECODERS: dict[str, Callable[[Any, Sequence[torch.Tensor]], Any]] = {
     "tensor": lambda held, operands: operands[held],
-    "strided": lambda held, operands: _strided(operands[held[0]], held[1]),
-    "operation": _operated,
+    "strided": lambda held, operands: torch.empty_strided(
+        operands[held[0]].shape, held[1], dtype=operands[held[0]].dtype
+    ).copy_(operands[held[0]]),
+    "operation": lambda held, operands: operator_of(held[0])(
+        *_decoded(held[1], operands), **{key: _decoded(value, operands) for key, value in held[2].items()}
+    ),
     "item": lambda held, operands: _decoded(held[0], operands)[held[1]],
     "constant": lambda held, _: _constant(*held),
     "complex": lambda held, _: complex(*held),

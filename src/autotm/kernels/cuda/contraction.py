@@ -142,7 +142,7 @@ def implementations(problem: Problem, device: CudaDevice, products: Products = "
         names.append(products if _products_of(way) == "float32" else EXACT)
     if problem.kind.startswith("conv2d"):
         names.append(DIRECT)
-        if _unfolded_bytes(product) <= MOST_UNFOLDED_BYTES:
+        if 4 * product.groups * product.rows * product.steps <= MOST_UNFOLDED_BYTES:
             names.append(UNFOLDED)
     return tuple(names)
 
@@ -162,8 +162,7 @@ def contraction_stages(
         ValueError: there is no such implementation.
     """
     if implementation not in (DEFAULT_IMPLEMENTATION, *implementations(problem, device, products)):
-        message = f"'{problem.kind}' has no implementation '{implementation}'"
-        raise ValueError(message)
+        raise ValueError(f"'{problem.kind}' has no implementation '{implementation}'")
     product = product_of(problem)
     if implementation in _OTHERS:
         return _OTHERS[implementation](problem, product, device), "float32"
@@ -219,10 +218,6 @@ def _direct(problem: Problem, product: Product, _: CudaDevice) -> Stages:
         return _summed(problem, product, index, "k", product.steps, add)
 
     return [each(product.groups * product.rows * product.columns, 256, one)], []
-
-
-def _unfolded_bytes(product: Product) -> int:
-    return 4 * product.groups * product.rows * product.steps
 
 
 def _unfolded(problem: Problem, product: Product, device: CudaDevice) -> Stages:

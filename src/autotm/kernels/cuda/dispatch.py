@@ -136,8 +136,7 @@ def _copy(statement: tirx.Stmt) -> Stage:
     if _named(name, _SHARED) or (_named(name, _BLOCKS) and not inner):
         return each(extent, _THREADS, lambda index: _with(statement, index, statement.body))
     if not inner:
-        message = f"nothing is known of loop '{name}'"
-        raise ValueError(message)
+        raise ValueError(f"nothing is known of loop '{name}'")
     widest = max(int(loop.extent) for loop in inner)
     threads = min(_THREADS, max(_FEW, 1 << (widest - 1).bit_length()))
     if _named(name, _BLOCKS):
@@ -224,8 +223,7 @@ def cuda_kernel(
     parameters = list(func.params)
     if implementation != DEFAULT_IMPLEMENTATION:
         if op_class not in CONTRACTIONS:
-            message = f"'{op}' has no implementation '{implementation}'"
-            raise ValueError(message)
+            raise ValueError(f"'{op}' has no implementation '{implementation}'")
         problem = problem_of(sch, sch.get_sblock(op))
         (stages, workspaces), done = contraction_stages(problem, device, implementation, products)
         facts = Facts(op=op, op_class=op_class, flops=flops, kind=ScheduleKind.GENERATED, products=done)

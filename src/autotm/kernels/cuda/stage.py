@@ -49,8 +49,7 @@ def launch(grid: Sequence[int], block: Sequence[int], write: Callable[[Ids, Ids]
     """
     blocks, threads = _three(grid), _three(block)
     if any(extent > most for extent, most in zip(blocks, _MOST_BLOCKS, strict=True)):
-        message = f"a grid of {blocks} blocks; CUDA allows {_MOST_BLOCKS}"
-        raise ValueError(message)
+        raise ValueError(f"a grid of {blocks} blocks; CUDA allows {_MOST_BLOCKS}")
     names = [f"blockIdx.{axis}" for axis in _AXES[: len(grid)]] + [f"threadIdx.{axis}" for axis in _AXES[: len(block)]]
     extents = [*grid, *block]
     variables = [tirx.Var(name.replace(".", "_"), "int32") for name in names]
@@ -167,16 +166,12 @@ def _flat(buffer: tirx.Buffer, instead: tirx.Buffer) -> Place:
         *outer, last = indices or [tir.number(0)]
         position: tirx.Expr = tir.number(0)
         for extent, index in zip(extents[1:], outer, strict=True):
-            position = (position + _wide(index)) * extent
+            position = (position + tirx.Cast("int64", index)) * extent
         if isinstance(last, tirx.Ramp):
-            return instead, [tirx.Ramp(position + _wide(last.base), last.stride, last.lanes)]
-        return instead, [position + _wide(last)]
+            return instead, [tirx.Ramp(position + tirx.Cast("int64", last.base), last.stride, last.lanes)]
+        return instead, [position + tirx.Cast("int64", last)]
 
     return place
-
-
-def _wide(index: tirx.Expr) -> tirx.Expr:
-    return tirx.Cast("int64", index)
 
 
 def used_buffers(body: tirx.Stmt) -> list[tirx.Buffer]:
