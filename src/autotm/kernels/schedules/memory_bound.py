@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -313,88 +314,116 @@ def schedule_reduction(
     # Whether the terms of one sum lie next to each other in the largest operand.
     largest = max(nest.loads, key=lambda access: tir.elements(access.buffer)).indices
     is_row = bool(largest) and nest.variables[nest.reduction[-1]] in variables_of(largest[-1])
+    sums = _Sums(schedule, machine, is_parallel)
     if is_row and count >= machine.lanes:
-        _by_lanes(schedule, block, extents, _fuse(schedule, terms), count, is_parallel, machine)
+        sums.by_lanes(block, extents, _fuse(schedule, terms), count)
     elif count > _SHORT and extents:
-        _long(schedule, block, spatial, extents, _fuse(schedule, terms), count, is_parallel, machine)
+        sums.long(block, spatial, extents, _fuse(schedule, terms), count)
     elif extents:
         writer = epilogue if epilogue is not None else schedule.cache_write(block, 0, "global")
-        _short(schedule, block, writer, spatial, extents, terms, count, is_parallel, machine)
+        sums.short(block, writer, spatial, extents, terms)
 
 
-def _short(
-    schedule: Schedule,
-    block: SBlockRV,
-    writer: SBlockRV,
-    spatial: list[LoopRV],
-    extents: list[int],
-    terms: list[LoopRV],
-    count: int,
-    is_parallel: bool,
-    machine: Parallelism,
-) -> None:
-    """Few terms for each result: keep a tile of results in registers while all terms are added."""
-    width = extents[-1]
-    tile = machine.tile(width)
-    column, inner = schedule.split(spatial[-1], [None, tile or width])
-    schedule.reorder(*spatial[:-1], column, *terms, inner)
-    schedule.reverse_compute_at(writer, column)
-    if tile is not None:
-        _vectorise_lanes(schedule, inner, tile, machine)
-        _vectorise_lanes(schedule, schedule.get_loops(writer)[-1], tile, machine)
-    if is_parallel:
-        outer = [*spatial[:-1], column]
-        shared = _shared(extents[:-1], machine)
-        schedule.parallel(_fuse(schedule, outer[:shared]))
-    schedule.decompose_reduction(block, terms[0])
-    if tile is not None and count <= _UNROLLED_TERMS:
-        for loop in terms:
-            schedule.unroll(loop)
+@dataclass(frozen=True)
+class _Sums:
+    """Ways to schedule a reduction: `spatial` are the loops over its results, of `extents`; `count` terms each."""
 
+    schedule: Schedule
+    machine: Parallelism
+    is_parallel: bool
 
-def _shared(extents: list[int], machine: Parallelism) -> int:
-    """How many outer loops to fuse and share: as few as give each thread several pieces."""
-    pieces = 1
-    for axis, extent in enumerate(extents):
-        pieces *= extent
-        if pieces >= 8 * machine.threads:
-            return axis + 1
-    return len(extents) + 1
+    def short(
+        self, block: SBlockRV, writer: SBlockRV, spatial: list[LoopRV], extents: list[int], terms: list[LoopRV]
+    ) -> None:
+        """Few terms for each result: keep a tile of results in registers while all terms are added."""
+        schedule, tile = self.schedule, self.machine.tile(extents[-1])
+        count = math.prod(int(schedule.get(loop).extent) for loop in terms)
+        column, inner = schedule.split(spatial[-1], [None, tile or extents[-1]])
+        schedule.reorder(*spatial[:-1], column, *terms, inner)
+        schedule.reverse_compute_at(writer, column)
+        self._vectorise(inner, tile)
+        self._vectorise(schedule.get_loops(writer)[-1], tile)
+        if self.is_parallel:
+            # As few outer loops as give each thread several pieces.
+            pieces = [math.prod(extents[: axis + 1]) for axis in range(len(extents) - 1)]
+            shared = next(
+                (axis + 1 for axis, many in enumerate(pieces) if many >= 8 * self.machine.threads), len(extents)
+            )
+            schedule.parallel(_fuse(schedule, [*spatial[:-1], column][:shared]))
+        schedule.decompose_reduction(block, terms[0])
+        if tile is not None and count <= _UNROLLED_TERMS:
+            for loop in terms:
+                schedule.unroll(loop)
 
+    def long(self, block: SBlockRV, spatial: list[LoopRV], extents: list[int], term: LoopRV, count: int) -> None:
+        """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
+        schedule, tile = self.schedule, self.machine.tile(extents[-1])
+        parts, runs = _blocking(count)
+        part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
+        column, vector = schedule.split(spatial[-1], [None, tile or extents[-1]])
+        schedule.reorder(part, *spatial[:-1], *run, column, inner, vector)
+        partial = schedule.rfactor(part, 0)
+        levels = [partial]
+        if runs > 1:
+            levels.append(schedule.rfactor(schedule.get_loops(partial)[len(spatial)], 0))
+            schedule.reverse_compute_at(partial, schedule.get_loops(levels[-1])[-3])
+        innermost = levels[-1]
+        if self.is_parallel:
+            schedule.parallel(schedule.get_loops(innermost)[0])
+        for level in levels:
+            self._vectorise(schedule.get_loops(level)[-1], tile)
+        is_split = tile is not None and self.machine.vector(tile) < tile
+        schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
+        if runs > 1:
+            schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
+        # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
+        self._finish(block, parts, tile)
 
-def _long(
-    schedule: Schedule,
-    block: SBlockRV,
-    spatial: list[LoopRV],
-    extents: list[int],
-    term: LoopRV,
-    count: int,
-    is_parallel: bool,
-    machine: Parallelism,
-) -> None:
-    """Many terms for each result: partial sums in levels, the outermost shared among the threads."""
-    parts, runs = _blocking(count)
-    part, *run, inner = schedule.split(term, [parts, runs, None] if runs > 1 else [parts, None])
-    tile = machine.tile(extents[-1])
-    column, vector = schedule.split(spatial[-1], [None, tile or extents[-1]])
-    schedule.reorder(part, *spatial[:-1], *run, column, inner, vector)
-    partial = schedule.rfactor(part, 0)
-    levels = [partial]
-    if runs > 1:
-        levels.append(schedule.rfactor(schedule.get_loops(partial)[len(spatial)], 0))
-        schedule.reverse_compute_at(partial, schedule.get_loops(levels[-1])[-3])
-    innermost = levels[-1]
-    if is_parallel:
-        schedule.parallel(schedule.get_loops(innermost)[0])
-    for level in levels:
-        if tile is not None:
-            _vectorise_lanes(schedule, schedule.get_loops(level)[-1], tile, machine)
-    is_split = tile is not None and machine.vector(tile) < tile
-    schedule.decompose_reduction(innermost, schedule.get_loops(innermost)[-3 if is_split else -2])
-    if runs > 1:
-        schedule.decompose_reduction(partial, schedule.get_loops(partial)[len(spatial)])
-    # Last: with an uneven number of terms, TVM takes the partial sums for a reduction only until it looks again.
-    _finish(schedule, block, parts, tile, machine)
+    def by_lanes(self, block: SBlockRV, extents: list[int], term: LoopRV, count: int) -> None:
+        """Terms next to each other: each vector lane sums its own, then the lanes are added."""
+        schedule, machine = self.schedule, self.machine
+        lanes = (machine.tile(count) if count > 4 * machine.lanes else None) or machine.lanes
+        terms = -(-count // lanes)
+        term, lane = schedule.split(term, [None, lanes])
+        schedule.reorder(term, lane)
+        by_lane = schedule.rfactor(lane, len(extents))
+        *outer, term, lane = schedule.get_loops(by_lane)
+        if terms > _SHORT and count % lanes == 0:
+            self.long(by_lane, [*outer, lane], [*extents, lanes], term, terms)
+            return
+        if count % lanes == 0:
+            if extents and self.is_parallel:
+                rows = _fuse(schedule, schedule.get_loops(block)[:-1])
+                schedule.compute_at(by_lane, rows)
+                schedule.parallel(rows)
+                *_, lane, term = schedule.get_loops(by_lane)
+                schedule.reorder(term, lane)
+            self._vectorise(lane, lanes)
+        elif extents and self.is_parallel:
+            schedule.parallel(outer[0])
+        schedule.decompose_reduction(by_lane, term)
+
+    def _finish(self, block: SBlockRV, parts: int, tile: int | None) -> None:
+        """The sum of the partial sums: small, on one thread, vectorised over the results."""
+        schedule = self.schedule
+        part, *outer, vector = schedule.get_loops(block)
+        if parts > _SHORT:
+            part, run = schedule.split(part, [parts // math.isqrt(parts), None])
+            schedule.reorder(part, *outer, run, vector)
+            self._vectorise(schedule.get_loops(schedule.rfactor(part, 0))[-1], tile)
+            part, *outer, vector = schedule.get_loops(block)
+        schedule.reorder(*outer, part, vector)
+        self._vectorise(vector, tile)
+        schedule.decompose_reduction(block, part)
+
+    def _vectorise(self, loop: LoopRV, extent: int | None) -> None:
+        """Whole vectors of a loop of that extent, unrolled; nothing without an extent."""
+        lanes = 1 if extent is None else self.machine.vector(extent)
+        if extent is not None and lanes < extent:
+            unrolled, loop = self.schedule.split(loop, [None, lanes])
+            self.schedule.unroll(unrolled)
+        if lanes > 1:
+            self.schedule.vectorize(loop)
 
 
 def _blocking(count: int) -> tuple[int, int]:
@@ -404,65 +433,6 @@ def _blocking(count: int) -> tuple[int, int]:
     runs = divisor_near(count // parts, math.sqrt(count / parts))
     longest = max(parts, runs, count // parts // runs)
     return (parts, runs) if longest <= _UNEVEN * wanted else (2 ** round(math.log2(count) / 2), 1)
-
-
-def _finish(schedule: Schedule, block: SBlockRV, parts: int, tile: int | None, machine: Parallelism) -> None:
-    """The sum of the partial sums: small, on one thread, vectorised over the results."""
-    part, *outer, vector = schedule.get_loops(block)
-    if parts > _SHORT:
-        inner = math.isqrt(parts)
-        part, run = schedule.split(part, [parts // inner, None])
-        schedule.reorder(part, *outer, run, vector)
-        short = schedule.rfactor(part, 0)
-        if tile is not None:
-            _vectorise_lanes(schedule, schedule.get_loops(short)[-1], tile, machine)
-        part, *outer, vector = schedule.get_loops(block)
-    schedule.reorder(*outer, part, vector)
-    if tile is not None:
-        _vectorise_lanes(schedule, vector, tile, machine)
-    schedule.decompose_reduction(block, part)
-
-
-def _by_lanes(
-    schedule: Schedule,
-    block: SBlockRV,
-    extents: list[int],
-    term: LoopRV,
-    count: int,
-    is_parallel: bool,
-    machine: Parallelism,
-) -> None:
-    """Terms next to each other: each vector lane sums its own, then the lanes are added."""
-    tile = machine.tile(count) if count > 4 * machine.lanes else None
-    lanes = tile or machine.lanes
-    terms = -(-count // lanes)
-    term, lane = schedule.split(term, [None, lanes])
-    schedule.reorder(term, lane)
-    by_lane = schedule.rfactor(lane, len(extents))
-    *outer, term, lane = schedule.get_loops(by_lane)
-    if terms > _SHORT and count % lanes == 0:
-        _long(schedule, by_lane, [*outer, lane], [*extents, lanes], term, terms, is_parallel, machine)
-        return
-    if count % lanes == 0:
-        if extents and is_parallel:
-            rows = _fuse(schedule, schedule.get_loops(block)[:-1])
-            schedule.compute_at(by_lane, rows)
-            schedule.parallel(rows)
-            *_, lane, term = schedule.get_loops(by_lane)
-            schedule.reorder(term, lane)
-        _vectorise_lanes(schedule, lane, lanes, machine)
-    elif extents and is_parallel:
-        schedule.parallel(outer[0])
-    schedule.decompose_reduction(by_lane, term)
-
-
-def _vectorise_lanes(schedule: Schedule, loop: LoopRV, extent: int, machine: Parallelism) -> None:
-    lanes = machine.vector(extent)
-    if lanes < extent:
-        unrolled, loop = schedule.split(loop, [None, lanes])
-        schedule.unroll(unrolled)
-    if lanes > 1:
-        schedule.vectorize(loop)
 
 
 # The schedule of any memory-bound function: inline what can be, then each remaining block by what it does.
