@@ -54,23 +54,19 @@ def link(objects: Sequence[Path], path: Path, threads: int | None = None) -> Non
         AutotmError: there is no C compiler, or linking failed.
     """
     compiler = find_compiler()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+
+    def write(output: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="autotm-") as folder:
             sources = []
             if threads is not None:
                 sources = [Path(folder) / "built_for.c"]
                 sources[0].write_text(f'const char autotm_built_for[] = "{_BUILT_FOR.format(threads)}";\n', "utf-8")
-            _run(compiler, [*sources, *objects], unfinished, Path(folder))
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+            _run(compiler, [*sources, *objects], path, output, Path(folder))
+
+    write_atomically(path, write)
 
 
-def _run(compiler: str, files: Sequence[Path], output: Path, folder: Path) -> None:
+def _run(compiler: str, files: Sequence[Path], path: Path, output: Path, folder: Path) -> None:
     listed = folder / "files.txt"  # More names than a command line holds.
     listed.write_text("\n".join(f'"{file.absolute()}"' for file in files), encoding="utf-8")
     # Two processes may have compiled the same kernel: either will do.
@@ -78,7 +74,7 @@ def _run(compiler: str, files: Sequence[Path], output: Path, folder: Path) -> No
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise AutotmError(
-            f"linking {output} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
+            f"linking {path} of {len(files)} files failed; if one is damaged, remove {files[-1].parent} and "
             f"try again:\n{done.stderr.strip()}"
         )
 

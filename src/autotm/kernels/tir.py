@@ -17,7 +17,8 @@ from tvm_ffi import StructuralMutator
 
 from autotm.kernels.target import Cut
 
-# --- a block's axes, what it reads and writes, and at which indices ---
+# A block's axes, what it reads and writes, and at which indices.
+
 _SPATIAL, _REDUCTION = 0, 2
 _FLOAT_CALLS = {"tirx.exp", "tirx.log", "tirx.tanh", "tirx.sqrt", "tirx.rsqrt", "tirx.pow", "tirx.sigmoid", "tirx.erf"}
 
@@ -160,7 +161,7 @@ def variables_of(expression: Any) -> set[tirx.Var]:
     return found
 
 
-# --- large inner buffers become parameters: a kernel allocates nothing at run time that a plan does not know of ---
+# Large inner buffers become parameters: a kernel allocates nothing at run time that a plan does not know of.
 #
 # TVM turns every inner buffer of 1 KiB or more, and every one outside the `global` scope, into a call of its workspace
 # allocator. Here the large ones are appended to the parameters; the small ones are put into the `global` scope, where
@@ -281,7 +282,7 @@ def _allocating(block: SBlock, buffers: Sequence[tirx.Buffer]) -> SBlock:
     return SBlock(*parts, list(buffers), block.match_buffers, block.annotations)
 
 
-# --- loops, accesses by flat position, and rewritten expressions ---
+# Loops, accesses by flat position, and rewritten expressions.
 
 Index = int | tirx.Expr
 
@@ -505,7 +506,7 @@ def is_own(indices: Sequence[tirx.Expr], variables: Sequence[tirx.Var]) -> bool:
     return len(indices) == len(variables) and all(i.same_as(v) for i, v in zip(indices, variables, strict=True))
 
 
-# --- code that takes the place of a function's blocks ---
+# Code that takes the place of a function's blocks.
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import tvm
@@ -23,6 +24,7 @@ from autotm.kernels.cuda.stage import Stage, device_function, used_buffers
 from autotm.kernels.cuda.tiles import functions_in
 from autotm.kernels.tir import Workspace, extents
 from autotm.model.errors import AutotmError
+from autotm.model.files import write_atomically
 from autotm.model.graph import OpClass, ScheduleKind
 from autotm.model.launch import Launch
 from autotm.model.machine import Products
@@ -236,7 +238,8 @@ def fatbin(
         AutotmError: there is no nvcc, or it failed.
     """
     compiler, source = find_nvcc(), translation_unit(kernels)
-    described = "\n".join([_version(compiler), *architectures, *_OPTIONS, source])
+    version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    described = "\n".join([version, *architectures, *_OPTIONS, source])
     key = hashlib.sha256(described.encode()).hexdigest()
     if folder is not None and (held := _held(folder, key)) is not None:
         return held
@@ -244,10 +247,6 @@ def fatbin(
     if folder is not None:
         _keep(folder, key, made)
     return made
-
-
-def _version(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def _compiled(compiler: str, source: str, architectures: Sequence[str]) -> Fatbin:
@@ -295,9 +294,6 @@ def _held(folder: Path, key: str) -> Fatbin | None:
 
 def _keep(folder: Path, key: str, made: Fatbin) -> None:
     """Both files, each whole or not at all; the second says that the first is there."""
-    folder.mkdir(parents=True, exist_ok=True)
     usage = json.dumps([asdict(item) for item in made.usage]).encode()
     for suffix, content in (("fatbin", made.image), ("json", usage)):
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(folder / f"{key}.{suffix}")
+        write_atomically(folder / f"{key}.{suffix}", partial(Path.write_bytes, data=content))

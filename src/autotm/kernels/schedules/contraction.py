@@ -62,6 +62,7 @@ def _merged(problem: Problem, lanes: int) -> int:
     return max((count for count in fitting if count * widest <= lanes), default=1)
 
 
+@dataclass(frozen=True)
 class _Groups:
     """Copies between the whole operands and those of one block of `merged` groups.
 
@@ -69,11 +70,10 @@ class _Groups:
     channels of one group only before it, so those of a block are the blocks of a diagonal.
     """
 
-    def __init__(self, problem: Problem, merged: int, lanes: int, threads: int) -> None:
-        self.problem = problem
-        self.merged = merged
-        self._lanes = lanes
-        self._threads = threads
+    problem: Problem
+    merged: int
+    lanes: int
+    threads: int
 
     def one_block(self) -> Problem:
         """The contraction of one block, on buffers of its own."""
@@ -117,13 +117,13 @@ class _Groups:
         def element(at: Index) -> tirx.Stmt:
             return self.problem.finish((*outer, column + at), lambda: tir.load(one.product, place + at))
 
-        return tir.lanewise(width, self._lanes, element)
+        return tir.lanewise(width, self.lanes, element)
 
     def _columns(self, whole: tirx.Buffer, part: tirx.Buffer, block: Index) -> tirx.Stmt:
         (*outer, width), total = tir.extents(part), int(whole.shape[-1])
 
         def row(position: Index) -> tirx.Stmt:
-            return copy(whole, position * total + block * width, part, position * width, width, self._lanes)
+            return copy(whole, position * total + block * width, part, position * width, width, self.lanes)
 
         return self._rows(math.prod(outer), width, row)
 
@@ -139,16 +139,16 @@ class _Groups:
                 place = (tap * channels + group * own + c) * width
                 before, after = group * features, (self.merged - 1 - group) * features
                 statements += [
-                    fill(part, place, before, self._lanes),
-                    copy(whole, begin + before, part, place + before, features, self._lanes),
-                    fill(part, place + before + features, after, self._lanes),
+                    fill(part, place, before, self.lanes),
+                    copy(whole, begin + before, part, place + before, features, self.lanes),
+                    fill(part, place + before + features, after, self.lanes),
                 ]
             return tir.sequence(statements)
 
         return self._rows(rows * columns * own, width * self.merged, row)
 
     def _rows(self, count: int, width: int, row: Callable[[Index], tirx.Stmt]) -> tirx.Stmt:
-        is_parallel = self._threads > 1 and 8 * count * width >= PARALLEL_BYTES
+        is_parallel = self.threads > 1 and 8 * count * width >= PARALLEL_BYTES
         return tir.parallel(count, row, "row", when=is_parallel)
 
     def _buffer(self, whole: tirx.Buffer, name: str, *, diagonal: bool = False) -> tirx.Buffer:
@@ -230,8 +230,8 @@ def data_gradient(problem: Problem, info: TargetInfo, threads: int) -> Code:
     vertical = _phases(problem.shape[1], shape[0], problem.stride[0], problem.padding[0])
     horizontal = _phases(problem.shape[2], shape[1], problem.stride[1], problem.padding[1])
     grid = Grid.of(problem.left)
-    margins = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
-    sides = margins[0][0], margins[1][0], margins[0][1], margins[1][1]
+    (top, bottom), (left, right) = _margin(vertical, grid.rows), _margin(horizontal, grid.columns)
+    sides = top, left, bottom, right
     grid, padding = _padded(grid, sides)
     phases = [
         _phase(problem, grid, sides, pair, Turned(problem.right, shape, pair[0].taps, pair[1].taps))
