@@ -433,7 +433,7 @@ class ScatterLoops:
                 return add(entry, column, width, self._place(entry))
 
             def one(i: tir.Index) -> tirx.Stmt:
-                origin = (outer * scatter.entries + entry) * scatter.inner + column + i
+                origin = (outer * scatter.entries + entry) * scatter.inner + (column + i)
                 place = _counted(tir.load(self.indices[0], origin), scatter.extents[0])
                 return add(entry, column + i, 1, place)
 

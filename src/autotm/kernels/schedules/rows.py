@@ -351,8 +351,10 @@ def schedule_log_softmax_gradient(sch: s_tir.Schedule, main: SBlockRV, info: Tar
 
         def row(origin: Index) -> tirx.Stmt:
             def store(column: Index) -> tirx.Stmt:
-                outer = tir.unravel(origin // rows.width, tir.extents(dx)[:-1])
-                at = [*map(tir.number, outer), tir.number(column)]
+                at, outer = [tir.number(column)], origin // rows.width
+                for extent in reversed(tir.extents(dx)[:-1]):
+                    at.insert(0, outer % extent)
+                    outer = outer // extent
                 return tirx.BufferStore(dx, element(at), at)
 
             fill = tir.lanewise(rows.width, rows.lanes, store)
