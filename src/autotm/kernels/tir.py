@@ -1,4 +1,4 @@
-"""TIR read and written: axes and accesses of a block, words to build loops with, buffers made workspaces."""
+"""TIR read and written: axes and accesses of a block, workspaces, and functions that build loops."""
 
 from __future__ import annotations
 

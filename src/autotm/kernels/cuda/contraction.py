@@ -66,10 +66,10 @@ def warp_tiles(products: Products) -> Sequence[WarpTile]:
 def fastest(
     product: Product, device: CudaDevice, parts: Sequence[int] = PARTS, products: Products = "float32"
 ) -> Tiling:
-    """The way that takes least time by `estimate_ns`, with factors as they are or rounded."""
+    """The tiling that takes least time by `estimate_ns`, with factors as they are or rounded."""
     tiles = TILES if products == "float32" else warp_tiles(products)
-    ways = [Tiling(tile, count) for tile in tiles for count in parts if _may_split(product, tile, count)]
-    return min(ways, key=lambda way: estimate_ns(product, way, device))
+    tilings = [Tiling(tile, count) for tile in tiles for count in parts if _may_split(product, tile, count)]
+    return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
 
 
 def _may_split(product: Product, tile: Tile | WarpTile, parts: int) -> bool:
@@ -78,9 +78,9 @@ def _may_split(product: Product, tile: Tile | WarpTile, parts: int) -> bool:
     return parts == 1 or (length >= least and length * (parts - 1) < product.steps)
 
 
-def estimate_ns(product: Product, way: Tiling, device: CudaDevice) -> float:
+def estimate_ns(product: Product, tiling: Tiling, device: CudaDevice) -> float:
     """Time of a product: the multiply-adds of the busiest multiprocessor, then what adds up the parts."""
-    tile, parts = way.tile, way.parts
+    tile, parts = tiling.tile, tiling.parts
     blocks = math.ceil(product.rows / tile.rows) * math.ceil(product.columns / tile.columns) * product.groups * parts
     turns = math.ceil(blocks / device.multiprocessors)
     one_ns = _float_ns(tile, device) if isinstance(tile, Tile) else _tensor_ns(tile, device)
@@ -129,17 +129,17 @@ Stages = tuple[list[Stage], list[tirx.Buffer]]
 
 
 def implementations(problem: Problem, device: CudaDevice, products: Products = "float32") -> tuple[str, ...]:
-    """Ways to compute a problem besides the default that are other code.
+    """Names of the ways to compute a problem, apart from the default, that are other code.
 
     Where `products` may be rounded, they are by the default or by an implementation of that name, as which one is
     faster is estimated; `exact` is there where the default is not. Only `default`, that name, and `lean` of a rounded
     default round.
     """
     product = product_of(problem)
-    way = _preferred(product, device, products)
-    names = [LEAN] if way.parts > 1 else []
+    tiling = _preferred(product, device, products)
+    names = [LEAN] if tiling.parts > 1 else []
     if products != "float32":
-        names.append(products if _products_of(way) == "float32" else EXACT)
+        names.append(products if _products_of(tiling) == "float32" else EXACT)
     if problem.kind.startswith("conv2d"):
         names.append(DIRECT)
         if 4 * product.groups * product.rows * product.steps <= MOST_UNFOLDED_BYTES:
@@ -148,9 +148,9 @@ def implementations(problem: Problem, device: CudaDevice, products: Products = "
 
 
 def _preferred(product: Product, device: CudaDevice, products: Products) -> Tiling:
-    """The fastest way by estimate, on tensor cores if it may be and they are faster."""
-    ways = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
-    return min(ways, key=lambda way: estimate_ns(product, way, device))
+    """The fastest tiling by estimate, on tensor cores if it may be and they are faster."""
+    tilings = [fastest(product, device, PARTS, kind) for kind in dict.fromkeys((products, "float32"))]
+    return min(tilings, key=lambda tiling: estimate_ns(product, tiling, device))
 
 
 def contraction_stages(
@@ -166,8 +166,8 @@ def contraction_stages(
     product = product_of(problem)
     if implementation in _OTHERS:
         return _OTHERS[implementation](problem, product, device), "float32"
-    way = _tiling(product, device, implementation, products)
-    return by_tiles(problem, product, way), _products_of(way)
+    tiling = _tiling(product, device, implementation, products)
+    return by_tiles(problem, product, tiling), _products_of(tiling)
 
 
 def _tiling(product: Product, device: CudaDevice, implementation: str, products: Products) -> Tiling:
@@ -181,16 +181,16 @@ def _tiling(product: Product, device: CudaDevice, implementation: str, products:
     return preferred
 
 
-def _products_of(way: Tiling) -> Products:
-    return "float32" if isinstance(way.tile, Tile) else way.tile.products
+def _products_of(tiling: Tiling) -> Products:
+    return "float32" if isinstance(tiling.tile, Tile) else tiling.tile.products
 
 
-def by_tiles(problem: Problem, product: Product, way: Tiling) -> Stages:
+def by_tiles(problem: Problem, product: Product, tiling: Tiling) -> Stages:
     """A product by tiles; split sums are added up in the order of their parts by a second stage."""
     size = product.groups * product.rows * product.columns
-    if way.parts == 1:
-        return [tiled(product, way.tile, way.parts, lambda _, *at: _finish(problem, product, *at))], []
-    partial = device_memory((way.parts, size), "float32", "partial")
+    if tiling.parts == 1:
+        return [tiled(product, tiling.tile, tiling.parts, lambda _, *at: _finish(problem, product, *at))], []
+    partial = device_memory((tiling.parts, size), "float32", "partial")
 
     def keep(part: Index, group: Index, m: Index, n: Index, value: tirx.Expr) -> tirx.Stmt:
         at = part * size + (group * product.rows + m) * product.columns + n
@@ -200,9 +200,9 @@ def by_tiles(problem: Problem, product: Product, way: Tiling) -> Stages:
         def add(total: tirx.Buffer, part: Index) -> tirx.Stmt:
             return tir.store(total, 0, tir.load(total, 0) + tir.load(partial, part * size + index))
 
-        return _summed(problem, product, index, "part", way.parts, add)
+        return _summed(problem, product, index, "part", tiling.parts, add)
 
-    return [tiled(product, way.tile, way.parts, keep), each(size, 256, add_up)], [partial]
+    return [tiled(product, tiling.tile, tiling.parts, keep), each(size, 256, add_up)], [partial]
 
 
 def _direct(problem: Problem, product: Product, _: CudaDevice) -> Stages:

@@ -119,15 +119,15 @@ def _walks_along(block: Loops) -> bool:
 
 def reduction(block: Loops, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
     """The stages of a reduction, and the workspaces that they need."""
-    found = reducer_of(block)
+    reducer = reducer_of(block)
     results = math.prod(block.spatial_extents)
-    if found is None:
+    if reducer is None:
         return [each(results, _THREADS, lambda index: serial(block, index))], []
     split = split_of(block, device)
     if split.parts == 1:
-        return [_shared_terms(block, found, split, None)], []
-    partial = device_memory((split.parts, results), found.dtype, "partial")
-    return [_shared_terms(block, found, split, partial), _combined(block, found, split, partial)], [partial]
+        return [_shared_terms(block, reducer, split, None)], []
+    partial = device_memory((split.parts, results), reducer.dtype, "partial")
+    return [_shared_terms(block, reducer, split, partial), _combined(block, reducer, split, partial)], [partial]
 
 
 def serial(block: Loops, index: tirx.Expr) -> tirx.Stmt:
@@ -143,7 +143,7 @@ def serial(block: Loops, index: tirx.Expr) -> tirx.Stmt:
 
 
 def accumulated(
-    found: Reducer,
+    reducer: Reducer,
     total: tirx.Buffer,
     count: int,
     term: Callable[[Index], tirx.Expr],
@@ -154,7 +154,7 @@ def accumulated(
     """Combine into `total[0]` the terms first, first + step, ... below `end`, of `count` steps at most."""
 
     def one(at: Index) -> tirx.Stmt:
-        return tir.store(total, 0, found.combine(tir.load(total, 0), term(at)))
+        return tir.store(total, 0, reducer.combine(tir.load(total, 0), term(at)))
 
     def turn(index: Index) -> tirx.Stmt:
         at = first + index * step
@@ -162,10 +162,10 @@ def accumulated(
 
     is_plain = step == 1 and isinstance(end, int)
     loop = tir.loop(count, one, "term") if is_plain else tir.loop(math.ceil(count / step), turn, "turn")
-    return tir.sequence([tir.store(total, 0, found.identity), loop])
+    return tir.sequence([tir.store(total, 0, reducer.identity), loop])
 
 
-def tree(found: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids) -> tirx.Stmt:
+def tree(reducer: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids) -> tirx.Stmt:
     """Combine `slots[along, across]` over its first axis into `slots[0, :]`; every thread comes here.
 
     `place` is (a thread's position along, its position across); `along` is a power of two.
@@ -174,33 +174,33 @@ def tree(found: Reducer, slots: tirx.Buffer, along: int, across: int, place: Ids
     half = along // 2
     while half:
         mine = place[0] * across + place[1]
-        both = found.combine(tir.load(slots, mine), tir.load(slots, mine + half * across))
+        both = reducer.combine(tir.load(slots, mine), tir.load(slots, mine + half * across))
         steps += [tir.choose(place[0] < tir.number(half), tir.store(slots, mine, both), None), barrier()]
         half //= 2
     return tir.sequence(steps)
 
 
-def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer | None) -> Stage:
+def _shared_terms(block: Loops, reducer: Reducer, split: Split, partial: tirx.Buffer | None) -> Stage:
     results, terms = math.prod(block.spatial_extents), math.prod(block.reduced_extents)
     length = math.ceil(terms / split.parts)
     columns = math.ceil(results / split.across)
 
     def one(blocks: Ids, threads: Ids) -> tirx.Stmt:
-        total = local(1, found.dtype, "total")
+        total = local(1, reducer.dtype, "total")
         column, part = blocks[0] * split.across + threads[0], blocks[1]
         is_inside = results % split.across == 0 or column < tir.number(results)
         end = tirx.min((part + 1) * length, tir.number(terms)) if split.parts > 1 else terms
         first = part * length + threads[1]
 
         def term(at: Index) -> tirx.Expr:
-            return substituted(found.term, block.at(column, at))
+            return substituted(reducer.term, block.at(column, at))
 
-        start = [tirx.AllocBuffer(total), tir.store(total, 0, found.identity)]
-        added = accumulated(found, total, length, term, first, end, split.along)
+        start = [tirx.AllocBuffer(total), tir.store(total, 0, reducer.identity)]
+        added = accumulated(reducer, total, length, term, first, end, split.along)
         start.append(tir.choose(is_inside, added, None))
         if split.along == 1:
             return tir.sequence([*start, tir.choose(is_inside, finish(column, part, tir.load(total, 0)), None)])
-        slots = shared(split.along * split.across, found.dtype, "slots")
+        slots = shared(split.along * split.across, reducer.dtype, "slots")
         mine = threads[1] * split.across + threads[0]
         is_first = threads[1] == tir.number(0)
         writes = is_first if isinstance(is_inside, bool) else tirx.all(is_first, is_inside)
@@ -209,7 +209,7 @@ def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buff
                 tirx.AllocBuffer(slots),
                 *start,
                 tir.store(slots, mine, tir.load(total, 0)),
-                tree(found, slots, split.along, split.across, (threads[1], threads[0])),
+                tree(reducer, slots, split.along, split.across, (threads[1], threads[0])),
                 tir.choose(writes, finish(column, part, tir.load(slots, threads[0])), None),
             ]
         )
@@ -222,18 +222,18 @@ def _shared_terms(block: Loops, found: Reducer, split: Split, partial: tirx.Buff
     return launch([columns, split.parts], [split.across, split.along], one)
 
 
-def _combined(block: Loops, found: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
+def _combined(block: Loops, reducer: Reducer, split: Split, partial: tirx.Buffer) -> Stage:
     """The stage that combines the parts of each result, in their order."""
     results = math.prod(block.spatial_extents)
 
     def one(index: tirx.Expr) -> tirx.Stmt:
-        total = local(1, found.dtype, "total")
+        total = local(1, reducer.dtype, "total")
 
         def add(part: Index) -> tirx.Stmt:
             value = tir.load(partial, part * results + index)
-            return tir.store(total, 0, found.combine(tir.load(total, 0), value))
+            return tir.store(total, 0, reducer.combine(tir.load(total, 0), value))
 
-        clear, combined = tir.store(total, 0, found.identity), tir.loop(split.parts, add, "part")
+        clear, combined = tir.store(total, 0, reducer.identity), tir.loop(split.parts, add, "part")
         stored = _store_result(block, index, tir.load(total, 0))
         return tir.sequence([tirx.AllocBuffer(total), clear, combined, stored])
 
@@ -342,11 +342,11 @@ class _Rows:
             tirx.AllocBuffer(buffer) for buffer in (*self.inner.values(), *slots.values(), *totals.values())
         ]
         for block in self.blocks:
-            found, dtype = reducer_of(block), str(block.result.dtype)
-            if found is not None and block.nest.reduction and self._width(block) == 1:
-                steps.append(self._reduced(block, found, row, (thread, threads), (slots[dtype], totals[dtype])))
+            reducer, dtype = reducer_of(block), str(block.result.dtype)
+            if reducer is not None and block.nest.reduction and self._width(block) == 1:
+                steps.append(self._reduced(block, reducer, row, (thread, threads), (slots[dtype], totals[dtype])))
             else:
-                one = self._serial if found is not None and block.nest.reduction else self._element
+                one = self._serial if reducer is not None and block.nest.reduction else self._element
                 steps.append(strided(self._width(block), threads, thread, functools.partial(one, block, row)))
             steps.append(barrier())
         return tir.sequence(steps)
@@ -380,7 +380,7 @@ class _Rows:
     def _reduced(
         self,
         block: Loops,
-        found: Reducer,
+        reducer: Reducer,
         row: Index,
         threads: tuple[tirx.Expr, int],
         memory: tuple[tirx.Buffer, tirx.Buffer],
@@ -390,15 +390,15 @@ class _Rows:
         terms = math.prod(block.reduced_extents)
 
         def term(at: Index) -> tirx.Expr:
-            return substituted(found.term, block.in_row(self.axes, row, 0, at), self._places())
+            return substituted(reducer.term, block.in_row(self.axes, row, 0, at), self._places())
 
         indices = [substituted(index, block.in_row(self.axes, row, 0)) for index in block.store.indices]
         write = tirx.BufferStore(block.result, tir.load(slots, 0), indices)
         return tir.sequence(
             [
-                accumulated(found, total, terms, term, thread, terms, count),
+                accumulated(reducer, total, terms, term, thread, terms, count),
                 tir.store(slots, thread, tir.load(total, 0)),
-                tree(found, slots, count, 1, (thread, tir.number(0))),
+                tree(reducer, slots, count, 1, (thread, tir.number(0))),
                 tir.choose(thread < tir.number(1), substituted(write, {}, self._places()), None),
             ]
         )

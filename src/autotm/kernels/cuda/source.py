@@ -54,7 +54,7 @@ _FUNCTION = 'extern "C" __global__'
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a kernel is besides its code.
+    """A kernel without its code.
 
     Attributes:
         op: name of the main block.
@@ -112,7 +112,7 @@ def kernel_of(
     Args:
         stages: in the order of execution.
         parameters: inputs, then outputs.
-        workspaces: that the stages use besides.
+        workspaces: further buffers that the stages use.
         facts: what else is known.
         device: what code is generated for.
     """
@@ -166,7 +166,7 @@ def workspace_bytes(kernel: CudaKernel) -> int:
 # CUDA C++ -> one fatbin for several architectures, kept by the hash of its source; and what ptxas says of it.
 
 ARCHITECTURES = ("sm_80", "sm_90")
-"""What a fatbin holds code for unless told otherwise."""
+"""What a fatbin holds code for by default."""
 _FOLDERS = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 _OPTIONS = ("--std=c++17", "-O3", "-Xptxas", "-v", "--split-compile=0", "--threads=0")
 
@@ -243,10 +243,10 @@ def fatbin(
     key = hashlib.sha256(described.encode()).hexdigest()
     if folder is not None and (held := _held(folder, key)) is not None:
         return held
-    made = _compiled(compiler, source, architectures)
+    compiled = _compiled(compiler, source, architectures)
     if folder is not None:
-        _keep(folder, key, made)
-    return made
+        _keep(folder, key, compiled)
+    return compiled
 
 
 def _compiled(compiler: str, source: str, architectures: Sequence[str]) -> Fatbin:
@@ -271,7 +271,7 @@ _USED = re.compile(r"Used (\d+) registers(?:.*?, (\d+) bytes smem)?")
 
 def usage_in(output: str) -> list[Usage]:
     """What `ptxas -v` prints, by function and architecture."""
-    found: list[Usage] = []
+    usages: list[Usage] = []
     function = arch = ""
     stack = spills = 0
     for line in output.splitlines():
@@ -280,8 +280,8 @@ def usage_in(output: str) -> list[Usage]:
         elif match := _STACK.search(line):
             stack, spills = int(match[1]), int(match[2]) + int(match[3])
         elif match := _USED.search(line):
-            found.append(Usage(function, arch, int(match[1]), spills, stack, int(match[2] or 0)))
-    return sorted(found, key=lambda usage: (usage.function, usage.arch))
+            usages.append(Usage(function, arch, int(match[1]), spills, stack, int(match[2] or 0)))
+    return sorted(usages, key=lambda usage: (usage.function, usage.arch))
 
 
 def _held(folder: Path, key: str) -> Fatbin | None:
@@ -292,8 +292,8 @@ def _held(folder: Path, key: str) -> Fatbin | None:
         return None
 
 
-def _keep(folder: Path, key: str, made: Fatbin) -> None:
+def _keep(folder: Path, key: str, fatbin: Fatbin) -> None:
     """Both files, each whole or not at all; the second says that the first is there."""
-    usage = json.dumps([asdict(item) for item in made.usage]).encode()
-    for suffix, content in (("fatbin", made.image), ("json", usage)):
+    usage = json.dumps([asdict(item) for item in fatbin.usage]).encode()
+    for suffix, content in (("fatbin", fatbin.image), ("json", usage)):
         write_atomically(folder / f"{key}.{suffix}", partial(Path.write_bytes, data=content))

@@ -17,7 +17,7 @@ from autotm.kernels import tir
 from autotm.kernels.cuda.device import WARP
 from autotm.kernels.tir import Index, Nest, read_nest, top_blocks
 
-# One launch as TIR: blocks and threads, what one of them does, and the words to write that with.
+# One launch as TIR: blocks and threads, what one of them does, and functions that write it.
 #
 # Indices are expressions, never named (`tirx.Bind`): TVM would compute named ones in 64 bits, which takes a GPU several
 # times as long. It finds common ones itself.
@@ -136,23 +136,23 @@ def substituted(
     """A statement or expression with variables replaced, and accesses of some buffers put elsewhere."""
     places = buffers or {}
 
-    def variable(found: tirx.Var, mutator: tvm_ffi.StructuralMutator) -> Any:
-        if found not in variables:
-            return mutator.default_mutate(found)
-        value = variables[found]
-        return value if str(value.ty) == str(found.ty) else tirx.Cast(str(found.ty.dtype), value)
+    def variable(part: tirx.Var, mutator: tvm_ffi.StructuralMutator) -> Any:
+        if part not in variables:
+            return mutator.default_mutate(part)
+        value = variables[part]
+        return value if str(value.ty) == str(part.ty) else tirx.Cast(str(part.ty.dtype), value)
 
-    def load(found: ir.TensorLoad, mutator: tvm_ffi.StructuralMutator) -> Any:
-        indices = [mutator.mutate(index) for index in found.indices]
-        if found.source not in places:
-            return tirx.BufferLoad(found.source, indices)
-        return tirx.BufferLoad(*places[found.source](indices))
+    def load(part: ir.TensorLoad, mutator: tvm_ffi.StructuralMutator) -> Any:
+        indices = [mutator.mutate(index) for index in part.indices]
+        if part.source not in places:
+            return tirx.BufferLoad(part.source, indices)
+        return tirx.BufferLoad(*places[part.source](indices))
 
-    def store(found: tirx.BufferStore, mutator: tvm_ffi.StructuralMutator) -> Any:
-        indices, value = [mutator.mutate(index) for index in found.indices], mutator.mutate(found.value)
-        if found.buffer not in places:
-            return tirx.BufferStore(found.buffer, value, indices)
-        buffer, indices = places[found.buffer](indices)
+    def store(part: tirx.BufferStore, mutator: tvm_ffi.StructuralMutator) -> Any:
+        indices, value = [mutator.mutate(index) for index in part.indices], mutator.mutate(part.value)
+        if part.buffer not in places:
+            return tirx.BufferStore(part.buffer, value, indices)
+        buffer, indices = places[part.buffer](indices)
         return tirx.BufferStore(buffer, value, indices)
 
     return tvm_ffi.structural_mutate(node, [(ir.TensorLoad, load), (tirx.BufferStore, store), (tirx.Var, variable)])

@@ -314,10 +314,10 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: b
     )
     if gathering_pays(windows, info, threads) or (lean and any(problem.padding)):
         return contract_windows(windows, problem, info, threads, lean=lean)
-    grid, code, spaces = Grid.of(problem.left), [], []
+    grid, padded, spaces = Grid.of(problem.left), [], []
     if any(problem.padding):
         grid, filled = Padding(grid, problem.padding).whole("padded", info.lanes)
-        code, spaces = [filled], [grid.buffer]
+        padded, spaces = [filled], [grid.buffer]
     right = Grid.of(problem.right)
     batch, rows, width = right.batch, right.rows, right.columns
     source = _strided(grid, problem.stride)
@@ -333,8 +333,8 @@ def weight_gradient(problem: Problem, info: TargetInfo, threads: int, *, lean: b
         return (tap, 0, q, k) if merged else (tap, q // channels, q % channels, k)
 
     weights = Weights(batch, rows, width, features, taps, columns * channels, source, other, coordinates)
-    made = contract_weights(weights, problem, info, threads, lean=lean)
-    return Code(tir.sequence([*code, made.body]), (*spaces, *made.workspaces))
+    code = contract_weights(weights, problem, info, threads, lean=lean)
+    return Code(tir.sequence([*padded, code.body]), (*spaces, *code.workspaces))
 
 
 def product_tn(problem: Problem, info: TargetInfo, threads: int, *, lean: bool = False) -> Code:
@@ -363,9 +363,9 @@ def _turned_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
 
         return tir.pick(parts, index, columns)
 
-    made = _rows_times(turned, pitch, RowMajor(problem.right, steps, features), problem, info, threads)
+    code = _rows_times(turned, pitch, RowMajor(problem.right, steps, features), problem, info, threads)
     turning = tir.parallel(parts.count, part, "part")
-    return Code(tir.sequence([turning, made.body]), (turned, *made.workspaces))
+    return Code(tir.sequence([turning, code.body]), (turned, *code.workspaces))
 
 
 # The deterministic contraction schedule: from a fused function to code at the core's multiply-add rate.
@@ -405,7 +405,7 @@ too, both are the same code.
 
 
 def others(kind: str) -> tuple[str, ...]:
-    """Names of the ways to compute a kind of contraction besides the default."""
+    """Names of the ways to compute a kind of contraction, apart from the default."""
     return IMPLEMENTATIONS[1:] if kind in _LEAN else ()
 
 

@@ -53,7 +53,7 @@ def framework_kernel(
         operands: tensors that the function reads.
         results: shape and type of each tensor that it writes.
         name: of the operator, with that of its framework before it, such as `torch_inverse`.
-        text: what the function is told about it.
+        text: describes the operator to the function.
         op_class: what the operator does to memory.
         flops: floating-point operations of a call.
         workspace_bytes: what the framework allocates during a call, at most.

@@ -30,7 +30,7 @@ _MANY_TILES = 16
 class Source:
     """Where pixel (n, i, j) begins: `base` + n, i, j times the strides.
 
-    The tap below lies `tap` further, the one beside it `across`.
+    The tap below lies `tap` further, the one to its right `across`.
     """
 
     buffer: tirx.Buffer
@@ -240,7 +240,7 @@ class PixelTiles:
 # of whole operands would go through memory, and were not faster in any network.
 
 _MANY_PIXELS = 512
-"""Enough pixels for each panel: making it takes little beside reading it."""
+"""Enough pixels for each panel: making it takes little time, compared with reading it."""
 _FEW_PIXELS = 192
 """With fewer for each panel, making it takes longer than fetching pixels again that do not stay in the cache."""
 _BYTES_PER_CYCLE = 8

@@ -15,7 +15,7 @@ from autotm.kernels.schedules.memory_bound import EXP_LEAST
 from autotm.kernels.target import PARALLEL_BYTES, TargetInfo
 from autotm.kernels.tir import Code, Index, parameters, replace_body
 
-# Words for kernels that work on each row of a matrix by itself: the row is read from memory once, then from the cache.
+# Parts of kernels that work on each row of a matrix by itself: the row is read from memory once, then from the cache.
 #
 # Sums over a row are kept lane by lane in several vectors, so that rounding stays small and additions overlap.
 

@@ -107,8 +107,8 @@ class Squares:
         return tir.bind_all((i * RESULTS, j * RESULTS), "row column", vectors)
 
     def _result(self, where: tuple[Index, ...], number: int, values: tir.Registers, n: int) -> tirx.Stmt:
-        (image, row, column, feature), (below, beside) = where, divmod(number, RESULTS)
-        row, column = row + below, column + beside
+        (image, row, column, feature), (below, right) = where, divmod(number, RESULTS)
+        row, column = row + below, column + right
         _, rows, columns, _ = self.problem.shape
 
         def lanes(first: Index) -> tirx.Stmt:
@@ -119,7 +119,7 @@ class Squares:
             return tir.vector(n, lane)
 
         outside = [row < rows] if below and rows % RESULTS else []
-        outside += [column < columns] if beside and columns % RESULTS else []
+        outside += [column < columns] if right and columns % RESULTS else []
         exists = tirx.all(*outside) if outside else True
         position = self.problem.position((image, row, column, feature))
         return tir.choose(exists, tir.bind(position, lanes, "first"), None)
@@ -495,11 +495,11 @@ class _Weights:
 
         def vectors(begin: Index) -> tirx.Stmt:
             below = i * RESULTS + 1 < gradient.rows if gradient.rows % RESULTS else True
-            beside = j * RESULTS + 1 < gradient.columns if gradient.columns % RESULTS else True
+            right = j * RESULTS + 1 < gradient.columns if gradient.columns % RESULTS else True
 
             def exists(number: int) -> tirx.Expr | bool:
                 down, across = divmod(number, RESULTS)
-                wanted = [c for c, used in ((below, down), (beside, across)) if used and not isinstance(c, bool)]
+                wanted = [c for c, used in ((below, down), (right, across)) if used and not isinstance(c, bool)]
                 return tirx.all(*wanted) if wanted else True
 
             def vector(at: Index, n: int) -> tirx.Stmt:
