@@ -21,7 +21,7 @@ from autotm.kernels.target import PARALLEL_BYTES
 # stride over channels that it does not use. What a concatenation copies it therefore copies once, unfused, at the
 # memory's speed.
 
-_MANY_ROWS = 64
+_MANY_ROWS = 64  # Indices before the axis from which threads share these.
 
 
 def concat(inputs: Sequence[te.Tensor], axis: int) -> te.Tensor:

@@ -18,8 +18,8 @@ from autotm.model.machine import Machine
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_DEFAULT_L1_BYTES = 32 << 10
-_DEFAULT_L2_BYTES = 512 << 10
+_DEFAULT_L1_BYTES = 32 << 10  # Where Linux does not tell.
+_DEFAULT_L2_BYTES = 512 << 10  # Likewise.
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ def cpu_flags(target: tvm.target.Target) -> list[str]:
 
 # Static cost rules: how a contraction's result is cut into register tiles. No tuning, no timing.
 
-_FMA_PER_CYCLE = 2
-_LOADS_PER_CYCLE = 2
-_FMA_LATENCY = 4
-_TILE_OVERHEAD_CYCLES = 40
+_FMA_PER_CYCLE = 2  # Vector multiply-add units of a core.
+_LOADS_PER_CYCLE = 2  # Load ports of such a core.
+_FMA_LATENCY = 4  # Cycles.
+_TILE_OVERHEAD_CYCLES = 40  # Entry and exit of the loops around a tile.
 CHAIN_STEPS = 1024
 """Products added one after the other into one float32 sum before it is added to a total: keeps rounding small."""
 
@@ -199,7 +199,7 @@ def _candidates(rows: int, columns: int, vectors: int, info: TargetInfo) -> Iter
 PARALLEL_BYTES = 128 << 10
 """Kernels that touch less than this stay on one thread: waking the others costs some microseconds."""
 
-_VECTORS_PER_TILE = 4
+_VECTORS_PER_TILE = 4  # Of sums in registers at most.
 
 
 @dataclass(frozen=True)

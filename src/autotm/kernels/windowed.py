@@ -170,7 +170,7 @@ def _where(conditions: list[tirx.Expr], value: tirx.Expr, otherwise: tirx.Expr) 
 # those of the padding that are `counted`. Windows of a maximum may have elements `dilation` apart. Schedules recognise
 # the blocks by the names given here.
 
-_INT8_MAX = 127
+_INT8_MAX = 127  # Places in a window that int8 can hold.
 
 
 def _least(dtype: str) -> tirx.Expr:

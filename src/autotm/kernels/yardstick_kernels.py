@@ -23,7 +23,7 @@ from autotm.model.graph import OpClass
 
 # How fast the cores multiply and add at best: a loop that touches registers only.
 
-_STEPS = 2_000_000
+_STEPS = 2_000_000  # Some 10 ms: long against starting the threads.
 
 
 def register_loop(target: tvm.target.Target, threads: int) -> tuple[Callable[[], object], int]:

@@ -52,8 +52,8 @@ _SHARED = ("element", "column")
 """Names of innermost loops whose iterations are independent of each other."""
 _BLOCKS = ("row", "line")
 """Names of outermost loops whose iterations are."""
-_THREADS = 256
-_FEW = 32
+_THREADS = 256  # Of a block at most.
+_FEW = 32  # Of a block at least: a warp.
 
 
 def scatter_sum(sch: Schedule, block: SBlockRV, device: CudaDevice) -> list[Stage]:

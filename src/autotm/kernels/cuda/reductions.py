@@ -33,8 +33,8 @@ from autotm.kernels.tir import Index, variables_of
 
 Combine = Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
 _COMBINES: dict[str, Combine] = {"Add": lambda a, b: a + b, "Mul": lambda a, b: a * b, "Max": tirx.max, "Min": tirx.min}
-_THREADS = 256
-_FEW_TERMS = 64
+_THREADS = 256  # Of a block.
+_FEW_TERMS = 64  # Up to here one thread adds all terms of a result.
 _TERMS_OF_A_THREAD = 16
 """At least, where terms are shared: below that the tree costs more than it saves."""
 
@@ -252,8 +252,8 @@ def _store_result(block: Loops, column: tirx.Expr, value: tirx.Expr) -> tirx.Stm
 
 _MOST_SHARED_BYTES = 32 << 10
 """Of a block: more would leave a multiprocessor with too few blocks."""
-_MOST_THREADS = 256
-_ELEMENTS_OF_A_THREAD = 4
+_MOST_THREADS = 256  # Of a block at most.
+_ELEMENTS_OF_A_THREAD = 4  # Of a row, before a block gets more threads.
 _SHORT = 4096
 """Elements of a row that one thread block works off in less time than further launches take."""
 _SHARED_DTYPES = ("float32", "float64", "int32", "int64")

@@ -202,7 +202,7 @@ def device_function(stage: Stage, operands: Sequence[tirx.Buffer], name: str, ta
 
 # The blocks of a fused function as stages: elementwise ones together, reductions by how their threads can read.
 
-_THREADS = 256
+_THREADS = 256  # Of a block.
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,7 @@ class _Groups:
 
 _LEAST_TURNED, _LEAST_FEATURES = 192, 512
 """Rows of A and features of Aᵀ B from which turning A pays: 0.76 to 1.00 of the time (measured)."""
-_TURNED_COLUMNS = 64
+_TURNED_COLUMNS = 64  # Columns of A that one task turns.
 _LEAST_RUN = 128
 """Shorter runs of neighbouring taps are taken as one."""
 

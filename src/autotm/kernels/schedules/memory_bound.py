@@ -162,8 +162,8 @@ def _is_read(part: Nest, nest: Nest) -> bool:
 
 _CHUNK_ELEMENTS = 4096
 """A thread's unit of work on a contiguous axis: long enough for streaming, short enough to share evenly."""
-_UNROLLED_VECTORS = 4
-_LEAST_TURNED = 8
+_UNROLLED_VECTORS = 4  # At most, of a contiguous axis in one pass of its loop.
+_LEAST_TURNED = 8  # Elements of both axes from which tiles are made.
 
 
 def schedule_elementwise(schedule: Schedule, block: SBlockRV, nests: Sequence[Nest], machine: Parallelism) -> None:
@@ -295,7 +295,7 @@ def _vectorise(schedule: Schedule, loop: LoopRV, extent: int, machine: Paralleli
 
 _SHORT = 128
 """Terms that are added one after the other."""
-_UNROLLED_TERMS = 32
+_UNROLLED_TERMS = 32  # Up to here all terms of a result are written out.
 _UNEVEN = 8
 """How much longer than the cube root of the number of terms a level of partial sums may be."""
 

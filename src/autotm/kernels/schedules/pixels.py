@@ -21,7 +21,7 @@ from autotm.kernels.tir import Code, Index
 # A tap is one row of the window; its horizontal positions and channels lie one after the other in NHWC and HWIO, so
 # they are one run of q. A register tile is a rectangle of pixels times a few vectors of features.
 
-_LEAST_PIXELS = 24
+_LEAST_PIXELS = 24  # From which panels are made of an operand that can be read in place.
 _MANY_TILES = 16
 """With so many tiles along a row, computing part of the last one twice costs nothing to speak of."""
 

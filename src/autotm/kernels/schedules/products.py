@@ -221,7 +221,7 @@ FEW_ROWS = 24
 """Up to here the large matrix is used too few times to be worth a copy."""
 _BLOCK_STEPS = 32
 """Rows of B in a block: as many streams as prefetchers follow."""
-_ROWS = 8
+_ROWS = 8  # Of A in a tile at most.
 
 
 def few_rows_product(problem: Problem, info: TargetInfo, threads: int) -> Code:
@@ -327,7 +327,7 @@ def _dot_products(problem: Problem, lanes: int, where: tuple[Index, Index], size
 #
 # Turned as a whole, B would be read from memory again for every few rows of A, and need a workspace of its own size.
 
-_LEAST_BLOCKS = 4
+_LEAST_BLOCKS = 4  # Of `CHAIN_STEPS` each, from which B is turned block by block.
 _MOST_ROWS = 1024
 """Above, a block of A is no longer close to the core when the next tile of features reads it."""
 

@@ -208,7 +208,7 @@ _LEAST_TILES, _LEAST_TILES_OF_MANY = 4, 8
 More of them where the weights are far larger than the second-level cache: 0.82 to 0.94 of the time (measured), while
 smaller ones gained nothing.
 """
-_FAR_LARGER = 3
+_FAR_LARGER = 3  # Times the second-level cache.
 
 
 def winograd_pays(problem: Problem) -> bool:
@@ -402,8 +402,8 @@ Measured on two cores: at 5 million the plain form was up to 1.3 times as fast, 
 """
 _BATCH = 256
 """Squares: each sum is then read and written once for as many products."""
-_MANY_REGISTERS = 32
-_TILE_VECTORS = 3
+_MANY_REGISTERS = 32  # As AVX-512 has.
+_TILE_VECTORS = 3  # Of features in a register tile.
 
 
 def winograd_weights_pay(problem: Problem) -> bool:
