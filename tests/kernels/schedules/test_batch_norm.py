@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import tvm
-from compiled_kernels import call, kernel_of
+from compiled_kernels import call, kernel_of, placeholders
 from tvm import te
 
 from autotm.kernels import normalization
@@ -39,10 +39,6 @@ def activations(shape, seed=0):
 def exact_statistics(x):
     wide = x.astype(np.float64).reshape(-1, x.shape[-1])
     return wide.mean(axis=0), 1 / np.sqrt(wide.var(axis=0) + EPSILON)
-
-
-def placeholders(*shapes):
-    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
 
 
 def statistics_of(x, threads=2, target=None):

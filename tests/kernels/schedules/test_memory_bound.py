@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from compiled_kernels import call, kernel_of
+from compiled_kernels import call, kernel_of, placeholders
 from memory_bound_cases import CONCATS, SHAPES, SUMS, summed
 from tvm import te, tirx, topi
 from tvm.s_tir import Schedule
@@ -20,10 +20,6 @@ from autotm.model.graph import OpClass
 
 def values(shape, seed=0):
     return np.random.default_rng(seed).random(shape, "float32") - np.float32(0.5)
-
-
-def placeholders(*shapes):
-    return [te.placeholder(shape, name=f"p{index}") for index, shape in enumerate(shapes)]
 
 
 def is_parallel(kernel):
@@ -78,10 +74,7 @@ def test_two_outputs_of_which_one_feeds_the_other():
     np.testing.assert_array_equal(results[1], data * 3 + 1)
 
 
-@pytest.mark.parametrize(
-    ("shapes", "axis"),
-    CONCATS,
-)
+@pytest.mark.parametrize(("shapes", "axis"), CONCATS)
 def test_concat(shapes, axis):
     arguments = placeholders(*shapes)
     kernel = kernel_of([*arguments, concat(arguments, axis)])
@@ -222,10 +215,7 @@ def test_as_exact_as_float32(name: str) -> None:
     assert f"T.{name}(" not in kernel.func.script()
 
 
-@pytest.mark.parametrize(
-    ("shape", "axes"),
-    SUMS,
-)
+@pytest.mark.parametrize(("shape", "axes"), SUMS)
 def test_sum_over_any_axes(shape, axes):
     x = np.random.default_rng(0).random(shape, "float32") - np.float32(0.3)
     kernel = kernel_of(summed(shape, axes))
