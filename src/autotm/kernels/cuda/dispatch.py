@@ -24,7 +24,6 @@ from autotm.kernels.cuda.stage import (
     Ids,
     Loops,
     Stage,
-    all_loops,
     device_memory,
     each,
     elementwise,
@@ -255,8 +254,8 @@ def _scheduled(
 def _general(sch: Schedule, device: CudaDevice) -> tuple[list[Stage], list[tirx.Buffer]]:
     inline_intermediates(sch)
     surround_scalars(sch)
-    blocks = all_loops(sch)
-    if blocks is None:
+    blocks = [read_loops(sch, block) for block in top_blocks(sch)]
+    if not blocks or None in blocks:
         return _mixed(sch, device)
     intermediates = _intermediates(sch)
     if (found := rows_of(blocks, intermediates, device)) is not None:

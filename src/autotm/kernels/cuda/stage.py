@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 
 from autotm.kernels import tir
 from autotm.kernels.cuda.device import WARP
-from autotm.kernels.tir import Index, Nest, read_nest, top_blocks
+from autotm.kernels.tir import Index, Nest, read_nest
 
 # One launch as TIR: blocks and threads, what one of them does, and functions that write it.
 #
@@ -255,12 +255,6 @@ def read_loops(sch: Schedule, block: SBlockRV) -> Loops | None:
     if nest.reduction and statement.init is None:
         return None
     return Loops(nest, statement.body, statement.init)
-
-
-def all_loops(sch: Schedule) -> list[Loops] | None:
-    """Every block of the function in order; None if one is not a plain nest."""
-    found = [read_loops(sch, block) for block in top_blocks(sch)]
-    return None if not found or any(item is None for item in found) else [item for item in found if item is not None]
 
 
 def groups_of(blocks: Sequence[Loops]) -> list[list[Loops]]:
